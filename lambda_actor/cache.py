@@ -1,0 +1,269 @@
+"""The trajectory cache: weights out to the actors, each trajectory in exactly once. The only door to redis.
+
+All keys of a run share the hash tag ``{run_id}``, so that a clustered server keeps them in one slot and a script may
+touch several of them:
+
+    {run}:weights:<version>     GAUSSIAN_WEIGHTS message of a policy version
+    {run}:episode:<id>          EPISODE message of an open episode that this round continues
+    {run}:invocations           hash: invocation id -> "expected" | "accepted"
+    {run}:trajectory:<id>       TRAJECTORY message, keyed by the invocation id (paper §4)
+    {run}:ready                 list of accepted invocation ids, for blocking takes
+    {run}:bytes, {run}:late     counters
+    {run}:stop                  present: running actors give up
+
+Everything carries a time to live, so that nothing outlives a killed run for long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.retry import Retry
+
+from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, CacheUnavailableError
+
+ACCEPTED, DUPLICATE, LATE = "accepted", "duplicate", "late"
+
+_SUBMIT = """
+local state = redis.call('HGET', KEYS[1], ARGV[1])
+if state == 'accepted' then return 'duplicate' end
+if state ~= 'expected' then
+  redis.call('INCR', KEYS[5])
+  redis.call('EXPIRE', KEYS[5], ARGV[3])
+  return 'late'
+end
+local bytes = tonumber(redis.call('GET', KEYS[4]) or '0')
+if bytes + #ARGV[2] > tonumber(ARGV[4]) then return 'full' end
+redis.call('SET', KEYS[2], ARGV[2], 'EX', ARGV[3])
+redis.call('INCRBY', KEYS[4], #ARGV[2])
+redis.call('HSET', KEYS[1], ARGV[1], 'accepted')
+redis.call('RPUSH', KEYS[3], ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+redis.call('EXPIRE', KEYS[3], ARGV[3])
+redis.call('EXPIRE', KEYS[4], ARGV[3])
+return 'accepted'
+"""
+_CANCEL = """
+if redis.call('HGET', KEYS[1], ARGV[1]) == 'accepted' then return 0 end
+redis.call('HDEL', KEYS[1], ARGV[1])
+return 1
+"""
+_TAKE = """
+local payload = redis.call('GET', KEYS[1])
+if payload then
+  redis.call('DEL', KEYS[1])
+  redis.call('DECRBY', KEYS[2], #payload)
+end
+return payload
+"""
+
+
+class TrajectoryCache:
+    """A run's namespace on a Redis or Valkey server; connects at first use, and again, with jitter, when it must.
+
+    One instance may be used by several threads.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        run_id: str,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        ttl_s: int = 3600,
+        bytes_max: int = 2**30,
+        connect_attempts: int = 6,
+    ) -> None:
+        """Args:
+            url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
+            run_id: Namespace of the run; letters, digits and dashes.
+            username, password: Override what the URL says.
+            ttl_s: How long anything may stay on the server untouched.
+            bytes_max: Largest sum of the trajectories that wait to be taken.
+            connect_attempts: Tries of each command while the connection fails, with growing jittered pauses ≤ 1 s.
+
+        Raises:
+            CacheUnavailableError: The URL cannot be understood.
+        """
+        self._prefix = f"{{{run_id}}}:"
+        self._ttl_s = ttl_s
+        self._bytes_max = bytes_max
+        options = {name: value for name, value in (("username", username), ("password", password)) if value}
+        if not url.startswith("unix:"):
+            options["socket_keepalive"] = True
+        try:
+            self._redis = redis.Redis.from_url(
+                url,
+                retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), connect_attempts),
+                retry_on_error=[redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError],
+                socket_connect_timeout=5,
+                socket_timeout=30,
+                health_check_interval=30,
+                **options,
+            )
+        except ValueError as error:
+            raise CacheUnavailableError(f"cache URL {redacted(url)!r}: {error}") from None
+        self._url = redacted(url)
+        self._submit = self._redis.register_script(_SUBMIT)
+        self._cancel = self._redis.register_script(_CANCEL)
+        self._take = self._redis.register_script(_TAKE)
+
+    # What actors do
+
+    def fetch_weights(self, policy_version: int) -> bytes:
+        """Raises: CacheMissError: That version was never published, or has expired."""
+        return self._fetch(f"weights:{policy_version}")
+
+    def fetch_episode(self, episode_id: str) -> bytes:
+        """Raises: CacheMissError: No such open episode."""
+        return self._fetch(f"episode:{episode_id}")
+
+    def submit(self, invocation_id: str, trajectory: bytes) -> str:
+        """Hands one trajectory in, safely repeatable.
+
+        Returns:
+            ``accepted``; ``duplicate`` where this invocation's trajectory was accepted before; ``late`` where the
+            round no longer waits for it.
+
+        Raises:
+            CacheFullError: The trajectories waiting would exceed ``bytes_max``.
+        """
+        with self._translated():
+            status = self._submit(
+                keys=[self._key(name) for name in
+                      ("invocations", f"trajectory:{invocation_id}", "ready", "bytes", "late")],
+                args=[invocation_id, trajectory, self._ttl_s, self._bytes_max],
+            ).decode()
+        if status == "full":
+            raise CacheFullError(f"trajectories of {self._bytes_max} bytes already wait for the learner")
+        return status
+
+    def is_stopped(self) -> bool:
+        with self._translated():
+            return bool(self._redis.exists(self._key("stop")))
+
+    # What the learner does
+
+    def ping(self) -> None:
+        """Raises: CacheUnavailableError: The server does not answer."""
+        with self._translated():
+            self._redis.ping()
+
+    def publish_weights(self, policy_version: int, weights: bytes) -> None:
+        """Makes a policy version fetchable and forgets the one before it."""
+        with self._translated():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.set(self._key(f"weights:{policy_version}"), weights, ex=self._ttl_s)
+            pipe.delete(self._key(f"weights:{policy_version - 1}"))
+            pipe.execute()
+
+    def publish_episodes(self, episodes: Mapping[str, bytes]) -> None:
+        """Makes the open episodes that this round continues fetchable."""
+        self._pipelined(lambda pipe: [pipe.set(self._key(f"episode:{episode_id}"), data, ex=self._ttl_s)
+                                      for episode_id, data in episodes.items()])
+
+    def discard_episodes(self, episode_ids: Iterable[str]) -> None:
+        ids = list(episode_ids)
+        self._pipelined(lambda pipe: [pipe.delete(self._key(f"episode:{episode_id}")) for episode_id in ids])
+
+    def expect(self, invocation_ids: Iterable[str]) -> None:
+        """Opens the door for these invocations' trajectories, one each."""
+        ids = list(invocation_ids)
+        if not ids:
+            return
+        key = self._key("invocations")
+        self._pipelined(lambda pipe: [pipe.hset(key, mapping=dict.fromkeys(ids, "expected")),
+                                      pipe.expire(key, self._ttl_s)])
+
+    def cancel(self, invocation_id: str) -> bool:
+        """Closes the door for one invocation; False where its trajectory is already in and will be taken."""
+        with self._translated():
+            return bool(self._cancel(keys=[self._key("invocations")], args=[invocation_id]))
+
+    def take(self, timeout_s: float) -> tuple[str, bytes] | None:
+        """The next accepted trajectory with its invocation id, waiting for it without polling.
+
+        Returns:
+            None after ``timeout_s`` without one.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._translated():
+            while True:
+                remaining_s = deadline - time.monotonic()
+                # Shorter than the socket's own timeout, and never 0, which would wait for ever.
+                popped = self._redis.blpop([self._key("ready")], timeout=min(max(remaining_s, 0.01), 10.0))
+                if popped is None:
+                    if remaining_s <= 0:
+                        return None
+                    continue
+                invocation_id = popped[1].decode()
+                payload = self._take(keys=[self._key(f"trajectory:{invocation_id}"), self._key("bytes")])
+                if payload is not None:
+                    return invocation_id, payload
+
+    def close_round(self) -> int:
+        """Forgets the round's invocations; returns how many trajectories came too late since the last call."""
+        with self._translated():
+            pipe = self._redis.pipeline(transaction=True)
+            pipe.delete(self._key("invocations"), self._key("ready"), self._key("bytes"))
+            pipe.getdel(self._key("late"))
+            return int(pipe.execute()[-1] or 0)
+
+    def stop_actors(self) -> None:
+        """Tells every running actor of this run to give up."""
+        with self._translated():
+            self._redis.set(self._key("stop"), 1, ex=self._ttl_s)
+
+    def remove_run(self) -> None:
+        """Deletes every key of the run; to be called when no actor runs any more."""
+        with self._translated():
+            for key in self._redis.scan_iter(match=self._prefix + "*", count=1000):
+                self._redis.delete(key)
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def _fetch(self, name: str) -> bytes:
+        with self._translated():
+            value = self._redis.get(self._key(name))
+        if value is None:
+            raise CacheMissError(f"{name} is not in the cache")
+        return value
+
+    def _pipelined(self, fill: Callable) -> None:
+        with self._translated():
+            pipe = self._redis.pipeline(transaction=False)
+            fill(pipe)
+            pipe.execute()
+
+    def _key(self, name: str) -> str:
+        return self._prefix + name
+
+    @contextmanager
+    def _translated(self):
+        try:
+            yield
+        except redis.OutOfMemoryError as error:
+            raise CacheFullError(f"the server at {self._url} is out of memory: {error}") from error
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            raise CacheUnavailableError(f"the server at {self._url} does not answer: {error}") from error
+        except redis.RedisError as error:
+            raise CacheError(f"the server at {self._url} refused a command: {error}") from error
+
+
+def redacted(url: str) -> str:
+    """``url`` with any password replaced by ``***``; fit for logs and records."""
+    try:
+        parts = urlsplit(url)
+        has_password = parts.password is not None
+    except ValueError:
+        return "***"
+    if not has_password:
+        return url
+    return url.replace(parts.netloc, f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}", 1)

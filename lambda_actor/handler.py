@@ -1,0 +1,161 @@
+"""The actor function: ``handler(event, context)`` rolls out one fragment and submits it.
+
+The same code runs inside AWS Lambda and in the local fleet's processes. A sandbox keeps its environment, its
+connection and the weights of the last policy version between invocations; nothing of it changes what is sampled.
+
+The cache's endpoint comes in the event, its credentials in the variables ``ACTOR_CACHE_USERNAME`` and
+``ACTOR_CACHE_PASSWORD``: an event is logged and retried in places where a secret must not be.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lambda_actor import wire
+from lambda_actor.cache import TrajectoryCache
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.errors import EventError
+from lambda_actor.policy import GaussianPolicy
+from lambda_actor.rollout import NO_BYTES, Fragment, OpenEpisode, roll_out
+
+EVENT_FIELDS: dict[str, type] = {
+    "run_id": str,
+    "invocation_id": str,
+    "cache_url": str,
+    "cache_ttl_s": int,
+    "cache_bytes_max": int,
+    "environment_id": str,
+    "truncate_at_fragment": bool,
+    "fragment_steps": int,
+    "policy_version": int,
+    "seed": int,
+    "round_index": int,
+    "slot": int,
+    "episode_id": str,
+}
+"""What an event must carry; ``episode_id`` is empty where a fresh episode is to be started."""
+
+
+class _Sandbox:
+    """What stays warm between two invocations in one process."""
+
+    def __init__(self) -> None:
+        self.environment: ActorEnvironment | None = None
+        self.cache: TrajectoryCache | None = None
+        self.cache_key: tuple = ()
+        self.policy: GaussianPolicy | None = None
+        self.policy_key: tuple = ()
+
+
+_sandbox = _Sandbox()
+
+
+def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
+    """Fetches the event's policy version, rolls out one fragment, submits it under its invocation id.
+
+    Args:
+        event: See `EVENT_FIELDS`.
+        context: Lambda's context object; not used.
+
+    Returns:
+        ``invocation_id``, ``status`` (accepted | duplicate | late), ``env_steps``, ``fetch_s``, ``rollout_s``,
+        ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (null without a finished episode).
+
+    Raises:
+        EventError: A field is missing or of the wrong type.
+        ActorError: See `lambda_actor.errors`.
+    """
+    _check_event(event)
+    started_s = time.perf_counter()
+    cache = _cache(event)
+    policy = _policy(cache, event)
+    open_episode = None
+    if event["episode_id"]:
+        open_episode = OpenEpisode.from_bytes(cache.fetch_episode(event["episode_id"]))
+    fetched_s = time.perf_counter()
+    fragment = _roll_out(event, policy, open_episode, cache)
+    rolled_out_s = time.perf_counter()
+    status = cache.submit(event["invocation_id"], _encode(event, fragment))
+    submitted_s = time.perf_counter()
+    returns = fragment.episode_returns
+    return {
+        "invocation_id": event["invocation_id"],
+        "status": status,
+        "env_steps": len(fragment.rewards),
+        "fetch_s": fetched_s - started_s,
+        "rollout_s": rolled_out_s - fetched_s,
+        "submit_s": submitted_s - rolled_out_s,
+        "episodes_finished": len(returns),
+        "episode_return_mean": float(returns.mean()) if len(returns) else None,
+    }
+
+
+def _check_event(event: Mapping[str, Any]) -> None:
+    for name, kind in EVENT_FIELDS.items():
+        if name not in event:
+            raise EventError(f"the event lacks {name!r}")
+        if type(event[name]) is not kind:
+            raise EventError(f"the event's {name!r} is {event[name]!r}, not a {kind.__name__}")
+    if event["fragment_steps"] < 1:
+        raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
+
+
+def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
+    key = (event["cache_url"], event["run_id"])
+    if _sandbox.cache is None or _sandbox.cache_key != key:
+        if _sandbox.cache is not None:
+            _sandbox.cache.close()
+        _sandbox.cache = TrajectoryCache(
+            event["cache_url"], event["run_id"],
+            username=os.environ.get("ACTOR_CACHE_USERNAME"), password=os.environ.get("ACTOR_CACHE_PASSWORD"),
+            ttl_s=event["cache_ttl_s"], bytes_max=event["cache_bytes_max"],
+        )
+        _sandbox.cache_key = key
+    return _sandbox.cache
+
+
+def _policy(cache: TrajectoryCache, event: Mapping[str, Any]) -> GaussianPolicy:
+    key = (event["run_id"], event["policy_version"])
+    if _sandbox.policy is None or _sandbox.policy_key != key:
+        _sandbox.policy = GaussianPolicy.from_bytes(cache.fetch_weights(event["policy_version"]))
+        _sandbox.policy_key = key
+    return _sandbox.policy
+
+
+def _roll_out(
+    event: Mapping[str, Any], policy: GaussianPolicy, open_episode: OpenEpisode | None, cache: TrajectoryCache
+) -> Fragment:
+    environment = _sandbox.environment
+    if environment is None or environment.environment_id != event["environment_id"]:
+        environment = make_environment(event["environment_id"])
+    # An environment that raises is not trusted again.
+    _sandbox.environment = None
+    fragment = roll_out(
+        environment, policy,
+        fragment_steps=event["fragment_steps"], seed=event["seed"], round_index=event["round_index"],
+        slot=event["slot"], open_episode=open_episode, truncate_at_fragment=event["truncate_at_fragment"],
+        should_stop=cache.is_stopped,
+    )
+    _sandbox.environment = environment
+    return fragment
+
+
+def _encode(event: Mapping[str, Any], fragment: Fragment) -> bytes:
+    fields = {name: getattr(fragment, name) for name in (
+        "observations", "actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps",
+        "bootstrap_observations", "episode_returns", "episode_lengths", "episode_first_versions")}
+    open_episode = fragment.open_episode
+    return wire.encode(wire.Kind.TRAJECTORY, {
+        **fields,
+        "invocation_id": wire.text_field(event["invocation_id"]),
+        "round_index": np.int64(event["round_index"]),
+        "slot": np.int64(event["slot"]),
+        "policy_version": np.int64(event["policy_version"]),
+        "continued_episode": wire.text_field(event["episode_id"]),
+        "open_episode": np.frombuffer(open_episode.to_bytes(), np.uint8) if open_episode else NO_BYTES,
+    })

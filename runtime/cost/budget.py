@@ -1,0 +1,88 @@
+"""The budget: reserves before it spends, so that spent + reserved never exceeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runtime.errors import BudgetError
+
+_UNITS_PER_USD = 10**12
+
+
+class Budget:
+    """Dollars spent and dollars reserved; counted in whole units of 1e-12 USD, so that sums are exact.
+
+    Reservations carry names. Spending always draws on one of them.
+    """
+
+    def __init__(self, usd: float) -> None:
+        self._limit = _units(usd)
+        self._spent = 0
+        self._reserved: dict[str, int] = {}
+
+    @property
+    def spent_usd(self) -> float:
+        return self._spent / _UNITS_PER_USD
+
+    @property
+    def reserved_usd(self) -> float:
+        return sum(self._reserved.values()) / _UNITS_PER_USD
+
+    @property
+    def free_usd(self) -> float:
+        """What is neither spent nor reserved; negative only after `settle` had to record an overrun."""
+        return (self._limit - self._spent - sum(self._reserved.values())) / _UNITS_PER_USD
+
+    def reserve(self, name: str, usd: float) -> bool:
+        """Sets ``usd`` aside under ``name``; False, and nothing changed, where it does not fit.
+
+        Raises:
+            BudgetError: The name is already in use, or the amount is negative.
+        """
+        if name in self._reserved or not usd >= 0.0:
+            raise BudgetError(f"cannot reserve {usd} USD as {name!r}: negative, or reserved already")
+        amount = _units(usd)
+        if self._spent + sum(self._reserved.values()) + amount > self._limit:
+            return False
+        self._reserved[name] = amount
+        return True
+
+    def settle(self, name: str, usd: float) -> bool:
+        """Spends ``usd`` of the reservation and frees the rest of it.
+
+        What was really spent is recorded even where it is more than was reserved.
+
+        Returns:
+            False where it was more: the caller's worst case was not one.
+
+        Raises:
+            BudgetError: No such reservation, or a negative amount.
+        """
+        if name not in self._reserved or not usd >= 0.0:
+            raise BudgetError(f"cannot spend {usd} USD of {name!r}: negative, or never reserved")
+        amount = _units(usd)
+        reserved = self._reserved.pop(name)
+        self._spent += amount
+        return amount <= reserved
+
+    def forfeit(self) -> float:
+        """Counts all that is reserved as spent; returns it in dollars.
+
+        For a run that was killed: nobody knows any more how much of it was used.
+        """
+        forfeited = sum(self._reserved.values())
+        self._spent += forfeited
+        self._reserved.clear()
+        return forfeited / _UNITS_PER_USD
+
+    def get_state(self) -> dict[str, Any]:
+        return {"spent": self._spent, "reserved": dict(self._reserved)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._spent = int(state["spent"])
+        self._reserved = {str(name): int(amount) for name, amount in state["reserved"].items()}
+
+
+def _units(usd: float) -> int:
+    return round(usd * _UNITS_PER_USD)

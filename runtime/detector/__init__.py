@@ -1,0 +1,1 @@
+"""The boosting detector (paper: Nitro §5.1, §5.2)."""

@@ -1,0 +1,118 @@
+"""Convexity ratio of the maximised objective, by PyHessian's Hessian-vector products and Lanczos' method.
+
+R = −λ_max / λ_min of the Hessian of the objective that is *maximised* (paper: Nitro §5.2, equation 2). Code minimises
+−L, whose eigenvalues are the negatives, so its ratio is 1/R and orders rounds the other way round: here the objective
+itself is differentiated, and no sign is ever changed.
+
+Departure: PyHessian 0.1's own `density()` ends in `torch.eig`, which torch has removed, and divides by (norm + 1e-6),
+which distorts small Hessians; its products are used, its tridiagonalisation is done here. See
+docs/decisions/0003-detector.md.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from pyhessian import hessian
+from pyhessian.utils import hessian_vector_product
+
+from runtime.interfaces import Curvature, CurvatureProblem, DetectorSamples, Learner
+
+_THREADS = 1
+"""The detector runs beside the actors: more threads would take their cores, and another number rounds otherwise."""
+
+
+class ConvexityDetector:
+    """Measures R of the new policy on a fixed-size, fixed-seed subset of the last round's batch."""
+
+    def __init__(self, objective: str, subset_size: int, lanczos_steps: int, *, seed: int) -> None:
+        self._objective, self._subset_size, self._lanczos_steps = objective, subset_size, lanczos_steps
+        self._seed = seed
+
+    def select(self, samples: DetectorSamples) -> DetectorSamples:
+        """``subset_size`` samples without replacement, by the same seed in every round; all where there are fewer."""
+        total = len(samples.advantages)
+        if total <= self._subset_size:
+            return samples
+        chosen = np.sort(np.random.default_rng(self._seed).choice(total, self._subset_size, replace=False))
+        return DetectorSamples(**{
+            name: array if name == "old_log_stds" else array[chosen] for name, array in vars(samples).items()})
+
+    def measure(self, learner: Learner, samples: DetectorSamples) -> Curvature:
+        """The curvature of the learner's objective at its present policy."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(_THREADS)
+        try:
+            problem = learner.curvature_problem(self._objective, samples)
+            eigenvalue_min, eigenvalue_max = extreme_eigenvalues(problem, self._lanczos_steps, seed=self._seed)
+        finally:
+            torch.set_num_threads(threads)
+        if not (np.isfinite(eigenvalue_min) and np.isfinite(eigenvalue_max)):
+            return Curvature(None, None, None)
+        return Curvature(eigenvalue_min, eigenvalue_max, convexity_ratio(eigenvalue_min, eigenvalue_max))
+
+
+def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | None:
+    """R = −λ_max / λ_min where λ_min < 0 < λ_max, else null: without both curvatures there is no such ratio."""
+    if eigenvalue_min >= 0.0 or eigenvalue_max <= 0.0:
+        return None
+    ratio = -eigenvalue_max / eigenvalue_min
+    return ratio if 0.0 < ratio < float("inf") else None
+
+
+def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: int) -> tuple[float, float]:
+    """Smallest and largest eigenvalue of ∇²L, by Lanczos with full reorthogonalisation from a random start.
+
+    Args:
+        problem: The objective L; its module's parameters ``[P]`` are what is differentiated.
+        lanczos_steps: Hessian-vector products at most; fewer where the Krylov space is exhausted before.
+        seed: Of the start vector.
+
+    Returns:
+        Both NaN where the Hessian is not finite.
+    """
+    device = problem.inputs.device
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Using backward\\(\\) with create_graph=True")
+        analysed = hessian(problem.module, problem.criterion, data=(problem.inputs, problem.targets),
+                           cuda=device.type == "cuda")
+    shapes = [parameter.shape for parameter in analysed.params]
+    sizes = [parameter.numel() for parameter in analysed.params]
+
+    def product(vector: torch.Tensor) -> torch.Tensor:
+        parts = [part.view(shape) for part, shape in zip(vector.split(sizes), shapes, strict=True)]
+        return torch.cat([part.reshape(-1) for part in
+                          hessian_vector_product(analysed.gradsH, analysed.params, parts)]).detach()
+
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    start = torch.randn(sum(sizes), generator=generator).to(device)
+    tridiagonal = _lanczos(product, start, min(lanczos_steps, sum(sizes)))
+    # The graph's reference cycle through .grad would keep it alive until the garbage collector finds it.
+    problem.module.zero_grad(set_to_none=True)
+    if not np.isfinite(tridiagonal).all():
+        return float("nan"), float("nan")
+    eigenvalues = np.linalg.eigvalsh(tridiagonal)
+    return float(eigenvalues[0]), float(eigenvalues[-1])
+
+
+def _lanczos(product, start: torch.Tensor, steps: int) -> np.ndarray:
+    """The tridiagonal matrix of at most ``steps`` Lanczos iterations, float64."""
+    basis = torch.empty(steps, len(start), dtype=start.dtype, device=start.device)
+    diagonal, off_diagonal = [], []
+    vector = start / start.norm()
+    for step in range(steps):
+        basis[step] = vector
+        image = product(vector)
+        diagonal.append(float(image @ vector))
+        spanned = basis[: step + 1]
+        for _ in range(2):
+            image = image - spanned.T @ (spanned @ image)
+        norm = float(image.norm())
+        scale = max(map(abs, diagonal + off_diagonal))
+        if step + 1 == steps or not norm > 1e-6 * scale:
+            break
+        off_diagonal.append(norm)
+        vector = image / norm
+    return np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)

@@ -1,0 +1,196 @@
+"""What a user sees while a run runs: a live table on a terminal, one plain line a round elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from runtime.config import Experiment
+from runtime.interfaces import Display
+
+_ROUNDS_SHOWN = 12
+_EVENTS_SHOWN = 4
+_RATE_ROUNDS = 10
+
+
+def make_display(experiment: Experiment, stream: TextIO | None = None) -> Display:
+    """The live display where ``stream`` (standard output) is a terminal, else the plain one."""
+    stream = stream or sys.stdout
+    return LiveDisplay(experiment, stream) if stream.isatty() else PlainDisplay(experiment, stream)
+
+
+class Forecast:
+    """Steps per second and time left, from the pace of the last rounds."""
+
+    def __init__(self, experiment: Experiment, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stop, self._budget_usd, self._clock = experiment.stop, experiment.budget.usd, clock
+        self._marks: deque[tuple[float, int, int, float]] = deque(maxlen=_RATE_ROUNDS + 1)
+        self._started_s = clock()
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        if not self._marks:
+            self._marks.append((self._started_s, row["round_index"] - 1, row["env_steps_total"] - row["env_steps"],
+                                row["spent_usd"] - row["round_cost_usd"]))
+        self._marks.append((self._clock(), row["round_index"], row["env_steps_total"], row["spent_usd"]))
+
+    @property
+    def steps_per_s(self) -> float:
+        (start_s, _, start_steps, _), (end_s, _, end_steps, _) = self._marks[0], self._marks[-1]
+        return (end_steps - start_steps) / max(end_s - start_s, 1e-9)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the first of the limits is reached at the present pace; a target return may come earlier."""
+        start, end = self._marks[0], self._marks[-1]
+        elapsed_s = max(end[0] - start[0], 1e-9)
+        left = []
+        for column, limit in ((1, self._stop.max_rounds), (2, self._stop.max_steps), (3, self._budget_usd)):
+            pace = (end[column] - start[column]) / elapsed_s
+            if limit is not None and pace > 0:
+                left.append(max(0.0, limit - end[column]) / pace)
+        return min(left)
+
+
+class PlainDisplay:
+    """One line for each round and each event."""
+
+    def __init__(self, experiment: Experiment, stream: TextIO) -> None:
+        self._experiment, self._stream, self._forecast = experiment, stream, Forecast(experiment)
+
+    def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
+        self._print(experiment_yaml.rstrip())
+        for name, value in facts.items():
+            self._print(f"{name}: {value}")
+
+    def round_finished(self, row: Mapping[str, Any]) -> None:
+        self._forecast.add(row)
+        self._print(
+            f"round {row['round_index']:>4}  steps {row['env_steps_total']:>9,}  "
+            f"return {_number(row['episode_return_mean'], 1):>8}  "
+            f"evaluation {_number(row['evaluation_return_mean'], 1):>8}  actors {_actors(row):>7}  "
+            f"R {_number(row['convexity_ratio'], 3):>8}  score {_number(row['boosting_score'], 2):>5}  "
+            f"{self._forecast.steps_per_s:>7,.0f} steps/s  "
+            f"${row['spent_usd']:.4f} of ${self._experiment.budget.usd:g}  "
+            f"ETA {_duration(self._forecast.seconds_left)}")
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        self._print(_event_line(kind, fields))
+
+    def close(self) -> None:
+        pass
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+class LiveDisplay:
+    """A table of the last rounds that is redrawn in place."""
+
+    def __init__(self, experiment: Experiment, stream: TextIO) -> None:
+        self._experiment, self._forecast = experiment, Forecast(experiment)
+        self._console = Console(file=stream)
+        self._rows: deque[Mapping[str, Any]] = deque(maxlen=_ROUNDS_SHOWN)
+        self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
+        self._live: Live | None = None
+
+    def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
+        self._console.print(experiment_yaml.rstrip(), markup=False, highlight=False)
+        for name, value in facts.items():
+            self._console.print(f"{name}: {value}", markup=False, highlight=False)
+        self._live = Live(self._picture(), console=self._console, refresh_per_second=4)
+        self._live.start()
+
+    def round_finished(self, row: Mapping[str, Any]) -> None:
+        self._forecast.add(row)
+        self._rows.append(row)
+        self._refresh()
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        self._events.append(_event_line(kind, fields))
+        self._refresh()
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _refresh(self) -> None:
+        if self._live is not None:
+            self._live.update(self._picture())
+
+    def _picture(self) -> Group:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for heading in ("round", "steps", "return", "eval", "actors", "R", "score", "KL", "round s", "spent $"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in self._rows:
+            table.add_row(
+                str(row["round_index"]), f"{row['env_steps_total']:,}", _number(row["episode_return_mean"], 1),
+                _number(row["evaluation_return_mean"], 1), _actors(row), _number(row["convexity_ratio"], 3),
+                _number(row["boosting_score"], 2), _number(row["kl"], 4), f"{row['round_s']:.2f}",
+                f"{row['spent_usd']:.4f}")
+        parts: list[Any] = [table, self._status()]
+        parts += [Text(event, style="yellow", overflow="ellipsis", no_wrap=True) for event in self._events]
+        return Group(*parts)
+
+    def _status(self) -> Text:
+        budget_usd = self._experiment.budget.usd
+        if not self._rows:
+            return Text(f"first round … budget ${budget_usd:g}", style="dim")
+        row = self._rows[-1]
+        share = min(1.0, row["spent_usd"] / budget_usd)
+        bar = "█" * round(20 * share)
+        return Text(f"{self._forecast.steps_per_s:,.0f} steps/s · ETA {_duration(self._forecast.seconds_left)} · "
+                    f"budget {bar:░<20} ${row['spent_usd']:.4f} of ${budget_usd:g} (modelled)", style="cyan")
+
+
+def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
+    """A finished run, for people."""
+    evaluation = (f"{summary['evaluation_return_mean']:.1f} (evaluated after round {summary['evaluation_round']}; "
+                  f"best {summary['evaluation_return_best']:.1f})"
+                  if summary["evaluation_return_mean"] is not None else "not evaluated")
+    per_million = summary["usd_per_million_steps"]
+    lines = [
+        f"stopped by   {summary['stop_reason']}" + (f": {summary['error']}" if summary["error"] else ""),
+        f"return       {evaluation}; training episodes {_number(summary['episode_return_mean'], 1)}",
+        f"rounds       {summary['rounds']:,} with {summary['actors']:,} actors"
+        + (f", {summary['actors_failed']:,} failed" if summary["actors_failed"] else ""),
+        f"steps        {summary['env_steps_total']:,}",
+        f"cost         ${summary['spent_usd']:.4f} of ${summary['budget_usd']:g}, "
+        f"${_number(per_million, 4)} per million steps; modelled from {summary['prices_region']} list prices of "
+        f"{summary['prices_as_of']}, nothing was billed",
+        f"             actors ${summary['actors_cost_usd']:.4f}, provisioned ${summary['provisioned_cost_usd']:.4f}, "
+        f"learner ${summary['learner_cost_usd']:.4f}, cache, disk and address "
+        f"${summary['infrastructure_cost_usd']:.4f}",
+        f"time         {_duration(summary['measured_session_s'])} on this machine; modelled "
+        f"{_duration(summary['modelled_s'])} with every actor on its own",
+        f"results      {out}",
+    ]
+    return lines
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _actors(row: Mapping[str, Any]) -> str:
+    wanted = f"/{row['actor_count_wanted']}" if row["actor_count"] != row["actor_count_wanted"] else ""
+    return f"{row['actor_count']}{wanted}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _event_line(kind: str, fields: Mapping[str, Any]) -> str:
+    shown = ", ".join(f"{name} {value}" for name, value in fields.items())
+    return f"! {kind.replace('_', ' ')}: {shown}"

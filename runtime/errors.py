@@ -1,0 +1,29 @@
+"""One tree of errors for everything a run can end with."""
+
+
+class RunError(Exception):
+    """Base of every error that the runtime raises on purpose; its text is meant for the user."""
+
+
+class ExperimentError(RunError):
+    """The experiment file, or an override, is wrong. Raised before anything starts."""
+
+
+class RunDirectoryError(RunError):
+    """The run's directory cannot be used as asked."""
+
+
+class CheckpointError(RunError):
+    """No sound checkpoint can be read."""
+
+
+class BudgetError(RunError):
+    """The budget cannot hold what was asked of it."""
+
+
+class ActorsKeepFailingError(RunError):
+    """The circuit breaker: actors fail again and again; carries the root error's text."""
+
+
+class ServerError(RunError):
+    """The trajectory cache's server cannot be started or reached."""

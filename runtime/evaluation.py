@@ -1,0 +1,40 @@
+"""Evaluation: whole episodes under the policy's mean action, in an environment of its own, with frozen moments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lambda_actor.environments import ActorEnvironment
+from lambda_actor.policy import GaussianPolicy
+from runtime.interfaces import Evaluation
+
+_EVALUATION_STREAM = 0xE7A1
+UNLIMITED_EPISODE_STEPS_MAX = 10_000
+"""Episodes of environments without a time limit are cut here."""
+
+
+class Evaluator:
+    """Evaluates policies on the same start states each time."""
+
+    def __init__(self, environment: ActorEnvironment, episodes: int, *, seed: int) -> None:
+        self._environment, self._episodes, self._seed = environment, episodes, seed
+
+    def __call__(self, weights: bytes) -> Evaluation:
+        """Args:
+        weights: A GAUSSIAN_WEIGHTS message.
+        """
+        policy = GaussianPolicy.from_bytes(weights)
+        stream = np.random.default_rng((_EVALUATION_STREAM, self._seed))
+        episodes = [self._episode(policy, int(seed)) for seed in stream.integers(2**31, size=self._episodes)]
+        return Evaluation(tuple(total for total, _ in episodes), tuple(length for _, length in episodes))
+
+    def _episode(self, policy: GaussianPolicy, seed: int) -> tuple[float, int]:
+        observation = self._environment.reset(seed)
+        limit = self._environment.episode_steps_max or UNLIMITED_EPISODE_STEPS_MAX
+        total = 0.0
+        for length in range(1, limit + 1):
+            observation, reward, terminated, truncated = self._environment.step(policy.mean_action(observation))
+            total += reward
+            if terminated or truncated:
+                break
+        return total, length

@@ -1,0 +1,252 @@
+"""The local fleet: warm processes on this machine, running the very handler that Lambda runs.
+
+A process that dies, hangs or raises costs the one invocation that it had: it is replaced by a fresh process, and the
+invocation ends with an outcome that says what happened. The processes live and die with this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from multiprocessing import connection as connections
+from pathlib import Path
+
+from runtime.cost.meter import vcpu_share
+from runtime.interfaces import Invocation, Outcome
+
+_START_TIMEOUT_S = 120
+_RESTART_PAUSE_S = 0.5
+_SINGLE_THREADED = {name: "1" for name in (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")}
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class _Process:
+    """One actor process and what it is doing."""
+
+    def __init__(self, lifeline_fd: int, environment: Mapping[str, str], log_path: Path) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs, log_path.open("ab") as log:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "runtime.fleet.worker", str(theirs.fileno()), str(lifeline_fd)],
+                pass_fds=(theirs.fileno(), lifeline_fd), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=environment)
+        self.connection = connections.Connection(ours.detach())
+        self.is_ready = False
+        self.init_cpu_s = 0.0
+        self.invocation_id: str | None = None
+        self.since_s = time.monotonic()
+
+    def send(self, invocation: Invocation) -> None:
+        self.invocation_id, self.since_s = invocation.invocation_id, time.monotonic()
+        self.connection.send_bytes(json.dumps(invocation.event).encode())
+
+    def end(self) -> int:
+        """Kills it if it still lives; returns its exit code."""
+        self.popen.kill()
+        code = self.popen.wait()
+        self.connection.close()
+        return code
+
+
+class LocalFleet:
+    """Runs invocations on ``processes`` warm processes; see `runtime.interfaces.Fleet`.
+
+    Billed durations are modelled: the CPU time that the handler used, divided by the share of a vCPU that the
+    function's memory buys. An actor that died or was killed is billed for the time it was given.
+    """
+
+    def __init__(
+        self,
+        processes: int,
+        *,
+        timeout_s: float,
+        memory_mib: int,
+        log_path: Path,
+        credentials: Mapping[str, str] | None = None,
+    ) -> None:
+        """Args:
+        processes: Actor processes, each serving one invocation at a time.
+        timeout_s: An invocation is ended after this, as Lambda does.
+        memory_mib: Of the function whose bill is modelled.
+        log_path: Gets what actors print.
+        credentials: Variables that only the actor processes get.
+        """
+        self._timeout_s, self._share = timeout_s, vcpu_share(memory_mib)
+        self._log_path = log_path
+        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._environment = {**os.environ, **_SINGLE_THREADED, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1",
+                             **(credentials or {})}
+        self._lifeline_read, self._lifeline_write = os.pipe()
+        self._wake_read, self._wake_write = connections.Pipe(duplex=False)
+        self._lock = threading.Lock()
+        self._queue: deque[Invocation] = deque()
+        self._abandoned: set[str] = set()
+        self._outcomes: list[Outcome] = []
+        self._has_outcomes = threading.Condition(self._lock)
+        self._is_closing = False
+        self._processes = [self._spawn() for _ in range(processes)]
+        self._dispatcher = threading.Thread(target=self._dispatch, name="local-fleet", daemon=True)
+        self._dispatcher.start()
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        with self._lock:
+            self._queue.extend(invocations)
+        self._wake()
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        with self._has_outcomes:
+            self._has_outcomes.wait_for(lambda: self._outcomes, timeout_s)
+            outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        with self._lock:
+            self._abandoned.update(invocation_ids)
+        self._wake()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._is_closing:
+                return
+            self._is_closing = True
+        self._wake()
+        self._dispatcher.join()
+        for process in self._processes:
+            process.end()
+        for fd in (self._lifeline_read, self._lifeline_write):
+            os.close(fd)
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def process_ids(self) -> list[int]:
+        """Of the actor processes that live now."""
+        return [process.popen.pid for process in self._processes]
+
+    # The dispatcher's thread
+
+    def _dispatch(self) -> None:
+        while not self._is_closing:
+            with self._lock:
+                self._drop_abandoned()
+                self._assign()
+            ready = connections.wait([self._wake_read, *(process.connection for process in self._processes)],
+                                     self._until_next_timeout_s())
+            if self._wake_read in ready:
+                self._wake_read.recv_bytes()
+            for index, process in enumerate(self._processes):
+                if process.connection in ready:
+                    self._receive(index, process)
+                elif self._is_overdue(process):
+                    self._overdue(index, process)
+
+    def _assign(self) -> None:
+        for process in self._processes:
+            if self._queue and process.is_ready and process.invocation_id is None:
+                invocation = self._queue.popleft()
+                try:
+                    process.send(invocation)
+                except OSError:
+                    # It died while idle; its end of file is seen next, and ends this invocation as crashed.
+                    pass
+
+    def _drop_abandoned(self) -> None:
+        if not self._abandoned:
+            return
+        for invocation in [i for i in self._queue if i.invocation_id in self._abandoned]:
+            self._queue.remove(invocation)
+            self._report(Outcome(invocation.invocation_id, "abandoned", error="never started before the deadline"))
+        for index, process in enumerate(self._processes):
+            if process.invocation_id in self._abandoned:
+                self._replace(index, process, "abandoned", "still running at the round's deadline")
+        self._abandoned.clear()
+
+    def _receive(self, index: int, process: _Process) -> None:
+        try:
+            message = json.loads(process.connection.recv_bytes())
+        except (EOFError, OSError):
+            code = process.end()
+            with self._lock:
+                self._replace(index, process, "crashed", _death(code))
+            return
+        with self._lock:
+            if "ready" in message:
+                process.is_ready, process.init_cpu_s = True, message["init_cpu_s"]
+            elif "failed" in message:
+                self._replace(index, process, "error", f"the actor process does not start: {message['failed']}")
+            else:
+                self._report(Outcome(
+                    process.invocation_id, "error" if message["error"] else "ok",
+                    response=message["response"], error=message["error"],
+                    billed_s=min(message["cpu_s"] / self._share, self._timeout_s),
+                    init_s=process.init_cpu_s / self._share))
+                process.invocation_id = None
+
+    def _overdue(self, index: int, process: _Process) -> None:
+        reason = (f"timed out after {self._timeout_s:g} s" if process.is_ready
+                  else f"the actor process was not ready after {_START_TIMEOUT_S} s")
+        with self._lock:
+            self._replace(index, process, "timeout", reason)
+
+    def _replace(self, index: int, process: _Process, status: str, reason: str) -> None:
+        """Ends ``process`` and its invocation, and puts a fresh process in its place; the lock is held.
+
+        A process that dies before it ever was ready takes a waiting invocation with it: else an actor that cannot
+        start would be started for ever.
+        """
+        process.end()
+        invocation_id = process.invocation_id
+        if invocation_id is None and not process.is_ready and self._queue:
+            invocation_id = self._queue.popleft().invocation_id
+        if invocation_id is not None:
+            billed_s = min(time.monotonic() - process.since_s, self._timeout_s) if process.is_ready else 0.0
+            self._report(Outcome(invocation_id, status, error=reason, billed_s=billed_s,
+                                 init_s=process.init_cpu_s / self._share))
+        elif not process.is_ready:
+            # Nobody waits for it: do not spin.
+            time.sleep(_RESTART_PAUSE_S)
+        self._processes[index] = self._spawn()
+
+    def _report(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        self._has_outcomes.notify_all()
+
+    def _spawn(self) -> _Process:
+        return _Process(self._lifeline_read, self._environment, self._log_path)
+
+    def _is_overdue(self, process: _Process) -> bool:
+        limit_s = self._limit_s(process)
+        return limit_s is not None and time.monotonic() - process.since_s > limit_s
+
+    def _limit_s(self, process: _Process) -> float | None:
+        if not process.is_ready:
+            return _START_TIMEOUT_S
+        return self._timeout_s if process.invocation_id is not None else None
+
+    def _until_next_timeout_s(self) -> float | None:
+        limits = [(limit_s, process) for process in self._processes
+                  if (limit_s := self._limit_s(process)) is not None]
+        if not limits:
+            return None
+        return max(0.0, min(limit_s - (time.monotonic() - process.since_s) for limit_s, process in limits)) + 0.01
+
+    def _wake(self) -> None:
+        self._wake_write.send_bytes(b"\0")
+
+
+def _death(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"the actor process exited with code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    return f"the actor process was killed by {name}"

@@ -1,0 +1,63 @@
+"""One actor process of the local fleet: runs the very handler that Lambda runs, one event at a time.
+
+Speaks length-prefixed JSON over an inherited socket. Ends when the fleet closes that socket, and at once, even in the
+middle of a rollout, when the process that holds the other end of the lifeline pipe dies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+def main(control_fd: int, lifeline_fd: int) -> None:
+    """Serves events until the fleet hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, args=(lifeline_fd,), daemon=True).start()
+    connection = Connection(control_fd)
+    try:
+        from lambda_actor.handler import handler
+    except BaseException as error:
+        _send(connection, {"failed": _described(error)})
+        return
+    _send(connection, {"ready": True, "init_cpu_s": time.process_time()})
+    while True:
+        try:
+            event = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        _send(connection, _serve(handler, event))
+
+
+def _serve(handler, event: dict[str, Any]) -> dict[str, Any]:
+    started_cpu_s = time.process_time()
+    try:
+        response, error = handler(event, None), ""
+    except BaseException as raised:
+        traceback.print_exc()
+        response, error = None, _described(raised)
+    return {"response": response, "error": error, "cpu_s": time.process_time() - started_cpu_s}
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _send(connection: Connection, message: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(message).encode())
+
+
+def _die_with_parent(lifeline_fd: int) -> None:
+    os.read(lifeline_fd, 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

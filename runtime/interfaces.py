@@ -1,0 +1,260 @@
+"""The vocabulary: the small interfaces through which the parts of a run know each other.
+
+Shape letters, used everywhere: ``T`` steps of a fragment, ``B`` trajectories of a batch, ``N`` = T·B samples,
+``O`` observation size, ``A`` action size, ``P`` parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """One actor to start: its id and the event that its handler receives (JSON values only)."""
+
+    invocation_id: str
+    event: Mapping[str, Any]
+
+
+OutcomeStatus = Literal["ok", "error", "crashed", "timeout", "abandoned"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one invocation ended.
+
+    Attributes:
+        status: ``ok`` (the handler returned), ``error`` (it raised), ``crashed`` (its process died), ``timeout``,
+            ``abandoned`` (the round no longer waited for it).
+        response: The handler's return value where ``ok``.
+        error: What went wrong, for people, else empty.
+        billed_s: Billed duration in seconds, without start-up.
+        init_s: Billed duration of a cold start, were this actor to start cold.
+    """
+
+    invocation_id: str
+    status: OutcomeStatus
+    response: Mapping[str, Any] | None = None
+    error: str = ""
+    billed_s: float = 0.0
+    init_s: float = 0.0
+
+
+class Fleet(Protocol):
+    """Where actors run."""
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        """Starts these actors, or queues them; returns at once."""
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """What ended since the last call; waits until there is something, at most ``timeout_s``."""
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        """Gives these up: each still open one ends, soon, with an outcome of its own."""
+
+    def close(self) -> None:
+        """Ends everything; idempotent."""
+
+
+class Cache(Protocol):
+    """The learner's side of the trajectory cache (see `lambda_actor.cache.TrajectoryCache`)."""
+
+    def publish_weights(self, policy_version: int, weights: bytes) -> None: ...
+
+    def publish_episodes(self, episodes: Mapping[str, bytes]) -> None: ...
+
+    def discard_episodes(self, episode_ids: Sequence[str]) -> None: ...
+
+    def expect(self, invocation_ids: Sequence[str]) -> None: ...
+
+    def cancel(self, invocation_id: str) -> bool: ...
+
+    def take(self, timeout_s: float) -> tuple[str, bytes] | None: ...
+
+    def close_round(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Everything that one round's accepted actors sampled, in slot order.
+
+    Attributes:
+        policy_version: The version that acted.
+        observations: Raw, float32 ``[T, B, O]``.
+        actions: As sampled, before the environment clipped them, float32 ``[T, B, A]``.
+        log_probs: log μ(a|s) of the acting policy, float32 ``[T, B]``.
+        rewards: float64 ``[T, B]``.
+        terminated: bool ``[T, B]``; the episode ended and nothing follows.
+        bootstrap_mask: bool ``[T, B]``; the sequence is cut here (time limit or end of the fragment) and goes on
+            from ``bootstrap_observations``.
+        bootstrap_observations: float32 ``[K, O]``, one for each True of ``bootstrap_mask`` in (B, T) order.
+    """
+
+    policy_version: int
+    observations: np.ndarray
+    actions: np.ndarray
+    log_probs: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    bootstrap_mask: np.ndarray
+    bootstrap_observations: np.ndarray
+
+    @property
+    def env_steps(self) -> int:
+        return self.rewards.size
+
+
+@dataclass(frozen=True)
+class DetectorSamples:
+    """Samples on which the objective's curvature is measured; as in `Batch`, flattened to ``[N, …]`` float32.
+
+    Attributes:
+        advantages: As the update used them (normalised where it normalises), float32 ``[N]``.
+        value_targets: float32 ``[N]``.
+        old_means, old_log_stds: The acting policy's Gaussian, float32 ``[N, A]`` and ``[A]``.
+    """
+
+    observations: np.ndarray
+    actions: np.ndarray
+    log_probs: np.ndarray
+    advantages: np.ndarray
+    value_targets: np.ndarray
+    old_means: np.ndarray
+    old_log_stds: np.ndarray
+
+
+@dataclass(frozen=True)
+class UpdateMetrics:
+    """What one policy update reports; means over its last epoch, but ``kl`` over the whole batch after it."""
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    kl: float
+    explained_variance: float | None
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class CurvatureProblem:
+    """A scalar objective whose Hessian is asked for: ``criterion(module(inputs), targets)``, to be *maximised*."""
+
+    module: torch.nn.Module
+    criterion: Any
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+@dataclass(frozen=True)
+class LearnerState:
+    """A learner between two rounds: arrays by name, and what JSON can hold."""
+
+    arrays: dict[str, np.ndarray]
+    values: dict[str, Any]
+
+
+class Learner(Protocol):
+    """Trains the policy. One file per algorithm."""
+
+    policy_version: int
+
+    def weights(self) -> bytes:
+        """The policy as a weights message of `lambda_actor.wire`."""
+
+    def update(self, batch: Batch, *, progress: float) -> tuple[UpdateMetrics, DetectorSamples]:
+        """Trains on every sample of ``batch`` and moves to the next policy version.
+
+        Args:
+            progress: Share of the training that is behind us, 0 to 1, for schedules.
+        """
+
+    def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
+        """The maximised objective of that name at the present policy; a copy, free to be differentiated."""
+
+    def get_state(self) -> LearnerState: ...
+
+    def set_state(self, state: LearnerState) -> None: ...
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Extreme eigenvalues of the maximised objective's Hessian, and their ratio R; null where undefined."""
+
+    eigenvalue_min: float | None
+    eigenvalue_max: float | None
+    convexity_ratio: float | None
+
+
+class Detector(Protocol):
+    """Looks for boostable rounds."""
+
+    def select(self, samples: DetectorSamples) -> DetectorSamples:
+        """The subset to keep for `measure`."""
+
+    def measure(self, learner: Learner, samples: DetectorSamples) -> Curvature: ...
+
+
+@dataclass(frozen=True)
+class ScalingDecision:
+    """How many actors a round should have, and why; score and weight null for scalers that have none."""
+
+    actor_count: int
+    boosting_score: float | None = None
+    decay_weight: float | None = None
+
+
+class Scaler(Protocol):
+    """Decides how many actors a round gets."""
+
+    needs_ratio: bool
+    smallest_round: int
+    """Fewest actors that a round may be shrunk to when the budget gets short."""
+
+    def first_wave(self, round_index: int) -> int:
+        """Actors that are due whatever the ratio says; they start before it is known."""
+
+    def decide(self, round_index: int, convexity_ratio: float | None) -> ScalingDecision: ...
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns of whole episodes under the deterministic policy, in an environment of its own."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def return_mean(self) -> float:
+        return float(np.mean(self.returns))
+
+
+class Display(Protocol):
+    """Shows a run while it runs."""
+
+    def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None: ...
+
+    def round_finished(self, row: Mapping[str, Any]) -> None: ...
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class OpenEpisodeRecord:
+    """An open episode waiting for an actor: its id and its EPISODE message."""
+
+    episode_id: str
+    data: bytes = field(repr=False)

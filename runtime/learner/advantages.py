@@ -1,0 +1,49 @@
+"""Generalised advantage estimation over fragments that may be cut anywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def generalized_advantages(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    next_values: np.ndarray,
+    terminated: np.ndarray,
+    cut: np.ndarray,
+    *,
+    discount: float,
+    gae_lambda: float,
+) -> np.ndarray:
+    """Advantages of Schulman et al. 2016, equation 16, for every step of every fragment.
+
+        δ_t = r_t + γ·V(s_{t+1})·(1 − terminated_t) − V(s_t)
+        Â_t = δ_t + γ·λ·Â_{t+1}·(1 − ended_t)
+
+    A sequence ends where its episode terminated and where it was cut (time limit, end of the fragment); only at a
+    termination is nothing expected to follow.
+
+    Args:
+        rewards, values: ``[T, B]``.
+        next_values: ``[T, B]``; V of the observation that followed the step, before any reset.
+        terminated, cut: bool ``[T, B]``.
+
+    Returns:
+        float64 ``[T, B]``.
+    """
+    deltas = rewards + discount * next_values * ~terminated - values
+    carry = discount * gae_lambda * ~(terminated | cut)
+    advantages = np.empty(rewards.shape, np.float64)
+    following = np.zeros(rewards.shape[1:], np.float64)
+    for step in range(len(rewards) - 1, -1, -1):
+        following = deltas[step] + carry[step] * following
+        advantages[step] = following
+    return advantages
+
+
+def explained_variance(values: np.ndarray, targets: np.ndarray) -> float | None:
+    """1 − Var(target − V) / Var(target); null where the targets do not vary."""
+    variance = float(np.var(targets))
+    if not variance > 0.0:
+        return None
+    return 1.0 - float(np.var(targets - values)) / variance

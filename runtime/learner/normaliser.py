@@ -1,0 +1,36 @@
+"""Running moments of the observations, merged batch by batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class RunningMoments:
+    """Mean and variance of all observations merged so far, float64 ``[O]``.
+
+    The moments belong to a policy version: actors normalise by those of the version that they run, the update
+    normalises its batch by the same, and only afterwards the batch is merged in, for the next version. So the first
+    probability ratio of an update is 1.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.count = 0
+        self.mean = np.zeros(size)
+        self.variance = np.ones(size)
+
+    @property
+    def std(self) -> np.ndarray:
+        """float64 ``[O]``, bounded away from 0 for features that do not vary."""
+        return np.sqrt(self.variance + 1e-8)
+
+    def merge(self, samples: np.ndarray) -> None:
+        """Takes ``samples`` ``[N, O]`` in (Chan et al. 1979, the parallel update of mean and M2)."""
+        samples = samples.astype(np.float64)
+        count, mean, variance = len(samples), samples.mean(0), samples.var(0)
+        if self.count == 0:
+            self.count, self.mean, self.variance = count, mean, variance
+            return
+        total = self.count + count
+        delta = mean - self.mean
+        squares = self.variance * self.count + variance * count + delta**2 * self.count * count / total
+        self.count, self.mean, self.variance = total, self.mean + delta * count / total, squares / total

@@ -1,0 +1,35 @@
+"""policy.safetensors: the trained policy, complete with its normaliser, for whoever wants to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+
+from lambda_actor import wire
+from runtime.errors import RunDirectoryError
+from runtime.records import write_atomically
+
+
+def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
+    """Writes a GAUSSIAN_WEIGHTS message's arrays under their names (see `lambda_actor.wire.SCHEMAS`)."""
+    arrays: Mapping[str, np.ndarray] = wire.decode(weights, wire.Kind.GAUSSIAN_WEIGHTS)
+    write_atomically(path, safetensors.numpy.save(
+        {name: np.array(array) for name, array in arrays.items()}, metadata={"environment.id": environment_id}))
+
+
+def load_policy(path: Path) -> bytes:
+    """The same weights message again.
+
+    Raises:
+        RunDirectoryError: The file is missing or damaged.
+    """
+    try:
+        arrays = safetensors.numpy.load_file(path)
+        return wire.encode(wire.Kind.GAUSSIAN_WEIGHTS, arrays)
+    except FileNotFoundError:
+        raise RunDirectoryError(f"{path} is not there: no round of that run has finished") from None
+    except (OSError, safetensors.SafetensorError, wire.SchemaError) as error:
+        raise RunDirectoryError(f"{path} cannot be read: {error}") from None

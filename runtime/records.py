@@ -1,0 +1,120 @@
+"""What a run leaves in its directory, written so that a crash at any instant loses no finished round."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import RunDirectoryError
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces ``path`` by ``data``: afterwards, and after any crash, it is either the old or the new, whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def to_json(value: Any) -> bytes:
+    """Indented JSON; NaN and infinity are refused."""
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+class RunDirectory:
+    """The files of one run; held by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Creates the directory where it is missing, and locks it.
+
+        Raises:
+            RunDirectoryError: It cannot be created or written, or another process trains in it.
+        """
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = (path / ".lock").open("w")
+        except OSError as error:
+            raise RunDirectoryError(f"--out {path}: cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise RunDirectoryError(f"--out {path}: another process is training there") from None
+        self.config_path = path / "config.yaml"
+        self.rounds_path = path / "rounds.jsonl"
+        self.events_path = path / "events.jsonl"
+        self.summary_path = path / "summary.json"
+        self.ledger_path = path / "ledger.json"
+        self.policy_path = path / "policy.safetensors"
+        self.checkpoints_path = path / "checkpoints"
+        self.tensorboard_path = path / "tensorboard"
+        self.actors_log_path = path / "actors.log"
+
+    @property
+    def holds_run(self) -> bool:
+        return self.config_path.exists()
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def append_round(self, row: Mapping[str, Any]) -> None:
+        """Adds one finished round's row, on disk when this returns."""
+        _append_line(self.rounds_path, row, sync=True)
+
+    def cut_rounds_back(self, round_index: int) -> None:
+        """Removes all rows after that round, and a last row that was written only in part."""
+        if self.rounds_path.exists():
+            write_atomically(self.rounds_path, b"".join(
+                line for line in self.rounds_path.read_bytes().splitlines(keepends=True)
+                if _round_index(line) <= round_index))
+
+    def read_rounds(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.rounds_path.read_bytes().splitlines()] if (
+            self.rounds_path.exists()) else []
+
+
+class EventLog:
+    """events.jsonl: what happened besides finished rounds, each with its time."""
+
+    def __init__(self, path: Path, now: Callable[[], str]) -> None:
+        """Args:
+        now: Returns the time of day, ISO 8601.
+        """
+        self._path, self._now = path, now
+        self._listeners: list[Callable[[str, Mapping[str, Any]], None]] = []
+
+    def listen(self, listener: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._listeners.append(listener)
+
+    def append(self, kind: str, **fields: Any) -> None:
+        _append_line(self._path, {"time": self._now(), "event": kind, **fields}, sync=False)
+        for listener in self._listeners:
+            listener(kind, fields)
+
+
+def _append_line(path: Path, value: Mapping[str, Any], *, sync: bool) -> None:
+    with path.open("ab") as file:
+        file.write(json.dumps(value, allow_nan=False).encode() + b"\n")
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+def _round_index(line: bytes) -> float:
+    """Of a row; infinite for one that is not whole."""
+    try:
+        return json.loads(line)["round_index"] if line.endswith(b"\n") else float("inf")
+    except (ValueError, KeyError, TypeError):
+        return float("inf")

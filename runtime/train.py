@@ -1,0 +1,426 @@
+"""Training one experiment on one machine: puts the parts together, runs the loop, leaves a tidy end."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+from lambda_actor.cache import TrajectoryCache, redacted
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.errors import ActorError
+from lambda_actor.rollout import EPISODE_BYTES_MAX
+from runtime.cache_server import EmbeddedServer
+from runtime.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
+from runtime.config import Experiment, experiment_from_tree
+from runtime.cost.budget import Budget
+from runtime.cost.meter import CostModel, Meter
+from runtime.cost.prices import PRICES
+from runtime.errors import ExperimentError, RunDirectoryError, RunError, ServerError
+from runtime.fleet.local import LocalFleet
+from runtime.interfaces import Display
+from runtime.policy_file import save_policy
+from runtime.records import EventLog, RunDirectory, to_json, write_atomically
+from runtime.scaler import make_scaler
+
+_CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.update_timeout_s")
+"""What may differ between a run and its resumption: none of it changes what a finished round is."""
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM arrived."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal.Signals(signal_number).name)
+        self.signal_number = signal_number
+
+
+class Signals:
+    """Turns SIGINT and SIGTERM into `Interrupted`, but never in the middle of a shielded block."""
+
+    def __init__(self) -> None:
+        self._is_shielded = False
+        self._waiting: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._arrived)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+
+    @contextmanager
+    def shield(self) -> Iterator[None]:
+        """A block that a signal does not cut in two; one that arrives in it takes effect at its end."""
+        self._is_shielded = True
+        try:
+            yield
+        finally:
+            self._is_shielded = False
+        if self._waiting is not None:
+            number, self._waiting = self._waiting, None
+            raise Interrupted(number)
+
+    def _arrived(self, number: int, _frame: object) -> None:
+        if self._is_shielded:
+            self._waiting = number
+        else:
+            raise Interrupted(number)
+
+
+def preflight(experiment: Experiment) -> ActorEnvironment:
+    """Refuses what cannot work, before anything starts; returns the environment that evaluation uses.
+
+    Raises:
+        ExperimentError: The environment cannot be made or used, an instance type has no price, a GPU was asked for
+            that is not there, or the budget cannot hold one round of the fewest actors.
+    """
+    try:
+        environment = make_environment(experiment.environment.id)
+    except ActorError as error:
+        raise ExperimentError(str(error)) from None
+    _check_open_episodes(experiment, environment)
+    meter = Meter(_cost_model(experiment, environment), Budget(experiment.budget.usd))
+    smallest = experiment.scaler.smallest_round
+    if not meter.open_round(smallest, smallest=smallest):
+        unlimited = Meter(_cost_model(experiment, environment), Budget(1e9))
+        unlimited.open_round(smallest, smallest=smallest)
+        raise ExperimentError(
+            f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {smallest} actors, whose worst case is "
+            f"{unlimited.budget.reserved_usd:.6f} USD (every actor until actor.timeout_s = "
+            f"{experiment.actor.timeout_s} s, the learner until fleet.round_deadline_s + learner.update_timeout_s, and "
+            f"the first five minutes of {experiment.actor.provisioned} provisioned actors); allowed: "
+            f"budget.usd from {unlimited.budget.reserved_usd:.6f}")
+    return environment
+
+
+def train(
+    experiment: Experiment, out: Path, *, resume: bool, display: Display, name: str
+) -> tuple[dict[str, Any], int]:
+    """Trains until a reason to stop.
+
+    Args:
+        experiment: Resolved.
+        out: The run's directory.
+        resume: Continue what ``out`` holds; where it holds nothing yet, start afresh.
+        name: The experiment's name, for people.
+
+    Returns:
+        What summary.json holds, and the exit code: 0, 1 for a failed run, 130 or 143 for an interrupted one.
+
+    Raises:
+        RunError: Nothing was started: the directory, the server or the checkpoint is not usable.
+    """
+    environment = preflight(experiment)
+    with ExitStack() as stack:
+        directory = RunDirectory(out)
+        stack.callback(directory.close)
+        if directory.holds_run and not resume:
+            raise RunDirectoryError(f"--out {out}: holds a run already; continue it with --resume, or name another")
+        if directory.holds_run:
+            _check_same_experiment(experiment, directory)
+        finished = _finished_summary(experiment, directory) if resume else None
+        if finished is not None:
+            return finished, 0
+        run = _Run(experiment, directory, environment, display, name, stack)
+        return run.to_the_end()
+
+
+class _Run:
+    """One process' share of a run: from start or resumption to its end."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        directory: RunDirectory,
+        environment: ActorEnvironment,
+        display: Display,
+        name: str,
+        stack: ExitStack,
+    ) -> None:
+        # Only now: nothing that can be refused needs torch, which takes seconds to import.
+        from torch.utils.tensorboard import SummaryWriter
+
+        from runtime.round_loop import RoundLoop
+
+        self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
+        self._started_s = time.monotonic()
+        self._signals = stack.enter_context(Signals())
+        self._events = EventLog(directory.events_path, _now)
+        self._meter = Meter(_cost_model(experiment, environment), Budget(experiment.budget.usd))
+        run_id = uuid.uuid4().hex
+        server_url, server_program = self._start_server(stack)
+        self._cache = self._connect(server_url, run_id)
+        stack.callback(self._cache.close)
+        stack.callback(self._remove_keys)
+        fleet = LocalFleet(
+            experiment.fleet.processes, timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
+            log_path=directory.actors_log_path, credentials=_credentials(server_url))
+        stack.callback(fleet.close)
+        learner, detector, evaluator = _training_parts(experiment, environment)
+        self._learner = learner
+        self.loop = RoundLoop(
+            experiment, learner=learner, detector=detector, scaler=make_scaler(experiment.scaler), fleet=fleet,
+            cache=self._cache, meter=self._meter, evaluate=evaluator, events=self._events,
+            event_fields=_event_fields(experiment, run_id, server_url),
+            sizes=(environment.observation_size, environment.action_size),
+            save_ledger=self._save_ledger, save_round=self._save_round, shield=self._signals.shield)
+        self._restore()
+        write_atomically(directory.config_path, experiment.to_yaml().encode())
+        directory.summary_path.unlink(missing_ok=True)
+        self._tensorboard = SummaryWriter(str(directory.tensorboard_path),
+                                          purge_step=self.loop.progress.round_index + 1)
+        stack.callback(self._tensorboard.close)
+        self._events.append("run_started", run_id=run_id, server=redacted(server_url),
+                            resumed_after_round=self.loop.progress.round_index)
+        self._events.listen(display.event)
+        display.started(experiment.to_yaml(), {
+            "results": str(directory.path), "server": f"{redacted(server_url)} ({server_program})",
+            "bill": f"modelled from list prices, {PRICES.region}, {PRICES.as_of}"})
+
+    def to_the_end(self) -> tuple[dict[str, Any], int]:
+        """Runs the loop; whatever happens, leaves a summary."""
+        error, code = "", 0
+        try:
+            reason = self.loop.run()
+        except (Interrupted, KeyboardInterrupt) as interrupt:
+            number = getattr(interrupt, "signal_number", signal.SIGINT)
+            reason, code = "interrupted", 128 + number
+        except (RunError, ActorError, OSError) as failure:
+            reason, code, error = "failed", 1, f"{type(failure).__name__}: {failure}"
+        self._meter.budget.forfeit()
+        summary = self._summary(reason, error)
+        with suppress(OSError):
+            # Nothing finished depends on these: a full disk must not hide the reason why the run ends.
+            self._save_ledger()
+            self._events.append("run_ended", stop_reason=reason, error=error)
+            write_atomically(self._directory.summary_path, to_json(summary))
+        return summary, code
+
+    def _restore(self) -> None:
+        """Continues after the newest checkpoint, and counts what was spent since."""
+        checkpoint = load_newest_checkpoint(
+            self._directory.checkpoints_path,
+            lambda stem, reason: self._events.append("checkpoint_skipped", checkpoint=stem, reason=reason))
+        if checkpoint is not None:
+            self.loop.restore(checkpoint)
+        self._directory.cut_rounds_back(self.loop.progress.round_index)
+        if self._directory.ledger_path.exists():
+            try:
+                self._meter.set_state(json.loads(self._directory.ledger_path.read_bytes()))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                self._events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")
+        forfeited_usd = self._meter.budget.forfeit()
+        if forfeited_usd:
+            self._events.append("reservation_forfeited", usd=forfeited_usd,
+                                reason="the run was killed while it was reserved")
+        self._save_ledger()
+
+    def _save_ledger(self) -> None:
+        write_atomically(self._directory.ledger_path, to_json(self._meter.get_state()))
+
+    def _save_round(self, row: dict[str, Any], checkpoint: Checkpoint) -> None:
+        self._directory.append_round(row)
+        save_checkpoint(self._directory.checkpoints_path, checkpoint)
+        save_policy(self._directory.policy_path, self._learner.weights(),
+                    environment_id=self._experiment.environment.id)
+        for key, value in row.items():
+            if value is not None and key != "round_index":
+                self._tensorboard.add_scalar(_tensorboard_tag(key), value, row["round_index"])
+        self._display.round_finished(row)
+
+    def _start_server(self, stack: ExitStack) -> tuple[str, str]:
+        settings = self._experiment.cache
+        if settings.url:
+            return settings.url, "given by cache.url"
+        server = EmbeddedServer(settings.memory_mib)
+        stack.callback(server.close)
+        return server.url, server.program
+
+    def _connect(self, url: str, run_id: str) -> TrajectoryCache:
+        try:
+            cache = TrajectoryCache(
+                url, run_id, username=os.environ.get("CACHE_USERNAME"), password=os.environ.get("CACHE_PASSWORD"),
+                ttl_s=_ttl_s(self._experiment), bytes_max=self._experiment.cache.memory_mib * 2**20)
+            cache.ping()
+        except ActorError as error:
+            raise ServerError(f"cache.url = {redacted(url)}: {error}") from None
+        return cache
+
+    def _remove_keys(self) -> None:
+        try:
+            self._cache.remove_run()
+        except ActorError as error:
+            with suppress(OSError):
+                self._events.append("keys_left_behind", error=str(error), expire_after_s=_ttl_s(self._experiment))
+
+    def _summary(self, reason: str, error: str) -> dict[str, Any]:
+        rounds = self._directory.read_rounds()
+        last = rounds[-1] if rounds else {}
+        evaluated = [row for row in rounds if row["evaluation_return_mean"] is not None]
+        finished = [row["episode_return_mean"] for row in rounds if row["episode_return_mean"] is not None]
+        steps = last.get("env_steps_total", 0)
+        spent_usd = self._meter.budget.spent_usd
+        return {
+            "experiment": self._name,
+            "environment_id": self._experiment.environment.id,
+            "stop_reason": reason,
+            "error": error or None,
+            "rounds": len(rounds),
+            "env_steps_total": steps,
+            "evaluation_return_mean": evaluated[-1]["evaluation_return_mean"] if evaluated else None,
+            "evaluation_round": evaluated[-1]["round_index"] if evaluated else None,
+            "evaluation_return_best": max((row["evaluation_return_mean"] for row in evaluated), default=None),
+            "episode_return_mean": finished[-1] if finished else None,
+            "actors": sum(row["actor_count"] for row in rounds),
+            "actors_failed": sum(row["actors_failed"] for row in rounds),
+            "cost_basis": "modelled",
+            "prices_region": PRICES.region,
+            "prices_as_of": PRICES.as_of,
+            "spent_usd": spent_usd,
+            "budget_usd": self._experiment.budget.usd,
+            "usd_per_million_steps": spent_usd / steps * 1e6 if steps else None,
+            **{key: sum(row[key] for row in rounds) for key in (
+                "actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")},
+            "modelled_s": sum(row["modelled_round_s"] + (row["evaluate_s"] or 0.0) for row in rounds),
+            "measured_session_s": time.monotonic() - self._started_s,
+        }
+
+
+def _training_parts(experiment: Experiment, environment: ActorEnvironment):
+    import torch
+
+    from runtime.detector.convexity import ConvexityDetector
+    from runtime.evaluation import Evaluator
+    from runtime.learner.ppo import Ppo
+
+    device = experiment.learner.device
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ExperimentError("learner.device = 'cuda': no usable GPU is here; allowed: cpu | auto")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    learner = Ppo(environment.observation_size, environment.action_size, experiment.algorithm, seed=experiment.seed,
+                  device=device, threads=experiment.learner.threads)
+    settings = experiment.detector
+    detector = ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
+                                 seed=experiment.seed)
+    return learner, detector, Evaluator(environment, experiment.evaluation.episodes, seed=experiment.seed)
+
+
+def _check_open_episodes(experiment: Experiment, environment: ActorEnvironment) -> None:
+    steps, limit = experiment.actor.fragment_steps, environment.episode_steps_max
+    is_shorter = limit is None or steps < limit
+    if is_shorter and not environment.can_save_episode and not experiment.environment.truncate_at_fragment:
+        raise ExperimentError(
+            f"actor.fragment_steps = {steps} is shorter than an episode of {experiment.environment.id} can be "
+            f"({f'{limit} steps' if limit else 'no limit'}), and its episodes cannot be continued by a later actor: "
+            f"{environment.cannot_save_reason}. Give the environment get_state() and set_state(state), or set "
+            "environment.truncate_at_fragment: true if nothing that comes later in an episode matters")
+
+
+def _cost_model(experiment: Experiment, environment: ActorEnvironment) -> CostModel:
+    observation, action = 4 * environment.observation_size, 4 * environment.action_size
+    # Every step bootstrapped and ending an episode, and an open episode of the largest size in and out.
+    per_step = observation + action + 4 + 8 + 1 + 1 + (8 + observation) + 24
+    weights = 4 * (256 * (environment.observation_size + 256 + environment.action_size + 2)
+                   + 2 * (environment.observation_size + environment.action_size))
+    return CostModel(experiment, PRICES, traffic_bytes_max=(
+        experiment.actor.fragment_steps * per_step + weights + 2 * EPISODE_BYTES_MAX + 4096))
+
+
+def _event_fields(experiment: Experiment, run_id: str, url: str) -> dict[str, Any]:
+    return {
+        "run_id": run_id, "cache_url": _without_credentials(url), "cache_ttl_s": _ttl_s(experiment),
+        "cache_bytes_max": experiment.cache.memory_mib * 2**20,
+        "environment_id": experiment.environment.id,
+        "truncate_at_fragment": experiment.environment.truncate_at_fragment,
+        "fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed,
+    }
+
+
+def _ttl_s(experiment: Experiment) -> int:
+    """Longer than a round can last, so that nothing runs out under it."""
+    return 2 * (experiment.fleet.round_deadline_s + experiment.learner.update_timeout_s) + 600
+
+
+def _check_same_experiment(experiment: Experiment, directory: RunDirectory) -> None:
+    try:
+        stored = yaml.safe_load(directory.config_path.read_text())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RunDirectoryError(f"{directory.config_path} cannot be read: {error}") from None
+    experiment_from_tree(stored, source=str(directory.config_path))
+    new = dict(_leaves(yaml.safe_load(experiment.to_yaml())))
+    changed = [f"{path} is {new.get(path)!r} now, {value!r} in the run" for path, value in _leaves(stored)
+               if new.get(path) != value
+               and not any(path == one or path.startswith(f"{one}.") for one in _CHANGEABLE)]
+    if changed:
+        raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
+                                f"Only {', '.join(_CHANGEABLE)} may change")
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[str, Any] | None:
+    """The summary of a run that has nothing left to do; null where there is something."""
+    try:
+        summary = json.loads(directory.summary_path.read_bytes())
+        reason = summary["stop_reason"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    stop = experiment.stop
+    has_more = {
+        "target_return": stop.target_return is None or summary["evaluation_return_mean"] < stop.target_return,
+        "max_rounds": stop.max_rounds is None or summary["rounds"] < stop.max_rounds,
+        "max_steps": stop.max_steps is None or summary["env_steps_total"] < stop.max_steps,
+        "budget": experiment.budget.usd > summary["budget_usd"],
+    } if reason in ("target_return", "max_rounds", "max_steps", "budget") else {}
+    return summary if has_more and not has_more[reason] else None
+
+
+def _credentials(url: str) -> dict[str, str]:
+    """Variables for the actors: what the URL says, or else CACHE_USERNAME and CACHE_PASSWORD."""
+    parts = urlsplit(url)
+    found = {"ACTOR_CACHE_USERNAME": unquote(parts.username or "") or os.environ.get("CACHE_USERNAME"),
+             "ACTOR_CACHE_PASSWORD": unquote(parts.password or "") or os.environ.get("CACHE_PASSWORD")}
+    return {name: value for name, value in found.items() if value}
+
+
+def _without_credentials(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+
+
+def _tensorboard_tag(key: str) -> str:
+    for group, members in {
+        "return": ("episode_return_mean", "evaluation_return_mean", "episode_length_mean"),
+        "boosting": ("convexity_ratio", "boosting_score", "decay_weight", "eigenvalue_min", "eigenvalue_max",
+                     "actor_count", "actor_count_wanted"),
+        "learner": ("policy_loss", "value_loss", "entropy", "kl", "explained_variance", "learning_rate"),
+    }.items():
+        if key in members:
+            return f"{group}/{key}"
+    return f"{'cost' if key.endswith('_usd') else 'time' if '_s' in key[-7:] else 'run'}/{key}"
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
