@@ -20,7 +20,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from lambda_actor.errors import UnusableEnvironmentError, EpisodeStateError
+from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError
 
 State = dict[str, np.ndarray]
 

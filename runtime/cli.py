@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runtime.config import Experiment, allowed_values, load_experiment, walk_fields
+from runtime.config import Experiment, allowed_values, default_text, load_experiment, walk_fields
 from runtime.errors import RunError
 
 
@@ -106,13 +106,8 @@ def _keys_help() -> str:
     for path, info in walk_fields(Experiment):
         if "a section of keys" in allowed_values(path.split(".")):
             continue
-        default = "required" if info.is_required() else _yaml_scalar(info.default)
-        lines += [f"  {path} ({default}; {allowed_values(path.split('.'))})", f"      {info.description}"]
+        lines += [f"  {path} ({default_text(info)}; {allowed_values(path.split('.'))})", f"      {info.description}"]
     return "\n".join(lines)
-
-
-def _yaml_scalar(value: object) -> str:
-    return json.dumps(list(value) if isinstance(value, tuple) else value).strip('"')
 
 
 def _positive(text: str) -> int:

@@ -7,6 +7,7 @@ docs/experiment_file.md are made from it.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import types
@@ -353,6 +354,14 @@ def allowed_values(location: list[str]) -> str:
     if _is_section(info.annotation):
         return "a section of keys: " + ", ".join(info.annotation.model_fields)
     return _allowed(info.annotation, info.metadata)
+
+
+def default_text(info: pydantic.fields.FieldInfo) -> str:
+    """A field's default as it would stand in the file."""
+    if info.is_required():
+        return "required"
+    default = info.default
+    return json.dumps(list(default) if isinstance(default, tuple) else default).strip('"')
 
 
 def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:

@@ -157,7 +157,7 @@ def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
                   f"best {summary['evaluation_return_best']:.1f})"
                   if summary["evaluation_return_mean"] is not None else "not evaluated")
     per_million = summary["usd_per_million_steps"]
-    lines = [
+    return [
         f"stopped by   {summary['stop_reason']}" + (f": {summary['error']}" if summary["error"] else ""),
         f"return       {evaluation}; training episodes {_number(summary['episode_return_mean'], 1)}",
         f"rounds       {summary['rounds']:,} with {summary['actors']:,} actors"
@@ -173,7 +173,6 @@ def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         f"{_duration(summary['modelled_s'])} with every actor on its own",
         f"results      {out}",
     ]
-    return lines
 
 
 def _number(value: float | None, digits: int) -> str:

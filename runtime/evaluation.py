@@ -31,10 +31,10 @@ class Evaluator:
     def _episode(self, policy: GaussianPolicy, seed: int) -> tuple[float, int]:
         observation = self._environment.reset(seed)
         limit = self._environment.episode_steps_max or UNLIMITED_EPISODE_STEPS_MAX
-        total = 0.0
-        for length in range(1, limit + 1):
+        total, length, is_over = 0.0, 0, False
+        while not is_over and length < limit:
             observation, reward, terminated, truncated = self._environment.step(policy.mean_action(observation))
             total += reward
-            if terminated or truncated:
-                break
+            length += 1
+            is_over = terminated or truncated
         return total, length

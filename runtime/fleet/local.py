@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import connection as connections
 from pathlib import Path
 
@@ -152,11 +153,9 @@ class LocalFleet:
         for process in self._processes:
             if self._queue and process.is_ready and process.invocation_id is None:
                 invocation = self._queue.popleft()
-                try:
+                # One that died while idle is seen to have ended next, and ends this invocation as crashed.
+                with suppress(OSError):
                     process.send(invocation)
-                except OSError:
-                    # It died while idle; its end of file is seen next, and ends this invocation as crashed.
-                    pass
 
     def _drop_abandoned(self) -> None:
         if not self._abandoned:

@@ -1,0 +1,40 @@
+"""Writes docs/experiment_file.md from the descriptions in runtime/config.py."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from runtime.config import Experiment, allowed_values, default_text, walk_fields  # noqa: E402
+
+HEAD = """\
+# The experiment file
+
+YAML, one section for each part of the system. Only `environment.id` and `budget.usd` are required. Any key can be
+overridden on the command line: `--set scaler.actors_max=32`. Unknown keys and values out of range are refused before
+anything starts.
+
+`seed`, the settings and the code decide what a run's `rounds.jsonl` holds, but for times and dollars; `fleet.processes`
+does not change it.
+
+This file is written by `python docs/make_experiment_file_md.py`.
+
+| key | default | allowed | meaning |
+|---|---|---|---|
+"""
+
+
+def table() -> str:
+    rows = []
+    for path, info in walk_fields(Experiment):
+        allowed = allowed_values(path.split("."))
+        if allowed.startswith("a section"):
+            rows.append(f"| **{path}** | | | {info.description} |")
+        else:
+            rows.append(f"| `{path}` | {default_text(info)} | {allowed.replace('|', 'or')} | {info.description} |")
+    return HEAD + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "experiment_file.md").write_text(table())

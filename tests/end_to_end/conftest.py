@@ -1,0 +1,25 @@
+"""One uninterrupted run that several tests compare with."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import SMALL_EXPERIMENT, train
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL_EXPERIMENT)
+    return path
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of one whole, undisturbed run of the small experiment."""
+    directory = tmp_path_factory.mktemp("reference")
+    path = directory / "small.yaml"
+    path.write_text(SMALL_EXPERIMENT)
+    finished = train(path, directory / "run")
+    assert finished.returncode == 0, finished.stderr + finished.stdout
+    return directory / "run"

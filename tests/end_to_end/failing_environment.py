@@ -1,0 +1,26 @@
+"""A user's environment that imports and resets, but never steps."""
+
+import gymnasium
+import numpy as np
+
+
+class FailingEnvironment(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        raise RuntimeError("the motor is on fire")
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
+
+def make():
+    return FailingEnvironment()

@@ -1,0 +1,220 @@
+"""What survives: kill -9, Ctrl-C, dying actors, damaged checkpoints, a full disk, a vanished server."""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import (
+    PATIENCE_S,
+    ROOT,
+    command,
+    descendants,
+    events,
+    is_alive,
+    overrides,
+    results_only,
+    rounds,
+    summary,
+    train,
+    wait_for,
+)
+
+
+def start(experiment: Path, out: Path, *arguments: str, **options) -> subprocess.Popen:
+    return subprocess.Popen(
+        command("train", str(experiment), "--out", str(out), *arguments), cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        **options)
+
+
+def finished_rounds(out: Path) -> int:
+    path = out / "rounds.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.parametrize("kill_after_round", [0, 2])
+def test_kill_and_resume_gives_the_same_rounds(
+    reference: Path, experiment: Path, tmp_path: Path, kill_after_round: int
+) -> None:
+    out = tmp_path / "run"
+    process = start(experiment, out)
+    wait_for(lambda: finished_rounds(out) >= kill_after_round and (out / "ledger.json").exists(), "the round")
+    below = descendants(process.pid)
+    process.kill()
+    process.communicate()
+    assert finished_rounds(out) < 5, "it was to be killed in the middle"
+    wait_for(lambda: not any(map(is_alive, below)), "actors and server to die with the run")
+    spent_before_usd = rounds(out)[-1]["spent_usd"] if finished_rounds(out) else 0.0
+
+    resumed = train(experiment, out, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert results_only(rounds(out)) == results_only(rounds(reference))
+    assert summary(out)["spent_usd"] > spent_before_usd
+    assert (out / "policy.safetensors").read_bytes() == (reference / "policy.safetensors").read_bytes()
+
+
+def test_a_run_killed_between_row_and_checkpoint_resumes_without_a_gap_or_a_double(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(reference, out)
+    (out / "summary.json").unlink()
+    newest = out / "checkpoints" / "round_000005.json"
+    newest.unlink()
+    with (out / "rounds.jsonl").open("ab") as file:
+        file.write(b'{"round_index": 6, "half a ro')
+    assert train(experiment, out, "--resume").returncode == 0
+    assert results_only(rounds(out)) == results_only(rounds(reference))
+
+
+def test_a_damaged_checkpoint_is_passed_over(reference: Path, experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(reference, out)
+    (out / "summary.json").unlink()
+    newest = out / "checkpoints" / "round_000005.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[random.Random(0).randrange(len(data))] ^= 1
+    newest.write_bytes(data)
+    assert train(experiment, out, "--resume").returncode == 0
+    assert events(out, "checkpoint_skipped")[0]["checkpoint"] == "round_000005"
+    assert results_only(rounds(out)) == results_only(rounds(reference))
+
+
+def test_without_a_sound_checkpoint_nothing_is_overwritten(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(reference, out)
+    (out / "summary.json").unlink()
+    for path in (out / "checkpoints").glob("*.json"):
+        path.write_bytes(b"{}")
+    finished = train(experiment, out, "--resume")
+    assert finished.returncode == 2
+    assert "none of the checkpoints" in finished.stderr
+    assert rounds(out) == rounds(reference)
+
+
+def test_resuming_a_finished_run_does_nothing_and_exits_0(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(reference, out)
+    finished = train(experiment, out, "--resume")
+    assert finished.returncode == 0
+    assert rounds(out) == rounds(reference)
+    longer = train(experiment, out, "--resume", *overrides(stop__max_rounds=6))
+    assert longer.returncode == 0
+    assert [row["round_index"] for row in rounds(out)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_resume_refuses_another_experiment(reference: Path, experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(reference, out)
+    finished = train(experiment, out, "--resume", *overrides(algorithm__epochs=3, stop__max_rounds=9))
+    assert finished.returncode == 2
+    assert "algorithm.epochs is 3 now, 2 in the run" in finished.stderr
+    assert "stop.max_rounds" not in finished.stderr.split("Only")[0]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_stops_cleanly(
+    experiment: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    out = tmp_path / "run"
+    process = start(experiment, out, *overrides(stop__max_rounds=1000), start_new_session=True)
+    wait_for(lambda: finished_rounds(out) >= 2, "two rounds")
+    below = descendants(process.pid)
+    # To the whole group, as a terminal does.
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    assert summary(out)["stop_reason"] == "interrupted"
+    assert summary(out)["rounds"] == len(rounds(out)) >= 2
+    assert not any(map(is_alive, below))
+
+
+def test_a_killed_actor_costs_its_own_trajectory_only(experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(experiment, out, *overrides(stop__max_rounds=60, evaluation__every_rounds=0))
+    wait_for(lambda: finished_rounds(out) >= 1, "a round")
+    while finished_rounds(out) < 40 and not events(out, "actor_failed"):
+        for pid in descendants(process.pid):
+            if _is_actor(pid):
+                os.kill(pid, signal.SIGKILL)
+                break
+    output, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    failed = events(out, "actor_failed")
+    assert failed, "no actor was killed while it had an invocation"
+    assert "SIGKILL" in failed[0]["error"]
+    assert events(out, "actor_replaced")
+    assert all(row["actors_returned"] == row["actor_count"] for row in rounds(out))
+    assert sum(row["actors_failed"] for row in rounds(out)) == len(failed)
+
+
+def _is_actor(pid: int) -> bool:
+    try:
+        return b"runtime.fleet.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_two_runs_in_one_directory_are_refused(experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(experiment, out, *overrides(stop__max_rounds=1000))
+    wait_for(lambda: (out / "config.yaml").exists(), "the run to start")
+    second = train(experiment, out, "--resume")
+    assert second.returncode == 2
+    assert "another process is training there" in second.stderr
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+
+
+def test_a_vanished_server_ends_the_run_with_its_reason(experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(experiment, out, *overrides(stop__max_rounds=1000))
+    wait_for(lambda: finished_rounds(out) >= 1, "a round")
+    for pid in descendants(process.pid):
+        if b"server.sock" in Path(f"/proc/{pid}/cmdline").read_bytes() and not _is_shell(pid):
+            os.kill(pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "Traceback" not in errors
+    assert summary(out)["stop_reason"] == "failed"
+    assert "does not answer" in summary(out)["error"]
+
+
+def _is_shell(pid: int) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().strip() in ("sh", "dash", "bash", "cat")
+
+
+def test_a_full_disk_ends_the_run_and_loses_no_finished_round(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
+    """No file may grow beyond 64 KiB: the first checkpoint does not fit."""
+    out = tmp_path / "run"
+    process = start(experiment, out, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)))
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1, errors
+    assert "Traceback" not in errors
+    assert "File too large" in summary(out)["error"]
+    resumed = train(experiment, out, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert results_only(rounds(out)) == results_only(rounds(reference))
+
+
+def test_actors_that_keep_failing_end_the_run_with_the_root_error(experiment: Path, tmp_path: Path) -> None:
+    finished = train(experiment, tmp_path / "run", *overrides(
+        environment__id="tests.end_to_end.failing_environment:make", fleet__failures_max=4))
+    assert finished.returncode == 1
+    assert "the motor is on fire" in finished.stdout
+    assert summary(tmp_path / "run")["stop_reason"] == "failed"
+    assert len(events(tmp_path / "run", "actor_failed")) >= 4

@@ -1,0 +1,165 @@
+"""Training for real: the command, the server, the actor processes, MuJoCo."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from runtime.config import load_experiment
+from runtime.scaler.nitro import NitroScaler
+from tests.helpers import ROOT, events, overrides, results_only, rounds, run_command, summary, train
+
+ROW_KEYS = """round_index policy_version eigenvalue_min eigenvalue_max convexity_ratio boosting_score decay_weight
+actor_count_wanted actor_count actors_returned actors_failed env_steps env_steps_total episode_return_mean
+episode_length_mean episodes_finished evaluation_return_mean policy_loss value_loss entropy kl explained_variance
+learning_rate collect_s learn_s detect_s evaluate_s round_s modelled_round_s actor_billed_s_mean actor_billed_s_max
+actors_cost_usd learner_cost_usd round_cost_usd spent_usd reserved_usd""".split()
+
+
+def test_a_run_leaves_what_the_readme_promises(reference: Path) -> None:
+    for name in ("config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "policy.safetensors"):
+        assert (reference / name).stat().st_size > 0, name
+    assert list((reference / "checkpoints").glob("round_000005.*"))
+    assert load_experiment(reference / "config.yaml").seed == 3
+    assert summary(reference)["stop_reason"] == "max_rounds"
+    assert summary(reference)["rounds"] == 5
+
+
+def test_rows_have_every_documented_key_and_no_nan(reference: Path) -> None:
+    rows = rounds(reference)
+    assert [row["round_index"] for row in rows] == [1, 2, 3, 4, 5]
+    documented = (ROOT / "docs" / "run_directory.md").read_text()
+    for row in rows:
+        assert not set(ROW_KEYS) - row.keys()
+        for key, value in row.items():
+            assert value is None or math.isfinite(value), key
+            assert f"`{key}`" in documented, f"{key} is not documented"
+
+
+def test_money_adds_up_row_by_row(reference: Path) -> None:
+    spent_usd = 0.0
+    for row in rounds(reference):
+        parts = ("actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")
+        assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts), abs=1e-11)
+        spent_usd += row["round_cost_usd"]
+        assert row["spent_usd"] == pytest.approx(spent_usd, abs=1e-9)
+        assert row["spent_usd"] + row["reserved_usd"] <= 1.0
+    assert summary(reference)["spent_usd"] == pytest.approx(spent_usd, abs=1e-9)
+
+
+def test_scores_and_actor_counts_follow_from_the_recorded_ratios(reference: Path) -> None:
+    rows = rounds(reference)
+    scaler = NitroScaler(actors_min=2, actors_max=6, window_rounds=3, decay_factor=0.95)
+    for row in rows:
+        decision = scaler.decide(row["round_index"], row["convexity_ratio"])
+        assert row["boosting_score"] == decision.boosting_score
+        assert row["actor_count_wanted"] == row["actor_count"] == decision.actor_count
+        if row["convexity_ratio"] is not None:
+            assert row["convexity_ratio"] == pytest.approx(-row["eigenvalue_max"] / row["eigenvalue_min"])
+    assert rows[0]["convexity_ratio"] is None, "the first round has no samples to measure on"
+    assert any(row["convexity_ratio"] is not None for row in rows[1:])
+
+
+def test_each_round_acts_with_the_version_that_the_round_before_trained(reference: Path) -> None:
+    assert [row["policy_version"] for row in rounds(reference)] == [0, 1, 2, 3, 4]
+    totals = itertools.accumulate(row["actors_returned"] * 64 for row in rounds(reference))
+    assert [row["env_steps_total"] for row in rounds(reference)] == list(totals)
+
+
+def test_tensorboard_files_hold_the_rows(reference: Path) -> None:
+    accumulator = EventAccumulator(str(reference / "tensorboard"))
+    accumulator.Reload()
+    steps = [event.step for event in accumulator.Scalars("learner/policy_loss")]
+    values = [event.value for event in accumulator.Scalars("learner/policy_loss")]
+    assert steps == [1, 2, 3, 4, 5]
+    assert values == pytest.approx([row["policy_loss"] for row in rounds(reference)], rel=1e-6)
+
+
+def test_the_number_of_processes_changes_nothing(reference: Path, experiment: Path, tmp_path: Path) -> None:
+    assert train(experiment, tmp_path / "run", *overrides(fleet__processes=1)).returncode == 0
+    assert results_only(rounds(tmp_path / "run")) == results_only(rounds(reference))
+
+
+def test_another_seed_changes_everything(reference: Path, experiment: Path, tmp_path: Path) -> None:
+    assert train(experiment, tmp_path / "run", *overrides(seed=4, stop__max_rounds=1)).returncode == 0
+    assert rounds(tmp_path / "run")[0]["policy_loss"] != rounds(reference)[0]["policy_loss"]
+
+
+def test_fixed_scaler_runs_no_detector(experiment: Path, tmp_path: Path) -> None:
+    finished = train(experiment, tmp_path / "run",
+                     *overrides(scaler__kind="fixed", scaler__actors_fixed=3, stop__max_rounds=3))
+    assert finished.returncode == 0
+    for row in rounds(tmp_path / "run"):
+        assert (row["actor_count"], row["detect_s"]) == (3, 0.0)
+        assert row["convexity_ratio"] is row["boosting_score"] is row["decay_weight"] is None
+
+
+def test_the_budget_ends_the_run_within_it(experiment: Path, tmp_path: Path) -> None:
+    tight = ("fleet.round_deadline_s=30", "learner.update_timeout_s=30", "budget.usd=0.0105", "stop.max_rounds=null",
+             "evaluation.every_rounds=0")
+    finished = train(experiment, tmp_path / "run", *itertools.chain(*(("--set", one) for one in tight)))
+    assert finished.returncode == 0, finished.stderr
+    assert summary(tmp_path / "run")["stop_reason"] == "budget"
+    assert 0 < summary(tmp_path / "run")["spent_usd"] <= 0.0105
+    assert events(tmp_path / "run", "round_shrunk") or events(tmp_path / "run", "budget_exhausted")
+
+
+def test_target_return_ends_the_run(experiment: Path, tmp_path: Path) -> None:
+    finished = train(experiment, tmp_path / "run", *overrides(stop__target_return=-1000))
+    assert finished.returncode == 0
+    assert summary(tmp_path / "run")["stop_reason"] == "target_return"
+    assert len(rounds(tmp_path / "run")) == 2, "the first evaluation is after round 2"
+
+
+def test_max_steps_ends_the_run(experiment: Path, tmp_path: Path) -> None:
+    finished = train(experiment, tmp_path / "run", *overrides(stop__max_steps=300, stop__max_rounds="null"))
+    assert finished.returncode == 0
+    assert summary(tmp_path / "run")["stop_reason"] == "max_steps"
+    assert rounds(tmp_path / "run")[-1]["env_steps_total"] >= 300
+    assert rounds(tmp_path / "run")[-1]["evaluation_return_mean"] is not None, "the last round is evaluated"
+
+
+def test_evaluate_prints_json_and_repeats_the_training_evaluation(reference: Path) -> None:
+    finished = run_command("evaluate", str(reference), "--episodes", "1", "--seed", "3")
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)["evaluation_return_mean"] == rounds(reference)[-1]["evaluation_return_mean"]
+
+
+def test_the_resolved_tree_is_printed_and_stored(reference: Path, experiment: Path, tmp_path: Path) -> None:
+    finished = train(experiment, tmp_path / "run", *overrides(stop__max_rounds=1))
+    stored = (tmp_path / "run" / "config.yaml").read_text()
+    assert stored.strip() in finished.stdout
+    assert yaml.safe_load(stored)["fleet"]["round_deadline_s"] == 60
+
+
+def test_a_directory_that_holds_a_run_is_refused(reference: Path, experiment: Path) -> None:
+    before = (reference / "rounds.jsonl").read_bytes()
+    finished = train(experiment, reference)
+    assert finished.returncode == 2
+    assert "holds a run already" in finished.stderr
+    assert (reference / "rounds.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(("override", "words"), [
+    ("scaler.actors_mim=3", ["scaler.actors_mim", "scaler.actors_min"]),
+    ("scaler.actors_min=7", ["scaler.actors_min = 7", "scaler.actors_max = 6"]),
+    ("budget.usd=0.00001", ["budget.usd = 1e-05", "allowed: budget.usd from 0.0"]),
+    ("environment.id=Hoper-v5", ["environment.id", "Hoper-v5", "Hopper"]),
+    ("environment.id=CartPole-v1", ["environment.id", "CartPole-v1", "Discrete"]),
+    ("environment.id=nowhere:make", ["environment.id", "nowhere"]),
+    ("learner.instance_types=[t2.nano]", ["learner.instance_types", "t2.nano", "g5.xlarge"]),
+    ("actor.timeout_s=0", ["actor.timeout_s = 0", "1 to 900"]),
+])
+def test_what_cannot_work_is_refused_before_anything_starts(
+    experiment: Path, tmp_path: Path, override: str, words: list[str]
+) -> None:
+    finished = train(experiment, tmp_path / "run", "--set", override)
+    assert finished.returncode == 2
+    assert "Traceback" not in finished.stderr
+    for word in words:
+        assert word in finished.stderr
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,102 @@
+"""How tests run the real command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMES_AND_DOLLARS = ("_s", "_usd", "_s_mean", "_s_max")
+PATIENCE_S = 120
+"""Upper bound of waits that end by themselves much sooner."""
+
+SMALL_EXPERIMENT = """\
+environment: {id: Hopper-v5}
+algorithm: {kind: ppo, epochs: 2, minibatch_steps: 128}
+detector: {subset_size: 128, lanczos_steps: 6}
+scaler: {kind: nitro, actors_min: 2, actors_max: 6, window_rounds: 3, decay_factor: 0.95}
+actor: {fragment_steps: 64, timeout_s: 30, provisioned: 0}
+learner: {device: cpu, threads: 1}
+fleet: {processes: 2}
+budget: {usd: 1.0}
+stop: {max_rounds: 5}
+evaluation: {every_rounds: 2, episodes: 1}
+seed: 3
+"""
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "runtime", *arguments]
+
+
+def run_command(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs ``python -m runtime ARGUMENTS`` to its end."""
+    return subprocess.run(
+        command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment})
+
+
+def train(experiment: Path, out: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run_command("train", str(experiment), "--out", str(out), *arguments, **environment)
+
+
+def overrides(**values: object) -> list[str]:
+    """``scaler__kind="fixed"`` → ``--set scaler.kind=fixed``."""
+    return [word for key, value in values.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
+
+
+def rounds(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+
+
+def events(out: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    path = out / "events.jsonl"
+    found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [event for event in found if kind is None or event["event"] == kind]
+
+
+def summary(out: Path) -> dict[str, Any]:
+    return json.loads((out / "summary.json").read_text())
+
+
+def results_only(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without their times and dollars: what two equal runs have in common."""
+    return [{key: value for key, value in row.items() if not key.endswith(TIMES_AND_DOLLARS)} for row in rows]
+
+
+def wait_for(condition, what: str) -> None:
+    """Polls until ``condition()`` holds; fails the test with ``what`` if it never does."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids below ``pid``, from /proc; Linux only."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found, todo = [], [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
