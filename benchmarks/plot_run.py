@@ -43,8 +43,8 @@ def plot(run: Path, picture: Path) -> None:
              "cache, disk, address": "infrastructure_cost_usd"}
     money.stackplot(rounds, [_running_sum(row[key] * 100 for row in rows) for key in parts.values()],
                     labels=list(parts), colors=[BLUE, ORANGE, GREY, GREEN], alpha=0.85)
-    money.set(title=f"Modelled bill: {summary['spent_usd']:.4f} of {summary['budget_usd']:g} US dollars", xlabel="round",
-              ylabel="US cents, cumulative")
+    money.set(title=f"Modelled bill: {summary['spent_usd']:.4f} of {summary['budget_usd']:g} US dollars",
+              xlabel="round", ylabel="US cents, cumulative")
     money.legend(loc="upper left", frameon=False)
 
     for axes in (returns, actors, ratio, money):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lambda_actor.errors import ActorError
 from runtime.config import Experiment, allowed_values, default_text, load_experiment, walk_fields
 from runtime.errors import RunError
 
@@ -18,13 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return options.command(options)
-    except RunError as error:
+    except (RunError, ActorError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
 
 
@@ -51,17 +52,13 @@ def _train(options: argparse.Namespace) -> int:
 
 def _evaluate(options: argparse.Namespace) -> int:
     from lambda_actor.environments import make_environment
-    from lambda_actor.errors import ActorError
     from runtime.evaluation import Evaluator
     from runtime.policy_file import load_policy
 
     weights = load_policy(options.directory / "policy.safetensors")
     experiment = load_experiment(options.directory / "config.yaml")
     episodes = options.episodes or experiment.evaluation.episodes
-    try:
-        environment = make_environment(experiment.environment.id)
-    except ActorError as error:
-        raise RunError(str(error)) from None
+    environment = make_environment(experiment.environment.id)
     evaluation = Evaluator(environment, episodes, seed=options.seed)(weights)
     print(json.dumps({
         "environment_id": experiment.environment.id, "episodes": episodes,

@@ -191,6 +191,10 @@ class Collection:
             return
         slot, attempt = self._pending.pop(outcome.invocation_id)
         data, reason = self._trajectory_of(outcome)
+        if not outcome.was_started:
+            self._meter.actor_never_started(slot, attempt)
+            self._failed(slot, attempt, outcome, reason)
+            return
         self._settle(slot, attempt, billed_s=outcome.billed_s, init_s=outcome.init_s,
                      trajectory_bytes=len(data or b""))
         if data is not None:

@@ -56,7 +56,7 @@ class Forecast:
             pace = (end[column] - start[column]) / elapsed_s
             if limit is not None and pace > 0:
                 left.append(max(0.0, limit - end[column]) / pace)
-        return min(left)
+        return min(left, default=0.0)
 
 
 class PlainDisplay:

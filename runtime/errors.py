@@ -25,5 +25,9 @@ class ActorsKeepFailingError(RunError):
     """The circuit breaker: actors fail again and again; carries the root error's text."""
 
 
+class FleetError(RunError):
+    """The fleet itself failed, not one of its actors."""
+
+
 class ServerError(RunError):
     """The trajectory cache's server cannot be started or reached."""

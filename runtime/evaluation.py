@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lambda_actor.environments import ActorEnvironment
+from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.policy import GaussianPolicy
 from runtime.interfaces import Evaluation
 
@@ -22,10 +23,19 @@ class Evaluator:
     def __call__(self, weights: bytes) -> Evaluation:
         """Args:
         weights: A GAUSSIAN_WEIGHTS message.
+
+        Raises:
+            UnusableEnvironmentError: The environment raised, or its rewards are not finite.
         """
         policy = GaussianPolicy.from_bytes(weights)
         stream = np.random.default_rng((_EVALUATION_STREAM, self._seed))
-        episodes = [self._episode(policy, int(seed)) for seed in stream.integers(2**31, size=self._episodes)]
+        try:
+            episodes = [self._episode(policy, int(seed)) for seed in stream.integers(2**31, size=self._episodes)]
+        except Exception as error:
+            raise UnusableEnvironmentError(f"{self._environment.environment_id} failed while the policy was "
+                                           f"evaluated: {type(error).__name__}: {error}") from error
+        if not np.isfinite([total for total, _ in episodes]).all():
+            raise UnusableEnvironmentError(f"{self._environment.environment_id}: an evaluation's return is not finite")
         return Evaluation(tuple(total for total, _ in episodes), tuple(length for _, length in episodes))
 
     def _episode(self, policy: GaussianPolicy, seed: int) -> tuple[float, int]:

@@ -36,6 +36,7 @@ class Outcome:
             ``abandoned`` (the round no longer waited for it).
         response: The handler's return value where ``ok``.
         error: What went wrong, for people, else empty.
+        was_started: False where it was given up before it began: then it costs nothing.
         billed_s: Billed duration in seconds, without start-up.
         init_s: Billed duration of a cold start, were this actor to start cold.
     """
@@ -44,6 +45,7 @@ class Outcome:
     status: OutcomeStatus
     response: Mapping[str, Any] | None = None
     error: str = ""
+    was_started: bool = True
     billed_s: float = 0.0
     init_s: float = 0.0
 

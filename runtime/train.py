@@ -193,7 +193,7 @@ class _Run:
 
     def to_the_end(self) -> tuple[dict[str, Any], int]:
         """Runs the loop; whatever happens, leaves a summary."""
-        error, code = "", 0
+        error, code, defect = "", 0, None
         try:
             reason = self.loop.run()
         except (Interrupted, KeyboardInterrupt) as interrupt:
@@ -201,6 +201,9 @@ class _Run:
             reason, code = "interrupted", 128 + number
         except (RunError, ActorError, OSError) as failure:
             reason, code, error = "failed", 1, f"{type(failure).__name__}: {failure}"
+        except Exception as failure:
+            # A defect of ours: recorded like any other end, and shown with its traceback.
+            reason, code, error, defect = "failed", 1, f"{type(failure).__name__}: {failure}", failure
         self._meter.budget.forfeit()
         summary = self._summary(reason, error)
         with suppress(OSError):
@@ -208,6 +211,8 @@ class _Run:
             self._save_ledger()
             self._events.append("run_ended", stop_reason=reason, error=error)
             write_atomically(self._directory.summary_path, to_json(summary))
+        if defect is not None:
+            raise defect
         return summary, code
 
     def _restore(self) -> None:

@@ -160,6 +160,10 @@ class Meter:
         self.budget.settle(_actor_name(slot, attempt), usd)
         return billed_s + cold_s
 
+    def actor_never_started(self, slot: int, attempt: int) -> None:
+        """Frees the reservation of an invocation that was given up before it began."""
+        self.budget.settle(_actor_name(slot, attempt), 0.0)
+
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
         """Settles the learner, the infrastructure and provisioned capacity for ``seconds`` of modelled time.
 

@@ -21,6 +21,7 @@ from multiprocessing import connection as connections
 from pathlib import Path
 
 from runtime.cost.meter import vcpu_share
+from runtime.errors import FleetError
 from runtime.interfaces import Invocation, Outcome
 
 _START_TIMEOUT_S = 120
@@ -94,8 +95,9 @@ class LocalFleet:
         self._outcomes: list[Outcome] = []
         self._has_outcomes = threading.Condition(self._lock)
         self._is_closing = False
+        self._failure: Exception | None = None
         self._processes = [self._spawn() for _ in range(processes)]
-        self._dispatcher = threading.Thread(target=self._dispatch, name="local-fleet", daemon=True)
+        self._dispatcher = threading.Thread(target=self._run_dispatcher, name="local-fleet", daemon=True)
         self._dispatcher.start()
 
     def start(self, invocations: Sequence[Invocation]) -> None:
@@ -104,8 +106,11 @@ class LocalFleet:
         self._wake()
 
     def wait(self, timeout_s: float) -> list[Outcome]:
+        """Raises: FleetError: No actor processes can be started any more."""
         with self._has_outcomes:
-            self._has_outcomes.wait_for(lambda: self._outcomes, timeout_s)
+            self._has_outcomes.wait_for(lambda: self._outcomes or self._failure, timeout_s)
+            if self._failure is not None:
+                raise FleetError(f"the local fleet failed: {type(self._failure).__name__}: {self._failure}")
             outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
@@ -133,6 +138,15 @@ class LocalFleet:
         return [process.popen.pid for process in self._processes]
 
     # The dispatcher's thread
+
+    def _run_dispatcher(self) -> None:
+        try:
+            self._dispatch()
+        except Exception as failure:
+            # No process could be started, say: whoever waits is told.
+            with self._lock:
+                self._failure = failure
+                self._has_outcomes.notify_all()
 
     def _dispatch(self) -> None:
         while not self._is_closing:
@@ -162,7 +176,8 @@ class LocalFleet:
             return
         for invocation in [i for i in self._queue if i.invocation_id in self._abandoned]:
             self._queue.remove(invocation)
-            self._report(Outcome(invocation.invocation_id, "abandoned", error="never started before the deadline"))
+            self._report(Outcome(invocation.invocation_id, "abandoned", error="never started before the deadline",
+                                 was_started=False))
         for index, process in enumerate(self._processes):
             if process.invocation_id in self._abandoned:
                 self._replace(index, process, "abandoned", "still running at the round's deadline")

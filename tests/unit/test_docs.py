@@ -1,0 +1,37 @@
+"""The docs say what the code does."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_the_reference_of_the_experiment_file_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("make_docs", ROOT / "docs" / "make_experiment_file_md.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "experiment_file.md").read_text() == module.table()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_and_pictures_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+        assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_named_in_the_docs_exist(document: Path) -> None:
+    for name in re.findall(r"`((?:runtime|lambda_actor|tests|experiments|benchmarks|docs)/[\w./-]+\.\w+)`",
+                           document.read_text()):
+        assert (ROOT / name).exists(), name
+
+
+def test_tests_named_in_the_paper_map_exist() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    for name in re.findall(r"`(test_\w+)`", (ROOT / "docs" / "paper_map.md").read_text()):
+        assert f"def {name}(" in sources, name
