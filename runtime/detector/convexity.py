@@ -20,6 +20,7 @@ from pyhessian.utils import hessian_vector_product
 
 from runtime.interfaces import Curvature, CurvatureProblem, DetectorSamples, Learner
 
+_RELATIVE_NOISE = 1e-6
 _THREADS = 1
 """The detector runs beside the actors: more threads would take their cores, and another number rounds otherwise."""
 
@@ -55,11 +56,14 @@ class ConvexityDetector:
 
 
 def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | None:
-    """R = −λ_max / λ_min where λ_min < 0 < λ_max, else null: without both curvatures there is no such ratio."""
-    if eigenvalue_min >= 0.0 or eigenvalue_max <= 0.0:
+    """R = −λ_max / λ_min where λ_min < 0 < λ_max, else null: without both curvatures there is no such ratio.
+
+    An eigenvalue that is below the rounding noise of the other counts as 0: it is what float32 makes of a zero.
+    """
+    noise = _RELATIVE_NOISE * max(abs(eigenvalue_min), abs(eigenvalue_max))
+    if eigenvalue_min >= -noise or eigenvalue_max <= noise:
         return None
-    ratio = -eigenvalue_max / eigenvalue_min
-    return ratio if 0.0 < ratio < float("inf") else None
+    return -eigenvalue_max / eigenvalue_min
 
 
 def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: int) -> tuple[float, float]:
@@ -111,7 +115,7 @@ def _lanczos(product, start: torch.Tensor, steps: int) -> np.ndarray:
             image = image - spanned.T @ (spanned @ image)
         norm = float(image.norm())
         scale = max(map(abs, diagonal + off_diagonal))
-        if step + 1 == steps or not norm > 1e-6 * scale:
+        if step + 1 == steps or not norm > _RELATIVE_NOISE * scale:
             break
         off_diagonal.append(norm)
         vector = image / norm

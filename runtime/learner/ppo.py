@@ -241,11 +241,12 @@ class Ppo:
         return CurvatureProblem(module, criteria[objective], inputs, targets)
 
     def get_state(self) -> LearnerState:
-        arrays = {f"{name}.{key}": tensor.detach().cpu().numpy()
+        arrays = {f"{name}.{key}": tensor.detach().cpu().numpy().copy()
                   for name, network in (("policy", self.policy), ("critic", self.critic))
                   for key, tensor in network.state_dict().items()}
         for index, state in self._optimizer.state_dict()["state"].items():
-            arrays |= {f"optimizer.{index}.{key}": tensor.detach().cpu().numpy() for key, tensor in state.items()}
+            arrays |= {f"optimizer.{index}.{key}": tensor.detach().cpu().numpy().copy()
+                       for key, tensor in state.items()}
         arrays |= {"moments.mean": self.moments.mean, "moments.variance": self.moments.variance}
         return LearnerState(arrays, {"policy_version": self.policy_version, "kl_coefficient": self.kl_coefficient,
                                      "moments_count": self.moments.count})

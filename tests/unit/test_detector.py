@@ -1,0 +1,588 @@
+"""The convexity ratio against exact Hessians, quadratics with known eigenvalues, and PyHessian's own density."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.config import AlgorithmSection, PpoSection
+from runtime.detector.convexity import ConvexityDetector, convexity_ratio, extreme_eigenvalues
+from runtime.interfaces import Batch, Curvature, CurvatureProblem, DetectorSamples
+from runtime.learner.networks import GaussianPolicyNetwork, ValueNetwork
+from runtime.learner.ppo import Ppo
+
+OBSERVATION_SIZE, ACTION_SIZE = 3, 2
+OBJECTIVES = ("log_prob", "surrogate", "total_loss")
+UNDEFINED = Curvature(None, None, None)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# Quadratics
+
+
+class Point(torch.nn.Module):
+    """Parameters θ ``[P]``, whatever the inputs."""
+
+    def __init__(self, start: torch.Tensor) -> None:
+        super().__init__()
+        self.theta = torch.nn.Parameter(start)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.theta
+
+
+def quadratic(eigenvalues: list[float], *, factor: float = 1.0, rotated: bool = True, seed: int = 0
+              ) -> CurvatureProblem:
+    """The objective ½·θᵀDθ, to be maximised, where D has these eigenvalues in random directions."""
+    generator = torch.Generator().manual_seed(seed)
+    size = len(eigenvalues)
+    directions = torch.eye(size, dtype=torch.float64)
+    if rotated:
+        directions, _ = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator))
+    matrix = (directions * torch.tensor(eigenvalues, dtype=torch.float64)) @ directions.T
+
+    def objective(theta: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        return factor * 0.5 * (theta @ matrix @ theta)
+
+    return CurvatureProblem(Point(torch.randn(size, generator=generator)), objective, torch.zeros(1), matrix.float())
+
+
+def learner_of(problem: CurvatureProblem) -> SimpleNamespace:
+    return SimpleNamespace(curvature_problem=lambda objective, samples: problem)
+
+
+def measured(problem: CurvatureProblem, lanczos_steps: int = 20) -> Curvature:
+    return ConvexityDetector("log_prob", 1024, lanczos_steps, seed=0).measure(learner_of(problem), None)
+
+
+def test_the_sign_of_the_ratio() -> None:
+    """The sign trap. Of the *maximised* objective R = −λ_max/λ_min: 6 and −2 give 3.
+
+    Code that minimises −L and takes the ratio of that Hessian's eigenvalues, 2 and −6, gets 1/3 instead: the
+    reciprocal, which orders rounds the other way round and boosts exactly the wrong ones.
+    """
+    eigenvalues = [6.0, 1.0, 0.5, -0.25, -1.0, -2.0]
+    objective = measured(quadratic(eigenvalues))
+    assert objective.convexity_ratio == pytest.approx(3.0, rel=1e-5)
+    assert objective.eigenvalue_max == pytest.approx(6.0, rel=1e-5)
+    assert objective.eigenvalue_min == pytest.approx(-2.0, rel=1e-5)
+    negated = measured(quadratic(eigenvalues, factor=-1.0))
+    assert negated.convexity_ratio == pytest.approx(1.0 / 3.0, rel=1e-5)
+    assert negated.eigenvalue_max == pytest.approx(2.0, rel=1e-5)
+    assert negated.eigenvalue_min == pytest.approx(-6.0, rel=1e-5)
+
+
+@pytest.mark.parametrize(("eigenvalue_min", "eigenvalue_max", "expected"), [
+    (-2.0, 6.0, 3.0), (-4.0, 1.0, 0.25), (-1.0, 1.0, 1.0), (0.0, 5.0, None), (1.0, 5.0, None), (-5.0, 0.0, None),
+    (-5.0, -1.0, None), (0.0, 0.0, None), (math.nan, 1.0, None), (-1.0, math.nan, None), (math.nan, math.nan, None),
+    (-math.inf, 1.0, None), (-1.0, math.inf, None), (-math.inf, math.inf, None)])
+def test_ratio_of_two_eigenvalues(eigenvalue_min: float, eigenvalue_max: float, expected: float | None) -> None:
+    assert convexity_ratio(eigenvalue_min, eigenvalue_max) == expected
+
+
+@pytest.mark.parametrize(("eigenvalues", "low", "high"), [
+    ([1.0, 2.0, 3.0, 6.0], 1.0, 6.0), ([-1.0, -2.0, -3.0, -6.0], -6.0, -1.0), ([5.0], 5.0, 5.0), ([-5.0], -5.0, -5.0),
+    ([4.0] * 9, 4.0, 4.0)])
+def test_a_definite_hessian_has_no_ratio(eigenvalues: list[float], low: float, high: float) -> None:
+    curvature = measured(quadratic(eigenvalues))
+    assert curvature.convexity_ratio is None
+    assert (curvature.eigenvalue_min, curvature.eigenvalue_max) == (
+        pytest.approx(low, rel=1e-5), pytest.approx(high, rel=1e-5))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("flat_directions", [1, 10, 300])
+def test_a_semidefinite_hessian_has_no_ratio(flat_directions: int, sign: float, seed: int) -> None:
+    """Some directions curve one way and the others not at all.
+
+    A −10⁻⁷ that is only the rounding of 0 must not become a ratio of ten million, or of a ten-millionth, which would
+    push every other ratio of the scaler's window to the same score.
+    """
+    curvature = measured(quadratic([0.0] * flat_directions + [sign, sign * 2.0, sign * 3.0], seed=seed))
+    assert curvature.eigenvalue_max - curvature.eigenvalue_min == pytest.approx(3.0, rel=1e-4)
+    assert curvature.convexity_ratio is None
+
+
+def test_a_zero_hessian_has_no_ratio() -> None:
+    assert measured(quadratic([0.0] * 5)) == Curvature(0.0, 0.0, None)
+
+
+@pytest.mark.parametrize("rotated", [True, False])
+@pytest.mark.parametrize("lanczos_steps", [2, 3, 20, 60])
+def test_few_distinct_eigenvalues_exhaust_the_krylov_space(lanczos_steps: int, rotated: bool) -> None:
+    """Two distinct eigenvalues need two steps; the further ones must not conjure up others out of rounding."""
+    problem = quadratic([6.0] * 20 + [-2.0] * 30, rotated=rotated)
+    assert extreme_eigenvalues(problem, lanczos_steps, seed=1) == (
+        pytest.approx(-2.0, rel=1e-5), pytest.approx(6.0, rel=1e-5))
+
+
+@pytest.mark.parametrize("lanczos_steps", [3, 20])
+def test_fewer_parameters_than_lanczos_steps(lanczos_steps: int) -> None:
+    curvature = measured(quadratic([7.0, -0.5, -3.5]), lanczos_steps)
+    assert curvature.convexity_ratio == pytest.approx(2.0, rel=1e-5)
+
+
+def test_an_ill_conditioned_spectrum() -> None:
+    """Thousandths beside thousands: full reorthogonalisation leaves no ghosts, and the small negative end is found."""
+    eigenvalues = [1000.0, *np.linspace(1e-3, 1.0, 60).tolist(), -4.0]
+    curvature = measured(quadratic(eigenvalues), 40)
+    assert curvature.convexity_ratio == pytest.approx(250.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+def test_the_objectives_scale_does_not_matter(factor: float) -> None:
+    eigenvalues = [6.0, 2.5, 1.0, 0.5, 0.25, -0.25, -1.0, -2.0]
+    curvature = measured(quadratic(eigenvalues, factor=factor))
+    assert curvature.convexity_ratio == pytest.approx(3.0, rel=1e-4)
+    assert curvature.eigenvalue_max == pytest.approx(6.0 * factor, rel=1e-4)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_a_hessian_that_is_not_finite_is_null(poison: float) -> None:
+    assert measured(quadratic([6.0, 1.0, -2.0], factor=poison)) == UNDEFINED
+
+
+def test_an_overflowing_hessian_is_null_and_not_nan() -> None:
+    assert measured(quadratic([1e38] * 2 + [-1e38] * 30, factor=1e3)) == UNDEFINED
+
+
+# PyHessian's own density
+
+
+def density_extremes(problem: CurvatureProblem, iterations: int, monkeypatch: pytest.MonkeyPatch
+                     ) -> tuple[float, float]:
+    """Smallest and largest eigenvalue by PyHessian's `density`, with the `torch.eig` that torch has removed."""
+    module = sys.modules["pyhessian.hessian"]
+
+    class TorchWithEig:
+        def __getattr__(self, name: str):
+            return getattr(torch, name)
+
+        @staticmethod
+        def eig(matrix: torch.Tensor, eigenvectors: bool):
+            values, vectors = torch.linalg.eigh(matrix)
+            return torch.stack([values, torch.zeros_like(values)], dim=1), vectors
+
+    monkeypatch.setattr(module, "torch", TorchWithEig())
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        torch.manual_seed(5)
+        analysed = module.hessian(problem.module, problem.criterion, data=(problem.inputs, problem.targets),
+                                  cuda=False)
+        values = analysed.density(iter=iterations, n_v=1)[0][0]
+    problem.module.zero_grad(set_to_none=True)
+    return float(min(values)), float(max(values))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_agrees_with_pyhessians_density(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another start vector and another tridiagonalisation, on networks of about 3,000 parameters."""
+    learner = small_learner(hidden_sizes=(32, 32), seed=2)
+    samples = random_samples(learner, 128)
+    low, high = density_extremes(learner.curvature_problem(objective, samples), 50, monkeypatch)
+    curvature = ConvexityDetector(objective, 1024, 50, seed=0).measure(learner, samples)
+    assert curvature.eigenvalue_min == pytest.approx(low, rel=1e-2)
+    assert curvature.eigenvalue_max == pytest.approx(high, rel=1e-2)
+    assert curvature.convexity_ratio == pytest.approx(-high / low, rel=1e-2)
+
+
+def test_pyhessians_density_distorts_small_hessians(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why it is not used: its norms carry + 10⁻⁶, which ours do not (see docs/decisions/0003-detector.md)."""
+    eigenvalues = np.linspace(-2.0, 6.0, 40).tolist()
+    low, high = density_extremes(quadratic(eigenvalues, factor=1e-6), 20, monkeypatch)
+    assert abs(-high / low / 3.0 - 1.0) > 0.01
+    assert measured(quadratic(eigenvalues, factor=1e-6)).convexity_ratio == pytest.approx(3.0, rel=1e-2)
+
+
+# Networks
+
+
+def small_learner(*, hidden_sizes: tuple[int, int] = (8, 8), seed: int = 0, scale: float = 0.4, **ppo) -> Ppo:
+    """A learner with small networks of steep random weights, moments that are not neutral, and a KL penalty."""
+    options = {"clip": 0.2, "kl_coefficient": 0.3, "entropy_coefficient": 0.02, "value_coefficient": 0.5} | ppo
+    learner = Ppo(OBSERVATION_SIZE, ACTION_SIZE, AlgorithmSection(ppo=PpoSection(**options)), seed=seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        learner.policy = GaussianPolicyNetwork(OBSERVATION_SIZE, ACTION_SIZE, hidden_sizes)
+        learner.critic = ValueNetwork(OBSERVATION_SIZE, hidden_sizes)
+        with torch.no_grad():
+            for network in (learner.policy, learner.critic):
+                for parameter in network.parameters():
+                    parameter.add_(scale * torch.randn_like(parameter))
+    learner.moments.merge(np.random.default_rng(seed).normal([0.5, -1.0, 3.0], [1.0, 2.0, 0.5], (500, 3)))
+    return learner
+
+
+def random_samples(learner: Ppo, count: int, *, seed: int = 0, moved: float = 0.15, advantage_shift: float = 0.0
+                   ) -> DetectorSamples:
+    """Samples of an older policy: its means lie ``moved`` off the present ones, so that some ratios are clipped."""
+    random = np.random.default_rng(seed)
+    observations = random.normal([0.5, -1.0, 3.0], [1.0, 2.0, 0.5], (count, 3)).astype(np.float32)
+    means, _, log_std = forward(learner, flat_parameters(learner, "total_loss"), "total_loss", observations)
+    means, log_std = means.detach().numpy(), log_std.detach().numpy()
+    old_means = means + moved * random.normal(size=means.shape)
+    old_log_stds = log_std + moved * random.normal(size=log_std.shape)
+    actions = old_means + np.exp(old_log_stds) * random.normal(size=means.shape)
+    log_probs = (-0.5 * ((actions - old_means) / np.exp(old_log_stds)) ** 2 - old_log_stds
+                 - 0.5 * math.log(2 * math.pi)).sum(1)
+    singles = {"observations": observations, "actions": actions, "log_probs": log_probs,
+               "advantages": random.normal(size=count) + advantage_shift, "value_targets": random.normal(size=count),
+               "old_means": old_means, "old_log_stds": old_log_stds}
+    return DetectorSamples(**{name: array.astype(np.float32) for name, array in singles.items()})
+
+
+def networks_of(learner: Ppo, objective: str) -> list[torch.nn.Module]:
+    return [learner.policy, learner.critic] if objective == "total_loss" else [learner.policy]
+
+
+def flat_parameters(learner: Ppo, objective: str) -> torch.Tensor:
+    """The differentiated parameters in double precision, ``[P]``."""
+    return torch.cat([parameter.detach().double().reshape(-1)
+                      for network in networks_of(learner, objective) for parameter in network.parameters()])
+
+
+def forward(learner: Ppo, flat: torch.Tensor, objective: str, observations: np.ndarray
+            ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """Means ``[N, A]``, values ``[N]`` (or null) and log σ ``[A]`` as functions of the flat parameters."""
+    named, place = {}, 0
+    for network in networks_of(learner, objective):
+        for name, parameter in network.named_parameters():
+            named[name] = flat[place: place + parameter.numel()].view(parameter.shape)
+            place += parameter.numel()
+    assert place == len(flat)
+    moments = learner.moments
+    inputs = torch.from_numpy(np.clip(
+        (observations.astype(np.float64) - moments.mean) / np.sqrt(moments.variance), -10.0, 10.0))
+
+    def network(prefix: str) -> torch.Tensor:
+        hidden = torch.tanh(inputs @ named[f"{prefix}.0.weight"].T + named[f"{prefix}.0.bias"])
+        hidden = torch.tanh(hidden @ named[f"{prefix}.2.weight"].T + named[f"{prefix}.2.bias"])
+        return hidden @ named[f"{prefix}.4.weight"].T + named[f"{prefix}.4.bias"]
+
+    values = network("value")[:, 0] if objective == "total_loss" else None
+    return network("mean"), values, named["log_std"]
+
+
+def oracle(learner: Ppo, samples: DetectorSamples, objective: str):
+    """The maximised objective as a function of the flat parameters, written down once more from its definition."""
+    columns = {name: torch.from_numpy(array).double() for name, array in vars(samples).items()}
+    settings = learner._ppo
+
+    def log_prob(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        means, values, log_std = forward(learner, flat, objective, samples.observations)
+        distribution = torch.distributions.Normal(means, torch.exp(log_std), validate_args=False)
+        return distribution.log_prob(columns["actions"]).sum(1), means, values, log_std
+
+    def value(flat: torch.Tensor) -> torch.Tensor:
+        log_probs, means, values, log_std = log_prob(flat)
+        advantages = columns["advantages"]
+        if objective == "log_prob":
+            return (log_probs * advantages).mean()
+        ratio = torch.exp(log_probs - columns["log_probs"])
+        held = torch.where((advantages > 0) & (ratio > 1 + settings.clip), 1 + settings.clip,
+                           torch.where((advantages < 0) & (ratio < 1 - settings.clip), 1 - settings.clip, ratio))
+        surrogate = (held * advantages).mean()
+        if objective == "surrogate":
+            return surrogate
+        old = torch.distributions.Normal(columns["old_means"], torch.exp(columns["old_log_stds"]))
+        new = torch.distributions.Normal(means, torch.exp(log_std))
+        kl = torch.distributions.kl_divergence(old, new).sum(1).mean()
+        entropy = new.entropy().sum(1).mean()
+        value_loss = ((values - columns["value_targets"]) ** 2).mean() / 2
+        loss = (-surrogate + settings.value_coefficient * value_loss - settings.entropy_coefficient * entropy
+                + learner.kl_coefficient * kl)
+        return -loss
+
+    return value
+
+
+def exact_extremes(learner: Ppo, samples: DetectorSamples, objective: str) -> tuple[float, float]:
+    """Smallest and largest eigenvalue of the full Hessian in double precision."""
+    matrix = torch.autograd.functional.hessian(
+        oracle(learner, samples, objective), flat_parameters(learner, objective), vectorize=True)
+    torch.testing.assert_close(matrix, matrix.T, rtol=1e-8, atol=1e-10)
+    eigenvalues = torch.linalg.eigvalsh(matrix)
+    return float(eigenvalues[0]), float(eigenvalues[-1])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_extremes_equal_those_of_the_exact_hessian(objective: str, seed: int) -> None:
+    """Value and sign, for every objective; 60 steps to 10⁻³."""
+    learner = small_learner(seed=seed)
+    samples = random_samples(learner, 64, seed=seed)
+    low, high = exact_extremes(learner, samples, objective)
+    assert low < 0.0 < high
+    curvature = ConvexityDetector(objective, 1024, 60, seed=seed).measure(learner, samples)
+    assert curvature.eigenvalue_min == pytest.approx(low, rel=1e-3)
+    assert curvature.eigenvalue_max == pytest.approx(high, rel=1e-3)
+    assert curvature.convexity_ratio == pytest.approx(-high / low, rel=1e-3)
+
+
+def test_twenty_steps_are_enough() -> None:
+    """The shipped setting; the paper's objective."""
+    learner = small_learner(seed=3)
+    samples = random_samples(learner, 64)
+    low, high = exact_extremes(learner, samples, "log_prob")
+    assert ConvexityDetector("log_prob", 1024, 20, seed=0).measure(learner, samples).convexity_ratio == pytest.approx(
+        -high / low, rel=1e-3)
+
+
+def test_good_actions_alone_curve_the_log_likelihood_downwards() -> None:
+    """The orientation by its meaning, without any other Hessian: with positive advantages alone mean log π·Â is a
+    weighted log-likelihood, mostly concave around the policy that sampled; with negative ones it is mostly convex.
+    """
+    learner = small_learner(seed=4)
+    detector = ConvexityDetector("log_prob", 1024, 60, seed=0)
+    good, bad = (detector.measure(learner, random_samples(learner, 64, moved=0.0, advantage_shift=shift))
+                 for shift in (8.0, -8.0))
+    assert good.convexity_ratio < 1.0 / 3.0
+    assert bad.convexity_ratio > 3.0
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_value_of_each_objective(objective: str) -> None:
+    """To be maximised, all of them."""
+    learner = small_learner(seed=5)
+    samples = random_samples(learner, 64)
+    problem = learner.curvature_problem(objective, samples)
+    value = float(problem.criterion(problem.module(problem.inputs), problem.targets).detach())
+    expected = float(oracle(learner, samples, objective)(flat_parameters(learner, objective)))
+    assert value == pytest.approx(expected, rel=1e-4)
+    assert sum(p.numel() for p in problem.module.parameters()) == len(flat_parameters(learner, objective))
+
+
+def tensors_of(learner: Ppo, samples: DetectorSamples) -> dict[str, torch.Tensor]:
+    """The minibatch that `_step` would be given for these samples."""
+    tensors = {name: torch.from_numpy(array) for name, array in vars(samples).items()}
+    tensors["observations"] = learner._normalised(tensors["observations"])
+    return tensors
+
+
+@pytest.mark.parametrize("kl_coefficient", [0.0, 0.3])
+def test_total_loss_is_minus_what_the_learner_minimises(
+        kl_coefficient: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = small_learner(seed=6, kl_coefficient=kl_coefficient)
+    samples = random_samples(learner, 64)
+    problem = learner.curvature_problem("total_loss", samples)
+    objective = float(problem.criterion(problem.module(problem.inputs), problem.targets).detach())
+    losses = []
+    backward = torch.Tensor.backward
+    monkeypatch.setattr(torch.Tensor, "backward", lambda self: losses.append(float(self.detach())) or backward(self))
+    learner._step(tensors_of(learner, samples))
+    assert losses == [pytest.approx(-objective, rel=1e-5)]
+
+
+def gradient_of(problem: CurvatureProblem) -> np.ndarray:
+    value = problem.criterion(problem.module(problem.inputs), problem.targets)
+    gradients = torch.autograd.grad(value, list(problem.module.parameters()))
+    return torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
+
+
+def test_log_prob_and_surrogate_point_the_same_way_at_ratio_one() -> None:
+    """The policy-gradient theorem: ∇ mean r·Â = ∇ mean log π·Â where r = 1. So both have one orientation."""
+    learner = small_learner(seed=7)
+    samples = random_samples(learner, 64, moved=0.0)
+    log_prob, surrogate = (gradient_of(learner.curvature_problem(name, samples)) for name in ("log_prob", "surrogate"))
+    assert float(np.abs(log_prob).max()) > 1e-2
+    np.testing.assert_allclose(surrogate, log_prob, rtol=1e-3, atol=1e-5)
+    elsewhere = random_samples(learner, 64, moved=0.3)
+    log_prob, surrogate = (gradient_of(learner.curvature_problem(name, elsewhere))
+                           for name in ("log_prob", "surrogate"))
+    assert float(np.abs(log_prob - surrogate).max()) > 1e-2
+
+
+def test_the_present_policy_is_measured_and_not_the_one_that_sampled() -> None:
+    learner = small_learner(seed=8)
+    samples = random_samples(learner, 64)
+    detector = ConvexityDetector("log_prob", 1024, 30, seed=0)
+    before = detector.measure(learner, samples)
+    with torch.no_grad():
+        learner.policy.log_std.sub_(0.5)
+    after = detector.measure(learner, samples)
+    low, high = exact_extremes(learner, samples, "log_prob")
+    assert after.convexity_ratio == pytest.approx(-high / low, rel=1e-2)
+    assert after.eigenvalue_min < 1.5 * before.eigenvalue_min
+
+
+def test_advantages_that_are_all_zero_have_no_curvature() -> None:
+    learner = small_learner()
+    samples = random_samples(learner, 32)
+    flat = DetectorSamples(**{**vars(samples), "advantages": np.zeros(32, np.float32)})
+    for objective in ("log_prob", "surrogate"):
+        assert ConvexityDetector(objective, 1024, 20, seed=0).measure(learner, flat) == Curvature(0.0, 0.0, None)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("field", ["observations", "actions", "advantages"])
+def test_nan_in_the_samples_is_null(field: str, objective: str) -> None:
+    learner = small_learner()
+    samples = random_samples(learner, 32)
+    getattr(samples, field)[5] = np.nan
+    assert ConvexityDetector(objective, 1024, 20, seed=0).measure(learner, samples) == UNDEFINED
+
+
+def test_an_unknown_objective_is_refused() -> None:
+    learner = small_learner()
+    with pytest.raises(ValueError, match="log_prob, surrogate, total_loss"):
+        ConvexityDetector("loss", 1024, 20, seed=0).measure(learner, random_samples(learner, 8))
+
+
+# The learner is not disturbed
+
+
+def updated_learner() -> tuple[Ppo, DetectorSamples]:
+    """A learner of full size after one update, with the update's own samples."""
+    learner = Ppo(OBSERVATION_SIZE, ACTION_SIZE, AlgorithmSection(
+        epochs=1, minibatch_steps=32, ppo=PpoSection(kl_coefficient=0.1)), seed=0)
+    random = np.random.default_rng(0)
+    shape = (16, 2)
+    last = np.zeros(shape, np.bool_)
+    last[-1] = True
+    normal = {name: random.normal(size=(*shape, size)).astype(np.float32)
+              for name, size in (("observations", OBSERVATION_SIZE), ("actions", ACTION_SIZE))}
+    batch = Batch(policy_version=0, **normal, log_probs=np.full(shape, -3.0, np.float32),
+                  rewards=random.normal(size=shape), terminated=np.zeros(shape, np.bool_), bootstrap_mask=last,
+                  bootstrap_observations=random.normal(size=(2, OBSERVATION_SIZE)).astype(np.float32))
+    _, samples = learner.update(batch, progress=0.0)
+    return learner, samples
+
+
+def snapshot(learner: Ppo) -> dict[str, np.ndarray]:
+    state = learner.get_state()
+    arrays = {name: array.copy() for name, array in state.arrays.items()}
+    arrays |= {name: np.array(value) for name, value in state.values.items()}
+    for which, network in (("policy", learner.policy), ("critic", learner.critic)):
+        for name, parameter in network.named_parameters():
+            arrays[f"gradient.{which}.{name}"] = np.array(
+                "none" if parameter.grad is None else parameter.grad.numpy().copy())
+            arrays[f"flags.{which}.{name}"] = np.array([parameter.requires_grad, network.training])
+    return arrays | {"generator": torch.get_rng_state().numpy().copy()}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_measuring_disturbs_neither_learner_nor_samples(objective: str) -> None:
+    """Parameters, gradients, optimiser, moments, version and the global random generator stay as they were."""
+    learner, samples = updated_learner()
+    before = snapshot(learner)
+    kept = {name: array.copy() for name, array in vars(samples).items()}
+    curvature = ConvexityDetector(objective, 1024, 10, seed=0).measure(learner, samples)
+    assert curvature.convexity_ratio is not None
+    after = snapshot(learner)
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array, err_msg=name)
+    for name, array in kept.items():
+        np.testing.assert_array_equal(getattr(samples, name), array)
+
+
+def test_the_number_of_threads_is_put_back() -> None:
+    """It is 1 while measuring, whatever it was, and comes back even when measuring fails."""
+    during = []
+
+    def problem(objective: str, samples: DetectorSamples) -> CurvatureProblem:
+        during.append(torch.get_num_threads())
+        if objective == "surrogate":
+            raise RuntimeError("no such luck")
+        return quadratic([6.0, -2.0])
+
+    torch.set_num_threads(2)
+    learner = SimpleNamespace(curvature_problem=problem)
+    ConvexityDetector("log_prob", 1024, 20, seed=0).measure(learner, None)
+    assert torch.get_num_threads() == 2
+    with pytest.raises(RuntimeError, match="no such luck"):
+        ConvexityDetector("surrogate", 1024, 20, seed=0).measure(learner, None)
+    assert torch.get_num_threads() == 2
+    assert during == [1, 1]
+
+
+def test_measuring_twice_gives_the_same_bits() -> None:
+    """Whatever the global generator and the number of threads are."""
+    learner = small_learner(seed=9, hidden_sizes=(32, 32))
+    samples = random_samples(learner, 256)
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        torch.manual_seed(threads)
+        results += [ConvexityDetector("log_prob", 100, 20, seed=3).measure(learner, samples) for _ in range(2)]
+    assert results == [results[0]] * 4
+    assert all(isinstance(number, float) for number in vars(results[0]).values())
+
+
+# The subset
+
+
+def labelled(count: int, offset: int = 0) -> DetectorSamples:
+    """Samples whose every field tells their index."""
+    index = np.arange(offset, offset + count, dtype=np.float32)
+    return DetectorSamples(
+        observations=np.stack([index, index, index], 1), actions=np.stack([index, index], 1), log_probs=index.copy(),
+        advantages=index.copy(), value_targets=index.copy(), old_means=np.stack([index, index], 1),
+        old_log_stds=np.array([-0.5, 0.5], np.float32))
+
+
+def test_the_subset_has_its_size_no_repetition_and_aligned_fields() -> None:
+    subset = ConvexityDetector("log_prob", 20, 20, seed=1).select(labelled(100))
+    chosen = subset.advantages.tolist()
+    assert len(chosen) == len(set(chosen)) == 20
+    assert set(chosen) <= set(range(100))
+    for name in ("log_probs", "value_targets"):
+        assert getattr(subset, name).tolist() == chosen
+    for name in ("observations", "actions", "old_means"):
+        assert getattr(subset, name).tolist() == [[index] * getattr(subset, name).shape[1] for index in chosen]
+    assert subset.old_log_stds.tolist() == [-0.5, 0.5]
+
+
+def test_old_log_stds_are_kept_whole_when_there_are_as_many_samples_as_actions() -> None:
+    assert ConvexityDetector("log_prob", 1, 20, seed=1).select(labelled(2)).old_log_stds.tolist() == [-0.5, 0.5]
+
+
+def test_the_same_indices_are_chosen_in_every_round() -> None:
+    """Of batches of the same size; of others they are as repeatable."""
+    detector = ConvexityDetector("log_prob", 20, 20, seed=1)
+    first, second = detector.select(labelled(100)), detector.select(labelled(100, offset=1000))
+    assert (second.advantages - 1000).tolist() == first.advantages.tolist()
+    detector.select(labelled(64))
+    again = ConvexityDetector("log_prob", 20, 20, seed=1).select(labelled(100))
+    assert again.advantages.tolist() == first.advantages.tolist()
+
+
+def test_another_seed_chooses_others() -> None:
+    one, other = (ConvexityDetector("log_prob", 20, 20, seed=seed).select(labelled(100)) for seed in (1, 2))
+    assert one.advantages.tolist() != other.advantages.tolist()
+
+
+@pytest.mark.parametrize("count", [1, 19, 20])
+def test_a_small_batch_is_taken_whole(count: int) -> None:
+    subset = ConvexityDetector("log_prob", 20, 20, seed=1).select(labelled(count))
+    assert subset.advantages.tolist() == list(range(count))
+
+
+def test_the_choice_reaches_over_the_whole_batch() -> None:
+    """Not the first so many: slot order would make that a few actors' samples only."""
+    chosen = ConvexityDetector("log_prob", 200, 20, seed=0).select(labelled(1000)).advantages
+    counts, _ = np.histogram(chosen, bins=5, range=(0, 1000))
+    assert counts.min() >= 20
+
+
+def test_the_subset_is_a_copy() -> None:
+    """The whole batch need not stay in memory, nor may it change the subset."""
+    samples = labelled(100)
+    subset = ConvexityDetector("log_prob", 20, 20, seed=1).select(samples)
+    kept = subset.advantages.copy()
+    samples.advantages[:] = -1.0
+    np.testing.assert_array_equal(subset.advantages, kept)

@@ -1,0 +1,110 @@
+"""Merged moments are the moments of all the data at once."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.learner.normaliser import RunningMoments
+
+PLAIN = settings(max_examples=60, deadline=None, database=None, derandomize=True,
+                 suppress_health_check=[HealthCheck.too_slow])
+
+
+def plain_moments(rows: list[list[float]]) -> tuple[list[float], list[float]]:
+    """Mean and (population) variance of each column, by their definitions."""
+    columns = list(zip(*rows, strict=True))
+    means = [math.fsum(column) / len(column) for column in columns]
+    variances = [math.fsum((x - mean) ** 2 for x in column) / len(column)
+                 for column, mean in zip(columns, means, strict=True)]
+    return means, variances
+
+
+@PLAIN
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(0, 2**32),
+       st.sampled_from([0.0, 5.0, -300.0]), st.sampled_from([1e-3, 1.0, 50.0]))
+def test_merging_equals_the_moments_of_all_data(sizes: list[int], seed: int, offset: float, scale: float) -> None:
+    """Batches of different sizes, with means that wander from one to the next."""
+    random = np.random.default_rng(seed)
+    batches = [random.normal(offset + scale * random.normal(), scale, (size, 3)).astype(np.float32) for size in sizes]
+    moments = RunningMoments(3)
+    for batch in batches:
+        moments.merge(batch)
+    means, variances = plain_moments([row for batch in batches for row in batch.astype(float).tolist()])
+    assert moments.count == sum(sizes)
+    np.testing.assert_allclose(moments.mean, means, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(moments.variance, variances, rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(moments.std, [math.sqrt(v) for v in variances], rtol=1e-3, atol=2e-4)
+
+
+@PLAIN
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=6), st.integers(0, 2**32))
+def test_the_split_into_batches_does_not_matter(sizes: list[int], seed: int) -> None:
+    rows = np.random.default_rng(seed).normal(3.0, 2.0, (sum(sizes), 2))
+    at_once, apart, backwards = RunningMoments(2), RunningMoments(2), RunningMoments(2)
+    at_once.merge(rows)
+    parts = np.split(rows, np.cumsum(sizes)[:-1])
+    for part in parts:
+        apart.merge(part)
+    for part in reversed(parts):
+        backwards.merge(part)
+    for other in (apart, backwards):
+        np.testing.assert_allclose(other.mean, at_once.mean, rtol=1e-10)
+        np.testing.assert_allclose(other.variance, at_once.variance, rtol=1e-10)
+
+
+def test_before_anything_was_merged() -> None:
+    moments = RunningMoments(2)
+    assert moments.count == 0
+    np.testing.assert_array_equal(moments.mean, [0.0, 0.0])
+    np.testing.assert_allclose(moments.std, [1.0, 1.0], rtol=1e-6)
+
+
+def test_a_single_sample() -> None:
+    moments = RunningMoments(2)
+    moments.merge(np.array([[3.0, -4.0]]))
+    np.testing.assert_array_equal(moments.mean, [3.0, -4.0])
+    np.testing.assert_array_equal(moments.variance, [0.0, 0.0])
+    assert (moments.std > 0.0).all()
+
+
+def test_samples_one_by_one() -> None:
+    rows = [[1.0, 10.0], [2.0, 10.0], [4.0, 40.0]]
+    moments = RunningMoments(2)
+    for row in rows:
+        moments.merge(np.array([row]))
+    np.testing.assert_allclose(moments.mean, [7.0 / 3.0, 20.0])
+    np.testing.assert_allclose(moments.variance, [14.0 / 9.0, 200.0])
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1234.5])
+def test_features_that_never_vary_stay_finite(constant: float) -> None:
+    """Normalised they are 0, not rounding noise divided by nothing."""
+    moments = RunningMoments(1)
+    for size in (1, 7, 1000):
+        moments.merge(np.full((size, 1), constant, np.float32))
+    normalised = (float(np.float32(constant)) - moments.mean) / moments.std
+    assert np.isfinite(moments.std).all() and (moments.std > 0.0).all()
+    np.testing.assert_allclose(normalised, 0.0, atol=1e-6)
+
+
+def test_a_large_offset_does_not_swallow_a_small_spread() -> None:
+    """The sum of squares less the square of the sum would lose this variance altogether."""
+    rows = 1e6 + np.random.default_rng(0).normal(0.0, 1e-2, (4000, 1))
+    moments = RunningMoments(1)
+    for part in np.array_split(rows, 40):
+        moments.merge(part)
+    assert moments.variance[0] == pytest.approx(float(np.var(rows - 1e6)), rel=1e-4)
+
+
+def test_merging_leaves_the_samples_alone_and_keeps_none_of_them() -> None:
+    rows = np.array([[1.0], [2.0], [3.0]])
+    moments = RunningMoments(1)
+    moments.merge(rows)
+    np.testing.assert_array_equal(rows, [[1.0], [2.0], [3.0]])
+    rows[:] = 100.0
+    assert moments.mean[0] == 2.0

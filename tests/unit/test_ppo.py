@@ -1,0 +1,787 @@
+"""One PPO update against plain Python: ratios, loss, gradient, schedules, moments, and what survives a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from lambda_actor import wire
+from lambda_actor.policy import GaussianPolicy
+from runtime.config import AlgorithmSection, PpoSection
+from runtime.errors import CheckpointError
+from runtime.interfaces import Batch, LearnerState
+from runtime.learner.networks import GaussianPolicyNetwork, ValueNetwork
+from runtime.learner.ppo import Ppo
+
+OBSERVATION_SIZE, ACTION_SIZE = 3, 2
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make_learner(*, seed: int = 0, epochs: int = 2, minibatch_steps: int = 16, observation_size: int = OBSERVATION_SIZE,
+                 action_size: int = ACTION_SIZE, **ppo) -> Ppo:
+    return Ppo(observation_size, action_size, AlgorithmSection(
+        epochs=epochs, minibatch_steps=minibatch_steps, ppo=PpoSection(**ppo)), seed=seed)
+
+
+def make_double_learner(*, seed: int = 0, **options) -> Ppo:
+    """Small networks in double precision with steep random weights, so that differences can be taken."""
+    learner = make_learner(seed=seed, **options)
+    torch.manual_seed(seed)
+    learner.policy = GaussianPolicyNetwork(OBSERVATION_SIZE, ACTION_SIZE, (5, 4)).double()
+    learner.critic = ValueNetwork(OBSERVATION_SIZE, (5, 4)).double()
+    for network in (learner.policy, learner.critic):
+        scramble(network, 0.6)
+    return learner
+
+
+def scramble(network: torch.nn.Module, scale: float) -> None:
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(scale * torch.randn_like(parameter))
+
+
+def descend_plainly(learner: Ppo) -> None:
+    """Plain gradient descent in Adam's place: what a parameter loses is learning rate × gradient."""
+    learner._optimizer = torch.optim.SGD([*learner.policy.parameters(), *learner.critic.parameters()], lr=1.0)
+
+
+def roll(learner: Ppo, *, steps: int = 12, trajectories: int = 3, seed: int = 0, offset: float = 2.0,
+         reward: Callable[[np.ndarray], np.ndarray] | None = None) -> Batch:
+    """A batch that the learner's own published policy sampled, through the actors' numpy inference.
+
+    Observations have different scales and an outlier; a tenth of the steps terminates, another tenth is truncated.
+    """
+    random = np.random.default_rng(seed)
+    policy = GaussianPolicy.from_bytes(learner.weights())
+    shape = (steps, trajectories)
+    scales = 10.0 ** np.arange(policy.observation_size) / 10.0
+    observations = (offset + random.normal(size=(*shape, policy.observation_size)) * scales).astype(np.float32)
+    observations[0, 0, 0] = 500.0
+    noise = random.standard_normal((*shape, policy.action_size), dtype=np.float32)
+    actions, log_probs = np.empty_like(noise), np.empty(shape, np.float32)
+    for column in range(trajectories):
+        log_probs[:, column] = policy.log_probs(noise[:, column])
+        for step in range(steps):
+            actions[step, column] = policy.mean_action(observations[step, column]) + policy.std * noise[step, column]
+    ending = random.random(shape)
+    terminated = ending < 0.1
+    bootstrap_mask = (ending >= 0.1) & (ending < 0.2)
+    bootstrap_mask[-1] = ~terminated[-1]
+    bootstrap = offset + random.normal(size=(int(bootstrap_mask.sum()), policy.observation_size)) * scales
+    return Batch(
+        policy_version=policy.policy_version, observations=observations, actions=actions, log_probs=log_probs,
+        rewards=random.normal(size=shape) if reward is None else reward(actions), terminated=terminated,
+        bootstrap_mask=bootstrap_mask, bootstrap_observations=bootstrap.astype(np.float32))
+
+
+def tensors_of(learner: Ppo, batch: Batch) -> dict[str, torch.Tensor]:
+    """The whole batch as one minibatch, ready for `_step`."""
+    samples, _ = learner._samples(batch)
+    tensors = {name: torch.from_numpy(array) for name, array in vars(samples).items()}
+    tensors["observations"] = learner._normalised(tensors["observations"])
+    return tensors
+
+
+def parameters_of(learner: Ppo) -> np.ndarray:
+    return np.concatenate([parameter.detach().numpy().ravel().copy()
+                           for network in (learner.policy, learner.critic) for parameter in network.parameters()])
+
+
+def policy_size_of(learner: Ppo) -> int:
+    """How many of `parameters_of` are the policy's; the critic's follow."""
+    return sum(parameter.numel() for parameter in learner.policy.parameters())
+
+
+def record_steps(learner: Ppo, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
+    """Every minibatch that `_step` is given from now on, with what it returned."""
+    recorded = []
+    original = learner._step
+
+    def spy(minibatch):
+        copies = {name: tensor.detach().numpy().copy() for name, tensor in minibatch.items()}
+        result = original(minibatch)
+        recorded.append(copies | {"result": np.array([float(number) for number in result])})
+        return result
+
+    monkeypatch.setattr(learner, "_step", spy)
+    return recorded
+
+
+def record_losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The value of everything that is differentiated from now on."""
+    losses = []
+    original = torch.Tensor.backward
+
+    def spy(self, *arguments, **options):
+        losses.append(float(self.detach()))
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "backward", spy)
+    return losses
+
+
+# Oracles
+
+
+def forward(
+        network: torch.nn.Module, inputs: np.ndarray, parameters: dict[str, np.ndarray] | None = None) -> np.ndarray:
+    """A two-layer tanh network in numpy, double precision."""
+    named = parameters or {name: p.detach().numpy().astype(np.float64) for name, p in network.named_parameters()}
+    prefix = "mean" if "mean.0.weight" in named else "value"
+    hidden = inputs.astype(np.float64)
+    for layer in (0, 2):
+        hidden = np.tanh(hidden @ named[f"{prefix}.{layer}.weight"].T + named[f"{prefix}.{layer}.bias"])
+    return hidden @ named[f"{prefix}.4.weight"].T + named[f"{prefix}.4.bias"]
+
+
+def log_density(action: list[float], mean: list[float], log_std: list[float]) -> float:
+    return sum(-0.5 * ((a - m) / math.exp(s)) ** 2 - s - 0.5 * math.log(2 * math.pi)
+               for a, m, s in zip(action, mean, log_std, strict=True))
+
+
+def clipped_surrogate(ratio: float, advantage: float, clip: float) -> float:
+    """Equation 7 of Schulman et al. 2017 by cases."""
+    if advantage >= 0.0:
+        return (1.0 + clip if ratio > 1.0 + clip else ratio) * advantage
+    return (1.0 - clip if ratio < 1.0 - clip else ratio) * advantage
+
+
+def kl_divergence(old_mean: list[float], old_log_std: list[float], mean: list[float], log_std: list[float]) -> float:
+    return sum(s2 - s1 + (math.exp(s1) ** 2 + (m1 - m2) ** 2) / (2 * math.exp(s2) ** 2) - 0.5
+               for m1, s1, m2, s2 in zip(old_mean, old_log_std, mean, log_std, strict=True))
+
+
+def plain_losses(means, log_std, values, minibatch: dict[str, np.ndarray], clip: float) -> dict[str, float]:
+    """Policy loss, value loss, entropy and KL of a minibatch, sample by sample."""
+    log_std = [float(s) for s in log_std]
+    names = ("actions", "log_probs", "advantages", "value_targets", "old_means")
+    rows = list(zip(*(minibatch[name].tolist() for name in names), means.tolist(), values.tolist(), strict=True))
+    old_log_std = minibatch["old_log_stds"].tolist()
+    surrogates, squares, divergences = [], [], []
+    for action, old_log_prob, advantage, target, old_mean, mean, value in rows:
+        ratio = math.exp(log_density(action, mean, log_std) - old_log_prob)
+        surrogates.append(clipped_surrogate(ratio, advantage, clip))
+        squares.append(0.5 * (value - target) ** 2)
+        divergences.append(kl_divergence(old_mean, old_log_std, mean, log_std))
+    return {"policy": -math.fsum(surrogates) / len(rows), "value": math.fsum(squares) / len(rows),
+            "entropy": sum(s + 0.5 * math.log(2 * math.pi * math.e) for s in log_std),
+            "kl": math.fsum(divergences) / len(rows)}
+
+
+def plain_losses_of(learner: Ppo, minibatch: dict[str, np.ndarray]) -> dict[str, float]:
+    means = forward(learner.policy, minibatch["observations"])
+    values = forward(learner.critic, minibatch["observations"])[:, 0]
+    return plain_losses(means, learner.policy.log_std.tolist(), values, minibatch, learner._ppo.clip)
+
+
+# The first ratio, and whose moments normalise what
+
+
+@pytest.mark.parametrize("rounds_before", [0, 1, 3])
+@pytest.mark.parametrize("normalize_observations", [True, False])
+def test_the_first_ratio_is_one(
+        monkeypatch: pytest.MonkeyPatch, rounds_before: int, normalize_observations: bool) -> None:
+    """Also where earlier batches, with other moments, were merged, and where normalised features are clipped."""
+    learner = make_learner(normalize_observations=normalize_observations, learning_rate=1e-3)
+    for round_index in range(rounds_before):
+        learner.update(roll(learner, seed=round_index, offset=5.0 * round_index), progress=0.0)
+    batch = roll(learner, seed=77, offset=-3.0)
+    seen = []
+    original = learner._surrogate
+
+    def spy(means, log_stds, samples):
+        seen.append((means.detach().tolist(), log_stds.detach().tolist(), samples["actions"].tolist(),
+                     samples["log_probs"].tolist()))
+        return original(means, log_stds, samples)
+
+    monkeypatch.setattr(learner, "_surrogate", spy)
+    learner.update(batch, progress=0.0)
+    for mean, log_std, action, log_prob in zip(*seen[0], strict=True):
+        assert math.exp(log_density(action, mean, log_std) - log_prob) == pytest.approx(1.0, abs=1e-4)
+    later = [math.exp(log_density(action, mean, log_std) - log_prob)
+             for call in seen[1:] for mean, log_std, action, log_prob in zip(*call, strict=True)]
+    assert max(abs(ratio - 1.0) for ratio in later) > 1e-3
+
+
+def test_moments_change_after_the_update_and_belong_to_the_next_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = make_learner(observation_clip=4.0)
+    first, second = (roll(learner, seed=seed, offset=offset) for seed, offset in ((1, 2.0), (2, 9.0)))
+    neutral = wire.decode(learner.weights(), wire.Kind.GAUSSIAN_WEIGHTS)
+    np.testing.assert_array_equal(neutral["observation_mean"], np.zeros(OBSERVATION_SIZE))
+    np.testing.assert_array_equal(neutral["observation_std"], np.ones(OBSERVATION_SIZE))
+    assert int(neutral["policy_version"]) == learner.policy_version == 0
+
+    steps = record_steps(learner, monkeypatch)
+    learner.update(first, progress=0.0)
+    rows = first.observations.reshape(-1, OBSERVATION_SIZE).astype(np.float64)
+    used = np.concatenate([step["observations"] for step in steps[: len(steps) // 2]])
+    np.testing.assert_allclose(np.sort(used, axis=0), np.sort(np.clip(rows, -4.0, 4.0), axis=0), atol=1e-6)
+    published = wire.decode(learner.weights(), wire.Kind.GAUSSIAN_WEIGHTS)
+    assert int(published["policy_version"]) == learner.policy_version == 1
+    np.testing.assert_allclose(published["observation_mean"], rows.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(published["observation_std"], rows.std(0), rtol=1e-5)
+    assert float(published["observation_clip"]) == 4.0
+
+    steps.clear()
+    learner.update(second, progress=0.0)
+    later = second.observations.reshape(-1, OBSERVATION_SIZE).astype(np.float64)
+    used = np.concatenate([step["observations"] for step in steps[: len(steps) // 2]])
+    expected = np.clip((later - rows.mean(0)) / rows.std(0), -4.0, 4.0)
+    np.testing.assert_allclose(np.sort(used, axis=0), np.sort(expected, axis=0), atol=1e-4)
+    both = np.concatenate([rows, later])
+    published = wire.decode(learner.weights(), wire.Kind.GAUSSIAN_WEIGHTS)
+    np.testing.assert_allclose(published["observation_mean"], both.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(published["observation_std"], both.std(0), rtol=1e-5)
+    assert int(published["policy_version"]) == 2
+
+
+def test_without_normalisation_the_moments_stay_neutral() -> None:
+    learner = make_learner(normalize_observations=False)
+    learner.update(roll(learner), progress=0.0)
+    published = wire.decode(learner.weights(), wire.Kind.GAUSSIAN_WEIGHTS)
+    np.testing.assert_array_equal(published["observation_mean"], np.zeros(OBSERVATION_SIZE))
+    np.testing.assert_array_equal(published["observation_std"], np.ones(OBSERVATION_SIZE))
+    assert float(published["observation_clip"]) > 1e30
+
+
+def test_the_published_policy_acts_as_the_learner_does() -> None:
+    """The actors' numpy inference equals the torch policy within 1e-5, with moments and clipping in force."""
+    learner = make_learner(observation_clip=1.5)
+    learner.update(roll(learner, seed=1), progress=0.0)
+    batch = roll(learner, seed=2)
+    samples, _ = learner._samples(batch)
+    policy = GaussianPolicy.from_bytes(learner.weights())
+    means = [policy.mean_action(observation) for observation in samples.observations]
+    np.testing.assert_allclose(samples.old_means, means, atol=1e-5)
+    np.testing.assert_array_equal(samples.old_log_stds, policy.log_std)
+
+
+# Advantages and value targets
+
+
+@pytest.mark.parametrize("merged_before", [False, True])
+def test_truncations_bootstrap_and_terminations_do_not(merged_before: bool) -> None:
+    """Advantages and targets of a whole batch as explicit double sums over the critic's own values."""
+    discount, gae_lambda = 0.9, 0.8
+    learner = make_learner(discount=discount, gae_lambda=gae_lambda, normalize_advantages=False)
+    mean, std, clip = np.zeros(3), np.ones(3), 10.0
+    if merged_before:
+        earlier = roll(learner, seed=5)
+        learner.update(earlier, progress=0.0)
+        rows = earlier.observations.reshape(-1, 3).astype(np.float64)
+        mean, std = rows.mean(0), rows.std(0)
+    batch = roll(learner, seed=8, steps=14, trajectories=4)
+    assert batch.terminated.any() and batch.bootstrap_mask[:-1].any()
+    samples, _ = learner._samples(batch)
+
+    def value(observation: np.ndarray) -> float:
+        normalised = np.clip((observation.astype(np.float64) - mean) / std, -clip, clip)
+        return float(forward(learner.critic, normalised[None])[0, 0])
+
+    places = [(step, column) for column in range(4) for step in range(14) if batch.bootstrap_mask[step, column]]
+    beyond = {place: value(observation)
+              for place, observation in zip(places, batch.bootstrap_observations, strict=True)}
+    values = {(t, b): value(batch.observations[t, b]) for t in range(14) for b in range(4)}
+
+    def delta(step: int, column: int) -> float:
+        if batch.terminated[step, column]:
+            following = 0.0
+        elif (step, column) in beyond:
+            following = beyond[step, column]
+        else:
+            following = values[step + 1, column]
+        return float(batch.rewards[step, column]) + discount * following - values[step, column]
+
+    for step, column in values:
+        last = step
+        while not (batch.terminated[last, column] or batch.bootstrap_mask[last, column]):
+            last += 1
+        expected = sum((discount * gae_lambda) ** (later - step) * delta(later, column)
+                       for later in range(step, last + 1))
+        row = step * 4 + column
+        assert float(samples.advantages[row]) == pytest.approx(expected, abs=1e-4)
+        assert float(samples.value_targets[row]) == pytest.approx(expected + values[step, column], abs=1e-4)
+
+
+def test_advantages_are_scaled_over_the_whole_batch_and_value_targets_are_not() -> None:
+    scaled, raw = make_learner(), make_learner(normalize_advantages=False)
+    batch = roll(scaled, reward=lambda actions: 50.0 + 10.0 * actions[..., 0].astype(np.float64))
+    with_scaling, _ = scaled._samples(batch)
+    without, _ = raw._samples(batch)
+    numbers = without.advantages.tolist()
+    mean = math.fsum(numbers) / len(numbers)
+    std = math.sqrt(math.fsum((x - mean) ** 2 for x in numbers) / len(numbers))
+    np.testing.assert_allclose(with_scaling.advantages, [(x - mean) / std for x in numbers], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(with_scaling.value_targets, without.value_targets)
+
+
+def test_equal_advantages_do_not_become_nan() -> None:
+    learner = make_learner(observation_size=1, action_size=1)
+    one = Batch(policy_version=0, observations=np.ones((1, 1, 1), np.float32), actions=np.ones((1, 1, 1), np.float32),
+                log_probs=np.full((1, 1), -1.4, np.float32), rewards=np.ones((1, 1)),
+                terminated=np.ones((1, 1), np.bool_), bootstrap_mask=np.zeros((1, 1), np.bool_),
+                bootstrap_observations=np.empty((0, 1), np.float32))
+    metrics, samples = learner.update(one, progress=0.0)
+    assert np.isfinite(parameters_of(learner)).all()
+    assert samples.advantages.tolist() == [0.0]
+    assert metrics.explained_variance is None
+
+
+def test_the_samples_lie_in_the_order_of_the_batch() -> None:
+    learner = make_learner()
+    batch = roll(learner, steps=5, trajectories=3)
+    _, samples = learner.update(batch, progress=0.0)
+    for step in range(5):
+        for column in range(3):
+            row = step * 3 + column
+            np.testing.assert_array_equal(samples.observations[row], batch.observations[step, column])
+            np.testing.assert_array_equal(samples.actions[row], batch.actions[step, column])
+            assert samples.log_probs[row] == batch.log_probs[step, column]
+    assert {name: array.dtype.name for name, array in vars(samples).items()} == dict.fromkeys(vars(samples), "float32")
+
+
+# The loss and its gradient
+
+
+@pytest.mark.parametrize("kl_coefficient", [0.0, 0.7])
+def test_the_loss_equals_plain_python(monkeypatch: pytest.MonkeyPatch, kl_coefficient: float) -> None:
+    """−surrogate + c_v·½(V − target)² − c_H·H + β·KL(old ‖ new), with ratios clipped on both sides."""
+    learner = make_learner(clip=0.2, value_coefficient=0.6, entropy_coefficient=0.05, kl_coefficient=kl_coefficient)
+    tensors = tensors_of(learner, roll(learner, steps=20))
+    torch.manual_seed(1)
+    scramble(learner.policy, 0.03)
+    minibatch = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
+    ratios = ratios_of(learner, minibatch)
+    for side in (ratios > 1.2, ratios < 0.8, np.abs(ratios - 1.0) < 0.2):
+        for sign in (1.0, -1.0):
+            assert (side & (sign * minibatch["advantages"] > 0.0)).any()
+    expected = plain_losses_of(learner, minibatch)
+    losses = record_losses(monkeypatch)
+    policy_loss, value_loss, entropy = learner._step(tensors)
+    assert float(policy_loss) == pytest.approx(expected["policy"], rel=1e-4, abs=1e-5)
+    assert float(value_loss) == pytest.approx(expected["value"], rel=1e-4)
+    assert float(entropy) == pytest.approx(expected["entropy"], rel=1e-5)
+    assert expected["kl"] > 0.05
+    total = (expected["policy"] + 0.6 * expected["value"] - 0.05 * expected["entropy"]
+             + kl_coefficient * expected["kl"])
+    assert losses == [pytest.approx(total, rel=1e-4, abs=1e-5)]
+
+
+def ratios_of(learner: Ppo, minibatch: dict[str, np.ndarray]) -> np.ndarray:
+    means, log_std = forward(learner.policy, minibatch["observations"]).tolist(), learner.policy.log_std.tolist()
+    return np.array([math.exp(log_density(action, mean, log_std) - old) for action, mean, old in zip(
+        minibatch["actions"].tolist(), means, minibatch["log_probs"].tolist(), strict=True)])
+
+
+def test_a_gradient_step_follows_the_slope_of_the_plain_loss() -> None:
+    """Every parameter's gradient against a central difference of the plain loss; no automatic differentiation."""
+    learner = make_double_learner(seed=3, value_coefficient=0.6, entropy_coefficient=0.05, kl_coefficient=0.4,
+                                  max_gradient_norm=None)
+    source = make_learner(seed=3)
+    tensors = {name: tensor.double() for name, tensor in tensors_of(source, roll(source)).items()}
+    minibatch = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
+    descend_plainly(learner)
+    named = {(which, name): parameter.detach().numpy().copy()
+             for which, network in (("policy", learner.policy), ("critic", learner.critic))
+             for name, parameter in network.named_parameters()}
+
+    def plain_loss() -> float:
+        policy, critic = ({name: array for (owner, name), array in named.items() if owner == which}
+                          for which in ("policy", "critic"))
+        parts = plain_losses(forward(learner.policy, minibatch["observations"], policy), policy["log_std"].tolist(),
+                             forward(learner.critic, minibatch["observations"], critic)[:, 0], minibatch, 0.2)
+        return parts["policy"] + 0.6 * parts["value"] - 0.05 * parts["entropy"] + 0.4 * parts["kl"]
+
+    slopes = {}
+    for key, array in named.items():
+        slope = np.empty_like(array)
+        for place in np.ndindex(*array.shape):
+            kept = array[place]
+            array[place] = kept + 1e-5
+            above = plain_loss()
+            array[place] = kept - 1e-5
+            slope[place] = (above - plain_loss()) / 2e-5
+            array[place] = kept
+        slopes[key] = slope
+    learner._step(tensors)
+    for which, network in (("policy", learner.policy), ("critic", learner.critic)):
+        for name, parameter in network.named_parameters():
+            lost = named[which, name] - parameter.detach().numpy()
+            np.testing.assert_allclose(lost, slopes[which, name], rtol=1e-4, atol=1e-6, err_msg=f"{which}.{name}")
+    assert max(float(np.abs(slope).max()) for slope in slopes.values()) > 0.1
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "expected", "slope"), [
+    (1.0, 2.0, 2.0, 1), (1.1, 2.0, 2.2, 1), (1.5, 2.0, 2.4, 0), (0.5, 2.0, 1.0, 1),
+    (1.0, -2.0, -2.0, 1), (0.9, -2.0, -1.8, 1), (0.5, -2.0, -1.6, 0), (1.5, -2.0, -3.0, 1)])
+def test_the_ratio_is_clipped_only_where_that_lowers_the_objective(
+        ratio: float, advantage: float, expected: float, slope: int) -> None:
+    """ε = 0.2; where it is clipped, the objective no longer pulls at the policy."""
+    learner = make_learner(clip=0.2)
+    mean = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
+    log_prob = log_density([0.4], [0.0], [0.0])
+    surrogate = learner._surrogate(mean, torch.zeros(1, 1, dtype=torch.float64), {
+        "actions": torch.tensor([[0.4]], dtype=torch.float64), "advantages": torch.tensor([advantage]),
+        "log_probs": torch.tensor([log_prob - math.log(ratio)], dtype=torch.float64)})
+    assert float(surrogate.detach()) == pytest.approx(expected, rel=1e-6)
+    surrogate.sum().backward()
+    # d(ratio·Â)/dμ = ratio·Â·(a − μ)/σ²
+    assert float(mean.grad) == pytest.approx(slope * ratio * advantage * 0.4, rel=1e-6, abs=1e-12)
+
+
+def test_entropy_bonus_widens_the_policy() -> None:
+    """∂H/∂log σ = 1 in every dimension, so plain descent lifts log σ by the coefficient, and nothing else changes."""
+    changed = {}
+    for coefficient in (0.0, 0.25):
+        learner = make_learner(epochs=1, minibatch_steps=1000, entropy_coefficient=coefficient,
+                               max_gradient_norm=None, learning_rate=0.1)
+        descend_plainly(learner)
+        learner.update(roll(learner), progress=0.0)
+        changed[coefficient] = {name: p.detach().numpy().copy() for name, p in learner.policy.named_parameters()}
+    np.testing.assert_allclose(changed[0.25].pop("log_std") - changed[0.0].pop("log_std"), 0.1 * 0.25, atol=1e-6)
+    for name, array in changed[0.0].items():
+        np.testing.assert_array_equal(changed[0.25][name], array)
+
+
+def test_the_value_coefficient_scales_the_critics_step_and_nothing_else() -> None:
+    moved = {}
+    for coefficient in (0.0, 1.0, 0.25):
+        learner = make_learner(epochs=1, minibatch_steps=1000, value_coefficient=coefficient,
+                               max_gradient_norm=None, learning_rate=0.01)
+        descend_plainly(learner)
+        before = parameters_of(learner)
+        learner.update(roll(learner), progress=0.0)
+        moved[coefficient] = parameters_of(learner) - before
+    policy = policy_size_of(learner)
+    np.testing.assert_array_equal(moved[0.0][policy:], 0.0)
+    assert np.abs(moved[1.0][policy:]).max() > 1e-4
+    np.testing.assert_allclose(moved[0.25][policy:], 0.25 * moved[1.0][policy:], atol=2e-7)
+    for coefficient in (1.0, 0.25):
+        np.testing.assert_array_equal(moved[coefficient][:policy], moved[0.0][:policy])
+
+
+def test_the_gradient_is_clipped_for_each_network_by_itself() -> None:
+    """Each network's step has the greatest allowed length; a joint norm would leave the smaller one nearly nothing."""
+    free, clipped = (one_plain_step(max_gradient_norm) for max_gradient_norm in (None, 1e-2))
+    for part in (0, 1):
+        length = float(np.linalg.norm(free[part]))
+        assert length > 1e-2
+        assert float(np.linalg.norm(clipped[part])) == pytest.approx(1e-2, rel=1e-3)
+        np.testing.assert_allclose(clipped[part], free[part] * (1e-2 / length), atol=1e-6)
+
+
+def test_a_gradient_within_the_limit_is_left_alone() -> None:
+    free, clipped = (one_plain_step(max_gradient_norm) for max_gradient_norm in (None, 1e6))
+    for part in (0, 1):
+        np.testing.assert_array_equal(clipped[part], free[part])
+
+
+def one_plain_step(max_gradient_norm: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """What one step of plain descent with learning rate 1 takes from the policy and from the critic."""
+    learner = make_learner(epochs=1, minibatch_steps=1000, max_gradient_norm=max_gradient_norm, learning_rate=1.0)
+    descend_plainly(learner)
+    before = parameters_of(learner)
+    learner.update(roll(learner), progress=0.0)
+    lost = before - parameters_of(learner)
+    return lost[: policy_size_of(learner)], lost[policy_size_of(learner):]
+
+
+def test_the_optimiser_is_adam() -> None:
+    """Its first step is the learning rate against the gradient's sign, whatever the gradient's size."""
+    learner = make_learner(epochs=1, minibatch_steps=1000, max_gradient_norm=None, learning_rate=1e-3)
+    gradient = np.concatenate(one_plain_step(None))
+    before = parameters_of(learner)
+    learner.update(roll(learner), progress=0.0)
+    moved = parameters_of(learner) - before
+    steep = np.abs(gradient) > 1e-3
+    assert steep.sum() > 1000
+    np.testing.assert_allclose(moved[steep], -1e-3 * np.sign(gradient[steep]), rtol=0.02)
+    assert np.abs(moved).max() <= 1.001e-3
+
+
+# Schedules
+
+
+@pytest.mark.parametrize(("schedule", "progress", "expected"), [
+    ("constant", 0.0, 4e-4), ("constant", 0.75, 4e-4), ("constant", 1.0, 4e-4),
+    ("linear", 0.0, 4e-4), ("linear", 0.25, 3e-4), ("linear", 0.75, 1e-4), ("linear", 1.0, 0.0), ("linear", 1.2, 0.0)])
+def test_learning_rate_schedule(schedule: str, progress: float, expected: float) -> None:
+    """Reported, and in force: Adam's first step is as long as the learning rate."""
+    learner = make_learner(epochs=1, minibatch_steps=1000, learning_rate=4e-4, learning_rate_schedule=schedule)
+    before = parameters_of(learner)
+    metrics, _ = learner.update(roll(learner), progress=progress)
+    assert metrics.learning_rate == pytest.approx(expected, rel=1e-9, abs=1e-15)
+    assert float(np.abs(parameters_of(learner) - before).max()) == pytest.approx(expected, rel=0.02, abs=1e-15)
+
+
+def test_the_linear_schedule_does_not_compound() -> None:
+    learner = make_learner(epochs=1, learning_rate=1e-3, learning_rate_schedule="linear")
+    rates = [learner.update(roll(learner, seed=k), progress=k / 4)[0].learning_rate for k in range(4)]
+    assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+
+
+@pytest.mark.parametrize(("kl", "factor"), [
+    (0.0, 0.5), (0.0049, 0.5), (0.0051, 1.0), (0.01, 1.0), (0.0199, 1.0), (0.0201, 1.5), (5.0, 1.5)])
+def test_the_kl_coefficient_adapts(kl: float, factor: float) -> None:
+    """Target 0.01: ×1.5 above twice of it, ×0.5 below half of it, else unchanged."""
+    learner = make_learner(kl_coefficient=0.2, kl_target=0.01)
+    learner._adapt_kl_coefficient(kl)
+    assert learner.kl_coefficient == pytest.approx(0.2 * factor)
+
+
+@pytest.mark.parametrize(("target_share", "factor"), [(3.0, 0.5), (1.0, 1.0), (0.3, 1.5)])
+def test_the_update_adapts_to_the_kl_that_it_reports(target_share: float, factor: float) -> None:
+    kl = make_and_update(kl_coefficient=0.2)[1].kl
+    learner, metrics = make_and_update(kl_coefficient=0.2, kl_target=kl * target_share)
+    assert metrics.kl == kl > 0.0
+    assert learner.kl_coefficient == pytest.approx(0.2 * factor)
+
+
+@pytest.mark.parametrize("kl_target", [1e-9, 1e9])
+def test_a_kl_coefficient_of_zero_stays_zero(kl_target: float) -> None:
+    learner, _ = make_and_update(kl_coefficient=0.0, kl_target=kl_target)
+    assert learner.kl_coefficient == 0.0
+
+
+def make_and_update(**options):
+    learner = make_learner(learning_rate=1e-3, **options)
+    metrics, _ = learner.update(roll(learner), progress=0.0)
+    return learner, metrics
+
+
+def test_the_kl_penalty_holds_the_policy_back() -> None:
+    free, held = (make_and_update(epochs=10, kl_coefficient=coefficient)[1].kl for coefficient in (0.0, 100.0))
+    assert held < 0.5 * free
+
+
+# Metrics
+
+
+def test_metrics_equal_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KL over the whole batch after the update; losses and entropy are means over the last epoch's samples."""
+    learner = make_learner(epochs=3, minibatch_steps=10, learning_rate=1e-3)
+    batch = roll(learner, steps=11)
+    _, values = learner._samples(batch)
+    steps = record_steps(learner, monkeypatch)
+    metrics, samples = learner.update(batch, progress=0.0)
+    last_epoch = steps[-len(steps) // 3:]
+    sizes = [len(step["advantages"]) for step in last_epoch]
+    assert len(steps) == 12 and sum(sizes) == 33 and len(set(sizes)) == 2
+    means = [math.fsum(step["result"][part] * size for step, size in zip(last_epoch, sizes, strict=True)) / 33
+             for part in range(3)]
+    assert [metrics.policy_loss, metrics.value_loss, metrics.entropy] == pytest.approx(means, rel=1e-5, abs=1e-7)
+
+    normalised = np.concatenate([step["observations"] for step in last_epoch])
+    old_means = np.concatenate([step["old_means"] for step in last_epoch]).tolist()
+    new_means = forward(learner.policy, normalised).tolist()
+    log_std = learner.policy.log_std.tolist()
+    kl = math.fsum(kl_divergence(old, samples.old_log_stds.tolist(), new, log_std)
+                   for old, new in zip(old_means, new_means, strict=True)) / 33
+    assert metrics.kl == pytest.approx(kl, rel=1e-3)
+    residual = samples.value_targets - values
+    assert metrics.explained_variance == pytest.approx(
+        1.0 - float(np.var(residual)) / float(np.var(samples.value_targets)), rel=1e-5, abs=1e-6)
+
+
+def test_metrics_of_a_single_step_are_those_before_it() -> None:
+    learner = make_learner(epochs=1, minibatch_steps=1000)
+    batch = roll(learner)
+    minibatch = {name: tensor.numpy().copy() for name, tensor in tensors_of(learner, batch).items()}
+    expected = plain_losses_of(learner, minibatch)
+    metrics, _ = learner.update(batch, progress=0.0)
+    assert metrics.policy_loss == pytest.approx(expected["policy"], abs=1e-5)
+    assert metrics.value_loss == pytest.approx(expected["value"], rel=1e-4)
+    assert metrics.entropy == pytest.approx(expected["entropy"], rel=1e-5)
+    assert all(isinstance(number, float) for number in vars(metrics).values())
+
+
+# Minibatches
+
+
+@pytest.mark.parametrize("minibatch_steps", [1, 7, 12, 35, 36, 37, 4096])
+def test_minibatches_are_a_partition_of_everything(monkeypatch: pytest.MonkeyPatch, minibatch_steps: int) -> None:
+    """In every epoch; none is larger than asked, and the whole batch is one where it is smaller.
+
+    Paper: Nitro §8.1 (4096 = SGD minibatch, or the whole batch where smaller).
+    """
+    learner = make_learner(epochs=3, minibatch_steps=minibatch_steps)
+    batch = roll(learner, steps=12, trajectories=3)
+    steps = record_steps(learner, monkeypatch)
+    _, samples = learner.update(batch, progress=0.0)
+    per_epoch = math.ceil(36 / minibatch_steps)
+    assert len(steps) == 3 * per_epoch
+    by_action = {tuple(action): row for row, action in enumerate(samples.actions.tolist())}
+    orders = []
+    for epoch in range(3):
+        part = steps[epoch * per_epoch: (epoch + 1) * per_epoch]
+        assert all(1 <= len(step["advantages"]) <= minibatch_steps for step in part)
+        rows = [by_action[tuple(action)] for step in part for action in step["actions"].tolist()]
+        assert sorted(rows) == list(range(36))
+        orders.append(tuple(rows))
+        for name in ("log_probs", "advantages", "value_targets", "old_means"):
+            np.testing.assert_array_equal(np.concatenate([step[name] for step in part]), getattr(samples, name)[rows])
+    assert len(set(orders)) == 3
+
+
+def test_the_order_depends_on_seed_version_and_epoch_alone() -> None:
+    batch = roll(make_learner())
+
+    def order(seed: int, version: int, epoch: int) -> list[int]:
+        learner = make_learner(seed=seed)
+        moved = Batch(**{**vars(batch), "policy_version": version})
+        return torch.cat(learner._minibatches(moved, epoch)).tolist()
+
+    assert order(0, 0, 0) == order(0, 0, 0)
+    others = [order(1, 0, 0), order(0, 1, 0), order(0, 0, 1)]
+    assert order(0, 0, 0) not in others
+    assert sorted(others[0]) == sorted(order(0, 0, 0)) == list(range(36))
+
+
+# Sameness
+
+
+def everything(learner: Ppo) -> dict[str, np.ndarray]:
+    state = learner.get_state()
+    values = {name: np.array(value) for name, value in state.values.items()}
+    return {name: array.copy() for name, array in {**state.arrays, **values}.items()}
+
+
+def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+def test_the_same_seed_gives_the_same_learner_bit_for_bit() -> None:
+    """Whatever the global random generators stand at, and without moving them."""
+    learners = []
+    for global_seed in (1, 2):
+        torch.manual_seed(global_seed)
+        np.random.seed(global_seed)
+        before = torch.get_rng_state()
+        learner = make_learner(seed=9, kl_coefficient=0.2)
+        for k in range(2):
+            learner.update(roll(learner, seed=k), progress=0.1 * k)
+        assert torch.equal(torch.get_rng_state(), before)
+        learners.append(learner)
+    assert_same(everything(learners[0]), everything(learners[1]))
+    assert learners[0].weights() == learners[1].weights()
+
+
+def test_another_seed_gives_another_learner() -> None:
+    assert make_learner(seed=1).weights() != make_learner(seed=2).weights()
+
+
+def test_a_restored_learner_continues_bit_for_bit() -> None:
+    """Networks, Adam's moments and step counts, observation moments, β and version; values travel through JSON."""
+    options = {"kl_coefficient": 0.2, "kl_target": 1e-6, "learning_rate": 1e-3, "learning_rate_schedule": "linear"}
+    original = make_learner(seed=4, **options)
+    for k in range(2):
+        original.update(roll(original, seed=k), progress=0.1 * k)
+    assert original.kl_coefficient == pytest.approx(0.2 * 1.5**2)
+    state = original.get_state()
+    saved = LearnerState({name: array.copy() for name, array in state.arrays.items()},
+                         json.loads(json.dumps(state.values)))
+    restored = make_learner(seed=4, **options)
+    restored.set_state(saved)
+    assert restored.weights() == original.weights()
+    assert restored.policy_version == 2 and restored.kl_coefficient == original.kl_coefficient
+    for k in (2, 3):
+        batch = roll(original, seed=k)
+        metrics, samples = original.update(batch, progress=0.1 * k)
+        again, samples_again = restored.update(batch, progress=0.1 * k)
+        assert metrics == again
+        assert_same(vars(samples), vars(samples_again))
+    assert_same(everything(original), everything(restored))
+    assert any(name.startswith("optimizer.") and name.endswith("exp_avg_sq") for name in saved.arrays)
+
+
+def test_restoring_copies_the_state() -> None:
+    """A learner that goes on does not write into the arrays that it was restored from."""
+    state = make_and_update()[0].get_state()
+    saved = LearnerState({name: array.copy() for name, array in state.arrays.items()}, dict(state.values))
+    kept = {name: array.copy() for name, array in saved.arrays.items()}
+    restored = make_learner()
+    restored.set_state(saved)
+    restored.update(roll(restored, seed=1), progress=0.0)
+    assert_same(saved.arrays, kept)
+
+
+def test_a_state_does_not_change_when_the_learner_goes_on() -> None:
+    """It is the learner between two rounds, not the learner of whichever round is looked at it."""
+    learner, _ = make_and_update()
+    state = learner.get_state()
+    kept = {name: array.copy() for name, array in state.arrays.items()}
+    learner.update(roll(learner, seed=1), progress=0.0)
+    assert_same(state.arrays, kept)
+
+
+def test_a_state_before_the_first_update() -> None:
+    fresh, restored = make_learner(seed=5), make_learner(seed=5)
+    restored.set_state(fresh.get_state())
+    batch = roll(fresh)
+    fresh.update(batch, progress=0.0)
+    restored.update(batch, progress=0.0)
+    assert_same(everything(fresh), everything(restored))
+
+
+@pytest.mark.parametrize("foreign", ["observations", "actions", "arrays", "values"])
+def test_a_state_of_another_network_is_refused(foreign: str) -> None:
+    sizes = {"observations": {"observation_size": 5}, "actions": {"action_size": 4}}
+    state = make_learner(**sizes.get(foreign, {})).get_state()
+    if foreign == "arrays":
+        state = LearnerState({}, state.values)
+    if foreign == "values":
+        state = LearnerState(state.arrays, {})
+    with pytest.raises(CheckpointError, match="does not fit"):
+        make_learner().set_state(state)
+
+
+# Does it learn?
+
+
+def test_the_better_action_becomes_likelier() -> None:
+    """A bandit that pays 1 for a positive action: Φ(μ/σ), the chance of one, rises from about ½ to nearly 1."""
+    learner = make_learner(observation_size=1, action_size=1, epochs=5, minibatch_steps=32, learning_rate=3e-3)
+
+    def chance() -> float:
+        policy = GaussianPolicy.from_bytes(learner.weights())
+        mean = float(policy.mean_action(np.full(1, 2.0, np.float32))[0])
+        return 0.5 * (1.0 + math.erf(mean / float(policy.std[0]) / math.sqrt(2.0)))
+
+    chances = [chance()]
+    for k in range(12):
+        policy = GaussianPolicy.from_bytes(learner.weights())
+        observations = np.full((16, 4, 1), 2.0, np.float32)
+        noise = np.random.default_rng(100 + k).standard_normal((16, 4, 1), dtype=np.float32)
+        actions = policy.mean_action(observations[0, 0]) + policy.std * noise
+        learner.update(Batch(
+            policy_version=policy.policy_version, observations=observations, actions=actions,
+            log_probs=policy.log_probs(noise.reshape(-1, 1)).reshape(16, 4),
+            rewards=(actions[..., 0] > 0.0).astype(np.float64), terminated=np.ones((16, 4), np.bool_),
+            bootstrap_mask=np.zeros((16, 4), np.bool_), bootstrap_observations=np.empty((0, 1), np.float32),
+        ), progress=0.0)
+        chances.append(chance())
+    assert chances[0] == pytest.approx(0.5, abs=0.05)
+    assert chances[3] > chances[0] + 0.05
+    assert chances[-1] > 0.9
+
+
+def test_the_critic_learns_the_reward() -> None:
+    """With γ = 0 the value of every observation is its reward, here 1."""
+    learner = make_learner(epochs=20, learning_rate=1e-3, discount=0.0)
+    batch = roll(learner, reward=lambda actions: np.ones(actions.shape[:2]))
+    losses = [learner.update(batch, progress=0.0)[0].value_loss for _ in range(4)]
+    assert losses[-1] < 0.25 * losses[0]
