@@ -61,9 +61,9 @@ def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | Non
     An eigenvalue that is below the rounding noise of the other counts as 0: it is what float32 makes of a zero.
     """
     noise = _RELATIVE_NOISE * max(abs(eigenvalue_min), abs(eigenvalue_max))
-    if eigenvalue_min >= -noise or eigenvalue_max <= noise:
-        return None
-    return -eigenvalue_max / eigenvalue_min
+    if eigenvalue_min < -noise and eigenvalue_max > noise:
+        return -eigenvalue_max / eigenvalue_min
+    return None
 
 
 def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: int) -> tuple[float, float]:
