@@ -16,10 +16,10 @@ Everything carries a time to live, so that nothing outlives a killed run for lon
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
@@ -107,8 +107,10 @@ class TrajectoryCache:
                 health_check_interval=30,
                 **options,
             )
-        except ValueError as error:
-            raise CacheUnavailableError(f"cache URL {redacted(url)!r}: {error}") from None
+        except ValueError:
+            # Its text may repeat a part of the password.
+            raise CacheUnavailableError(f"cache URL {redacted(url)!r} is not redis://[user[:password]@]host[:port][/db]"
+                                        ", the same with rediss:// for TLS, or unix://path") from None
         self._url = redacted(url)
         self._submit = self._redis.register_script(_SUBMIT)
         self._cancel = self._redis.register_script(_CANCEL)
@@ -210,8 +212,12 @@ class TrajectoryCache:
     def close_round(self) -> int:
         """Forgets the round's invocations; returns how many trajectories came too late since the last call."""
         with self._translated():
+            # The door first: what is submitted from now on is late.
+            self._redis.delete(self._key("invocations"))
+            untaken = self._redis.lrange(self._key("ready"), 0, -1)
             pipe = self._redis.pipeline(transaction=True)
-            pipe.delete(self._key("invocations"), self._key("ready"), self._key("bytes"))
+            pipe.delete(self._key("ready"), self._key("bytes"),
+                        *(self._key(f"trajectory:{invocation_id.decode()}") for invocation_id in untaken))
             pipe.getdel(self._key("late"))
             return int(pipe.execute()[-1] or 0)
 
@@ -258,12 +264,14 @@ class TrajectoryCache:
 
 
 def redacted(url: str) -> str:
-    """``url`` with any password replaced by ``***``; fit for logs and records."""
-    try:
-        parts = urlsplit(url)
-        has_password = parts.password is not None
-    except ValueError:
-        return "***"
-    if not has_password:
-        return url
-    return url.replace(parts.netloc, f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}", 1)
+    """``url`` with any password replaced by ``***``; fit for logs and records.
+
+    Errs on the side of hiding: all between the user's name and the last ``@`` counts as password.
+    """
+    url = re.sub(r"(?i)([?&]password=)[^&#]*", r"\1***", url)
+    credentials, at, rest = url.rpartition("@")
+    scheme, separator, userinfo = credentials.partition("://")
+    if not separator:
+        scheme, userinfo = "", credentials
+    user, colon, _ = userinfo.partition(":")
+    return f"{scheme}{separator}{user}:***@{rest}" if at and colon else url

@@ -68,7 +68,6 @@ class ActorEnvironment:
             self._stores = _episode_stores(environment)
         except EpisodeStateError as error:
             self._store_error = str(error)
-        self._before_step = [store.before_step for store in self._stores or () if isinstance(store, _MujocoState)]
 
     @property
     def can_save_episode(self) -> bool:
@@ -91,8 +90,6 @@ class ActorEnvironment:
             observation (float32 ``[O]``), reward, terminated, truncated.
         """
         clipped = np.minimum(np.maximum(action, self._action_low), self._action_high)
-        for before_step in self._before_step:
-            before_step(clipped)
         observation, reward, terminated, truncated, _ = self._environment.step(clipped)
         return np.asarray(observation, dtype=np.float32), float(reward), bool(terminated), bool(truncated)
 
@@ -200,7 +197,7 @@ def _episode_stores(environment: gymnasium.Env) -> list[EpisodeStore]:
         if _offers_state(layer):
             # Its own methods answer for it and for everything that it wraps.
             return [*stores, _UserState(layer)]
-        if isinstance(layer, gymnasium.wrappers.TimeLimit):
+        if type(layer) is gymnasium.wrappers.TimeLimit:
             stores.append(_TimeLimitState(layer))
         elif isinstance(layer, gymnasium.Wrapper):
             if type(layer) not in _STATELESS_WRAPPERS:
@@ -274,21 +271,25 @@ class _MujocoState:
         self._environment = environment
         self._spec = mujoco.mjtState.mjSTATE_INTEGRATION
         self._before = np.empty(mujoco.mj_stateSize(environment.model, self._spec))
-        self._action = np.zeros(environment.action_space.shape, np.float32)
+        self._action = np.zeros(environment.action_space.shape)
+        self._step = environment.step
+        # In front of the bare environment's own step: behind wrappers that clip or rescale the action.
+        environment.step = self._recorded_step
 
-    def before_step(self, action: np.ndarray) -> None:
+    def _recorded_step(self, action: np.ndarray):
         self._mujoco.mj_getState(self._environment.model, self._environment.data, self._before, self._spec)
         self._action = action
+        return self._step(action)
 
     def get_state(self) -> State:
-        return {"before_last_step": self._before.copy(), "last_action": np.array(self._action, np.float32)}
+        return {"before_last_step": self._before.copy(), "last_action": np.array(self._action)}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         before = np.ascontiguousarray(state["before_last_step"], dtype=np.float64)
         if before.shape != self._before.shape:
             raise ValueError(f"MuJoCo state of {before.shape[0]} numbers; this model has {self._before.shape[0]}")
         self._mujoco.mj_setState(self._environment.model, self._environment.data, before, self._spec)
-        self._environment.step(np.array(state["last_action"], np.float32))
+        self._recorded_step(state["last_action"].copy())
 
 
 class _ClassicControlState:
@@ -301,4 +302,7 @@ class _ClassicControlState:
         return {"state": np.array(self._environment.state)}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        fresh = np.shape(self._environment.state)
+        if state["state"].shape != fresh:
+            raise ValueError(f"a state of shape {state['state'].shape}; this environment's has {fresh}")
         self._environment.state = state["state"].copy()

@@ -157,12 +157,16 @@ def roll_out(
             remaining = OpenEpisode(observation, environment.get_state(), float(episode_return), length,
                                     first_version)
     bootstrap_observations = np.array([o for _, o in bootstraps], np.float32).reshape(-1, policy.observation_size)
-    _require_finite(observations=observations, actions=actions, rewards=rewards,
-                    bootstrap_observations=bootstrap_observations)
+    bootstrap_steps = np.array([s for s, _ in bootstraps], np.int64)
+    every_step = np.arange(fragment_steps)
+    _require_finite("observations", observations, every_step)
+    _require_finite("actions", actions, every_step)
+    _require_finite("rewards", rewards, every_step)
+    _require_finite("bootstrap_observations", bootstrap_observations, bootstrap_steps)
     return Fragment(
         observations=observations, actions=actions, log_probs=policy.log_probs(noise), rewards=rewards,
         terminated=terminated, truncated=truncated,
-        bootstrap_steps=np.array([s for s, _ in bootstraps], np.int64),
+        bootstrap_steps=bootstrap_steps,
         bootstrap_observations=bootstrap_observations,
         episode_returns=np.array([r for r, _, _ in finished], np.float64),
         episode_lengths=np.array([n for _, n, _ in finished], np.int64),
@@ -171,8 +175,7 @@ def roll_out(
     )
 
 
-def _require_finite(**arrays: np.ndarray) -> None:
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            step = int(np.argwhere(~np.isfinite(array))[0][0])
-            raise NonFiniteTrajectoryError(f"{name} is not finite at step {step} of the fragment")
+def _require_finite(name: str, array: np.ndarray, steps: np.ndarray) -> None:
+    if not np.isfinite(array).all():
+        row = int(np.argwhere(~np.isfinite(array))[0][0])
+        raise NonFiniteTrajectoryError(f"{name} is not finite at step {steps[row]} of the fragment")

@@ -41,6 +41,7 @@ _PREFIX_BYTES = _HEADER.size + _CHECKSUM.size
 _DTYPES = ("<f4", "<f8", "|u1", "<i4", "<i8", "|b1", "<u4", "<u8", "<f2", "<i2", "<u2", "|i1")
 _CODES = {np.dtype(name): code for code, name in enumerate(_DTYPES)}
 _RANK_MAX = 8
+_NAME_BYTES_MAX = 255
 
 
 class Kind(enum.IntEnum):
@@ -116,7 +117,7 @@ def encode(kind: Kind, fields: Mapping[str, np.ndarray], *, bytes_max: int = MES
         SchemaError: A field is missing, unknown, or of another dtype or shape.
         OversizedMessageError: The message would be larger than ``bytes_max``.
     """
-    arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in fields.items()}
+    arrays = {name: _little_endian(np.asarray(value)) for name, value in fields.items()}
     _check_schema(kind, arrays)
     size = _PREFIX_BYTES + 2 + sum(_field_bytes(name, array) for name, array in arrays.items())
     if size > bytes_max:
@@ -214,7 +215,7 @@ def _read_fields(body: memoryview) -> dict[str, np.ndarray]:
                 raise CorruptedMessageError(f"field {name!r} of shape {shape} runs past the end")
             arrays[name] = np.frombuffer(body, dtype, items, offset).reshape(shape)
             offset += items * dtype.itemsize
-    except (struct.error, UnicodeDecodeError) as error:
+    except (struct.error, UnicodeDecodeError, ValueError) as error:
         raise CorruptedMessageError(f"the field table is broken: {error}") from None
     if offset != len(body):
         raise CorruptedMessageError(f"{len(body) - offset} bytes belong to no field")
@@ -234,6 +235,8 @@ def _check_schema(kind: Kind, arrays: Mapping[str, np.ndarray]) -> None:
                 raise SchemaError(f"{kind.name} has no field {name!r}")
             if array.dtype not in _CODES or array.ndim > _RANK_MAX:
                 raise SchemaError(f"{name}: dtype {array.dtype} or rank {array.ndim} cannot be sent")
+            if len(name.encode(errors="replace")) > _NAME_BYTES_MAX or any("\ud800" <= c <= "\udfff" for c in name):
+                raise SchemaError(f"{name!r:.80}: names are UTF-8 of {_NAME_BYTES_MAX} bytes at most")
             continue
         if array.dtype != np.dtype(field.dtype) or array.ndim != len(field.shape):
             raise SchemaError(f"{kind.name}.{name} is {array.dtype}{list(array.shape)}; "
@@ -241,6 +244,10 @@ def _check_schema(kind: Kind, arrays: Mapping[str, np.ndarray]) -> None:
         for letter, length in zip(field.shape, array.shape, strict=True):
             if lengths.setdefault(letter, length) != length:
                 raise SchemaError(f"{kind.name}.{name}: {letter} is {length}, elsewhere {lengths[letter]}")
+
+
+def _little_endian(array: np.ndarray) -> np.ndarray:
+    return array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
 
 
 def _field_bytes(name: str, array: np.ndarray) -> int:

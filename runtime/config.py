@@ -20,7 +20,7 @@ import yaml
 from pydantic import Field
 
 from lambda_actor.cache import redacted
-from runtime.errors import ExperimentError
+from runtime.errors import ExperimentError, without_credentials
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -195,7 +195,7 @@ class Experiment(_Section):
         tree = self.model_dump(mode="json")
         if tree["cache"]["url"]:
             tree["cache"]["url"] = redacted(tree["cache"]["url"])
-        return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+        return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def _contradictions(experiment: Experiment) -> Iterable[str]:
@@ -251,7 +251,8 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.1 as users expect it: 5e-5 is a number, and a key may stand only once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value
+                if key.tag != "tag:yaml.org,2002:merge"]
         for key in keys:
             if keys.count(key) > 1:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
@@ -259,18 +260,29 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
+class _Dumper(yaml.SafeDumper):
+    """Quotes what `_Loader` would read as a number."""
+
+
+for _yaml in (_Loader, _Dumper):
+    _yaml.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+        list("-+0123456789."),
+    )
 
 
 def _parse_yaml(text: str, source: str) -> Any:
     try:
         return yaml.load(text, _Loader)
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
-        raise ExperimentError(f"{source}: is not YAML: {' '.join(str(error).split())}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        # Not the error's own text, which quotes the line: there may be a password in it.
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ExperimentError(f"{source}: is not YAML: {error.problem or error.context}{where}") from None
+    except Exception as error:
+        # Its constructors raise whatever Python raises on a tag's nonsense.
+        raise ExperimentError(f"{source}: is not YAML: {type(error).__name__}") from None
 
 
 def _apply_override(tree: dict, override: str) -> None:
@@ -299,13 +311,14 @@ def _explain(problem: Mapping[str, Any], tree: Mapping[str, Any]) -> str:
     if kind == "value_error":
         return str(problem["ctx"]["error"])
     allowed = allowed_values(location) or problem["msg"]
-    if name == "cache.url":
-        value = redacted(str(value))
     return f"{name} = {_shown(value)} is not allowed; allowed: {allowed}"
 
 
 def _shown(value: Any) -> str:
-    text = "null" if value is None else repr(value)
+    try:
+        text = "null" if value is None else without_credentials(repr(value))
+    except ValueError:
+        return "a number of thousands of digits"
     return text if len(text) <= 100 else text[:97] + "..."
 
 
@@ -316,10 +329,9 @@ def _nearest(location: list[str]) -> str:
     matches = difflib.get_close_matches(location[-1], [known[path] for path in siblings], 1, 0.5)
     if matches:
         return f"; did you mean {'.'.join([*location[:-1], matches[0]])}?"
-    elsewhere = difflib.get_close_matches(".".join(location), known, 1, 0.6) or [
-        path for path, key in known.items() if key == location[-1]]
+    elsewhere = difflib.get_close_matches(location[-1], known.values(), 1, 0.75)
     if elsewhere:
-        return f"; did you mean {elsewhere[0]}?"
+        return f"; did you mean {next(path for path, key in known.items() if key == elsewhere[0])}?"
     return f"; known there: {', '.join(known[path] for path in siblings) or 'nothing'}"
 
 

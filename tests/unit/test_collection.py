@@ -1,0 +1,1147 @@
+"""A round's actors and the loop around them, on a fleet, a cache and a learner that play a script."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import runtime.collection
+from lambda_actor import wire
+from lambda_actor.rollout import OpenEpisode
+from runtime.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
+from runtime.collection import ActorSpec, CircuitBreaker, Collection
+from runtime.config import Experiment, experiment_from_tree
+from runtime.cost.budget import Budget
+from runtime.cost.meter import CostModel, Meter
+from runtime.cost.prices import PRICES
+from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
+from runtime.interfaces import OpenEpisodeRecord
+from runtime.records import EventLog
+from runtime.round_loop import RoundLoop
+from runtime.scaler import make_scaler
+from tests.fakes import (
+    ACTION_SIZE,
+    CRASHED,
+    CRASHED_AFTER_SUBMIT,
+    DEAF,
+    ERROR,
+    LATE_COMER,
+    NEVER_RETURNS,
+    NEVER_STARTED,
+    OBSERVATION_SIZE,
+    OK,
+    TIMEOUT,
+    FakeCache,
+    FakeDetector,
+    FakeEvaluator,
+    FakeFleet,
+    FakeLearner,
+    ManualClock,
+    Play,
+    closed_trajectory,
+    trajectory,
+    trajectory_fields,
+)
+
+STEPS = 4
+EVENT = {"run_id": "run", "cache_url": "redis://nowhere", "cache_ttl_s": 60, "cache_bytes_max": 10**6,
+         "environment_id": "Fake-v0", "truncate_at_fragment": False, "fragment_steps": STEPS, "seed": 3}
+WEIGHTS_BYTES = 1000
+
+
+def make_experiment(**sections: dict[str, Any]) -> Experiment:
+    tree: dict[str, Any] = {
+        "environment": {"id": "Fake-v0"}, "budget": {"usd": 1000.0},
+        "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 6, "window_rounds": 3, "decay_factor": 0.96},
+        "actor": {"fragment_steps": STEPS, "timeout_s": 60}, "learner": {"threads": 1},
+        "stop": {"max_rounds": 4}, "evaluation": {"every_rounds": 0}}
+    for name, section in sections.items():
+        tree[name] = tree.get(name, {}) | section
+    return experiment_from_tree(tree, source="test").resolved()
+
+
+class SpyMeter(Meter):
+    """A meter that also notes what it was told of each actor."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.ended: list[tuple[int, int, dict[str, Any]]] = []
+
+    def actor_ended(self, slot: int, attempt: int, **figures: Any) -> float:
+        self.ended.append((slot, attempt, figures))
+        return super().actor_ended(slot, attempt, **figures)
+
+
+def make_meter(experiment: Experiment) -> SpyMeter:
+    return SpyMeter(CostModel(experiment, PRICES, traffic_bytes_max=10**6), Budget(experiment.budget.usd))
+
+
+def read_events(path: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    return [event for event in events if kind is None or event["event"] == kind]
+
+
+def reserved(meter: Meter) -> set[str]:
+    return set(meter.budget.get_state()["reserved"])
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch):
+    """An upper bound that only deaf actors reach."""
+    monkeypatch.setattr(runtime.collection, "_ABANDON_TIMEOUT_S", 0.05)
+
+
+# One collection
+
+
+class Round:
+    """One collection with all its parts."""
+
+    def __init__(self, tmp_path: Path, script: Any = None, *, slots: int = 4, attempts: int = 3,
+                 deadline_s: float = 100.0, failures_max: int = 16, usd: float = 1000.0, at_once: int = 10**9,
+                 cache: FakeCache | None = None,
+                 episodes: Mapping[int, OpenEpisodeRecord] | None = None) -> None:
+        self.events_path = tmp_path / "events.jsonl"
+        self.clock, self.cache = ManualClock(), cache or FakeCache()
+        self.fleet = FakeFleet(self.cache, self.clock, script, at_once=at_once)
+        self.meter = make_meter(make_experiment(budget={"usd": usd}))
+        self.breaker = CircuitBreaker(failures_max)
+        self.collection = Collection(
+            self.fleet, self.cache, self.meter, EventLog(self.events_path, lambda: "now"), self.breaker,
+            ActorSpec({**EVENT, "policy_version": 7, "round_index": 5}, OBSERVATION_SIZE, ACTION_SIZE, WEIGHTS_BYTES,
+                      60.0),
+            prefix="r5t0", attempts=attempts, deadline_s=deadline_s, clock=self.clock)
+        assert self.meter.open_round(slots, smallest=1) == slots
+        self.collection.start(range(slots), episodes or {})
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        return read_events(self.events_path, kind)
+
+    def ids(self, slot: int) -> list[str]:
+        return [i.invocation_id for i in self.fleet.started if i.event["slot"] == slot]
+
+
+def test_every_slot_brings_its_own_trajectory(tmp_path: Path):
+    round_ = Round(tmp_path, slots=5)
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == list(range(5))
+    for slot, found in collected.trajectories.items():
+        expected = trajectory_fields({**EVENT, "policy_version": 7, "round_index": 5, "slot": slot, "episode_id": "",
+                                      "invocation_id": round_.ids(slot)[0]})
+        for name, array in expected.items():
+            assert np.array_equal(found[name], array), name
+    assert (collected.failed, collected.late, collected.billed_s) == (0, 0, [1.0] * 5)
+    assert round_.events() == []
+    assert reserved(round_.meter) == {"round"}
+    assert round_.collection.started == 5
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_it_does_not_matter_how_outcomes_are_bundled(tmp_path: Path, at_once: int):
+    round_ = Round(tmp_path, {(1, 0): ERROR, (2, 0): CRASHED_AFTER_SUBMIT}, at_once=at_once)
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 1, 2, 3]
+    assert collected.failed == 1
+    assert reserved(round_.meter) == {"round"}
+
+
+def test_an_event_carries_what_the_handler_asks_for(tmp_path: Path):
+    from lambda_actor.handler import _check_event
+
+    round_ = Round(tmp_path)
+    for invocation in round_.fleet.started:
+        _check_event(invocation.event)
+        assert invocation.event["invocation_id"] == invocation.invocation_id
+        json.dumps(dict(invocation.event), allow_nan=False)
+
+
+@pytest.mark.parametrize("play", [ERROR, CRASHED, TIMEOUT], ids=["error", "crashed", "timeout"])
+def test_a_failed_actor_is_replaced_under_a_new_id(tmp_path: Path, play: Play):
+    round_ = Round(tmp_path, {(1, 0): play})
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 1, 2, 3]
+    first, second = round_.ids(1)
+    assert first != second
+    assert wire.field_text(collected.trajectories[1]["invocation_id"]) == second
+    events = [dict(i.event) for i in round_.fleet.started if i.event["slot"] == 1]
+    assert events[0] | {"invocation_id": ""} == events[1] | {"invocation_id": ""}
+    assert collected.failed == 1
+    (failed,) = round_.events("actor_failed")
+    assert (failed["slot"], failed["attempt"], failed["status"], failed["error"]) == (1, 0, play.status, play.error)
+    assert failed["invocation_id"] == first
+    assert [(e["slot"], e["attempt"]) for e in round_.events("actor_replaced")] == [(1, 1)]
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 5])
+def test_a_slot_is_tried_so_often_and_no_more(tmp_path: Path, attempts: int):
+    round_ = Round(tmp_path, lambda event, nth: ERROR if event["slot"] == 2 else OK, attempts=attempts)
+    collected = round_.collection.finish()
+    assert len(round_.ids(2)) == len(set(round_.ids(2))) == attempts
+    assert sorted(collected.trajectories) == [0, 1, 3]
+    assert collected.failed == attempts
+    assert len(collected.billed_s) == 3 + attempts
+    assert reserved(round_.meter) == {"round"}
+
+
+def test_ids_of_all_slots_and_attempts_differ(tmp_path: Path):
+    round_ = Round(tmp_path, lambda event, nth: ERROR if nth < 2 else OK, slots=12, failures_max=100)
+    round_.collection.finish()
+    ids = [i.invocation_id for i in round_.fleet.started]
+    assert len(ids) == len(set(ids)) == 36
+    assert all(one.startswith("r5t0") for one in ids)
+
+
+def test_an_actor_that_died_after_its_trajectory_was_accepted_is_not_replaced(tmp_path: Path):
+    round_ = Round(tmp_path, {(0, 0): CRASHED_AFTER_SUBMIT})
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 1, 2, 3]
+    assert len(round_.ids(0)) == 1
+    assert collected.failed == 0
+    assert round_.events() == []
+    assert len(collected.billed_s) == 4
+
+
+def test_a_trajectory_that_comes_too_late_is_billed_and_counted(tmp_path: Path):
+    round_ = Round(tmp_path, {(3, 0): LATE_COMER})
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 1, 2]
+    assert (collected.failed, collected.late) == (1, 1)
+    assert len(collected.billed_s) == 4
+    assert len(round_.ids(3)) == 1
+    assert [event["count"] for event in round_.events("trajectories_late")] == [1]
+    assert reserved(round_.meter) == {"round"}
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 4]) + data[position + 1:]
+
+
+def other_size(name: str, size: int) -> Callable[[Mapping[str, Any]], bytes]:
+    def submit(event: Mapping[str, Any]) -> bytes:
+        shape = {"observations": (STEPS, size), "actions": (STEPS, size)}[name]
+        more = {"bootstrap_observations": np.zeros((1, size), np.float32)} if name == "observations" else {}
+        return trajectory(event, **{name: np.zeros(shape, np.float32)}, **more)
+    return submit
+
+
+def not_finite(name: str, value: float) -> Callable[[Mapping[str, Any]], bytes]:
+    def submit(event: Mapping[str, Any]) -> bytes:
+        array = trajectory_fields(event)[name].copy()
+        array.flat[-1] = value
+        return trajectory(event, **{name: array})
+    return submit
+
+
+BAD_TRAJECTORIES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = {
+    "nothing": (lambda event: b"", "TruncatedMessageError"),
+    "cut": (lambda event: trajectory(event)[:-7], "TruncatedMessageError"),
+    "flipped bit": (lambda event: flipped(trajectory(event), 90), "CorruptedMessageError"),
+    "foreign": (lambda event: b"\x80\x04pickle" * 9, "ForeignMessageError"),
+    "longer": (lambda event: trajectory(event) + b"\0", "CorruptedMessageError"),
+    "another kind": (lambda event: bytes(trajectory_fields(event)["open_episode"]), "ForeignMessageError"),
+    "another version": (lambda event: flipped(trajectory(event), 4), "UnsupportedVersionError"),
+    "another slot": (lambda event: trajectory(event, slot=np.int64(9)), "slot is 9"),
+    "another round": (lambda event: trajectory(event, round_index=np.int64(4)), "round_index is 4"),
+    "another policy": (lambda event: trajectory(event, policy_version=np.int64(6)), "policy_version is 6"),
+    "another id": (lambda event: trajectory(event, invocation_id=wire.text_field("r1t0-0-0")), "r1t0-0-0"),
+    "id not UTF-8": (lambda event: trajectory(event, invocation_id=np.array([255, 254], np.uint8)), "UTF-8"),
+    "another episode": (lambda event: trajectory(event, continued_episode=wire.text_field("1-1")), "1-1"),
+    "episode not UTF-8": (lambda event: trajectory(event, continued_episode=np.array([255], np.uint8)), "continued"),
+    "fewer steps": (lambda event: trajectory({**event, "fragment_steps": STEPS - 1}), "observations"),
+    "more steps": (lambda event: trajectory({**event, "fragment_steps": STEPS + 1}), "observations"),
+    "other observations": (other_size("observations", OBSERVATION_SIZE + 1), "observations"),
+    "other actions": (other_size("actions", ACTION_SIZE + 1), "actions"),
+    "bootstrap after the end": (
+        lambda event: trajectory(event, bootstrap_steps=np.array([STEPS])), "bootstrap_steps"),
+    "bootstrap before the start": (
+        lambda event: trajectory(event, bootstrap_steps=np.array([-1])), "bootstrap_steps"),
+    "bootstrap twice": (
+        lambda event: trajectory(event, bootstrap_steps=np.array([2, 2]),
+                                 bootstrap_observations=np.zeros((2, OBSERVATION_SIZE), np.float32)),
+        "bootstrap_steps"),
+    **{f"{value} in {name}": (not_finite(name, value), name)
+       for name in ("observations", "actions", "log_probs", "rewards", "bootstrap_observations")
+       for value in (float("nan"), float("inf"))},
+    # Rewards that are finite may add up to infinity, which rounds.jsonl cannot hold.
+    "infinite return": (
+        lambda event: trajectory(event, episode_returns=np.array([np.inf]), episode_lengths=np.array([3]),
+                                 episode_first_versions=np.array([7])), "episode_returns"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TRAJECTORIES)
+def test_a_trajectory_that_cannot_be_used_counts_as_failed_and_is_replaced(tmp_path: Path, name: str):
+    submits, words = BAD_TRAJECTORIES[name]
+    round_ = Round(tmp_path, {(1, 0): Play("ok", submits)})
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 1, 2, 3]
+    assert len(round_.ids(1)) == 2
+    assert wire.field_text(collected.trajectories[1]["invocation_id"]) == round_.ids(1)[1]
+    assert collected.failed == 1
+    (failed,) = round_.events("actor_failed")
+    assert words in failed["error"]
+    assert len(collected.billed_s) == 5
+    assert reserved(round_.meter) == {"round"}
+
+
+def test_a_trajectory_that_vanished_from_the_cache_is_replaced(tmp_path: Path):
+    class Forgetful(FakeCache):
+        def submit(self, invocation_id: str, data: bytes) -> str:
+            status = super().submit(invocation_id, data)
+            if invocation_id.endswith("-1-0"):
+                del self.trajectories[invocation_id]
+            return status
+
+    round_ = Round(tmp_path, cache=Forgetful())
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 1, 2, 3]
+    assert "not in the cache" in round_.events("actor_failed")[0]["error"]
+
+
+def test_the_deadline_gives_up_what_still_runs(tmp_path: Path):
+    round_ = Round(tmp_path, {(1, 0): NEVER_RETURNS, (3, 0): NEVER_RETURNS}, deadline_s=100.0)
+    started_s = round_.clock()
+    collected = round_.collection.finish()
+    assert round_.clock() - started_s == 100.0
+    assert sorted(collected.trajectories) == [0, 2]
+    assert collected.failed == 2
+    assert [event["count"] for event in round_.events("actors_abandoned")] == [2]
+    assert "deadline" in round_.events("actors_abandoned")[0]["reason"]
+    assert [i.event["slot"] for i in round_.fleet.started].count(1) == 1, "no replacement after the deadline"
+    assert sorted(slot for slot, _, _ in round_.meter.ended) == [0, 1, 2, 3]
+    assert reserved(round_.meter) == {"round"}
+
+
+def test_what_never_began_costs_nothing(tmp_path: Path):
+    round_ = Round(tmp_path, {(1, 0): NEVER_STARTED, (3, 0): NEVER_RETURNS})
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 2]
+    assert collected.failed == 2
+    assert collected.billed_s == [1.0] * 3
+    assert sorted(slot for slot, _, _ in round_.meter.ended) == [0, 2, 3]
+    assert collected.slot_s[1] == 0.0
+    assert reserved(round_.meter) == {"round"}
+
+
+def test_the_deadline_counts_from_the_start(tmp_path: Path):
+    round_ = Round(tmp_path, {(1, 0): NEVER_RETURNS}, deadline_s=100.0)
+    round_.clock.advance(70.0)
+    started_s = round_.clock()
+    round_.collection.finish()
+    assert round_.clock() - started_s == 30.0
+
+
+def test_a_failure_after_the_deadline_is_not_replaced(tmp_path: Path):
+    class Slow(FakeFleet):
+        def wait(self, timeout_s: float):
+            self._clock.advance(timeout_s + 1.0)
+            return super().wait(0.0)
+
+    round_ = Round(tmp_path, {(1, 0): ERROR})
+    round_.fleet.__class__ = Slow
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 2, 3]
+    assert len(round_.ids(1)) == 1
+    assert round_.events("actor_replaced") == []
+
+
+def test_an_actor_that_does_not_even_end_when_given_up_is_billed_to_its_limit(tmp_path: Path):
+    round_ = Round(tmp_path, {(1, 0): DEAF})
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 2, 3]
+    assert collected.failed == 1
+    assert sorted(collected.billed_s) == [1.0, 1.0, 1.0, 60.0]
+    assert reserved(round_.meter) == {"round"}
+    assert round_.cache.submit(round_.ids(1)[0], b"") == "late", "its door is closed"
+
+
+def test_given_up_before_the_end_nothing_stays_reserved_and_nothing_is_started(tmp_path: Path):
+    round_ = Round(tmp_path, {(0, 0): ERROR, (1, 0): NEVER_RETURNS, (2, 0): DEAF})
+    round_.collection.abandon("the run ends")
+    assert len(round_.fleet.started) == 4
+    assert reserved(round_.meter) == {"round"}
+    assert sorted(slot for slot, _, _ in round_.meter.ended) == [0, 1, 2, 3]
+    assert round_.events("actors_abandoned")[0]["reason"] == "the run ends"
+    round_.collection.abandon("again")
+    assert len(round_.events("actors_abandoned")) == 1
+
+
+# The circuit breaker
+
+
+def test_a_breaker_trips_at_its_limit_with_the_last_reason():
+    breaker = CircuitBreaker(3)
+    breaker.failure("one")
+    breaker.failure("two")
+    with pytest.raises(ActorsKeepFailingError, match="3 actors in a row.*failures_max = 3.*three"):
+        breaker.failure("three")
+
+
+def test_a_success_starts_the_count_again():
+    breaker = CircuitBreaker(2)
+    for _ in range(5):
+        breaker.failure("one")
+        breaker.success()
+    breaker.failure("one")
+    with pytest.raises(ActorsKeepFailingError):
+        breaker.failure("two")
+
+
+def test_a_breaker_of_one_trips_at_once():
+    with pytest.raises(ActorsKeepFailingError, match="only"):
+        CircuitBreaker(1).failure("only")
+
+
+def test_failures_with_successes_between_them_do_not_end_the_run(tmp_path: Path):
+    # Outcomes come in descending slots: two fail, one succeeds, and so on.
+    round_ = Round(tmp_path, lambda event, nth: ERROR if event["slot"] % 3 else OK, slots=9, attempts=1, failures_max=3)
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 3, 6]
+    assert collected.failed == 6
+
+
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path, at_once: int):
+    # In descending order: 7 to 5 fail and trip it; the rest are successes, failures and one that runs on.
+    plays = {(7, 0): ERROR, (6, 0): CRASHED, (5, 0): Play("error", None, "KeyError: 'knee'"), (3, 0): TIMEOUT,
+             (2, 0): NEVER_RETURNS}
+    round_ = Round(tmp_path, plays, slots=8, failures_max=3, attempts=1, at_once=at_once)
+    with pytest.raises(ActorsKeepFailingError, match="KeyError: 'knee'"):
+        round_.collection.finish()
+    round_.collection.abandon("the run ends")
+    assert reserved(round_.meter) == {"round"}
+    assert sorted((slot, attempt) for slot, attempt, _ in round_.meter.ended) == [(slot, 0) for slot in range(8)]
+    billed = {slot: figures["billed_s"] for slot, _, figures in round_.meter.ended}
+    assert billed == {0: 1.0, 1: 1.0, 2: 1.0, 3: 60.0, 4: 1.0, 5: 1.0, 6: 1.0, 7: 1.0}
+
+
+def test_when_the_breaker_trips_no_further_actor_is_paid_for(tmp_path: Path):
+    round_ = Round(tmp_path, lambda event, nth: ERROR, slots=4, attempts=50, failures_max=3, at_once=1)
+    with pytest.raises(ActorsKeepFailingError):
+        round_.collection.finish()
+    # Four were started, two replaced; the third failure ends the run.
+    assert len(round_.fleet.started) == 6
+    round_.collection.abandon("the run ends")
+    assert reserved(round_.meter) == {"round"}
+    assert len(round_.meter.ended) == 6
+
+
+# Money
+
+
+def test_a_replacement_that_the_budget_cannot_hold_is_refused_and_recorded(tmp_path: Path):
+    probe = make_meter(make_experiment())
+    probe.open_round(3, smallest=3)
+    # Enough for the round, and not for what one failure has used up of it.
+    round_ = Round(tmp_path, {(1, 0): TIMEOUT}, slots=3, usd=probe.budget.reserved_usd * 1.0000001)
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 2]
+    assert len(round_.ids(1)) == 1
+    (refused,) = round_.events("replacement_refused")
+    assert refused["slot"] == 1
+    assert "budget" in refused["reason"]
+    assert round_.events("actor_replaced") == []
+    assert reserved(round_.meter) == {"round"}
+    assert round_.meter.budget.free_usd >= 0
+
+
+def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
+    episode = OpenEpisodeRecord("4-0", b"e" * 500)
+    round_ = Round(tmp_path, {(0, 0): Play("error", None, "x", billed_s=2.0, init_s=0.25)}, slots=2,
+                   episodes={0: episode})
+    collected = round_.collection.finish()
+    sizes = {i.invocation_id: len(trajectory(i.event)) for i in round_.fleet.started}
+    figures = {(slot, attempt): given for slot, attempt, given in round_.meter.ended}
+    assert figures[0, 0] == {"billed_s": 2.0, "init_s": 0.25, "traffic_bytes": WEIGHTS_BYTES + 500}
+    assert figures[0, 1] == {"billed_s": 1.0, "init_s": 0.5,
+                             "traffic_bytes": WEIGHTS_BYTES + 500 + sizes[round_.ids(0)[1]]}
+    assert figures[1, 0]["traffic_bytes"] == WEIGHTS_BYTES + sizes[round_.ids(1)[0]]
+    # Slots are provisioned here, so that nothing starts cold.
+    assert collected.slot_s == {0: 3.0, 1: 1.0}
+    assert sorted(collected.billed_s) == [1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("play", [Play(outcomes=2), Play("error", None, "broken", outcomes=3)], ids=["ok", "error"])
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_an_outcome_that_is_reported_again_is_ignored(tmp_path: Path, play: Play, at_once: int):
+    round_ = Round(tmp_path, {(1, 0): play}, slots=3, at_once=at_once)
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 1, 2]
+    assert collected.failed == (play.status == "error")
+    assert len(round_.ids(1)) == 1 + (play.status == "error")
+    assert len(collected.billed_s) == 3 + (play.status == "error")
+
+
+# Open episodes
+
+
+def test_open_episodes_are_there_for_all_attempts_and_gone_afterwards(tmp_path: Path):
+    seen: list[tuple[int, str, bytes]] = []
+    cache = FakeCache()
+
+    def script(event: Mapping[str, Any], nth: int) -> Play:
+        data = cache.fetch_episode(event["episode_id"]) if event["episode_id"] else b""
+        seen.append((event["slot"], event["episode_id"], data))
+        return ERROR if event["slot"] == 1 and nth == 0 else OK
+
+    episodes = {0: OpenEpisodeRecord("4-0", b"zero"), 1: OpenEpisodeRecord("4-1", b"one")}
+    round_ = Round(tmp_path, script, slots=3, cache=cache, episodes=episodes)
+    collected = round_.collection.finish()
+    assert sorted(seen) == [(0, "4-0", b"zero"), (1, "4-1", b"one"), (1, "4-1", b"one"), (2, "", b"")]
+    assert wire.field_text(collected.trajectories[1]["continued_episode"]) == "4-1"
+    assert cache.episodes == {}
+
+
+# The loop
+
+
+class Rig:
+    """A round loop on fakes, and what it left behind."""
+
+    def __init__(self, tmp_path: Path, script: Any = None, *, returns: Sequence[float] = (0.0,),
+                 ratio: Callable[..., float | None] | None = None, metrics: Callable[[int], dict] | None = None,
+                 update_s: float = 0.25, **sections: dict[str, Any]) -> None:
+        self.experiment = make_experiment(**sections)
+        self.events_path = tmp_path / "events.jsonl"
+        self.log: list[Any] = []
+        self.rows: list[dict[str, Any]] = []
+        self.checkpoints: list[Checkpoint] = []
+        self.handed_out: list[Checkpoint] = []
+        self.ledgers: list[tuple[float, float]] = []
+        self.is_shielded = False
+        self.clock, self.cache = ManualClock(), FakeCache(self.log)
+        self.fleet = FakeFleet(self.cache, self.clock, script, log=self.log)
+        self.learner = FakeLearner(self.clock, update_s)
+        if metrics:
+            self.learner.metrics = metrics
+        self.detector = FakeDetector(self.clock, ratio=ratio, log=self.log)
+        self.evaluator = FakeEvaluator(self.clock, returns)
+        self.meter = make_meter(self.experiment)
+        self.loop = RoundLoop(
+            self.experiment, learner=self.learner, detector=self.detector, scaler=make_scaler(self.experiment.scaler),
+            fleet=self.fleet, cache=self.cache, meter=self.meter, evaluate=self.evaluator,
+            events=EventLog(self.events_path, lambda: "now"), event_fields=EVENT,
+            sizes=(OBSERVATION_SIZE, ACTION_SIZE), save_ledger=self._save_ledger, save_round=self._save_round,
+            shield=self._shield, clock=self.clock)
+
+    def run(self) -> str:
+        return self.loop.run()
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        return read_events(self.events_path, kind)
+
+    def column(self, name: str) -> list[Any]:
+        return [row[name] for row in self.rows]
+
+    def started(self, round_index: int) -> list[Mapping[str, Any]]:
+        """Events of a round's actors, in the order of their slots, retries after what they replace."""
+        return sorted((i.event for i in self.fleet.started if i.event["round_index"] == round_index),
+                      key=lambda event: event["slot"])
+
+    def _save_ledger(self) -> None:
+        budget = self.meter.budget
+        self.ledgers.append((budget.spent_usd, budget.reserved_usd))
+        self.log.append(("ledger", budget.reserved_usd))
+        assert budget.spent_usd + budget.reserved_usd <= self.experiment.budget.usd
+
+    def _save_round(self, row: dict[str, Any], checkpoint: Checkpoint) -> None:
+        assert self.is_shielded
+        self.rows.append(json.loads(json.dumps(row, allow_nan=False)))
+        self.checkpoints.append(copy.deepcopy(checkpoint))
+        self.handed_out.append(checkpoint)
+
+    @contextmanager
+    def _shield(self):
+        self.is_shielded = True
+        yield
+        self.is_shielded = False
+
+
+def rising(version: int, samples: Any) -> float:
+    """Each policy's ratio is the largest so far: its score is 0, and its round the smallest."""
+    return float(version)
+
+
+def fails(*keys: tuple[int, int, int]) -> Callable[[Mapping[str, Any], int], Play]:
+    """Errors for these (round, slot, number of the try)."""
+    return lambda event, nth: ERROR if (event["round_index"], event["slot"], nth) in keys else OK
+
+
+def test_rounds_count_from_one_and_policies_follow(tmp_path: Path):
+    rig = Rig(tmp_path)
+    assert rig.run() == "max_rounds"
+    assert rig.column("round_index") == [1, 2, 3, 4]
+    assert rig.column("policy_version") == [1, 2, 3, 4]
+    assert rig.learner.policy_version == 5
+    assert rig.column("env_steps") == [STEPS * count for count in rig.column("actors_returned")]
+    assert rig.column("env_steps_total") == list(itertools.accumulate(rig.column("env_steps")))
+    assert [c.round_index for c in rig.checkpoints] == [1, 2, 3, 4]
+    for row in rig.rows:
+        for event in rig.started(row["round_index"]):
+            assert event["policy_version"] == row["policy_version"]
+    assert rig.learner.progresses == [0.0, 0.25, 0.5, 0.75]
+
+
+NAMES = """round_index policy_version eigenvalue_min eigenvalue_max convexity_ratio boosting_score decay_weight
+actor_count_wanted actor_count actors_returned actors_failed env_steps env_steps_total episode_return_mean
+episode_length_mean episodes_finished evaluation_return_mean policy_loss value_loss entropy kl explained_variance
+learning_rate collect_s learn_s detect_s evaluate_s round_s modelled_round_s actor_billed_s_mean actor_billed_s_max
+actors_cost_usd learner_cost_usd round_cost_usd spent_usd reserved_usd""".split()
+
+
+@pytest.mark.parametrize("kind", ["nitro", "fixed"])
+def test_a_row_has_every_name_that_the_issue_lists(tmp_path: Path, kind: str):
+    rig = Rig(tmp_path, scaler={"kind": kind, "actors_fixed": 2})
+    rig.run()
+    for row in rig.rows:
+        assert set(NAMES) <= row.keys()
+
+
+def test_the_batch_is_in_the_order_of_the_slots(tmp_path: Path):
+    rig = Rig(tmp_path, fails((1, 0, 0), (1, 3, 0), (1, 3, 1)), stop={"max_rounds": 1})
+    rig.run()
+    (batch,) = rig.learner.batches
+    assert batch.rewards.shape == (STEPS, 6)
+    for slot in range(6):
+        expected = trajectory_fields({**EVENT, "invocation_id": "", "episode_id": "", "policy_version": 1,
+                                      "round_index": 1, "slot": slot})
+        assert np.array_equal(batch.rewards[:, slot], expected["rewards"])
+        assert np.array_equal(batch.observations[:, slot], expected["observations"])
+        assert np.array_equal(batch.bootstrap_observations[slot], expected["bootstrap_observations"][0])
+
+
+# Stopping
+
+
+def test_it_stops_when_enough_steps_were_taken(tmp_path: Path):
+    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, stop={"max_rounds": None, "max_steps": 25})
+    assert rig.run() == "max_steps"
+    assert rig.column("env_steps_total") == [12, 24, 36]
+    assert rig.learner.progresses == [0.0, 12 / 25, 24 / 25]
+
+
+def test_it_stops_when_an_evaluation_reaches_the_target(tmp_path: Path):
+    rig = Rig(tmp_path, returns=[1.0, 9.9, 10.0, 99.0], stop={"max_rounds": 50, "target_return": 10.0},
+              evaluation={"every_rounds": 2})
+    assert rig.run() == "target_return"
+    assert rig.column("evaluation_return_mean") == [None, 1.0, None, 9.9, None, 10.0]
+
+
+def test_training_returns_do_not_stop_it(tmp_path: Path):
+    def lucky(event: Mapping[str, Any]) -> bytes:
+        return trajectory(event, episode_returns=np.array([1e6]), episode_lengths=np.array([3]),
+                          episode_first_versions=np.array([event["policy_version"]]))
+
+    rig = Rig(tmp_path, lambda event, nth: Play(submits=lucky), returns=[0.0],
+              stop={"max_rounds": 3, "target_return": 10.0}, evaluation={"every_rounds": 1})
+    assert rig.run() == "max_rounds"
+    assert rig.column("episode_return_mean") == [1e6] * 3
+
+
+def test_an_old_evaluation_does_not_stop_it(tmp_path: Path):
+    rig = Rig(tmp_path, returns=[5.0], stop={"max_rounds": 3}, evaluation={"every_rounds": 2})
+    rig.run()
+    again = Rig(tmp_path, stop={"max_rounds": 4, "target_return": 4.0}, evaluation={"every_rounds": 50})
+    again.loop.restore(rig.checkpoints[2])
+    again.loop.progress.evaluation_round = 2
+    assert again.loop._stop_reason() is None
+
+
+@pytest.mark.parametrize(("every_rounds", "rounds", "evaluated"), [
+    (1, 3, [1, 2, 3]), (2, 5, [2, 4, 5]), (2, 4, [2, 4]), (7, 3, [3]), (0, 3, [])])
+def test_evaluation_is_due_every_so_often_and_after_the_last_round(
+        tmp_path: Path, every_rounds: int, rounds: int, evaluated: list[int]):
+    rig = Rig(tmp_path, stop={"max_rounds": rounds}, evaluation={"every_rounds": every_rounds})
+    rig.run()
+    assert [row["round_index"] for row in rig.rows if row["evaluation_return_mean"] is not None] == evaluated
+    assert [row["round_index"] for row in rig.rows if row["evaluate_s"] is not None] == evaluated
+
+
+def test_evaluation_is_due_after_the_last_step_and_of_the_new_policy(tmp_path: Path):
+    rig = Rig(tmp_path, stop={"max_rounds": None, "max_steps": 30}, evaluation={"every_rounds": 100})
+    assert rig.run() == "max_steps"
+    assert rig.column("evaluation_return_mean") == [None] * (len(rig.rows) - 1) + [0.0]
+    assert rig.evaluator.weights == [rig.learner.weights()]
+
+
+def test_a_run_that_has_nothing_left_to_do_does_nothing(tmp_path: Path):
+    rig = Rig(tmp_path)
+    rig.loop.progress.round_index = 4
+    assert rig.run() == "max_rounds"
+    assert rig.fleet.started == []
+
+
+# Quorum
+
+
+def test_a_round_with_its_quorum_is_accepted_without_the_missing(tmp_path: Path):
+    rig = Rig(tmp_path, fails(*((1, 2, nth) for nth in range(3))), stop={"max_rounds": 1},
+              scaler={"kind": "fixed", "actors_fixed": 4}, fleet={"quorum": 0.75})
+    assert rig.run() == "max_rounds"
+    (row,) = rig.rows
+    assert (row["actor_count"], row["actors_returned"], row["actors_failed"]) == (4, 3, 3)
+    assert rig.learner.batches[0].rewards.shape == (STEPS, 3)
+    assert rig.events("round_rejected") == []
+
+
+@pytest.mark.parametrize(("quorum", "failed", "is_accepted"), [
+    (0.75, 1, True), (0.7501, 1, False), (0.75, 2, False), (1.0, 1, False), (1.0, 0, True), (0.0, 3, True),
+    (0.0, 4, False)])
+def test_the_quorum_is_a_share_of_the_started(tmp_path: Path, quorum: float, failed: int, is_accepted: bool):
+    def script(event: Mapping[str, Any], nth: int) -> Play:
+        return ERROR if event["slot"] < failed else OK
+
+    rig = Rig(tmp_path, script, stop={"max_rounds": 1}, scaler={"kind": "fixed", "actors_fixed": 4},
+              fleet={"quorum": quorum, "attempts": 1, "failures_max": 1000})
+    if is_accepted:
+        assert rig.run() == "max_rounds"
+        assert rig.column("actors_returned") == [4 - failed]
+    else:
+        with pytest.raises(ActorsKeepFailingError, match="quorum"):
+            rig.run()
+
+
+@pytest.mark.parametrize(("actors", "quorum", "needed"), [(20, 0.95, 19), (100, 0.07, 7), (10, 0.7, 7), (64, 0.95, 61)])
+def test_the_quorum_is_not_off_by_one_through_rounding(tmp_path: Path, actors: int, quorum: float, needed: int):
+    for returned in (needed - 1, needed):
+        rig = Rig(tmp_path, lambda event, nth, returned=returned: OK if event["slot"] < returned else ERROR,
+                  stop={"max_rounds": 1}, scaler={"kind": "fixed", "actors_fixed": actors},
+                  fleet={"quorum": quorum, "attempts": 1, "failures_max": 1000})
+        if returned < needed:
+            with pytest.raises(ActorsKeepFailingError, match="quorum"):
+                rig.run()
+        else:
+            assert rig.run() == "max_rounds"
+
+
+def test_a_rejected_round_is_not_trained_on_and_tried_again(tmp_path: Path):
+    # Slot 1 of round 2 fails twice, which are all its tries of the first attempt at the round.
+    rig = Rig(tmp_path, fails((2, 1, 0), (2, 1, 1)), scaler={"kind": "fixed", "actors_fixed": 4},
+              fleet={"quorum": 1.0, "attempts": 2}, stop={"max_rounds": 3})
+    assert rig.run() == "max_rounds"
+    assert rig.column("round_index") == [1, 2, 3]
+    assert [batch.rewards.shape[1] for batch in rig.learner.batches] == [4, 4, 4]
+    (rejected,) = rig.events("round_rejected")
+    assert (rejected["round_index"], rejected["actor_count"], rejected["actors_returned"]) == (2, 4, 3)
+    ids = [i.invocation_id for i in rig.fleet.started]
+    assert len(ids) == len(set(ids)) == 4 + (4 + 1) + 4 + 4
+    # Both attempts are paid for, and in the row.
+    assert rig.rows[1]["spent_usd"] - rig.rows[0]["spent_usd"] == pytest.approx(rig.rows[1]["round_cost_usd"], abs=1e-8)
+    assert rig.rows[1]["actors_cost_usd"] > 2 * rig.rows[0]["actors_cost_usd"]
+
+
+def test_a_rejected_round_consumes_no_open_episode(tmp_path: Path):
+    rig = Rig(tmp_path, fails((2, 3, 0)), scaler={"kind": "fixed", "actors_fixed": 4},
+              fleet={"quorum": 1.0, "attempts": 1}, stop={"max_rounds": 3})
+    rig.run()
+    by_slot: dict[int, list[str]] = {}
+    for event in rig.started(2):
+        by_slot.setdefault(event["slot"], []).append(event["episode_id"])
+    assert all(len(ids) == 2 and len(set(ids)) == 1 and ids[0] for ids in by_slot.values())
+    assert len({event["episode_id"] for event in rig.started(3)} & {i for ids in by_slot.values() for i in ids}) == 0
+
+
+def test_three_rejections_in_a_row_end_the_run(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: ERROR if event["slot"] == 0 and event["round_index"] == 2 else OK,
+              scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"quorum": 1.0, "attempts": 1})
+    with pytest.raises(ActorsKeepFailingError, match=r"round 2 missed its quorum 3 times"):
+        rig.run()
+    assert len(rig.rows) == len(rig.learner.batches) == 1
+    assert rig.learner.policy_version == 2
+    assert len(rig.events("round_rejected")) == 3
+    assert rig.meter.budget.reserved_usd == 0.0
+    assert rig.meter.budget.spent_usd > rig.rows[0]["spent_usd"]
+
+
+# Waves, detector, scaler
+
+
+def test_the_first_wave_runs_before_the_detector_and_the_boost_after(tmp_path: Path):
+    rig = Rig(tmp_path, stop={"max_rounds": 2}, ratio=lambda version, samples: 1.0)
+    rig.run()
+    second = rig.log[rig.log.index(("publish_weights", 2)):]
+    order = [entry for entry in second if entry[0] in ("publish_weights", "start", "measure")]
+    # 6·0.96² = 5.5296 actors, and ½.
+    assert order == [("publish_weights", 2), ("start", (0, 1)), ("measure", 2), ("start", (2, 3, 4, 5))]
+    assert {event["policy_version"] for event in rig.started(2)} == {2}
+    assert rig.column("actor_count") == [6, 6]
+    assert rig.column("convexity_ratio") == [None, 1.0]
+
+
+def test_the_ratio_is_that_of_the_acting_policy_on_the_last_rounds_samples(tmp_path: Path):
+    rig = Rig(tmp_path)
+    rig.run()
+    assert [version for version, _ in rig.detector.measured] == [2, 3, 4]
+    for (_, samples), batch in zip(rig.detector.measured, rig.learner.batches, strict=False):
+        assert np.array_equal(samples.observations, batch.observations.reshape(-1, OBSERVATION_SIZE)[:4])
+    assert rig.column("convexity_ratio") == [None] + [
+        1.0 + abs(float(samples.advantages.sum())) for _, samples in rig.detector.measured]
+
+
+def test_a_null_ratio_is_null_in_the_row_and_boosts_by_the_decay_alone(tmp_path: Path):
+    rig = Rig(tmp_path, ratio=lambda version, samples: None if version == 3 else float(version))
+    rig.run()
+    assert rig.column("convexity_ratio") == [None, 2.0, None, 4.0]
+    assert rig.column("boosting_score") == [pytest.approx(0.96), pytest.approx(0.96**2), pytest.approx(0.96**3), 0.0]
+    assert rig.column("actor_count") == [6, 6, 5, 2]
+
+
+def test_the_fixed_scaler_never_calls_the_detector(tmp_path: Path):
+    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3})
+    rig.detector.select = rig.detector.measure = None
+    rig.run()
+    assert rig.column("actor_count") == [3] * 4
+    assert rig.column("convexity_ratio") == rig.column("boosting_score") == rig.column("decay_weight") == [None] * 4
+    assert rig.column("detect_s") == [0.0] * 4
+    assert [entry for entry in rig.log if entry[0] == "start"] == [("start", (0, 1, 2))] * 4
+
+
+# Open episodes across rounds
+
+
+def follow_episodes(rig: Rig, cache: FakeCache) -> dict[int, dict[int, tuple[int, int]]]:
+    """Notes, by round and slot, which round's and slot's episode each actor continued."""
+    seen: dict[int, dict[int, tuple[int, int]]] = {}
+    script = rig.fleet._script
+
+    def noting(event: Mapping[str, Any], nth: int) -> Play:
+        if event["episode_id"]:
+            episode = OpenEpisode.from_bytes(cache.fetch_episode(event["episode_id"]))
+            seen.setdefault(event["round_index"], {})[event["slot"]] = (
+                int(episode.return_so_far), int(episode.observation[0]))
+        return script(event, nth)
+
+    rig.fleet._script = noting
+    return seen
+
+
+def test_a_boosts_episodes_survive_the_small_rounds_after_it_oldest_first(tmp_path: Path):
+    rig = Rig(tmp_path, ratio=rising, stop={"max_rounds": 9})
+    seen = follow_episodes(rig, rig.cache)
+    rig.run()
+    assert rig.column("actor_count") == [6, 6, 2, 2, 2, 2, 2, 2, 2]
+    assert seen.get(1) is None
+    assert seen[2] == {slot: (1, slot) for slot in range(6)}
+    queue = [(2, slot) for slot in range(6)]
+    for round_index in range(3, 10):
+        assert seen[round_index] == {0: queue[0], 1: queue[1]}
+        queue = queue[2:] + [(round_index, 0), (round_index, 1)]
+    assert len(rig.loop._episodes) == 6
+
+
+def test_an_episode_waits_until_the_trajectory_that_continues_it_is_accepted(tmp_path: Path):
+    # Slot 0 of round 2 fails for good: its episode is the oldest in round 3 still.
+    rig = Rig(tmp_path, fails((2, 0, 0), (2, 0, 1), (2, 0, 2)), scaler={"kind": "fixed", "actors_fixed": 3},
+              fleet={"quorum": 0.6}, stop={"max_rounds": 4})
+    seen = follow_episodes(rig, rig.cache)
+    rig.run()
+    assert seen[2] == {0: (1, 0), 1: (1, 1), 2: (1, 2)}
+    assert seen[3] == {0: (1, 0), 1: (2, 1), 2: (2, 2)}
+    assert seen[4] == {0: (3, 0), 1: (3, 1), 2: (3, 2)}
+
+
+def test_finished_episodes_are_not_continued(tmp_path: Path):
+    def script(event: Mapping[str, Any], nth: int) -> Play:
+        return Play(submits=closed_trajectory) if event["slot"] != 1 else OK
+
+    rig = Rig(tmp_path, script, scaler={"kind": "fixed", "actors_fixed": 3}, stop={"max_rounds": 3})
+    seen = follow_episodes(rig, rig.cache)
+    rig.run()
+    assert seen == {2: {0: (1, 1)}, 3: {0: (2, 1)}}
+    assert rig.column("episodes_finished") == [2, 2, 2]
+    assert rig.column("episode_length_mean") == [STEPS] * 3
+
+
+def test_a_boosts_actors_continue_episodes_as_well(tmp_path: Path):
+    rig = Rig(tmp_path, ratio=lambda version, samples: 1.0, stop={"max_rounds": 2})
+    seen = follow_episodes(rig, rig.cache)
+    rig.run()
+    assert ("start", (2, 3, 4, 5)) in rig.log
+    assert seen[2] == {slot: (1, slot) for slot in range(6)}
+
+
+def test_returns_that_span_policy_versions_are_counted(tmp_path: Path):
+    def spanning(event: Mapping[str, Any]) -> bytes:
+        version = event["policy_version"]
+        return trajectory(event, episode_returns=np.array([1.0, 2.0, 6.0]), episode_lengths=np.array([3, 4, 5]),
+                          episode_first_versions=np.array([version - 1, version - 1, version]))
+
+    rig = Rig(tmp_path, lambda event, nth: Play(submits=spanning), scaler={"kind": "fixed", "actors_fixed": 2},
+              stop={"max_rounds": 1})
+    rig.run()
+    (row,) = rig.rows
+    assert (row["episodes_finished"], row["episodes_spanning_versions"]) == (6, 4)
+    assert (row["episode_return_mean"], row["episode_length_mean"]) == (3.0, 4.0)
+
+
+# Money
+
+
+def worst_case_usd(actors: int, **sections: dict[str, Any]) -> float:
+    meter = make_meter(make_experiment(**sections))
+    meter.open_round(actors, smallest=actors)
+    return meter.budget.reserved_usd
+
+
+def test_what_is_reserved_is_on_disk_before_any_actor_starts(tmp_path: Path):
+    rig = Rig(tmp_path, ratio=lambda version, samples: 1.0, stop={"max_rounds": 2})
+    rig.run()
+    at_stake = 0.0
+    for kind, value in rig.log:
+        if kind == "ledger":
+            at_stake = value
+        elif kind == "start":
+            # The learner, and every actor that starts now or before.
+            assert at_stake >= worst_case_usd(len(value)) - worst_case_usd(0)
+            assert at_stake > 0.0
+    assert rig.rows[-1]["reserved_usd"] == 0.0
+    assert rig.ledgers[-1] == (rig.rows[-1]["spent_usd"], 0.0)
+    assert rig.rows[0]["round_reserved_usd"] == pytest.approx(worst_case_usd(6), abs=1e-8)
+
+
+def test_a_boost_that_does_not_fit_is_shrunk(tmp_path: Path):
+    usd = worst_case_usd(3) + 1e-6
+    rig = Rig(tmp_path, stop={"max_rounds": 1}, budget={"usd": usd})
+    assert rig.run() == "max_rounds"
+    (row,) = rig.rows
+    assert (row["actor_count_wanted"], row["actor_count"], row["actors_returned"]) == (6, 3, 3)
+    (shrunk,) = rig.events("round_shrunk")
+    assert (shrunk["round_index"], shrunk["wanted"], shrunk["granted"]) == (1, 6, 3)
+
+
+def test_a_fixed_round_that_does_not_fit_is_shrunk_to_actors_min(tmp_path: Path):
+    scaler = {"kind": "fixed", "actors_fixed": 6, "actors_min": 2}
+    for fits, granted in ((5, 5), (2, 2)):
+        rig = Rig(tmp_path, scaler=scaler, stop={"max_rounds": 1},
+                  budget={"usd": worst_case_usd(fits, scaler=scaler) + 1e-6})
+        assert rig.run() == "max_rounds"
+        assert (rig.column("actor_count_wanted"), rig.column("actor_count")) == ([6], [granted])
+    rig = Rig(tmp_path, scaler=scaler, stop={"max_rounds": 1}, budget={"usd": worst_case_usd(2, scaler=scaler) - 1e-6})
+    assert rig.run() == "budget"
+    assert rig.rows == []
+
+
+def test_a_first_wave_that_does_not_fit_is_not_boosted(tmp_path: Path):
+    rig = Rig(tmp_path, scaler={"actors_min": 4}, budget={"usd": worst_case_usd(3) + 1e-6})
+    assert rig.run() == "budget"
+    assert rig.fleet.started == []
+    assert rig.events("budget_exhausted")[0]["wanted"] == 4
+
+
+def test_the_run_stops_when_the_budget_holds_no_further_round(tmp_path: Path):
+    usd = 1.9 * worst_case_usd(6)
+    rig = Rig(tmp_path, ratio=lambda version, samples: 1.0, scaler={"decay_factor": 1.0}, budget={"usd": usd},
+              stop={"max_rounds": 10_000}, actor={"provisioned": 0, "timeout_s": 60},
+              evaluation={"every_rounds": 3})
+    assert rig.run() == "budget"
+    assert set(rig.column("actor_count_wanted")) == {6}
+    assert len(rig.rows) > 5
+    assert rig.meter.budget.reserved_usd == 0.0
+    assert 0.0 < rig.meter.budget.spent_usd <= usd
+    assert rig.events("round_shrunk"), "the last rounds got smaller first"
+    assert len(rig.events("budget_exhausted")) == 1
+    assert all(spent + held <= usd for spent, held in rig.ledgers)
+    assert rig.meter.budget.spent_usd == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-7)
+    # What is left would not have held the smallest round.
+    assert usd - rig.meter.budget.spent_usd < worst_case_usd(2, actor={"provisioned": 0, "timeout_s": 60})
+
+
+def test_a_budget_that_holds_no_rejected_round_again_stops(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: ERROR if event["slot"] == 0 else OK,
+              scaler={"kind": "fixed", "actors_fixed": 2}, fleet={"quorum": 1.0, "attempts": 1},
+              budget={"usd": worst_case_usd(2, scaler={"kind": "fixed", "actors_fixed": 2}) + 1e-7})
+    assert rig.run() == "budget"
+    assert rig.rows == []
+    assert rig.meter.budget.reserved_usd == 0.0
+
+
+def test_the_bill_of_a_round_adds_up(tmp_path: Path):
+    rig = Rig(tmp_path, evaluation={"every_rounds": 2})
+    rig.run()
+    for row in rig.rows:
+        parts = ("actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")
+        assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts))
+        seconds = row["modelled_round_s"] + (row["evaluate_s"] or 0.0)
+        assert row["learner_cost_usd"] == pytest.approx(seconds * 0.526 / 3600)
+    assert rig.rows[-1]["spent_usd"] == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-8)
+
+
+# Times
+
+
+def slow(seconds: Mapping[int, float]) -> Callable[[Mapping[str, Any], int], Play]:
+    return lambda event, nth: Play(billed_s=seconds.get(event["slot"], 1.0))
+
+
+@pytest.mark.parametrize(("seconds", "expected_s"), [
+    ({0: 3.0, 1: 5.0, 4: 4.0}, 5.0), ({0: 3.0, 1: 5.0, 4: 4.9}, 4.9 + 0.125), ({5: 7.0}, 7.0 + 0.125), ({}, 1.125)])
+def test_the_modelled_time_hides_the_detector_behind_the_first_wave(
+        tmp_path: Path, seconds: dict[int, float], expected_s: float):
+    rig = Rig(tmp_path, slow(seconds), ratio=lambda version, samples: 1.0, stop={"max_rounds": 2})
+    rig.run()
+    row = rig.rows[1]
+    assert row["detect_s"] == 0.125
+    assert row["learn_s"] == 0.25
+    assert row["modelled_round_s"] == pytest.approx(expected_s + 0.25)
+    billed = [seconds.get(slot, 1.0) for slot in range(6)]
+    assert row["actor_billed_s_mean"] == pytest.approx(sum(billed) / 6)
+    assert row["actor_billed_s_max"] == max(billed)
+
+
+def test_the_modelled_time_counts_replacements_one_after_the_other(tmp_path: Path):
+    def script(event: Mapping[str, Any], nth: int) -> Play:
+        return Play("error", None, "broken", billed_s=2.0) if event["slot"] == 1 and nth < 2 else OK
+
+    rig = Rig(tmp_path, script, stop={"max_rounds": 1})
+    rig.run()
+    assert rig.rows[0]["modelled_round_s"] == pytest.approx(2.0 + 2.0 + 1.0 + 0.25)
+
+
+def test_the_modelled_time_counts_cold_starts_of_actors_that_are_not_provisioned(tmp_path: Path):
+    rig = Rig(tmp_path, ratio=lambda version, samples: 1.0, actor={"provisioned": 0, "timeout_s": 60},
+              stop={"max_rounds": 2})
+    rig.run()
+    assert rig.rows[0]["modelled_round_s"] == pytest.approx(1.5 + 0.25)
+    assert rig.rows[1]["modelled_round_s"] == pytest.approx(1.0 + 0.125 + 0.25)
+
+
+def test_the_deadline_ends_the_modelled_time(tmp_path: Path):
+    def script(event: Mapping[str, Any], nth: int) -> Play:
+        return TIMEOUT if event["slot"] == 1 and nth < 2 else Play(billed_s=50.0)
+
+    rig = Rig(tmp_path, script, stop={"max_rounds": 1}, fleet={"round_deadline_s": 130})
+    rig.run()
+    assert rig.rows[0]["modelled_round_s"] == pytest.approx(130 + 0.25)
+
+
+def test_round_s_is_without_evaluation(tmp_path: Path):
+    rig = Rig(tmp_path, stop={"max_rounds": 2}, evaluation={"every_rounds": 1})
+    rig.run()
+    row = rig.rows[1]
+    assert row["evaluate_s"] == 0.5
+    assert row["round_s"] == pytest.approx(row["collect_s"] + row["learn_s"])
+    assert row["collect_s"] == pytest.approx(0.125)
+
+
+# Ends that are not planned
+
+
+def assert_settled(rig: Rig) -> None:
+    assert rig.meter.budget.reserved_usd == 0.0
+    assert rig.ledgers[-1] == (rig.meter.budget.spent_usd, 0.0)
+    assert len(rig.meter.ended) == len(rig.fleet.started)
+
+
+def test_actors_that_keep_failing_end_the_run_with_the_root_error(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: ERROR, fleet={"failures_max": 5, "attempts": 10})
+    with pytest.raises(ActorsKeepFailingError, match="RuntimeError: broken joint"):
+        rig.run()
+    assert rig.rows == rig.learner.batches == []
+    assert_settled(rig)
+
+
+def test_failures_are_counted_across_rounds(tmp_path: Path):
+    """A slot that fails in every round is not enough: others succeed between."""
+    rig = Rig(tmp_path, lambda event, nth: ERROR if event["slot"] == 1 else OK, stop={"max_rounds": 10},
+              scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"failures_max": 3, "attempts": 1, "quorum": 0.5})
+    assert rig.run() == "max_rounds"
+    assert sum(rig.column("actors_failed")) == 10
+
+
+@pytest.mark.parametrize("where", ["detector", "learner", "evaluator", "fleet"])
+def test_an_interrupt_settles_the_round_and_goes_on_up(tmp_path: Path, where: str):
+    rig = Rig(tmp_path, {(0, 0): NEVER_RETURNS} if where == "fleet" else None, ratio=rising,
+              evaluation={"every_rounds": 2})
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    if where == "detector":
+        rig.detector.measure = interrupt
+    elif where == "learner":
+        rig.learner.update = interrupt
+    elif where == "evaluator":
+        rig.loop._evaluate = interrupt
+    else:
+        real, waits = rig.fleet.wait, itertools.count()
+        rig.fleet.wait = lambda timeout_s: interrupt() if next(waits) == 1 else real(timeout_s)
+    with pytest.raises(KeyboardInterrupt):
+        rig.run()
+    assert_settled(rig)
+    finished = {"detector": 1, "learner": 0, "evaluator": 1, "fleet": 0}[where]
+    assert len(rig.rows) == len(rig.checkpoints) == finished
+    assert rig.meter.budget.spent_usd > (rig.rows[-1]["spent_usd"] if rig.rows else 0.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_training_that_diverges_is_an_error_in_words(tmp_path: Path, value: float):
+    rig = Rig(tmp_path, metrics=lambda version: {"kl": value} if version == 3 else {})
+    with pytest.raises(RunError, match="diverged in round 2: kl"):
+        rig.run()
+    assert len(rig.rows) == 1
+    assert_settled(rig)
+
+
+def test_an_update_that_takes_too_long_ends_the_run_and_is_paid(tmp_path: Path):
+    rig = Rig(tmp_path, update_s=500.0, learner={"update_timeout_s": 120})
+    with pytest.raises(BudgetError, match="learner.update_timeout_s"):
+        rig.run()
+    assert rig.rows == []
+    assert_settled(rig)
+    assert rig.meter.budget.spent_usd > 500 * 0.526 / 3600
+    assert rig.events("reservation_exceeded")
+
+
+# Checkpoint and resume
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_a_restored_run_goes_on_as_if_it_had_never_ended(tmp_path: Path, after: int):
+    sections = {"stop": {"max_rounds": 7}, "evaluation": {"every_rounds": 3}, "actor": {"provisioned": 3}}
+    whole = Rig(tmp_path / "whole", **self_made(tmp_path / "whole"), **sections)
+    whole.run()
+    save_checkpoint(tmp_path / "checkpoints", whole.checkpoints[after - 1])
+    rest = Rig(tmp_path / "rest", **self_made(tmp_path / "rest"), **sections)
+    rest.loop.restore(load_newest_checkpoint(tmp_path / "checkpoints", lambda *_: None))
+    assert rest.loop.progress.round_index == after
+    rest.run()
+    assert len(set(whole.column("actor_count"))) > 1, "the detector's ratios tell rounds apart"
+    assert rest.rows == whole.rows[after:]
+    assert [i.event for i in rest.fleet.started] == [
+        i.event for i in whole.fleet.started if i.event["round_index"] > after]
+    assert rest.meter.get_state() == whole.meter.get_state()
+    assert rest.learner.weights() == whole.learner.weights()
+
+
+def self_made(folder: Path) -> dict[str, Any]:
+    folder.mkdir()
+    return {}
+
+
+def test_a_checkpoint_can_be_put_on_disk_at_every_round(tmp_path: Path):
+    for kind in ("nitro", "fixed"):
+        rig = Rig(tmp_path, scaler={"kind": kind, "actors_fixed": 2})
+        rig.run()
+        for checkpoint in rig.checkpoints:
+            save_checkpoint(tmp_path / kind, checkpoint)
+            loaded = load_newest_checkpoint(tmp_path / kind, lambda *_: None)
+            assert loaded.values == json.loads(json.dumps(checkpoint.values))
+            assert loaded.arrays.keys() == checkpoint.arrays.keys()
+
+
+def test_a_checkpoint_does_not_change_afterwards(tmp_path: Path):
+    rig = Rig(tmp_path)
+    rig.run()
+    for then, now in zip(rig.checkpoints, rig.handed_out, strict=True):
+        assert now.values == then.values
+        assert all(np.array_equal(now.arrays[name], array) for name, array in then.arrays.items())

@@ -1,0 +1,569 @@
+"""The experiment file: every wrong one is refused with words that help, and a right one survives unchanged."""
+
+from __future__ import annotations
+
+import string
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import pydantic
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.config import Experiment, experiment_from_tree, load_experiment, walk_fields
+from runtime.errors import ExperimentError
+
+ROOT = Path(__file__).resolve().parents[2]
+MINIMAL = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
+MINIMAL_YAML = "environment: {id: Hopper-v5}\nbudget: {usd: 1.0}\n"
+SECRET = "tooth-brush-77"
+FIXED_NAMES = (
+    "environment.id algorithm.kind algorithm.epochs algorithm.minibatch_steps detector.objective detector.subset_size "
+    "detector.lanczos_steps scaler.kind scaler.actors_min scaler.actors_max scaler.actors_fixed scaler.window_rounds "
+    "scaler.decay_factor actor.fragment_steps actor.memory_mib actor.timeout_s actor.provisioned "
+    "learner.instance_types fleet.kind fleet.processes cache.kind cache.url budget.usd stop.max_rounds stop.max_steps "
+    "stop.target_return evaluation.every_rounds evaluation.episodes seed").split()
+
+
+def is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel)
+
+
+FIELDS = dict(walk_fields())
+SECTIONS = [path for path, info in FIELDS.items() if is_section(info.annotation)]
+LEAVES = [path for path in FIELDS if path not in SECTIONS]
+
+
+def types_and_bounds(annotation: Any, metadata: Any = ()) -> Iterator[tuple[Any, dict[str, float]]]:
+    """Every type that a field may have, with its bounds, read from the annotation in another way than config.py's."""
+    if get_origin(annotation) is Annotated:
+        inner, *extra = get_args(annotation)
+        yield from types_and_bounds(inner, [*metadata, *extra])
+    elif get_origin(annotation) is types.UnionType or str(get_origin(annotation)) == "typing.Union":
+        for argument in get_args(annotation):
+            yield from types_and_bounds(argument, metadata)
+    else:
+        flat = [part for item in metadata for part in (getattr(item, "metadata", None) or [item])]
+        yield annotation, {name: getattr(part, name) for part in flat for name in ("ge", "gt", "le", "lt")
+                           if getattr(part, name, None) is not None}
+
+
+def kinds_of(path: str) -> list[tuple[Any, dict[str, float]]]:
+    return list(types_and_bounds(FIELDS[path].annotation, FIELDS[path].metadata))
+
+
+def numeric(path: str) -> tuple[Any, dict[str, float]] | None:
+    return next(((kind, bounds) for kind, bounds in kinds_of(path) if kind in (int, float)), None)
+
+
+NUMBERS = [path for path in LEAVES if numeric(path)]
+BOUNDED = [path for path in NUMBERS if numeric(path)[1]]
+
+
+def tree_with(path: str, value: Any) -> dict[str, Any]:
+    tree = {name: dict(section) for name, section in MINIMAL.items()}
+    node = tree
+    *sections, key = path.split(".")
+    for section in sections:
+        node = node.setdefault(section, {})
+    node[key] = value
+    return tree
+
+
+def refusal(tree: Any) -> str:
+    with pytest.raises(ExperimentError) as caught:
+        experiment_from_tree(tree, source="x.yaml")
+    return str(caught.value)
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "x.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def load_refusal(folder: Path, text: str | bytes, *overrides: str) -> str:
+    with pytest.raises(ExperimentError) as caught:
+        load_experiment(written(folder, text), overrides)
+    return str(caught.value)
+
+
+# What is there
+
+
+def test_defaults_are_the_papers_scaler_and_the_issues_provisioning():
+    experiment = experiment_from_tree(MINIMAL, source="x.yaml")
+    scaler = experiment.scaler
+    assert (scaler.kind, scaler.actors_min, scaler.actors_max) == ("nitro", 8, 64)
+    assert (scaler.window_rounds, scaler.decay_factor) == (6, 0.96)
+    assert (experiment.detector.objective, experiment.actor.memory_mib, experiment.actor.timeout_s) == (
+        "log_prob", 1024, 60)
+    assert experiment.fleet.quorum == 0.95
+    assert experiment.environment.truncate_at_fragment is False
+    assert experiment.stop.model_dump() == {"max_rounds": None, "max_steps": None, "target_return": None}
+    assert experiment.actor.provisioned is None
+    assert experiment.resolved().actor.provisioned == 64
+
+
+def test_provisioned_defaults_to_the_fixed_scalers_actors():
+    experiment = experiment_from_tree(MINIMAL | {"scaler": {"kind": "fixed", "actors_fixed": 5}}, source="x.yaml")
+    assert experiment.resolved().actor.provisioned == 5
+
+
+@pytest.mark.parametrize("path", FIXED_NAMES)
+def test_every_fixed_name_is_a_key(path: str):
+    assert path in LEAVES
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_every_field_is_described(path: str):
+    assert FIELDS[path].description
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("experiments/**/*.yaml")), ids=lambda path: path.stem)
+def test_shipped_experiments_load(path: Path):
+    experiment = load_experiment(path).resolved()
+    assert experiment.environment.id == "Hopper-v5"
+    assert experiment.scaler.kind == "nitro"
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("5e-5", 5e-5), ("1E3", 1000.0), (".5e1", 5.0), ("+2e-0", 2.0), ("7", 7.0)])
+def test_numbers_without_a_point_are_numbers(tmp_path: Path, text: str, value: float):
+    experiment = load_experiment(written(tmp_path, MINIMAL_YAML + f"algorithm: {{ppo: {{learning_rate: {text}}}}}"))
+    assert experiment.algorithm.ppo.learning_rate == value
+    assert load_experiment(written(tmp_path, MINIMAL_YAML), [
+        f"algorithm.ppo.learning_rate={text}"]).algorithm.ppo.learning_rate == value
+
+
+@pytest.mark.parametrize("path", BOUNDED)
+def test_the_bounds_themselves_are_allowed(path: str):
+    kind, bounds = numeric(path)
+    for name in bounds.keys() & {"ge", "le"}:
+        try:
+            experiment_from_tree(tree_with(path, kind(bounds[name])), source="x.yaml")
+        except ExperimentError as error:
+            # Two fields may contradict each other there, which is another refusal.
+            assert "is not allowed" not in str(error)
+
+
+# What is refused, field by field
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_a_value_of_the_wrong_type_is_refused(path: str):
+    kinds = {kind for kind, _ in kinds_of(path)}
+    wrong: list[Any] = [["a", {"b": 1}], {"a": 1}, 1e400, object()]
+    if str not in kinds:
+        wrong += ["neither-a-number-nor-a-choice", ""]
+    if not kinds & {int, float}:
+        wrong += [17, 2.5]
+    if int in kinds:
+        wrong += [2.5, 3.0]
+    if bool not in kinds:
+        wrong += [True, False]
+    if type(None) not in kinds:
+        wrong += [None]
+    for value in wrong:
+        text = refusal(tree_with(path, value))
+        assert path in text
+        assert "allowed: " in text
+        if not isinstance(value, list):
+            assert (("null" if value is None else repr(value)) in text
+                    or str(value) in text), f"{value!r} is not named in {text!r}"
+        for kind, bounds in kinds_of(path):
+            if get_origin(kind) is Literal:
+                assert all(choice in text for choice in get_args(kind))
+            for bound in bounds.values():
+                assert f"{bound:,}" in text
+
+
+@pytest.mark.parametrize("path", BOUNDED)
+def test_a_value_out_of_range_is_refused(path: str):
+    kind, bounds = numeric(path)
+    tiny = 1 if kind is int else 1e-9
+    outside = [bounds[name] - tiny for name in ("ge",) if name in bounds]
+    outside += [kind(bounds[name]) for name in ("gt", "lt") if name in bounds]
+    outside += [bounds[name] + (tiny if kind is int else 1e-3) for name in ("le",) if name in bounds]
+    assert outside
+    for value in outside:
+        text = refusal(tree_with(path, value))
+        assert f"{path} = {value!r} " in text
+        for bound in bounds.values():
+            assert f"{bound:,}" in text
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=repr)
+def test_nan_and_infinity_are_refused(path: str, value: float):
+    assert f"{path} = {value!r} " in refusal(tree_with(path, value))
+
+
+@pytest.mark.parametrize("path", SECTIONS)
+def test_a_section_must_be_a_mapping(path: str):
+    keys = FIELDS[path].annotation.model_fields
+    for value in (5, "text", [1], None, True):
+        text = refusal(tree_with(path, value))
+        assert f"{path} = " in text
+        assert all(key in text for key in keys)
+
+
+@pytest.mark.parametrize("value", [[], ["ok", 5], [""], "g4dn.xlarge", {"a": 1}], ids=repr)
+def test_instance_types_are_a_list_of_names(value: Any):
+    if value == [""]:
+        pytest.skip("an empty name is refused by the price table")
+    assert "learner.instance_types" in refusal(tree_with("learner.instance_types", value))
+
+
+def test_every_problem_is_named_at_once():
+    text = refusal({"environment": {"id": ""}, "budget": {"usd": -1}, "seed": "x"})
+    assert "3 problems" in text
+    assert all(name in text for name in ("environment.id", "budget.usd", "seed"))
+
+
+@pytest.mark.parametrize("path", ["environment", "environment.id", "budget", "budget.usd"])
+def test_what_has_no_default_must_be_given(path: str):
+    tree = {name: dict(section) for name, section in MINIMAL.items()}
+    section, _, key = path.partition(".")
+    if key:
+        del tree[section][key]
+    else:
+        del tree[section]
+    assert f"{path} is missing" in refusal(tree)
+
+
+@pytest.mark.parametrize(("path", "nearest"), [
+    ("sede", "seed"), ("enviroment", "environment"), ("scalar", "scaler"),
+    ("environment.ids", "environment.id"), ("algorithm.epoch", "algorithm.epochs"),
+    ("algorithm.ppo.learning_rte", "algorithm.ppo.learning_rate"), ("algorithm.pop", "algorithm.ppo"),
+    ("detector.lanczos_step", "detector.lanczos_steps"), ("scaler.actor_max", "scaler.actors_max"),
+    ("actor.timeouts", "actor.timeout_s"), ("learner.instance_type", "learner.instance_types"),
+    ("fleet.process", "fleet.processes"), ("cache.uri", "cache.url"), ("budget.usdd", "budget.usd"),
+    ("stop.max_round", "stop.max_rounds"), ("evaluation.episode", "evaluation.episodes"),
+    # In the wrong section: the known name is elsewhere.
+    ("algorithm.learning_rate", "algorithm.ppo.learning_rate"), ("max_rounds", "stop.max_rounds"),
+])
+def test_an_unknown_key_is_refused_with_the_nearest_name(path: str, nearest: str):
+    text = refusal(tree_with(path, 3))
+    assert f"{path} is not a known key; did you mean {nearest}?" in text
+
+
+@pytest.mark.parametrize("section", ["", *SECTIONS])
+def test_a_key_like_no_other_is_refused_with_the_known_ones(section: str):
+    path = f"{section}.qqqqqqqqqqqq".lstrip(".")
+    text = refusal(tree_with(path, 3))
+    known = FIELDS[section].annotation.model_fields if section else Experiment.model_fields
+    assert path in text
+    assert all(key in text for key in known)
+
+
+# What is refused, file by file
+
+
+@pytest.mark.parametrize("text", [
+    MINIMAL_YAML + "seed: 1\nseed: 2\n",
+    MINIMAL_YAML + "stop: {max_rounds: 1, max_steps: 5, max_rounds: 1}\n",
+    MINIMAL_YAML + "algorithm:\n  ppo:\n    clip: 0.1\n    clip: 0.2\n",
+], ids=["top", "flow", "nested"])
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path, text: str):
+    assert "stands twice" in load_refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", [
+    b"", b"# nothing but a comment\n", b"- a\n- list\n", b"just text", b"5", b"null", b"a: [1, 2", b"a: b: c",
+    b"\tseed: 1", b"%YAML 9.9\n---\na: 1", b"--- {a: 1}\n--- {b: 2}\n", b"\x00\x01\x02", b"\xff\xfe\x00\xd8",
+    bytes(range(256)), b"NTRO" + bytes(64), b"a: *nowhere", b"!!python/object:os.system x", b"? [1, 2]\n: 3\n",
+    b"seed: 2001-13-45", b"[" * 5000, b"{a: " * 5000, b"&a [*a]",
+], ids=lambda text: repr(text[:24]))
+def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path, text: bytes):
+    assert str(tmp_path / "x.yaml") in load_refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", [
+    "seed: !!bool maybe", "seed: !!int ''", "seed: !!float ''", "seed: !!timestamp soon", "seed: !!binary '='",
+    "seed: !!set {a, b}", "seed: !!omap [a: 1]", "seed: !!null 5", "seed: 0x" + "f" * 5000, "seed: " + "9" * 5000,
+    "seed: 190:20:30", "seed: &again [*again]", "1: 2", "null: 3", "true: 3", "2001-01-01: 3", '"\\ud800": 3',
+    'seed: "\\ud800"', "environment: {1: 2}", "environment: &again {id: *again}", ".nan: 1",
+], ids=lambda text: text[:28])
+def test_yaml_that_no_experiment_can_hold_is_refused_without_a_traceback(tmp_path: Path, text: str):
+    if text.startswith("environment"):
+        load_refusal(tmp_path, text)
+    elif text in ("seed: !!null 5",):
+        assert "seed = null" in load_refusal(tmp_path, MINIMAL_YAML + text)
+    elif text == "seed: 190:20:30":
+        # YAML 1.1 writes whole numbers so.
+        assert load_experiment(written(tmp_path, MINIMAL_YAML + text)).seed == 685230
+    else:
+        load_refusal(tmp_path, MINIMAL_YAML + text)
+
+
+def test_merge_keys_work(tmp_path: Path):
+    text = MINIMAL_YAML + "stop: &limits {max_rounds: 3}\nevaluation:\n  <<: {episodes: 2}\n  every_rounds: 1\n"
+    assert load_experiment(written(tmp_path, text)).evaluation.episodes == 2
+
+
+def test_a_directory_is_refused(tmp_path: Path):
+    with pytest.raises(ExperimentError, match="directory") as caught:
+        load_experiment(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path):
+    with pytest.raises(ExperimentError, match="No such file"):
+        load_experiment(tmp_path / "none.yaml")
+
+
+# --set
+
+
+def test_set_overrides_and_adds(tmp_path: Path):
+    experiment = load_experiment(written(tmp_path, MINIMAL_YAML + "seed: 1\nstop:\n"), [
+        "seed=7", "algorithm.ppo.clip=0.3", "stop.max_rounds=4", "learner.instance_types=[g5.xlarge, g6.xlarge]",
+        "environment.truncate_at_fragment=true", "seed=8", "actor.provisioned=null",
+        "cache.url=redis://h:1/0?a=b"])
+    assert experiment.seed == 8
+    assert experiment.algorithm.ppo.clip == 0.3
+    assert experiment.stop.max_rounds == 4
+    assert experiment.learner.instance_types == ("g5.xlarge", "g6.xlarge")
+    assert experiment.environment.truncate_at_fragment is True
+    assert experiment.actor.provisioned is None
+    assert experiment.cache.url == "redis://h:1/0?a=b"
+
+
+@pytest.mark.parametrize("override", ["", "seed", "seed:5", "=5", "environment.id"])
+def test_set_without_key_or_value_is_refused(tmp_path: Path, override: str):
+    assert "is not section.key=value" in load_refusal(tmp_path, MINIMAL_YAML, override)
+
+
+@pytest.mark.parametrize(("overrides", "words"), [
+    (["environment=5"], "environment = 5"),
+    (["environment=5", "environment.id=Ant-v5"], "'environment' is a value, not a section"),
+    (["seed.deeper=5"], "seed"),
+    (["seed=5", "seed.deeper=5"], "'seed' is a value, not a section"),
+    (["seed="], "seed = null"),
+    (["sede=5"], "did you mean seed?"),
+    (["algorithm.ppo.clp=5"], "did you mean algorithm.ppo.clip?"),
+    ([".=5"], "not a known key"),
+    (["stop..max_rounds=5"], "stop"),
+    (["seed=[1"], "is not YAML"),
+    (["seed={a: 1, a: 2}"], "stands twice"),
+    (["budget.usd=free"], "budget.usd = 'free'"),
+])
+def test_set_is_checked_like_the_file(tmp_path: Path, overrides: list[str], words: str):
+    assert words in load_refusal(tmp_path, MINIMAL_YAML, *overrides)
+
+
+# Contradictions
+
+
+@pytest.mark.parametrize(("tree", "names"), [
+    ({"scaler": {"actors_min": 9, "actors_max": 8}}, ["scaler.actors_min = 9", "scaler.actors_max = 8"]),
+    ({"actor": {"provisioned": 65}}, ["actor.provisioned = 65", "64"]),
+    ({"actor": {"provisioned": 9}, "scaler": {"kind": "fixed", "actors_fixed": 8}}, ["actor.provisioned = 9", "8"]),
+    ({"fleet": {"round_deadline_s": 59}}, ["fleet.round_deadline_s = 59", "actor.timeout_s = 60"]),
+    ({"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 0}},
+     ["stop.target_return = 5.0", "evaluation.every_rounds"]),
+    ({"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}},
+     ["algorithm.ppo.learning_rate_schedule = linear", "stop.max_steps", "stop.max_rounds"]),
+])
+def test_contradictions_are_refused(tree: dict[str, Any], names: list[str]):
+    text = refusal(MINIMAL | tree)
+    assert all(name in text for name in names)
+
+
+@pytest.mark.parametrize("tree", [
+    {"scaler": {"actors_min": 8, "actors_max": 8}},
+    {"actor": {"provisioned": 64}},
+    {"actor": {"provisioned": 0}},
+    {"fleet": {"round_deadline_s": 60}},
+    {"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 1}},
+    {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_steps": 10}},
+    {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_rounds": 10}},
+])
+def test_what_only_just_does_not_contradict_is_allowed(tree: dict[str, Any]):
+    experiment_from_tree(MINIMAL | tree, source="x.yaml")
+
+
+# The tree itself
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_the_tree_is_frozen(path: str):
+    *sections, key = path.split(".")
+    node = experiment_from_tree(MINIMAL, source="x.yaml").resolved()
+    for section in sections:
+        node = getattr(node, section)
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        setattr(node, key, getattr(node, key))
+
+
+def test_resolving_fills_every_computed_default_and_is_idempotent():
+    experiment = experiment_from_tree(MINIMAL | {"actor": {"timeout_s": 33}}, source="x.yaml")
+    resolved = experiment.resolved()
+    assert resolved.actor.provisioned == 64
+    assert resolved.fleet.kind == "local"
+    assert resolved.fleet.round_deadline_s == 66
+    assert resolved.fleet.processes >= 1
+    assert resolved.learner.threads >= 1
+    assert resolved.resolved() == resolved
+    # Still a tree that its own rules allow.
+    assert Experiment.model_validate(resolved.model_dump()) == resolved
+
+
+def test_resolving_keeps_what_was_given():
+    tree = MINIMAL | {"actor": {"provisioned": 0}, "fleet": {"processes": 3, "round_deadline_s": 100},
+                      "learner": {"threads": 1}}
+    experiment = experiment_from_tree(tree, source="x.yaml")
+    resolved = experiment.resolved()
+    assert (resolved.actor.provisioned, resolved.fleet.processes, resolved.fleet.round_deadline_s,
+            resolved.learner.threads) == (0, 3, 100, 1)
+
+
+def values_for(path: str) -> st.SearchStrategy:
+    strategies = []
+    for kind, bounds in kinds_of(path):
+        low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
+        if kind is type(None):
+            strategies.append(st.none())
+        elif get_origin(kind) is Literal:
+            strategies.append(st.sampled_from(get_args(kind)))
+        elif kind is int:
+            strategies.append(st.integers(low, high - ("lt" in bounds) if high is not None else None))
+        elif kind is float:
+            strategies.append(st.floats(low, high, exclude_min="gt" in bounds and low is not None,
+                                        exclude_max="lt" in bounds and high is not None,
+                                        allow_nan=False, allow_infinity=False))
+        elif kind is bool:
+            strategies.append(st.booleans())
+        elif kind is str:
+            strategies.append(st.text(string.printable, min_size=1) | st.sampled_from(
+                ["1e5", "5e-5", ".5e3", "null", "true", "0x10", "2001-01-01", "1_000", "~", "=", "<<", "é: #"]))
+        else:
+            strategies.append(st.lists(st.text(min_size=1).filter(lambda text: text.isprintable()), min_size=1))
+    return st.one_of(strategies)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.dictionaries(st.sampled_from([path for path in LEAVES if path != "cache.url"]),
+                              st.none(), max_size=12).flatmap(
+    lambda chosen: st.fixed_dictionaries({path: values_for(path) for path in chosen})))
+def test_the_resolved_tree_survives_its_yaml(tmp_path: Path, values: dict[str, Any]):
+    tree: dict[str, Any] = {name: dict(section) for name, section in MINIMAL.items()}
+    for path, value in values.items():
+        *sections, key = path.split(".")
+        node = tree
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[key] = value
+    try:
+        resolved = experiment_from_tree(tree, source="x.yaml").resolved()
+    except ExperimentError as error:
+        assert "is not allowed" not in str(error), "drawn from what is allowed"
+        return
+    assert load_experiment(written(tmp_path, resolved.to_yaml())) == resolved
+
+
+@pytest.mark.parametrize("name", ["1e5", "5e-5", "null", "true", "2001-01-01", "user.module:factory"])
+def test_names_that_look_like_something_else_survive_yaml(tmp_path: Path, name: str):
+    resolved = experiment_from_tree(tree_with("environment.id", name), source="x.yaml").resolved()
+    assert load_experiment(written(tmp_path, resolved.to_yaml())).environment.id == name
+
+
+# Secrets
+
+SECRET_URLS = [f"redis://:{SECRET}@cache.example:6379/0", f"rediss://user:{SECRET}@cache.example",
+               f"redis://user:{SECRET}@[::1]:6379", f"unix://user:{SECRET}@/run/cache.sock",
+               # Both are forms that redis-py documents.
+               f"unix:///run/cache.sock?db=0&password={SECRET}", f"redis://cache.example?password={SECRET}"]
+
+
+@pytest.mark.parametrize("url", SECRET_URLS)
+def test_a_password_is_not_in_the_yaml(url: str):
+    text = experiment_from_tree(tree_with("cache.url", url), source="x.yaml").resolved().to_yaml()
+    assert SECRET not in text
+    assert yaml.safe_load(text)["cache"]["url"]
+
+
+@pytest.mark.parametrize("url", ["redis://cache.example:6379/0", "unix:///run/cache.sock", "redis://user@cache.example"])
+def test_a_url_without_password_is_in_the_yaml_as_it_is(url: str):
+    text = experiment_from_tree(tree_with("cache.url", url), source="x.yaml").resolved().to_yaml()
+    assert yaml.safe_load(text)["cache"]["url"] == url
+
+
+@pytest.mark.parametrize("url", [SECRET_URLS[0], SECRET_URLS[4]], ids=["authority", "query"])
+@pytest.mark.parametrize("wrap", [
+    lambda url: {"kind": "no-such", "url": url},
+    lambda url: {"kind": "node", "ulr": url},
+    lambda url: {"url": [url]},
+    lambda url: {"url": {"host": url}},
+    lambda url: url,
+    lambda url: [url],
+], ids=["sibling", "misspelt", "list", "mapping", "section", "section-list"])
+def test_a_password_is_in_no_error(url: str, wrap):
+    assert SECRET not in refusal(tree_with("cache", wrap(url)))
+
+
+@pytest.mark.parametrize("text", [
+    f"cache:\n  url: redis://:{SECRET}@h: x\n", f"cache:\n  url: 'redis://:{SECRET}@h\n",
+    f"cache: {{url: redis://:{SECRET}@h\nseed: 5\n", f"cache:\n  url: redis://:{SECRET}@h\n  url: redis://h\n",
+], ids=["colon", "quote", "brace", "twice"])
+def test_a_password_is_in_no_error_about_yaml(tmp_path: Path, text: str):
+    assert SECRET not in load_refusal(tmp_path, MINIMAL_YAML + text)
+
+
+@pytest.mark.parametrize("overrides", [
+    [f"cache.url='redis://:{SECRET}@h"], [f"cache.url=[redis://:{SECRET}@h"], [f"cache.url=redis://:{SECRET}@h: x"],
+    ["cache.url=redis://h", f"cache.url.x=redis://:{SECRET}@h"], [f"cache=redis://:{SECRET}@h"],
+    [f"cache.ulr=redis://:{SECRET}@h"],
+], ids=["quote", "bracket", "colon", "deeper", "section", "misspelt"])
+def test_a_password_is_in_no_error_about_set(tmp_path: Path, overrides: list[str]):
+    assert SECRET not in load_refusal(tmp_path, MINIMAL_YAML, *overrides)
+
+
+# Anything at all
+
+SCALARS = (st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=4)
+           | st.dates() | st.sampled_from([2**63, -1, 10**400, 1e308]))
+KEYS = st.sampled_from(sorted({part for path in FIELDS for part in path.split(".")})) | SCALARS
+ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+                        max_leaves=8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(tree=st.dictionaries(KEYS, ANYTHING, max_size=5),
+       replaced=st.dictionaries(st.sampled_from(list(FIELDS)), ANYTHING, max_size=3))
+def test_any_tree_is_accepted_or_refused_in_words(tree: dict, replaced: dict[str, Any]):
+    for path, value in replaced.items():
+        *sections, key = path.split(".")
+        node = tree
+        for section in sections:
+            if not isinstance(node.get(section), dict):
+                node[section] = {}
+            node = node[section]
+        node[key] = value
+    try:
+        experiment = experiment_from_tree(MINIMAL | tree, source="x.yaml")
+    except ExperimentError as error:
+        assert len(str(error).splitlines()) >= 2
+    else:
+        assert isinstance(experiment.resolved().to_yaml(), str)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(alphabet="aesd:{}[]!&*?|>-'\"#%@,.0129eE \n\t\\~=<", max_size=40) | st.text(max_size=40)
+       | st.sampled_from(["seed", "stop", "cache"]).flatmap(
+           lambda key: st.builds("{}: {} {}".format, st.just(key),
+                                 st.sampled_from(["!!int", "!!float", "!!bool", "!!timestamp", "!!binary", "!!set",
+                                                  "!!map", "!!seq", "!!str", "!!null", "!!pairs", "!!omap", "!x"]),
+                                 st.text(alphabet="019afx_:.-+TZ e{}[]'", max_size=12))),
+       as_override=st.booleans())
+def test_any_text_is_accepted_or_refused_in_words(tmp_path: Path, text: str, as_override: bool):
+    path = written(tmp_path, (MINIMAL_YAML if as_override else MINIMAL_YAML + text).encode(errors="surrogatepass"))
+    try:
+        load_experiment(path, [f"seed={text}", text] if as_override else [])
+    except ExperimentError as error:
+        assert str(error)

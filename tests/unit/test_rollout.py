@@ -1,0 +1,300 @@
+"""One fragment: how long, of what randomness, where it bootstraps, and what it says of its episodes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lambda_actor import rollout
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.errors import NonFiniteTrajectoryError, OversizedMessageError
+from lambda_actor.policy import GaussianPolicy
+from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
+from tests.environments import EPISODE_STEPS, FAULT_STEP, LIMIT_STEPS, policy_arrays
+
+COUNTER, LIMITED, ENDLESS = (f"tests.environments:make_{name}" for name in ("counter", "limited", "endless"))
+WHERE = {"seed": 3, "round_index": 5, "slot": 7}
+ARRAYS = [field.name for field in fields(Fragment) if field.name != "open_episode"]
+
+
+def policy(version: int = 0, *, log_std: float = -1.0, observation_size: int = 2, action_size: int = 1):
+    return GaussianPolicy(policy_arrays(observation_size, action_size, policy_version=version, log_std=log_std))
+
+
+def fragment(environment_id: str | ActorEnvironment, steps: int, *, version: int = 0, **options) -> Fragment:
+    environment = make_environment(environment_id) if isinstance(environment_id, str) else environment_id
+    return roll_out(environment, options.pop("policy", policy(version)), fragment_steps=steps, **{**WHERE, **options})
+
+
+def sent(episode: OpenEpisode | None) -> OpenEpisode:
+    assert episode is not None
+    return OpenEpisode.from_bytes(episode.to_bytes())
+
+
+def assert_equal_arrays(first: Fragment, second: Fragment) -> None:
+    for name in ARRAYS:
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name, strict=True)
+
+
+# Randomness
+
+
+def test_a_replaced_actor_brings_back_the_very_same_trajectory() -> None:
+    used = make_environment(COUNTER)
+    fragment(used, 13, seed=99)
+    assert_equal_arrays(fragment(COUNTER, 30), fragment(used, 30))
+
+
+@pytest.mark.parametrize("changed", [
+    {"seed": 4}, {"round_index": 6}, {"slot": 8}, {"seed": 5, "round_index": 3}, {"round_index": 7, "slot": 5},
+], ids=str)
+def test_seed_round_and_slot_each_change_noise_and_episodes(changed: dict[str, int]) -> None:
+    first, second = fragment(COUNTER, 12), fragment(COUNTER, 12, **changed)
+    assert not np.isclose(first.actions, second.actions).any()
+    assert not np.isclose(first.observations[[0, 10], 1], second.observations[[0, 10], 1]).any()
+
+
+def test_noise_does_not_depend_on_the_policy_version_or_on_where_the_episode_began() -> None:
+    fresh = fragment(ENDLESS, 6, version=1)
+    continued = fragment(ENDLESS, 6, version=2, open_episode=sent(fragment(ENDLESS, 4, slot=1).open_episode))
+    np.testing.assert_array_equal(fresh.log_probs, continued.log_probs)
+    assert not np.array_equal(fresh.observations, continued.observations)
+
+
+def test_each_episode_of_a_fragment_has_a_seed_of_its_own() -> None:
+    starts = fragment(COUNTER, 5 * EPISODE_STEPS).observations[::EPISODE_STEPS, 1]
+    assert len(set(starts.tolist())) == 5
+
+
+def test_actions_are_mean_plus_noise_with_their_log_probability() -> None:
+    acting = policy(log_std=-0.5, observation_size=11, action_size=3)
+    sampled = fragment("Hopper-v5", 25, policy=acting)
+    means = np.array([acting.mean_action(observation) for observation in sampled.observations], np.float64)
+    noise = (sampled.actions - means) / math.exp(-0.5)
+    expected = [sum(-0.5 * z * z + 0.5 - 0.5 * math.log(2.0 * math.pi) for z in row) for row in noise.tolist()]
+    np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
+    assert 0.6 < noise.std() < 1.4
+
+
+def test_actions_are_recorded_as_sampled_but_executed_clipped() -> None:
+    sampled = fragment(ENDLESS, 50, policy=policy(log_std=2.0))
+    assert np.abs(sampled.actions).max() > 2.0
+    count, start = sampled.observations.T.astype(np.float64)
+    executed = np.clip(sampled.actions[:, 0], -1.0, 1.0)
+    np.testing.assert_allclose(sampled.rewards, 10.0 * (count + 1) + start + executed, rtol=1e-6)
+
+
+# Shape, and where it bootstraps
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 10, 11, 64, 100])
+@pytest.mark.parametrize("environment_id", [COUNTER, LIMITED, ENDLESS])
+def test_exactly_so_many_steps(environment_id: str, steps: int) -> None:
+    sampled = fragment(environment_id, steps)
+    shapes = {name: getattr(sampled, name).shape for name in ARRAYS}
+    points, finished = len(sampled.bootstrap_steps), len(sampled.episode_returns)
+    assert shapes == {
+        "observations": (steps, 2), "actions": (steps, 1), "log_probs": (steps,), "rewards": (steps,),
+        "terminated": (steps,), "truncated": (steps,), "bootstrap_steps": (points,),
+        "bootstrap_observations": (points, 2), "episode_returns": (finished,), "episode_lengths": (finished,),
+        "episode_first_versions": (finished,)}
+    assert finished == int((sampled.terminated | sampled.truncated).sum())
+
+
+def test_observations_are_those_before_the_step() -> None:
+    counts = fragment(COUNTER, 24).observations[:, 0]
+    assert counts.tolist() == [i % EPISODE_STEPS for i in range(24)]
+
+
+def test_termination_is_not_bootstrapped() -> None:
+    sampled = fragment(COUNTER, EPISODE_STEPS + 5)
+    assert np.flatnonzero(sampled.terminated).tolist() == [EPISODE_STEPS - 1]
+    assert not sampled.truncated.any()
+    assert sampled.bootstrap_steps.tolist() == [EPISODE_STEPS + 4]
+    assert sampled.bootstrap_observations[:, 0].tolist() == [5.0]
+
+
+def test_termination_at_the_very_end_leaves_nothing_open() -> None:
+    sampled = fragment(COUNTER, EPISODE_STEPS)
+    assert sampled.terminated[-1]
+    assert sampled.bootstrap_steps.size == 0
+    assert sampled.bootstrap_observations.shape == (0, 2)
+    assert sampled.open_episode is None
+    assert sampled.episode_lengths.tolist() == [EPISODE_STEPS]
+
+
+def test_the_time_limit_is_bootstrapped_from_the_last_observation_before_the_reset() -> None:
+    sampled = fragment(LIMITED, 2 * LIMIT_STEPS + 3)
+    ends = [LIMIT_STEPS - 1, 2 * LIMIT_STEPS - 1]
+    assert np.flatnonzero(sampled.truncated).tolist() == ends
+    assert not sampled.terminated.any()
+    assert sampled.bootstrap_steps.tolist() == [*ends, 2 * LIMIT_STEPS + 2]
+    assert sampled.bootstrap_observations[:, 0].tolist() == [LIMIT_STEPS, LIMIT_STEPS, 3.0]
+    np.testing.assert_array_equal(sampled.bootstrap_observations[:, 1], sampled.observations[[0, 7, 14], 1])
+    assert sampled.observations[LIMIT_STEPS, 0] == 0.0
+
+
+def test_the_time_limit_at_the_very_end_is_bootstrapped_once() -> None:
+    sampled = fragment(LIMITED, LIMIT_STEPS)
+    assert sampled.truncated[-1]
+    assert sampled.bootstrap_steps.tolist() == [LIMIT_STEPS - 1]
+    assert sampled.bootstrap_observations[:, 0].tolist() == [LIMIT_STEPS]
+    assert sampled.open_episode is None
+
+
+def test_terminating_at_the_time_limit_is_terminating() -> None:
+    sampled = fragment("tests.environments:make_terminating_at_limit", LIMIT_STEPS + 2)
+    assert sampled.terminated[LIMIT_STEPS - 1]
+    assert sampled.bootstrap_steps.tolist() == [LIMIT_STEPS + 1]
+
+
+def test_the_cut_is_bootstrapped_from_the_observation_that_the_next_fragment_starts_at() -> None:
+    first = fragment(COUNTER, 4)
+    second = fragment(COUNTER, 4, slot=1, open_episode=sent(first.open_episode))
+    assert first.bootstrap_steps.tolist() == [3]
+    np.testing.assert_array_equal(first.bootstrap_observations[0], second.observations[0])
+    assert not (first.terminated | first.truncated).any()
+
+
+def test_truncating_at_the_fragment_leaves_nothing_open_but_bootstraps() -> None:
+    kept, abandoned = fragment(COUNTER, 4), fragment(COUNTER, 4, truncate_at_fragment=True)
+    assert kept.open_episode is not None
+    assert abandoned.open_episode is None
+    assert_equal_arrays(kept, abandoned)
+    assert abandoned.bootstrap_steps.tolist() == [3]
+
+
+def test_an_environment_without_state_leaves_nothing_open() -> None:
+    sampled = fragment("tests.environments:make_stateless_counter", 4)
+    assert sampled.open_episode is None
+    assert sampled.bootstrap_steps.tolist() == [3]
+
+
+# Episodes that span fragments
+
+
+def test_statistics_of_an_episode_over_three_fragments() -> None:
+    first = fragment(COUNTER, 4, version=3, slot=0)
+    second = fragment(COUNTER, 4, version=4, slot=1, open_episode=sent(first.open_episode))
+    third = fragment(COUNTER, 2 + EPISODE_STEPS + 3, version=6, slot=2, open_episode=sent(second.open_episode))
+    assert [len(part.episode_returns) for part in (first, second, third)] == [0, 0, 2]
+    whole = np.concatenate([first.rewards, second.rewards, third.rewards])
+    np.testing.assert_allclose(third.episode_returns, [whole[:10].sum(), whole[10:20].sum()], rtol=1e-12)
+    assert third.episode_lengths.tolist() == [EPISODE_STEPS, EPISODE_STEPS]
+    assert third.episode_first_versions.tolist() == [3, 6]
+    assert (second.open_episode.length, second.open_episode.first_version) == (8, 3)
+    assert second.open_episode.return_so_far == pytest.approx(whole[:8].sum(), rel=1e-12)
+    assert (third.open_episode.length, third.open_episode.first_version) == (3, 6)
+    assert third.open_episode.return_so_far == pytest.approx(whole[20:].sum(), rel=1e-12)
+
+
+def test_cut_fragments_are_the_uncut_one() -> None:
+    steady = policy(log_std=-100.0)
+    whole = fragment(LIMITED, 6, policy=steady)
+    first = fragment(LIMITED, 2, policy=steady)
+    second = fragment(LIMITED, 4, policy=steady, slot=9, open_episode=sent(first.open_episode))
+    for name in ("observations", "actions", "rewards", "truncated"):
+        joined = np.concatenate([getattr(first, name), getattr(second, name)])
+        np.testing.assert_array_equal(joined, getattr(whole, name), err_msg=name, strict=True)
+    assert second.open_episode.return_so_far == whole.open_episode.return_so_far
+
+
+def test_the_time_limit_counts_over_fragments() -> None:
+    first = fragment(LIMITED, 5)
+    second = fragment(LIMITED, 5, slot=1, open_episode=sent(first.open_episode))
+    assert np.flatnonzero(second.truncated).tolist() == [1]
+    assert second.episode_lengths.tolist() == [LIMIT_STEPS]
+
+
+def test_an_open_episode_survives_its_bytes() -> None:
+    episode = fragment("Ant-v5", 3, policy=policy(observation_size=105, action_size=8)).open_episode
+    arrived = sent(episode)
+    assert (arrived.return_so_far, arrived.length, arrived.first_version) == (episode.return_so_far, 3, 0)
+    np.testing.assert_array_equal(arrived.observation, episode.observation, strict=True)
+    assert arrived.state.keys() == episode.state.keys()
+    for name, value in episode.state.items():
+        np.testing.assert_array_equal(arrived.state[name], value, strict=True)
+
+
+def test_a_state_over_the_limit_is_refused() -> None:
+    episode = fragment(COUNTER, 3).open_episode
+    larger = replace(episode, state={"map": np.zeros(EPISODE_BYTES_MAX, np.uint8)})
+    with pytest.raises(OversizedMessageError, match=str(EPISODE_BYTES_MAX)):
+        larger.to_bytes()
+    assert len(replace(episode, state={"map": np.zeros(EPISODE_BYTES_MAX - 500, np.uint8)}).to_bytes()) \
+        <= EPISODE_BYTES_MAX
+
+
+# Failures
+
+
+@pytest.mark.parametrize(("environment", "array", "step"), [
+    ("nan_reward", "rewards", FAULT_STEP),
+    ("nan_observation", "observations", FAULT_STEP + 1),
+    ("infinite_observation", "observations", FAULT_STEP + 1),
+])
+def test_not_a_number_is_named_with_its_step(environment: str, array: str, step: int) -> None:
+    with pytest.raises(NonFiniteTrajectoryError, match=rf"\b{array} .*step {step} "):
+        fragment(f"tests.environments:make_{environment}", 20)
+
+
+@pytest.mark.parametrize("environment", ["nan_observation", "infinite_observation"])
+def test_not_a_number_to_bootstrap_from_is_named_with_its_step(environment: str) -> None:
+    with pytest.raises(NonFiniteTrajectoryError, match=rf"bootstrap_observations .*step {FAULT_STEP} "):
+        fragment(f"tests.environments:make_{environment}", FAULT_STEP + 1)
+
+
+def test_a_policy_that_gives_no_number_is_named() -> None:
+    weights = policy_arrays(2, 1)
+    weights["bias_2"] = np.array([np.nan], np.float32)
+    with pytest.raises(NonFiniteTrajectoryError, match="actions"):
+        fragment(COUNTER, 5, policy=GaussianPolicy(weights))
+
+
+def test_what_the_environment_raises_comes_out() -> None:
+    with pytest.raises(RuntimeError, match="the motor is on fire"):
+        fragment("tests.environments:make_raising", 20)
+
+
+class Clock:
+    """Stands in for the module ``time``: moves on by ``step_s`` each time that it is read."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now_s, self.step_s = 0.0, step_s
+
+    def monotonic(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
+
+
+def test_a_stopped_run_ends_the_fragment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout, "time", Clock(step_s=1.5))
+    environment = make_environment(ENDLESS)
+    with pytest.raises(InterruptedError):
+        fragment(environment, 10_000, should_stop=lambda: True)
+    assert len(environment.step(np.zeros(1, np.float32))) == 4, "it stays usable"
+
+
+def test_a_run_stopped_halfway_is_noticed_halfway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout, "time", Clock(step_s=1.5))
+    answers = iter([False, False, True])
+    with pytest.raises(InterruptedError):
+        fragment(ENDLESS, 10_000, should_stop=lambda: next(answers))
+
+
+def test_the_question_is_asked_once_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = Clock(step_s=0.25), []
+    monkeypatch.setattr(rollout, "time", clock)
+    fragment(ENDLESS, 5_000, should_stop=lambda: bool(asked.append(clock.now_s)))
+    assert len(asked) >= 5
+    assert np.diff(asked).min() >= 1.0
+
+
+def test_a_clock_that_stands_still_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    sampled = fragment(ENDLESS, 500, should_stop=lambda: True)
+    assert len(sampled.rewards) == 500
