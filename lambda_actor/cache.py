@@ -108,9 +108,7 @@ class TrajectoryCache:
                 **options,
             )
         except ValueError:
-            # Its text may repeat a part of the password.
-            raise CacheUnavailableError(f"cache URL {redacted(url)!r} is not redis://[user[:password]@]host[:port][/db]"
-                                        ", the same with rediss:// for TLS, or unix://path") from None
+            raise CacheUnavailableError(_not_a_url(url)) from None
         self._url = redacted(url)
         self._submit = self._redis.register_script(_SUBMIT)
         self._cancel = self._redis.register_script(_CANCEL)
@@ -263,6 +261,22 @@ class TrajectoryCache:
             raise CacheError(f"the server at {self._url} refused a command: {error}") from error
 
 
+def split_credentials(url: str) -> tuple[str, str | None, str | None]:
+    """``url`` without credentials, wherever they stand in it, and the user's name and the password.
+
+    Raises:
+        CacheUnavailableError: The URL cannot be understood.
+    """
+    try:
+        options = redis.connection.parse_url(url)
+    except ValueError:
+        raise CacheUnavailableError(_not_a_url(url)) from None
+    scheme, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    bare = re.sub(r"(?i)(?<=[?&])(?:username|password)=[^&#]*&?", "", f"{authority.rpartition('@')[2]}{slash}{path}")
+    return f"{scheme}{separator}{bare.rstrip('?&')}", options.get("username"), options.get("password")
+
+
 def redacted(url: str) -> str:
     """``url`` with any password replaced by ``***``; fit for logs and records.
 
@@ -275,3 +289,9 @@ def redacted(url: str) -> str:
         scheme, userinfo = "", credentials
     user, colon, _ = userinfo.partition(":")
     return f"{scheme}{separator}{user}:***@{rest}" if at and colon else url
+
+
+def _not_a_url(url: str) -> str:
+    # Not the parser's own words, which may repeat a part of the password.
+    return (f"cache URL {redacted(url)!r} is not redis://[user[:password]@]host[:port][/db], the same with rediss:// "
+            "for TLS, or unix://path")

@@ -12,17 +12,24 @@ import shutil
 import subprocess
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
-import lambda_actor.cache
+from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import CacheError
 from runtime.errors import ServerError
 
 _START_TIMEOUT_S = 20.0
 _MEMORY_MARGIN_MIB = 512
 
-# Waits on standard input, whose other end only this process holds: it is closed when this process dies, however.
-_GUARDIAN = '"$@" & server=$!; cat >/dev/null; kill -9 $server; wait $server 2>/dev/null; rm -rf "$GUARDED_DIRECTORY"'
+# Kills the server when standard input ends, whose other end only this process holds: it ends when this process dies,
+# however it dies. The shell itself ends when the server does.
+_GUARDIAN = """
+exec 3<&0
+"$@" 3<&- & server=$!
+{ cat <&3 >/dev/null; kill -9 $server; rm -rf "$GUARDED_DIRECTORY"; } 2>/dev/null &
+wait $server
+"""
 
 
 class EmbeddedServer:
@@ -58,20 +65,19 @@ class EmbeddedServer:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _wait_until_ready(self, log_path: Path) -> None:
-        cache = lambda_actor.cache.TrajectoryCache(self.url, "start", connect_attempts=0)
         deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while True:
-            try:
-                cache.ping()
-                cache.close()
-                return
-            except CacheError as error:
-                if time.monotonic() > deadline_s:
-                    log = log_path.read_text(errors="replace").strip().splitlines()[-5:]
-                    self.close()
-                    raise ServerError(f"{self.program} does not start: {error}; its last words: "
-                                      f"{' | '.join(log) or 'none'}") from None
-                time.sleep(0.02)
+        with closing(TrajectoryCache(self.url, "start", connect_attempts=0)) as cache:
+            while True:
+                try:
+                    cache.ping()
+                    return
+                except CacheError as error:
+                    if time.monotonic() > deadline_s or self._guardian.poll() is not None:
+                        log = log_path.read_text(errors="replace").strip().splitlines()[-5:]
+                        self.close()
+                        raise ServerError(f"{self.program} does not start: {error}; its last words: "
+                                          f"{' | '.join(log) or 'none'}") from None
+                    time.sleep(0.02)
 
 
 def _find_program() -> str:

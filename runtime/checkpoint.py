@@ -79,13 +79,15 @@ def _load(directory: Path, stem: str) -> Checkpoint:
         if hashlib.sha256(data).hexdigest() != document["arrays_sha256"]:
             raise CheckpointError(f"{stem}.safetensors was altered or damaged")
         return Checkpoint(document["round_index"], safetensors.numpy.load(data), document["values"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
+            safetensors.SafetensorError) as error:
         raise CheckpointError(f"{stem} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _stems(directory: Path) -> list[str]:
     """Newest first."""
-    return sorted((path.stem for path in directory.glob("round_*.json")), reverse=True)
+    return sorted((path.stem for path in directory.glob("round_*.json")), key=lambda stem: (len(stem), stem),
+                  reverse=True)
 
 
 def _digest(values: Mapping[str, Any]) -> str:

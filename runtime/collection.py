@@ -94,14 +94,17 @@ class Collection:
         prefix: str,
         attempts: int,
         deadline_s: float,
+        save_ledger: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
             prefix: Of the invocation ids; unique to this attempt at this round.
             attempts: Tries for each slot.
             deadline_s: Seconds from now until which actors are awaited.
+            save_ledger: Puts the meter's state on disk; called before a replacement starts.
             clock: Monotonic seconds.
         """
+        self._save_ledger = save_ledger
         self._fleet, self._cache, self._meter, self._events = fleet, cache, meter, events
         self._breaker, self._spec, self._prefix, self._attempts = breaker, spec, prefix, attempts
         self._clock, self._deadline_s = clock, clock() + deadline_s
@@ -171,13 +174,15 @@ class Collection:
         invocations = []
         for slot, attempt in slots_and_attempts:
             invocation_id = f"{self._prefix}-{slot}-{attempt}"
-            episode = self._episodes.get(slot)
             self._pending[invocation_id] = (slot, attempt)
             invocations.append(Invocation(invocation_id, {
                 **self._spec.event, "invocation_id": invocation_id, "slot": slot,
-                "episode_id": episode.episode_id if episode else ""}))
+                "episode_id": self._episode_id(slot)}))
         self._cache.expect([invocation.invocation_id for invocation in invocations])
         self._fleet.start(invocations)
+
+    def _episode_id(self, slot: int) -> str:
+        return self._episodes[slot].episode_id if slot in self._episodes else ""
 
     def _take_in(self, timeout_s: float) -> None:
         """Handles what ended; an outcome that ends the run leaves the others for the next call."""
@@ -231,11 +236,13 @@ class Collection:
             "invocation_id": wire.field_text(trajectory["invocation_id"]),
             "slot": int(trajectory["slot"]), "round_index": int(trajectory["round_index"]),
             "policy_version": int(trajectory["policy_version"]),
+            "continued_episode": bytes(trajectory["continued_episode"]),
             "observations": trajectory["observations"].shape, "actions": trajectory["actions"].shape,
         }
         asked = {
             "invocation_id": invocation_id, "slot": slot, "round_index": self._spec.event["round_index"],
             "policy_version": self._spec.event["policy_version"],
+            "continued_episode": self._episode_id(slot).encode(),
             "observations": (steps, self._spec.observation_size), "actions": (steps, self._spec.action_size),
         }
         for name, value in asked.items():
@@ -244,7 +251,7 @@ class Collection:
         bootstrap_steps = trajectory["bootstrap_steps"]
         if not ((bootstrap_steps >= 0) & (bootstrap_steps < steps)).all() or (np.diff(bootstrap_steps) <= 0).any():
             raise SchemaError(f"trajectory of slot {slot}: bootstrap_steps are not increasing steps of the fragment")
-        for name in ("observations", "actions", "log_probs", "rewards", "bootstrap_observations"):
+        for name in ("observations", "actions", "log_probs", "rewards", "bootstrap_observations", "episode_returns"):
             if not np.isfinite(trajectory[name]).all():
                 raise SchemaError(f"trajectory of slot {slot}: {name} is not finite")
 
@@ -258,14 +265,14 @@ class Collection:
     def _failed(self, slot: int, attempt: int, outcome: Outcome, reason: str) -> None:
         self.collected.failed += 1
         if outcome.status == "abandoned":
-            self.collected.late += 1
             return
         self._events.append("actor_failed", invocation_id=outcome.invocation_id, slot=slot, attempt=attempt,
                             status=outcome.status, error=reason)
+        self._breaker.failure(reason)
         if self._may_replace and attempt + 1 < self._attempts and self._clock() < self._deadline_s:
             if self._meter.add_replacement(slot, attempt + 1):
                 self._events.append("actor_replaced", slot=slot, attempt=attempt + 1)
+                self._save_ledger()
                 self._invoke([(slot, attempt + 1)])
             else:
                 self._events.append("replacement_refused", slot=slot, reason="the budget cannot hold it")
-        self._breaker.failure(reason)

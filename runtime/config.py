@@ -140,7 +140,7 @@ class CacheSection(_Section):
 
 
 class BudgetSection(_Section):
-    usd: Annotated[float, Field(gt=0, le=1_000_000)] = Field(
+    usd: Annotated[float, Field(gt=0, le=100_000)] = Field(
         description="dollars that the whole run may cost, spent and reserved together")
 
 
@@ -152,7 +152,8 @@ class StopSection(_Section):
 
 class EvaluationSection(_Section):
     every_rounds: Annotated[int, Field(ge=0, le=10**9)] = Field(
-        5, description="rounds between evaluations, and after the last; 0 = never")
+        5, description="rounds between evaluations; also after the last round of stop.max_rounds or stop.max_steps; "
+        "0 = never")
     episodes: Annotated[int, Field(ge=1, le=10_000)] = Field(5, description="episodes of an evaluation")
 
 

@@ -115,6 +115,6 @@ def _append_line(path: Path, value: Mapping[str, Any], *, sync: bool) -> None:
 def _round_index(line: bytes) -> float:
     """Of a row; infinite for one that is not whole."""
     try:
-        return json.loads(line)["round_index"] if line.endswith(b"\n") else float("inf")
+        return json.loads(line)["round_index"] + 0.0 if line.endswith(b"\n") else float("inf")
     except (ValueError, KeyError, TypeError):
         return float("inf")

@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,13 @@ class _Attempt:
     first_wave: int
     detect_s: float
     collect_s: float
-    bills: list[RoundBill] = field(default_factory=list)
+    bills: list[RoundBill]
+    failed_before: int
+
+    @property
+    def failed(self) -> int:
+        """Invocations without an accepted trajectory, rejected attempts at the round included."""
+        return self.failed_before + self.collected.failed
 
 
 class RoundLoop:
@@ -196,7 +202,7 @@ class RoundLoop:
         collection = Collection(
             self._fleet, self._cache, self._meter, self._events, self._breaker, self._actor_spec(round_index, weights),
             prefix=f"r{round_index}t{try_index}", attempts=self._experiment.fleet.attempts,
-            deadline_s=self._experiment.fleet.round_deadline_s, clock=self._clock)
+            deadline_s=self._experiment.fleet.round_deadline_s, save_ledger=self._save_ledger, clock=self._clock)
         try:
             self._start(collection, range(granted))
             if rejected:
@@ -218,7 +224,8 @@ class RoundLoop:
             self._close_interrupted(collection.started, self._clock() - started_s)
             raise
         return _Attempt(decision, curvature, granted, reserved_usd, collected, min(wanted, granted), detect_s,
-                        self._clock() - started_s, rejected.bills if rejected else [])
+                        self._clock() - started_s, rejected.bills if rejected else [],
+                        rejected.failed if rejected else 0)
 
     def _start(self, collection: Collection, slots: range) -> None:
         """Starts actors for these slots; the oldest open episodes go to the lowest slots."""
@@ -275,7 +282,7 @@ class RoundLoop:
             "convexity_ratio": curvature.convexity_ratio if curvature else None,
             "boosting_score": decision.boosting_score, "decay_weight": decision.decay_weight,
             "actor_count_wanted": decision.actor_count, "actor_count": attempt.actor_count,
-            "actors_returned": len(trajectories), "actors_failed": collected.failed, "actors_late": collected.late,
+            "actors_returned": len(trajectories), "actors_failed": attempt.failed, "actors_late": collected.late,
             "env_steps": batch.env_steps, "env_steps_total": self.progress.env_steps_total,
             **episodes,
             "evaluation_return_mean": evaluation.return_mean if evaluation else None,
@@ -363,7 +370,7 @@ class RoundLoop:
             "learner": learner.values,
             "scaler": self._scaler.get_state(),
             "meter": self._meter.get_state(),
-            "progress": vars(self.progress),
+            "progress": dict(vars(self.progress)),
             "episode_ids": [record.episode_id for record in self._episodes],
         })
 

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import yaml
 
-from lambda_actor.cache import TrajectoryCache, redacted
+from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
 from lambda_actor.rollout import EPISODE_BYTES_MAX
@@ -348,7 +347,7 @@ def _cost_model(experiment: Experiment, environment: ActorEnvironment) -> CostMo
 
 def _event_fields(experiment: Experiment, run_id: str, url: str) -> dict[str, Any]:
     return {
-        "run_id": run_id, "cache_url": _without_credentials(url), "cache_ttl_s": _ttl_s(experiment),
+        "run_id": run_id, "cache_url": split_credentials(url)[0], "cache_ttl_s": _ttl_s(experiment),
         "cache_bytes_max": experiment.cache.memory_mib * 2**20,
         "environment_id": experiment.environment.id,
         "truncate_at_fragment": experiment.environment.truncate_at_fragment,
@@ -403,16 +402,10 @@ def _finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[s
 
 def _credentials(url: str) -> dict[str, str]:
     """Variables for the actors: what the URL says, or else CACHE_USERNAME and CACHE_PASSWORD."""
-    parts = urlsplit(url)
-    found = {"ACTOR_CACHE_USERNAME": unquote(parts.username or "") or os.environ.get("CACHE_USERNAME"),
-             "ACTOR_CACHE_PASSWORD": unquote(parts.password or "") or os.environ.get("CACHE_PASSWORD")}
+    _, username, password = split_credentials(url)
+    found = {"ACTOR_CACHE_USERNAME": username or os.environ.get("CACHE_USERNAME"),
+             "ACTOR_CACHE_PASSWORD": password or os.environ.get("CACHE_PASSWORD")}
     return {name: value for name, value in found.items() if value}
-
-
-def _without_credentials(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
 
 
 def _tensorboard_tag(key: str) -> str:

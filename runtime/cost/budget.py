@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from runtime.errors import BudgetError
 
-_UNITS_PER_USD = 10**12
+_UNITS_PER_USD = 2**36
 
 
 class Budget:
-    """Dollars spent and dollars reserved; counted in whole units of 1e-12 USD, so that sums are exact.
+    """Dollars spent and dollars reserved; counted in whole units of 2⁻³⁶ USD, 1.5e-11 of a dollar.
 
-    Reservations carry names. Spending always draws on one of them.
+    The limit is rounded down and every amount up; sums are exact, also as floats up to 100,000 USD. Reservations carry
+    names. Spending always draws on one of them.
     """
 
     def __init__(self, usd: float) -> None:
-        self._limit = _units(usd)
+        self._limit = math.floor(usd * _UNITS_PER_USD)
         self._spent = 0
         self._reserved: dict[str, int] = {}
 
@@ -42,6 +44,8 @@ class Budget:
         """
         if name in self._reserved or not usd >= 0.0:
             raise BudgetError(f"cannot reserve {usd} USD as {name!r}: negative, or reserved already")
+        if usd == math.inf:
+            return False
         amount = _units(usd)
         if self._spent + sum(self._reserved.values()) + amount > self._limit:
             return False
@@ -57,10 +61,10 @@ class Budget:
             False where it was more: the caller's worst case was not one.
 
         Raises:
-            BudgetError: No such reservation, or a negative amount.
+            BudgetError: No such reservation, or a negative or infinite amount.
         """
-        if name not in self._reserved or not usd >= 0.0:
-            raise BudgetError(f"cannot spend {usd} USD of {name!r}: negative, or never reserved")
+        if name not in self._reserved or not 0.0 <= usd < math.inf:
+            raise BudgetError(f"cannot spend {usd} USD of {name!r}: negative, infinite, or never reserved")
         amount = _units(usd)
         reserved = self._reserved.pop(name)
         self._spent += amount
@@ -77,12 +81,15 @@ class Budget:
         return forfeited / _UNITS_PER_USD
 
     def get_state(self) -> dict[str, Any]:
-        return {"spent": self._spent, "reserved": dict(self._reserved)}
+        return {"units_per_usd": _UNITS_PER_USD, "spent": self._spent, "reserved": dict(self._reserved)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
+        """Raises: ValueError: The state counts in other units."""
+        if state["units_per_usd"] != _UNITS_PER_USD:
+            raise ValueError(f"counted in 1/{state['units_per_usd']} USD, not in 1/{_UNITS_PER_USD}")
         self._spent = int(state["spent"])
         self._reserved = {str(name): int(amount) for name, amount in state["reserved"].items()}
 
 
 def _units(usd: float) -> int:
-    return round(usd * _UNITS_PER_USD)
+    return math.ceil(usd * _UNITS_PER_USD)

@@ -36,12 +36,16 @@ class _Process:
 
     def __init__(self, lifeline_fd: int, environment: Mapping[str, str], log_path: Path) -> None:
         ours, theirs = socket.socketpair()
-        with theirs, log_path.open("ab") as log:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "runtime.fleet.worker", str(theirs.fileno()), str(lifeline_fd)],
-                pass_fds=(theirs.fileno(), lifeline_fd), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=environment)
         self.connection = connections.Connection(ours.detach())
+        try:
+            with theirs, log_path.open("ab") as log:
+                self.popen = subprocess.Popen(
+                    [sys.executable, "-m", "runtime.fleet.worker", str(theirs.fileno()), str(lifeline_fd)],
+                    pass_fds=(theirs.fileno(), lifeline_fd), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    env=environment)
+        except OSError:
+            self.connection.close()
+            raise
         self.is_ready = False
         self.init_cpu_s = 0.0
         self.invocation_id: str | None = None
@@ -96,7 +100,13 @@ class LocalFleet:
         self._has_outcomes = threading.Condition(self._lock)
         self._is_closing = False
         self._failure: Exception | None = None
-        self._processes = [self._spawn() for _ in range(processes)]
+        self._processes: list[_Process] = []
+        try:
+            for _ in range(processes):
+                self._processes.append(self._spawn())
+        except OSError as error:
+            self._end_all()
+            raise FleetError(f"an actor process cannot be started: {error}") from error
         self._dispatcher = threading.Thread(target=self._run_dispatcher, name="local-fleet", daemon=True)
         self._dispatcher.start()
 
@@ -126,6 +136,9 @@ class LocalFleet:
             self._is_closing = True
         self._wake()
         self._dispatcher.join()
+        self._end_all()
+
+    def _end_all(self) -> None:
         for process in self._processes:
             process.end()
         for fd in (self._lifeline_read, self._lifeline_write):

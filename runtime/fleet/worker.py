@@ -6,6 +6,7 @@ middle of a rollout, when the process that holds the other end of the lifeline p
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -16,10 +17,15 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main(control_fd: int, lifeline_fd: int) -> None:
     """Serves events until the fleet hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        # Also inside a C call that never lets another thread run.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_die_with_parent, args=(lifeline_fd,), daemon=True).start()
     connection = Connection(control_fd)
     try:

@@ -120,7 +120,7 @@ class Round:
             self.fleet, self.cache, self.meter, EventLog(self.events_path, lambda: "now"), self.breaker,
             ActorSpec({**EVENT, "policy_version": 7, "round_index": 5}, OBSERVATION_SIZE, ACTION_SIZE, WEIGHTS_BYTES,
                       60.0),
-            prefix="r5t0", attempts=attempts, deadline_s=deadline_s, clock=self.clock)
+            prefix="r5t0", attempts=attempts, deadline_s=deadline_s, save_ledger=lambda: None, clock=self.clock)
         assert self.meter.open_round(slots, smallest=1) == slots
         self.collection.start(range(slots), episodes or {})
 
@@ -893,19 +893,27 @@ def worst_case_usd(actors: int, **sections: dict[str, Any]) -> float:
     return meter.budget.reserved_usd
 
 
-def test_what_is_reserved_is_on_disk_before_any_actor_starts(tmp_path: Path):
-    rig = Rig(tmp_path, ratio=lambda version, samples: 1.0, stop={"max_rounds": 2})
+@pytest.mark.parametrize("script", [None, fails((1, 3, 0), (2, 1, 0), (2, 1, 1)),
+                                    lambda event, nth: TIMEOUT if event["slot"] == 1 and nth == 0 else OK],
+                         ids=["no failure", "errors", "time-outs"])
+def test_what_is_at_stake_is_on_disk_before_any_actor_starts(tmp_path: Path, script: Any):
+    """First wave, boost and replacements: whenever the run is killed, the ledger covers all that it may have spent."""
+    rig = Rig(tmp_path, script, ratio=lambda version, samples: 1.0, stop={"max_rounds": 2})
+    real = rig.fleet.start
+
+    def start(invocations: Sequence[Any]) -> None:
+        assert sum(rig.ledgers[-1]) >= rig.meter.budget.spent_usd + rig.meter.budget.reserved_usd - 1e-9
+        real(invocations)
+
+    rig.fleet.start = start
     rig.run()
-    at_stake = 0.0
-    for kind, value in rig.log:
-        if kind == "ledger":
-            at_stake = value
-        elif kind == "start":
-            # The learner, and every actor that starts now or before.
-            assert at_stake >= worst_case_usd(len(value)) - worst_case_usd(0)
-            assert at_stake > 0.0
     assert rig.rows[-1]["reserved_usd"] == 0.0
     assert rig.ledgers[-1] == (rig.rows[-1]["spent_usd"], 0.0)
+
+
+def test_a_row_says_what_its_round_reserved(tmp_path: Path):
+    rig = Rig(tmp_path, stop={"max_rounds": 1})
+    rig.run()
     assert rig.rows[0]["round_reserved_usd"] == pytest.approx(worst_case_usd(6), abs=1e-8)
 
 

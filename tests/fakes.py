@@ -1,0 +1,369 @@
+"""Shipped fakes of the parts of a run: a fleet that plays a script, a cache in memory, a learner that adds.
+
+They keep the contracts of `runtime.interfaces`, take no time, and read no clock but `ManualClock`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lambda_actor import wire
+from lambda_actor.cache import ACCEPTED, DUPLICATE, LATE
+from lambda_actor.errors import CacheMissError
+from lambda_actor.rollout import NO_BYTES, OpenEpisode
+from runtime.interfaces import (
+    Batch,
+    Curvature,
+    CurvatureProblem,
+    DetectorSamples,
+    Evaluation,
+    Invocation,
+    LearnerState,
+    Outcome,
+    OutcomeStatus,
+    UpdateMetrics,
+)
+
+OBSERVATION_SIZE, ACTION_SIZE = 3, 2
+
+
+class ManualClock:
+    """Monotonic seconds that pass only when told to."""
+
+    def __init__(self, now_s: float = 1000.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class FakeCache:
+    """`lambda_actor.cache.TrajectoryCache` in memory; both the learner's side and the actors'."""
+
+    def __init__(self, log: list[Any] | None = None) -> None:
+        """Args:
+        log: Gets a tuple (name, argument) of each of the learner's calls.
+        """
+        self.log: list[Any] = log if log is not None else []
+        self.weights: dict[int, bytes] = {}
+        self.episodes: dict[str, bytes] = {}
+        self.states: dict[str, str] = {}
+        self.trajectories: dict[str, bytes] = {}
+        self.ready: deque[str] = deque()
+        self.late = 0
+
+    # What actors do
+
+    def fetch_weights(self, policy_version: int) -> bytes:
+        return self._fetch(self.weights, policy_version, f"weights:{policy_version}")
+
+    def fetch_episode(self, episode_id: str) -> bytes:
+        return self._fetch(self.episodes, episode_id, f"episode:{episode_id}")
+
+    def submit(self, invocation_id: str, trajectory: bytes) -> str:
+        state = self.states.get(invocation_id)
+        if state == "accepted":
+            return DUPLICATE
+        if state != "expected":
+            self.late += 1
+            return LATE
+        self.states[invocation_id] = "accepted"
+        self.trajectories[invocation_id] = trajectory
+        self.ready.append(invocation_id)
+        return ACCEPTED
+
+    # What the learner does
+
+    def publish_weights(self, policy_version: int, weights: bytes) -> None:
+        self.log.append(("publish_weights", policy_version))
+        self.weights[policy_version] = weights
+        self.weights.pop(policy_version - 1, None)
+
+    def publish_episodes(self, episodes: Mapping[str, bytes]) -> None:
+        self.log.append(("publish_episodes", tuple(episodes)))
+        self.episodes.update(episodes)
+
+    def discard_episodes(self, episode_ids: Iterable[str]) -> None:
+        for episode_id in episode_ids:
+            self.episodes.pop(episode_id, None)
+
+    def expect(self, invocation_ids: Iterable[str]) -> None:
+        self.states.update(dict.fromkeys(invocation_ids, "expected"))
+
+    def cancel(self, invocation_id: str) -> bool:
+        if self.states.get(invocation_id) == "accepted":
+            return False
+        self.states.pop(invocation_id, None)
+        return True
+
+    def take(self, timeout_s: float) -> tuple[str, bytes] | None:
+        while self.ready:
+            invocation_id = self.ready.popleft()
+            if invocation_id in self.trajectories:
+                return invocation_id, self.trajectories.pop(invocation_id)
+        return None
+
+    def close_round(self) -> int:
+        self.log.append(("close_round", None))
+        self.states.clear()
+        self.ready.clear()
+        self.trajectories.clear()
+        late, self.late = self.late, 0
+        return late
+
+    @staticmethod
+    def _fetch(shelf: Mapping[Any, bytes], key: Any, name: str) -> bytes:
+        if key not in shelf:
+            raise CacheMissError(f"{name} is not in the cache")
+        return shelf[key]
+
+
+def trajectory_fields(event: Mapping[str, Any], *, leaves_open: bool = True) -> dict[str, np.ndarray]:
+    """The TRAJECTORY fields that an actor with this event would send: a function of seed, round and slot."""
+    steps, slot, round_index = event["fragment_steps"], event["slot"], event["round_index"]
+    stream = np.random.default_rng((event["seed"], round_index, slot))
+    left_open = OpenEpisode(
+        observation=np.full(OBSERVATION_SIZE, slot, np.float32), state={}, return_so_far=float(round_index),
+        length=steps, first_version=event["policy_version"]).to_bytes()
+    return {
+        "invocation_id": wire.text_field(event["invocation_id"]),
+        "round_index": np.int64(round_index),
+        "slot": np.int64(slot),
+        "policy_version": np.int64(event["policy_version"]),
+        "observations": stream.standard_normal((steps, OBSERVATION_SIZE)).astype(np.float32),
+        "actions": stream.standard_normal((steps, ACTION_SIZE)).astype(np.float32),
+        "log_probs": stream.standard_normal(steps).astype(np.float32),
+        "rewards": stream.standard_normal(steps),
+        "terminated": np.zeros(steps, np.bool_),
+        "truncated": np.zeros(steps, np.bool_),
+        "bootstrap_steps": np.array([steps - 1], np.int64),
+        "bootstrap_observations": stream.standard_normal((1, OBSERVATION_SIZE)).astype(np.float32),
+        "episode_returns": np.empty(0, np.float64),
+        "episode_lengths": np.empty(0, np.int64),
+        "episode_first_versions": np.empty(0, np.int64),
+        "continued_episode": wire.text_field(event["episode_id"]),
+        "open_episode": np.frombuffer(left_open, np.uint8) if leaves_open else NO_BYTES,
+    }
+
+
+def trajectory(event: Mapping[str, Any], **changed: np.ndarray) -> bytes:
+    """A sound TRAJECTORY message for ``event``, but for the fields ``changed``."""
+    return wire.encode(wire.Kind.TRAJECTORY, trajectory_fields(event) | changed)
+
+
+def closed_trajectory(event: Mapping[str, Any]) -> bytes:
+    """One whose last step ends its episode, so that none is left open."""
+    fields = trajectory_fields(event, leaves_open=False)
+    terminated = fields["terminated"].copy()
+    terminated[-1] = True
+    return wire.encode(wire.Kind.TRAJECTORY, fields | {
+        "terminated": terminated, "bootstrap_steps": np.empty(0, np.int64),
+        "bootstrap_observations": np.empty((0, OBSERVATION_SIZE), np.float32),
+        "episode_returns": fields["rewards"].sum(keepdims=True), "episode_lengths": np.array([len(terminated)]),
+        "episode_first_versions": np.array([event["policy_version"]])})
+
+
+@dataclass(frozen=True)
+class Play:
+    """What one invocation does.
+
+    Attributes:
+        status: How it ends by itself; null where it runs until it is given up.
+        submits: Makes the bytes that it submits first; null where it submits none.
+        heeds_abandon: Whether giving it up ends it.
+        submits_when_abandoned: It submits after it was given up, and ends as ok then.
+        was_started: Whether it ever began; where not, it ends only by being given up.
+        outcomes: How often its outcome is reported.
+    """
+
+    status: OutcomeStatus | None = "ok"
+    submits: Callable[[Mapping[str, Any]], bytes] | None = trajectory
+    error: str = ""
+    billed_s: float = 1.0
+    init_s: float = 0.5
+    heeds_abandon: bool = True
+    submits_when_abandoned: bool = False
+    was_started: bool = True
+    outcomes: int = 1
+
+
+OK = Play()
+ERROR = Play("error", None, "RuntimeError: broken joint")
+CRASHED = Play("crashed", None, "the actor process was killed by SIGKILL")
+TIMEOUT = Play("timeout", None, "timed out after 60 s", billed_s=60.0)
+CRASHED_AFTER_SUBMIT = Play("crashed", trajectory, "the actor process was killed by SIGKILL")
+NEVER_RETURNS = Play(None, None)
+DEAF = Play(None, None, heeds_abandon=False)
+NEVER_STARTED = Play(None, None, billed_s=0.0, init_s=0.0, was_started=False)
+LATE_COMER = Play(None, None, submits_when_abandoned=True)
+
+
+class FakeFleet:
+    """A fleet that plays a script; outcomes come in any order but that of the slots.
+
+    Where nothing has ended, `wait` lets its whole time-out pass on the clock.
+    """
+
+    def __init__(
+        self,
+        cache: FakeCache,
+        clock: ManualClock,
+        script: Callable[[Mapping[str, Any], int], Play] | Mapping[tuple[int, int], Play] | None = None,
+        *,
+        at_once: int = 10**9,
+        log: list[Any] | None = None,
+    ) -> None:
+        """Args:
+            script: The play for an event and how many of its round's slot came before it (0 = the first try), or a
+                mapping from (slot, that number); what is not in it is OK.
+            at_once: Most outcomes that one `wait` returns.
+            log: Gets ("start", slots) and ("abandon", ids).
+        """
+        self._cache, self._clock, self._at_once = cache, clock, at_once
+        self._script = script if callable(script) else lambda event, nth: (script or {}).get((event["slot"], nth), OK)
+        self.log: list[Any] = log if log is not None else []
+        self.started: list[Invocation] = []
+        self.running: dict[str, tuple[Invocation, Play]] = {}
+        self._ended: deque[Outcome] = deque()
+        self._tries: Counter[tuple[int, int]] = Counter()
+        self.is_closed = False
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        self.log.append(("start", tuple(invocation.event["slot"] for invocation in invocations)))
+        for invocation in reversed(invocations):
+            event = invocation.event
+            key = (event["round_index"], event["slot"])
+            play = self._script(event, self._tries[key])
+            self._tries[key] += 1
+            self.started.append(invocation)
+            if play.status is None:
+                self.running[invocation.invocation_id] = (invocation, play)
+            else:
+                self._end(invocation, play, play.status)
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        if not self._ended:
+            self._clock.advance(timeout_s)
+        return [self._ended.popleft() for _ in range(min(self._at_once, len(self._ended)))]
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        self.log.append(("abandon", tuple(invocation_ids)))
+        for invocation_id in invocation_ids:
+            if invocation_id not in self.running:
+                continue
+            invocation, play = self.running[invocation_id]
+            if not play.heeds_abandon:
+                continue
+            del self.running[invocation_id]
+            if play.submits_when_abandoned:
+                self._cache.cancel(invocation_id)
+                self._end(invocation, Play("ok", trajectory), "ok")
+            else:
+                self._end(invocation, play, "abandoned")
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.running.clear()
+
+    def slots_of(self, round_index: int) -> list[int]:
+        """Slots started in a round, retries included, in ascending order."""
+        return sorted(i.event["slot"] for i in self.started if i.event["round_index"] == round_index)
+
+    def _end(self, invocation: Invocation, play: Play, status: OutcomeStatus) -> None:
+        response = None
+        if play.submits is not None:
+            submitted = self._cache.submit(invocation.invocation_id, play.submits(invocation.event))
+            if status == "ok":
+                response = {"invocation_id": invocation.invocation_id, "status": submitted,
+                            "env_steps": invocation.event["fragment_steps"]}
+        error = play.error or ("still running at the round's deadline" if status == "abandoned" else "")
+        outcome = Outcome(invocation.invocation_id, status, response=response, error=error,
+                          was_started=play.was_started, billed_s=play.billed_s, init_s=play.init_s)
+        self._ended.extend([outcome] * play.outcomes)
+
+
+@dataclass
+class FakeLearner:
+    """A learner whose one weight is the sum of all rewards that it ever saw; an update takes ``update_s``."""
+
+    clock: ManualClock
+    update_s: float = 0.25
+    policy_version: int = 1
+    weight: float = 0.0
+    batches: list[Batch] = field(default_factory=list)
+    progresses: list[float] = field(default_factory=list)
+    metrics: Callable[[int], Mapping[str, float]] = lambda version: {}
+
+    def weights(self) -> bytes:
+        return f"weights {self.policy_version} {self.weight!r}".encode()
+
+    def update(self, batch: Batch, *, progress: float) -> tuple[UpdateMetrics, DetectorSamples]:
+        self.clock.advance(self.update_s)
+        self.batches.append(batch)
+        self.progresses.append(progress)
+        # The order matters to the last bit, as it does in a real update.
+        seen = zlib.crc32(batch.observations.tobytes(), int(abs(self.weight)) % 2**32)
+        self.weight = float(seen) + float(batch.rewards.sum())
+        self.policy_version += 1
+        metrics = {"policy_loss": self.weight, "value_loss": 0.5, "entropy": 1.0, "kl": 0.01,
+                   "explained_variance": None, "learning_rate": 1.0 - progress} | self.metrics(self.policy_version)
+        rows = batch.rewards.size
+        return UpdateMetrics(**metrics), DetectorSamples(
+            observations=batch.observations.reshape(rows, -1), actions=batch.actions.reshape(rows, -1),
+            log_probs=batch.log_probs.reshape(rows), advantages=batch.rewards.reshape(rows).astype(np.float32),
+            value_targets=np.zeros(rows, np.float32), old_means=np.zeros((rows, ACTION_SIZE), np.float32),
+            old_log_stds=np.zeros(ACTION_SIZE, np.float32))
+
+    def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
+        raise NotImplementedError("FakeDetector needs none")
+
+    def get_state(self) -> LearnerState:
+        return LearnerState({"weight": np.array(self.weight)}, {"policy_version": self.policy_version})
+
+    def set_state(self, state: LearnerState) -> None:
+        self.weight = float(state.arrays["weight"])
+        self.policy_version = int(state.values["policy_version"])
+
+
+class FakeDetector:
+    """Keeps the first samples; its ratio is a function of them and the policy version, or what it is told."""
+
+    def __init__(self, clock: ManualClock, *, measure_s: float = 0.125, log: list[Any] | None = None,
+                 ratio: Callable[[int, DetectorSamples], float | None] | None = None) -> None:
+        self._clock, self._measure_s = clock, measure_s
+        self._ratio = ratio or (lambda version, samples: 1.0 + abs(float(samples.advantages.sum())))
+        self.log: list[Any] = log if log is not None else []
+        self.measured: list[tuple[int, DetectorSamples]] = []
+
+    def select(self, samples: DetectorSamples) -> DetectorSamples:
+        return DetectorSamples(**{name: array[:4] for name, array in vars(samples).items()})
+
+    def measure(self, learner: FakeLearner, samples: DetectorSamples) -> Curvature:
+        self._clock.advance(self._measure_s)
+        self.log.append(("measure", learner.policy_version))
+        self.measured.append((learner.policy_version, samples))
+        ratio = self._ratio(learner.policy_version, samples)
+        return Curvature(None, None, None) if ratio is None else Curvature(-1.0, ratio, ratio)
+
+
+class FakeEvaluator:
+    """Returns what it is told, by call, the last one for ever; takes ``evaluate_s``."""
+
+    def __init__(self, clock: ManualClock, returns: Sequence[float] = (0.0,), *, evaluate_s: float = 0.5) -> None:
+        self._clock, self._returns, self._evaluate_s = clock, returns, evaluate_s
+        self.weights: list[bytes] = []
+
+    def __call__(self, weights: bytes) -> Evaluation:
+        self._clock.advance(self._evaluate_s)
+        value = self._returns[min(len(self.weights), len(self._returns) - 1)]
+        self.weights.append(weights)
+        return Evaluation((value - 1.0, value + 1.0), (10, 20))

@@ -1,0 +1,127 @@
+"""Environments of a user whose actors behave, raise, die, hang or talk. All by name, such as
+``tests.fleet_environments:steady``; so they are imported by actor processes.
+
+Where the variable FLEET_ENVIRONMENTS_DIRECTORY names a folder, each tells there, by a file with its name and process
+id, that it got as far as its special step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+OBSERVATION_SIZE, ACTION_SIZE = 3, 2
+DIRECTORY_VARIABLE = "FLEET_ENVIRONMENTS_DIRECTORY"
+SPECIAL_STEP = 3
+BURNT_CPU_S = 0.2
+
+
+class Steady(gymnasium.Env):
+    """A damped point that is pushed about; an episode takes 11 steps. Does something special at one step."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATION_SIZE,), np.float64)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION_SIZE,), np.float32)
+
+    def __init__(self, special: Callable[[], None] | None = None) -> None:
+        self._special = special
+        self._steps_here = 0
+        self._state = np.zeros(OBSERVATION_SIZE)
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self._state = self.np_random.standard_normal(OBSERVATION_SIZE)
+        self._steps = 0
+        return self._state.copy(), {}
+
+    def step(self, action: np.ndarray):
+        self._steps_here += 1
+        if self._special is not None and self._steps_here == SPECIAL_STEP:
+            self._special()
+        self._state = 0.9 * self._state
+        self._state[:ACTION_SIZE] += 0.1 * action
+        self._steps += 1
+        return self._state.copy(), float(self._state.sum()), self._steps >= 11, False, {}
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        return {"state": self._state.copy(), "steps": np.array(self._steps)}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self._state, self._steps = np.array(state["state"]), int(state["steps"])
+
+
+def mark(name: str) -> None:
+    """Tells whoever looks into the folder that this process got so far."""
+    folder = os.environ.get(DIRECTORY_VARIABLE)
+    if folder:
+        (Path(folder) / f"{name}-{os.getpid()}").touch()
+
+
+def _special(name: str, act: Callable[[], None]) -> Callable[[], Steady]:
+    def marked() -> None:
+        mark(name)
+        act()
+
+    return lambda: Steady(marked)
+
+
+def _raise() -> None:
+    raise RuntimeError("broken joint 17")
+
+
+def _exit() -> None:
+    os._exit(7)
+
+
+def _exit_politely() -> None:
+    sys.exit("enough")
+
+
+def _die_by(number: int) -> Callable[[], None]:
+    def act() -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(600)
+    return act
+
+
+def _hang_in_c() -> None:
+    # Holds the interpreter's lock: no other thread of this process runs meanwhile.
+    ctypes.PyDLL(None).sleep(600)
+
+
+def _talk() -> None:
+    print("printed by the environment", flush=True)
+    print("complained by the environment", file=sys.stderr, flush=True)
+    os.write(1, b"\x00\xff{\"ready\": true}\n" * 20_000)
+
+
+def _burn() -> None:
+    end_s = time.process_time() + BURNT_CPU_S
+    while time.process_time() < end_s:
+        pass
+
+
+def _tell_secret() -> None:
+    raise RuntimeError(f"the secret is {os.environ.get('FLEET_SECRET')}")
+
+
+steady = Steady
+raising = _special("raising", _raise)
+exiting = _special("exiting", _exit)
+exiting_politely = _special("exiting_politely", _exit_politely)
+killed = _special("killed", _die_by(signal.SIGKILL))
+segfaulting = _special("segfaulting", _die_by(signal.SIGSEGV))
+hanging = _special("hanging", lambda: time.sleep(600))
+hanging_in_c = _special("hanging_in_c", _hang_in_c)
+napping = _special("napping", lambda: time.sleep(0.3))
+talking = _special("talking", _talk)
+burning = _special("burning", _burn)
+telling = _special("telling", _tell_secret)

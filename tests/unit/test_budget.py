@@ -1,0 +1,245 @@
+"""The budget: spent + reserved never exceeds it, to the last unit and in the floats that a run reports."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from runtime.cost.budget import Budget
+from runtime.errors import BudgetError
+
+NAMES = st.sampled_from("abcdef")
+DOLLARS = st.one_of(
+    st.floats(0, 2, allow_nan=False),
+    st.integers(0, 200).map(lambda cents: cents / 100),
+    st.integers(0, 30).map(lambda parts: parts * 1e-12),
+    st.sampled_from([0.0, 0.1, 0.2, 0.3, 1e-13, 5e-13, 1.5e-12, 1 / 3]))
+
+
+def exactly(budget: Budget) -> tuple[Fraction, Fraction]:
+    """Spent and reserved dollars, from the whole units that the budget counts in."""
+    whole = Budget(1.0)
+    assert whole.reserve("all", 1.0)
+    units_per_usd = whole.get_state()["reserved"]["all"]
+    state = budget.get_state()
+    return Fraction(state["spent"], units_per_usd), Fraction(sum(state["reserved"].values()), units_per_usd)
+
+
+class BudgetMachine(RuleBasedStateMachine):
+    """Any sequence of calls; who holds what is kept beside it."""
+
+    @initialize(usd=st.sampled_from([0.3, 0.7, 1.0, 1 / 3, 0.1 + 0.2, 2.5e-12, 1.5e-12, 7.77]) | st.floats(1e-6, 5))
+    def open(self, usd: float) -> None:
+        self.usd = usd
+        self.budget = Budget(usd)
+        self.asked_usd: dict[str, float] = {}
+        self.held: dict[str, Fraction] = {}
+        self.spent = Fraction(0)
+
+    @rule(name=NAMES, usd=DOLLARS)
+    def reserve(self, name: str, usd: float) -> None:
+        before = exactly(self.budget)
+        if name in self.held:
+            with pytest.raises(BudgetError, match=repr(name)):
+                self.budget.reserve(name, usd)
+        elif self.budget.reserve(name, usd):
+            self.asked_usd[name], self.held[name] = usd, exactly(self.budget)[1] - before[1]
+            assert abs(self.held[name] - Fraction(usd)) <= Fraction(1, 10**9)
+
+    @rule(name=NAMES, share=st.floats(0, 1) | st.just(1.0))
+    def settle(self, name: str, share: float) -> None:
+        if name not in self.held:
+            with pytest.raises(BudgetError, match=repr(name)):
+                self.budget.settle(name, 0.0)
+            return
+        usd = self.asked_usd[name] * share
+        assert self.budget.settle(name, usd) is True
+        spent = exactly(self.budget)[0] - self.spent
+        held = self.held.pop(name)
+        assert 0 <= spent <= held
+        assert share < 1.0 or spent == held
+        assert abs(spent - Fraction(usd)) <= Fraction(1, 10**9)
+        self.spent += spent
+
+    @rule()
+    def forfeit(self) -> None:
+        held = sum(self.held.values(), Fraction(0))
+        assert self.budget.forfeit() == float(held)
+        self.spent += held
+        self.held.clear()
+
+    @rule()
+    def travel(self) -> None:
+        """Through JSON, as the ledger does."""
+        state = json.loads(json.dumps(self.budget.get_state(), allow_nan=False))
+        self.budget = Budget(self.usd)
+        self.budget.set_state(state)
+        assert self.budget.get_state() == state
+
+    @invariant()
+    def nothing_is_lost_or_made(self) -> None:
+        assert exactly(self.budget) == (self.spent, sum(self.held.values()))
+        assert self.budget.get_state()["reserved"].keys() == self.held.keys()
+
+    @invariant()
+    def never_more_than_the_budget(self) -> None:
+        assert self.spent + sum(self.held.values()) <= Fraction(self.usd)
+
+    @invariant()
+    def never_more_than_the_budget_in_floats(self) -> None:
+        """As whoever reads rounds.jsonl checks it."""
+        assert self.budget.spent_usd + self.budget.reserved_usd <= self.usd
+        assert self.budget.free_usd >= 0.0
+
+
+BudgetMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+TestBudgetMachine = BudgetMachine.TestCase
+
+
+@settings(max_examples=100, deadline=None)
+@given(usd=st.floats(1e-6, 100), amounts=st.lists(st.floats(0, 10), max_size=12))
+def test_the_sum_of_what_was_granted_is_what_is_reserved(usd: float, amounts: list[float]):
+    budget = Budget(usd)
+    granted = [amount for i, amount in enumerate(amounts) if budget.reserve(str(i), amount)]
+    assert budget.reserved_usd == pytest.approx(sum(granted), abs=1e-8)
+    assert budget.spent_usd + budget.reserved_usd <= usd
+    assert budget.free_usd == pytest.approx(usd - sum(granted), abs=1e-8)
+
+
+def test_what_fits_exactly_is_granted_and_no_more():
+    budget = Budget(1.0)
+    assert budget.reserve("a", 0.75)
+    assert budget.reserve("b", 0.25)
+    assert not budget.reserve("c", 0.001)
+    assert budget.reserve("free of charge", 0.0)
+    assert budget.free_usd == 0.0
+
+
+@pytest.mark.parametrize(("usd", "parts"), [(0.3, (0.1, 0.2)), (0.7, (0.1, 0.6)), (1.1, (0.4, 0.7))])
+def test_sums_of_floats_do_not_exceed_the_budget_either(usd: float, parts: tuple[float, float]):
+    budget = Budget(usd)
+    budget.reserve("first", parts[0])
+    budget.settle("first", parts[0])
+    budget.reserve("second", parts[1])
+    assert budget.spent_usd + budget.reserved_usd <= usd
+    assert budget.spent_usd == pytest.approx(parts[0], abs=1e-9)
+
+
+@pytest.mark.parametrize("usd", [1.5e-12, 0.5e-12, 1.75149045970569])
+def test_a_budget_is_not_rounded_up(usd: float):
+    budget = Budget(usd)
+    budget.reserve("all", usd)
+    budget.reserve("a little", 1e-12)
+    spent, reserved = exactly(budget)
+    assert spent + reserved <= Fraction(usd)
+
+
+def test_a_refused_reservation_changes_nothing():
+    budget = Budget(1.0)
+    budget.reserve("a", 0.5)
+    state = budget.get_state()
+    assert not budget.reserve("b", 0.6)
+    assert budget.get_state() == state
+    with pytest.raises(BudgetError):
+        budget.settle("b", 0.0)
+
+
+def test_settling_frees_the_rest():
+    budget = Budget(1.0)
+    budget.reserve("a", 1.0)
+    assert budget.settle("a", 0.25) is True
+    assert (budget.spent_usd, budget.reserved_usd, budget.free_usd) == (0.25, 0.0, 0.75)
+    assert budget.reserve("a", 0.75), "the name is free again"
+
+
+def test_an_overrun_is_recorded_and_reported():
+    budget = Budget(1.0)
+    budget.reserve("a", 0.25)
+    budget.reserve("b", 0.75)
+    assert budget.settle("a", 0.5) is False
+    assert budget.spent_usd == 0.5
+    assert budget.reserved_usd == 0.75
+    assert budget.free_usd == -0.25
+    assert not budget.reserve("c", 0.001)
+
+
+def test_settling_all_of_it_is_no_overrun():
+    budget = Budget(1.0)
+    for amount in (0.1, 0.2, 1 / 3, 1e-13):
+        assert budget.reserve("a", amount)
+        assert budget.settle("a", amount) is True
+
+
+def test_forfeit_spends_all_that_is_reserved():
+    budget = Budget(1.0)
+    budget.reserve("a", 0.25)
+    budget.reserve("b", 0.5)
+    assert budget.forfeit() == 0.75
+    assert (budget.spent_usd, budget.reserved_usd) == (0.75, 0.0)
+    assert budget.forfeit() == 0.0
+    assert budget.reserve("a", 0.25)
+
+
+def test_the_state_is_a_copy():
+    budget = Budget(1.0)
+    budget.reserve("a", 0.25)
+    state = budget.get_state()
+    state["reserved"]["b"] = 1
+    assert "b" not in budget.get_state()["reserved"]
+    other = Budget(1.0)
+    other.set_state(state)
+    state["reserved"]["c"] = 1
+    assert "c" not in other.get_state()["reserved"]
+
+
+def test_a_state_may_be_put_into_a_larger_or_smaller_budget():
+    budget = Budget(1.0)
+    budget.reserve("a", 1.0)
+    budget.settle("a", 1.0)
+    larger, smaller = Budget(1.5), Budget(0.5)
+    larger.set_state(budget.get_state())
+    smaller.set_state(budget.get_state())
+    assert larger.reserve("b", 0.5)
+    assert not larger.reserve("c", 0.01)
+    assert not smaller.reserve("b", 0.0001)
+    assert smaller.free_usd == -0.5
+
+
+@pytest.mark.parametrize("usd", [-1e-9, -1.0, math.nan, -math.inf])
+def test_negative_amounts_and_nan_are_refused(usd: float):
+    budget = Budget(1.0)
+    budget.reserve("a", 0.5)
+    state = budget.get_state()
+    with pytest.raises(BudgetError, match="negative"):
+        budget.reserve("b", usd)
+    with pytest.raises(BudgetError, match="negative"):
+        budget.settle("a", usd)
+    assert budget.get_state() == state
+
+
+def test_infinity_does_not_fit_and_cannot_be_spent():
+    budget = Budget(1.0)
+    budget.reserve("a", 0.5)
+    state = budget.get_state()
+    assert budget.reserve("b", math.inf) is False
+    with pytest.raises(BudgetError):
+        budget.settle("a", math.inf)
+    assert budget.get_state() == state
+
+
+def test_names_are_unique_and_must_be_known():
+    budget = Budget(1.0)
+    budget.reserve("a", 0.1)
+    with pytest.raises(BudgetError, match="'a'"):
+        budget.reserve("a", 0.1)
+    with pytest.raises(BudgetError, match="'b'"):
+        budget.settle("b", 0.1)
+    budget.settle("a", 0.1)
+    with pytest.raises(BudgetError, match="'a'"):
+        budget.settle("a", 0.1)

@@ -1,0 +1,274 @@
+"""Checkpoints: bit for bit what was saved, or the one before, or a named error; never something in between."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import runtime.checkpoint
+from runtime.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
+from runtime.errors import CheckpointError
+
+DTYPES = ["<f4", "<f8", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1"]
+
+
+def checkpoint(round_index: int, **arrays: np.ndarray) -> Checkpoint:
+    return Checkpoint(round_index, arrays or {"weight": np.full((2, 3), round_index, np.float32)},
+                      {"round": round_index, "nested": {"rng": [2**127 + round_index, None, 0.1]}})
+
+
+def load(directory: Path) -> tuple[Checkpoint | None, list[tuple[str, str]]]:
+    skipped: list[tuple[str, str]] = []
+    return load_newest_checkpoint(directory, lambda stem, reason: skipped.append((stem, reason))), skipped
+
+
+def assert_is(loaded: Checkpoint | None, expected: Checkpoint) -> None:
+    assert loaded is not None
+    assert loaded.round_index == expected.round_index
+    assert loaded.values == expected.values
+    assert loaded.arrays.keys() == expected.arrays.keys()
+    for name, array in expected.arrays.items():
+        found = loaded.arrays[name]
+        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, np.shape(array), array.tobytes()), name
+
+
+def files(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+# Round trip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 3), (2, 3), (2, 1, 4)], ids=repr)
+def test_arrays_come_back_bit_for_bit(tmp_path: Path, dtype: str, shape: tuple[int, ...]):
+    kind = np.dtype(dtype)
+    count = int(np.prod(shape)) * kind.itemsize
+    raw = np.random.default_rng(5).integers(0, 2 if kind == np.bool_ else 256, count, np.uint8).tobytes()
+    saved = checkpoint(1, any=np.frombuffer(raw, kind).reshape(shape))
+    save_checkpoint(tmp_path, saved)
+    assert_is(load(tmp_path)[0], saved)
+
+
+def test_special_floats_come_back_bit_for_bit(tmp_path: Path):
+    bits = np.array([0x7FF8000000000001, 0xFFF0000000000000, 0x8000000000000000, 1, 0x7FEFFFFFFFFFFFFF], np.uint64)
+    saved = checkpoint(1, special=bits.view(np.float64), scalar=np.float64(-0.0), inverted=np.array(np.nan, np.float32))
+    save_checkpoint(tmp_path, saved)
+    assert_is(load(tmp_path)[0], saved)
+
+
+def test_the_memory_layout_of_an_array_does_not_matter(tmp_path: Path):
+    block = np.arange(24, dtype=np.float32).reshape(4, 6)
+    saved = checkpoint(1, transposed=block.T, strided=block[::2, ::3], reversed=block[::-1],
+                       fortran=np.asfortranarray(block))
+    save_checkpoint(tmp_path, saved)
+    assert_is(load(tmp_path)[0], saved)
+
+
+def test_a_checkpoint_without_arrays_is_one(tmp_path: Path):
+    saved = Checkpoint(3, {}, {})
+    save_checkpoint(tmp_path, saved)
+    assert_is(load(tmp_path)[0], saved)
+
+
+def test_numbers_come_back_exactly(tmp_path: Path):
+    values = {"rng": 2**128 - 1, "float": 0.1 + 0.2, "tiny": 5e-324, "text": "ü", "none": None, "list": [1, [2.0]]}
+    save_checkpoint(tmp_path, Checkpoint(1, {}, values))
+    assert load(tmp_path)[0].values == values
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}], ids=repr)
+def test_what_json_cannot_hold_is_refused_and_the_last_one_stays(tmp_path: Path, value: object):
+    save_checkpoint(tmp_path, checkpoint(1))
+    with pytest.raises((ValueError, TypeError)):
+        save_checkpoint(tmp_path, Checkpoint(2, {}, {"value": value}))
+    assert_is(load(tmp_path)[0], checkpoint(1))
+
+
+# Which one
+
+
+def test_nothing_was_ever_written(tmp_path: Path):
+    assert load(tmp_path / "none") == (None, [])
+    assert load(tmp_path) == (None, [])
+
+
+def test_the_newest_is_loaded_and_two_are_kept(tmp_path: Path):
+    for round_index in range(1, 13):
+        save_checkpoint(tmp_path, checkpoint(round_index))
+        assert_is(load(tmp_path)[0], checkpoint(round_index))
+        assert len(files(tmp_path)) == 2 * min(round_index, 2)
+    assert files(tmp_path) == {f"round_0000{i}.{end}" for i in (11, 12) for end in ("json", "safetensors")}
+
+
+def test_round_a_million_is_newer_than_the_one_before(tmp_path: Path):
+    for round_index in (999_998, 999_999, 1_000_000, 1_000_001):
+        save_checkpoint(tmp_path, checkpoint(round_index))
+    assert_is(load(tmp_path)[0], checkpoint(1_000_001))
+
+
+def test_the_same_round_may_be_saved_again(tmp_path: Path):
+    save_checkpoint(tmp_path, checkpoint(1))
+    other = checkpoint(1, weight=np.ones(5, np.float64))
+    save_checkpoint(tmp_path, other)
+    assert_is(load(tmp_path)[0], other)
+
+
+# Killed
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_killed_at_any_write_the_one_before_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    real = runtime.checkpoint.write_atomically
+    save_checkpoint(tmp_path, checkpoint(1))
+    written: list[str] = []
+
+    def dies_before(count: int):
+        def write(path: Path, data: bytes) -> None:
+            if len(written) == count:
+                raise Killed
+            written.append(path.suffix)
+            real(path, data)
+        return write
+
+    for count in range(2):
+        written.clear()
+        monkeypatch.setattr(runtime.checkpoint, "write_atomically", dies_before(count))
+        with pytest.raises(Killed):
+            save_checkpoint(tmp_path, checkpoint(2))
+        assert written == [".safetensors"][:count], "the JSON is written last"
+        loaded, skipped = load(tmp_path)
+        assert_is(loaded, checkpoint(1))
+        assert skipped == []
+    monkeypatch.setattr(runtime.checkpoint, "write_atomically", real)
+    save_checkpoint(tmp_path, checkpoint(2))
+    assert_is(load(tmp_path)[0], checkpoint(2))
+
+
+def test_killed_while_old_ones_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for round_index in (1, 2):
+        save_checkpoint(tmp_path, checkpoint(round_index))
+    real = Path.unlink
+
+    def dies_after(path: Path, **options: bool) -> None:
+        real(path, **options)
+        raise Killed
+
+    monkeypatch.setattr(Path, "unlink", dies_after)
+    with pytest.raises(Killed):
+        save_checkpoint(tmp_path, checkpoint(3))
+    monkeypatch.setattr(Path, "unlink", real)
+    loaded, skipped = load(tmp_path)
+    assert_is(loaded, checkpoint(3))
+    assert skipped == []
+    save_checkpoint(tmp_path, checkpoint(4))
+    assert_is(load(tmp_path)[0], checkpoint(4))
+
+
+def test_files_of_an_unfinished_write_are_ignored(tmp_path: Path):
+    save_checkpoint(tmp_path, checkpoint(1))
+    (tmp_path / "round_000002.safetensors").write_bytes(b"half")
+    (tmp_path / "round_000002.json.tmp").write_bytes(b"{")
+    (tmp_path / "round_000003.safetensors.tmp").write_bytes(b"")
+    loaded, skipped = load(tmp_path)
+    assert_is(loaded, checkpoint(1))
+    assert skipped == []
+
+
+# Damaged
+
+
+def two(directory: Path) -> None:
+    for round_index in (1, 2):
+        save_checkpoint(directory, checkpoint(round_index))
+
+
+DAMAGES = {
+    "json empty": lambda d: (d / "round_000002.json").write_bytes(b""),
+    "json cut": lambda d: (d / "round_000002.json").write_bytes((d / "round_000002.json").read_bytes()[:-40]),
+    "json not UTF-8": lambda d: (d / "round_000002.json").write_bytes(b"\xff\xfe"),
+    "json a list": lambda d: (d / "round_000002.json").write_bytes(b"[]"),
+    "json a number": lambda d: (d / "round_000002.json").write_bytes(b"5"),
+    "json null": lambda d: (d / "round_000002.json").write_bytes(b"null"),
+    "json empty object": lambda d: (d / "round_000002.json").write_bytes(b"{}"),
+    "json too deep": lambda d: (d / "round_000002.json").write_bytes(b"[" * 200_000),
+    "json a directory": lambda d: ((d / "round_000002.json").unlink(), (d / "round_000002.json").mkdir()),
+    "arrays missing": lambda d: (d / "round_000002.safetensors").unlink(),
+    "arrays empty": lambda d: (d / "round_000002.safetensors").write_bytes(b""),
+    "arrays cut": lambda d: (d / "round_000002.safetensors").write_bytes(
+        (d / "round_000002.safetensors").read_bytes()[:-1]),
+    "arrays longer": lambda d: (d / "round_000002.safetensors").write_bytes(
+        (d / "round_000002.safetensors").read_bytes() + b"\0"),
+    "arrays of another": lambda d: (d / "round_000002.safetensors").write_bytes(
+        (d / "round_000001.safetensors").read_bytes()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_is_passed_over_and_reported(tmp_path: Path, damage: str):
+    two(tmp_path)
+    DAMAGES[damage](tmp_path)
+    loaded, skipped = load(tmp_path)
+    assert_is(loaded, checkpoint(1))
+    assert [stem for stem, _ in skipped] == ["round_000002"]
+    assert "round_000002" in skipped[0][1]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_flipped_bit_is_seen(tmp_path: Path, data: st.DataObject):
+    if not files(tmp_path):
+        two(tmp_path)
+    path = tmp_path / data.draw(st.sampled_from(["round_000002.json", "round_000002.safetensors"]))
+    sound = path.read_bytes()
+    content = bytearray(sound)
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    loaded, skipped = load(tmp_path)
+    path.write_bytes(sound)
+    # A flipped bit that leaves the JSON's meaning alone, such as a space turned into a newline, is no damage.
+    assert_is(loaded, checkpoint(1 if skipped else 2))
+    assert skipped or path.suffix == ".json"
+
+
+def edited(directory: Path, stem: str, **changes: object) -> None:
+    path = directory / f"{stem}.json"
+    document = json.loads(path.read_bytes()) | changes
+    document.pop("sha256")
+    path.write_bytes(json.dumps(document | {"sha256": runtime.checkpoint._digest(document)}).encode())
+
+
+def test_another_version_is_passed_over_and_named(tmp_path: Path):
+    two(tmp_path)
+    edited(tmp_path, "round_000002", version=99)
+    loaded, skipped = load(tmp_path)
+    assert_is(loaded, checkpoint(1))
+    assert "version 99" in skipped[0][1]
+
+
+def test_an_edited_value_is_seen(tmp_path: Path):
+    two(tmp_path)
+    path = tmp_path / "round_000002.json"
+    document = json.loads(path.read_bytes())
+    document["values"]["round"] = 7
+    path.write_text(json.dumps(document))
+    loaded, skipped = load(tmp_path)
+    assert_is(loaded, checkpoint(1))
+    assert "altered or damaged" in skipped[0][1]
+
+
+def test_when_all_are_damaged_it_is_an_error_that_names_them(tmp_path: Path):
+    two(tmp_path)
+    for stem in ("round_000001", "round_000002"):
+        (tmp_path / f"{stem}.json").write_bytes(b"{")
+    with pytest.raises(CheckpointError, match="none of the checkpoints") as caught:
+        load(tmp_path)
+    assert all(name in str(caught.value) for name in (str(tmp_path), "round_000001", "round_000002"))

@@ -1,0 +1,319 @@
+"""The run's directory: whatever happens, finished rounds are there, whole, and once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import runtime.records
+from runtime.errors import RunDirectoryError
+from runtime.records import EventLog, RunDirectory, to_json, write_atomically
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def directory(tmp_path: Path):
+    directory = RunDirectory(tmp_path / "run")
+    yield directory
+    directory.close()
+
+
+# Whole files
+
+
+def test_a_file_is_written_and_replaced(tmp_path: Path):
+    path = tmp_path / "a.json"
+    write_atomically(path, b"old")
+    assert path.read_bytes() == b"old"
+    write_atomically(path, b"")
+    assert path.read_bytes() == b""
+    write_atomically(path, b"new" * 100_000)
+    assert path.read_bytes() == b"new" * 100_000
+    assert [found.name for found in tmp_path.iterdir()] == ["a.json"]
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_crash_at_any_step_leaves_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Every call into the operating system that the write makes is the last one in its turn."""
+    path = tmp_path / "a.json"
+    calls: list[str] = []
+    dies_at = 10**9
+
+    def counted(name: str, real):
+        def call(*arguments, **options):
+            calls.append(name)
+            if len(calls) == dies_at:
+                raise Killed(name)
+            return real(*arguments, **options)
+        return call
+
+    for name in ("fsync", "open", "close"):
+        monkeypatch.setattr(os, name, counted(name, getattr(os, name)))
+    for name in ("replace", "open"):
+        monkeypatch.setattr(Path, name, counted(f"Path.{name}", getattr(Path, name)))
+    write_atomically(path, b"old")
+    steps, order = len(calls), list(calls)
+    assert order.index("fsync") < order.index("Path.replace"), "data is on disk before it gets its name"
+    assert "fsync" in order[order.index("Path.replace"):], "the name is on disk too"
+    seen = set()
+    for step in range(1, steps + 1):
+        dies_at = 10**9
+        write_atomically(path, b"old")
+        calls.clear()
+        dies_at = step
+        with pytest.raises(Killed):
+            write_atomically(path, b"new and longer")
+        dies_at = 10**9
+        assert path.read_bytes() in (b"old", b"new and longer")
+        seen.add(path.read_bytes())
+    assert seen == {b"old", b"new and longer"}
+    write_atomically(path, b"and again")
+    assert path.read_bytes() == b"and again"
+
+
+def test_a_full_disk_leaves_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "a.json"
+    write_atomically(path, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")], {"a": {"b": float("nan")}}])
+def test_json_never_has_nan(directory: RunDirectory, value: object):
+    with pytest.raises(ValueError, match="JSON"):
+        to_json(value)
+    with pytest.raises(ValueError, match="JSON"):
+        directory.append_round({"round_index": 1, "value": value})
+    with pytest.raises(ValueError, match="JSON"):
+        EventLog(directory.events_path, lambda: "now").append("kind", value=value)
+    assert directory.read_rounds() == []
+    assert not directory.events_path.exists() or directory.events_path.read_bytes() == b""
+
+
+def test_json_is_whole_and_ends_its_line():
+    text = to_json({"a": [1, None, 2.5, "ü"]})
+    assert json.loads(text) == {"a": [1, None, 2.5, "ü"]}
+    assert text.endswith(b"}\n")
+
+
+# Rounds
+
+
+def rows(count: int) -> list[dict]:
+    return [{"round_index": i, "return": i * 0.1, "note": None} for i in range(1, count + 1)]
+
+
+def test_rounds_are_read_as_they_were_written(directory: RunDirectory):
+    assert directory.read_rounds() == []
+    for i, row in enumerate(rows(3), 1):
+        directory.append_round(row)
+        assert directory.read_rounds() == rows(i)
+    assert directory.rounds_path.read_bytes().count(b"\n") == 3
+
+
+def test_a_row_is_on_disk_when_it_was_appended(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch):
+    synced: list[bytes] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(directory.rounds_path.read_bytes())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    directory.append_round(rows(1)[0])
+    assert synced == [directory.rounds_path.read_bytes()]
+
+
+@pytest.mark.parametrize("round_index", [0, 1, 3, 4, 9])
+def test_rows_after_the_checkpoint_are_cut(directory: RunDirectory, round_index: int):
+    for row in rows(4):
+        directory.append_round(row)
+    directory.cut_rounds_back(round_index)
+    assert directory.read_rounds() == rows(min(round_index, 4))
+    directory.append_round({"round_index": min(round_index, 4) + 1})
+    assert len(directory.read_rounds()) == min(round_index, 4) + 1
+
+
+@pytest.mark.parametrize("tail", [
+    b"{", b'{"round_index": 3', b'{"round_index": 3}', b'{"round_index": 1}', b"\x00" * 64,
+    b'{"round_index": 3}\n{"rou', b"\xff\xfe\n", b"[]\n", b"5\n", b"null\n", b"{}\n", b'{"round_index": null}\n',
+    b'{"round_index": "2"}\n', b"\n", b"\r\n"], ids=repr)
+def test_what_was_written_only_in_part_is_cut(directory: RunDirectory, tail: bytes):
+    for row in rows(2):
+        directory.append_round(row)
+    with directory.rounds_path.open("ab") as file:
+        file.write(tail)
+    directory.cut_rounds_back(2)
+    assert directory.read_rounds() == rows(2)
+    directory.append_round(rows(3)[2])
+    assert directory.read_rounds() == rows(3)
+
+
+def test_a_row_cut_at_any_byte_leaves_the_others(directory: RunDirectory):
+    for row in rows(3):
+        directory.append_round(row)
+    whole = directory.rounds_path.read_bytes()
+    for length in {*range(0, len(whole), 5), len(whole) - 1, len(whole)}:
+        directory.rounds_path.write_bytes(whole[:length])
+        directory.cut_rounds_back(3)
+        assert directory.read_rounds() == rows(whole[:length].count(b"\n"))
+
+
+def test_cutting_what_is_not_there_makes_nothing(directory: RunDirectory):
+    directory.cut_rounds_back(0)
+    assert not directory.rounds_path.exists()
+
+
+def test_a_crash_while_cutting_loses_nothing(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch):
+    for row in rows(3):
+        directory.append_round(row)
+
+    def crash(*_: object) -> None:
+        raise OSError("crash")
+
+    monkeypatch.setattr(runtime.records.os, "fsync", crash)
+    with pytest.raises(OSError, match="crash"):
+        directory.cut_rounds_back(1)
+    assert directory.read_rounds() == rows(3)
+
+
+# The directory
+
+
+def test_a_directory_is_made_with_its_parents(tmp_path: Path):
+    directory = RunDirectory(tmp_path / "a" / "b" / "c")
+    assert directory.path.is_dir()
+    assert not directory.holds_run
+    directory.config_path.write_text("seed: 0\n")
+    assert directory.holds_run
+    directory.close()
+
+
+def test_every_file_lies_in_the_directory(directory: RunDirectory):
+    named = {name: path for name, path in vars(directory).items() if name.endswith("_path")}
+    assert {path.name for path in named.values()} == {
+        "config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "ledger.json", "policy.safetensors",
+        "checkpoints", "tensorboard", "actors.log"}
+    assert all(path.parent == directory.path for path in named.values())
+
+
+def test_a_second_holder_is_refused_and_told_where(directory: RunDirectory):
+    with pytest.raises(RunDirectoryError, match="another process") as caught:
+        RunDirectory(directory.path)
+    assert str(directory.path) in str(caught.value)
+
+
+def test_another_process_is_refused_and_not_after_a_kill(tmp_path: Path):
+    path = tmp_path / "run"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", "import sys, time; from pathlib import Path; from runtime.records import RunDirectory\n"
+         "held = RunDirectory(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)", str(path)],
+        stdout=subprocess.PIPE, cwd=ROOT)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(RunDirectoryError, match="another process"):
+            RunDirectory(path)
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    RunDirectory(path).close()
+
+
+def test_the_lock_goes_with_its_holder(tmp_path: Path):
+    first = RunDirectory(tmp_path)
+    first.close()
+    second = RunDirectory(tmp_path)
+    first.close()
+    with pytest.raises(RunDirectoryError):
+        RunDirectory(tmp_path)
+    second.close()
+
+
+def test_a_child_process_does_not_hold_the_lock(tmp_path: Path):
+    directory = RunDirectory(tmp_path)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        directory.close()
+        RunDirectory(tmp_path).close()
+    finally:
+        child.communicate(b"\n")
+
+
+@pytest.mark.parametrize("make", [
+    lambda tmp: tmp / "file",
+    lambda tmp: tmp / "file" / "run",
+    lambda tmp: tmp / "dangling",
+    lambda tmp: tmp / ("x" * 300),
+], ids=["a file", "below a file", "a dangling link", "too long a name"])
+def test_a_place_that_cannot_be_a_directory_is_refused(tmp_path: Path, make):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "file" / "nowhere")
+    path = make(tmp_path)
+    with pytest.raises(RunDirectoryError, match="cannot be written") as caught:
+        RunDirectory(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_parent_without_write_permission_is_refused(tmp_path: Path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(RunDirectoryError, match="Permission denied"):
+            RunDirectory(tmp_path / "run")
+        with pytest.raises(RunDirectoryError, match="Permission denied"):
+            RunDirectory(tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+# Events
+
+
+def test_events_carry_time_kind_and_fields(tmp_path: Path):
+    times = iter(["2026-11-20T10:00:00+00:00", "2026-11-20T10:00:01+00:00"])
+    log = EventLog(tmp_path / "events.jsonl", lambda: next(times))
+    log.append("actor_failed", slot=3, error="RuntimeError: ü\n\"quoted\"")
+    log.append("round_shrunk", wanted=5, granted=None)
+    lines = (tmp_path / "events.jsonl").read_bytes().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"time": "2026-11-20T10:00:00+00:00", "event": "actor_failed", "slot": 3,
+         "error": "RuntimeError: ü\n\"quoted\""},
+        {"time": "2026-11-20T10:00:01+00:00", "event": "round_shrunk", "wanted": 5, "granted": None}]
+
+
+def test_events_are_added_to_those_of_an_earlier_process(tmp_path: Path):
+    for i in range(2):
+        EventLog(tmp_path / "events.jsonl", lambda: "now").append("started", index=i)
+    lines = (tmp_path / "events.jsonl").read_bytes().splitlines()
+    assert [json.loads(line)["index"] for line in lines] == [0, 1]
+
+
+def test_listeners_hear_of_each_event_after_it_was_written(tmp_path: Path):
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, lambda: "now")
+    heard = []
+
+    def listener(name: str):
+        return lambda kind, fields: heard.append((name, kind, dict(fields), path.read_bytes().count(b"\n")))
+
+    log.append("before")
+    for name in ("first", "second"):
+        log.listen(listener(name))
+    log.append("actor_failed", slot=1)
+    assert heard == [(name, "actor_failed", {"slot": 1}, 2) for name in ("first", "second")]
