@@ -202,7 +202,7 @@ class TrajectoryCache:
                     if remaining_s <= 0:
                         return None
                     continue
-                invocation_id = popped[1].decode()
+                invocation_id = popped[1].decode(errors="replace")
                 payload = self._take(keys=[self._key(f"trajectory:{invocation_id}"), self._key("bytes")])
                 if payload is not None:
                     return invocation_id, payload
@@ -214,8 +214,8 @@ class TrajectoryCache:
             self._redis.delete(self._key("invocations"))
             untaken = self._redis.lrange(self._key("ready"), 0, -1)
             pipe = self._redis.pipeline(transaction=True)
-            pipe.delete(self._key("ready"), self._key("bytes"),
-                        *(self._key(f"trajectory:{invocation_id.decode()}") for invocation_id in untaken))
+            names = ["ready", "bytes", *(f"trajectory:{one.decode(errors='replace')}" for one in untaken)]
+            pipe.delete(*map(self._key, names))
             pipe.getdel(self._key("late"))
             return int(pipe.execute()[-1] or 0)
 

@@ -81,7 +81,7 @@ class ActorEnvironment:
     def reset(self, seed: int) -> np.ndarray:
         """Starts a new episode from ``seed`` alone; returns its first observation, float32 ``[O]``."""
         observation, _ = self._environment.reset(seed=seed)
-        return np.asarray(observation, dtype=np.float32)
+        return np.array(observation, dtype=np.float32)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """One step with ``action`` (float32 ``[A]``) clipped to the action space.
@@ -91,7 +91,8 @@ class ActorEnvironment:
         """
         clipped = np.minimum(np.maximum(action, self._action_low), self._action_high)
         observation, reward, terminated, truncated, _ = self._environment.step(clipped)
-        return np.asarray(observation, dtype=np.float32), float(reward), bool(terminated), bool(truncated)
+        # A copy: some environments write the next observation into the same array.
+        return np.array(observation, dtype=np.float32), float(reward), bool(terminated), bool(truncated)
 
     def get_state(self) -> State:
         """The open episode's state after at least one step.

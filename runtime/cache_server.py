@@ -21,6 +21,7 @@ from runtime.errors import ServerError
 
 _START_TIMEOUT_S = 20.0
 _MEMORY_MARGIN_MIB = 512
+_SOCKET_PARENT_BYTES_MAX = 60
 
 # Kills the server when standard input ends, whose other end only this process holds: it ends when this process dies,
 # however it dies. The shell itself ends when the server does.
@@ -43,7 +44,7 @@ class EmbeddedServer:
             ServerError: No server program is there, or it does not start.
         """
         self.program = _find_program()
-        self._directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-", dir=_socket_parent()))
         socket_path = self._directory / "server.sock"
         log_path = self._directory / "server.log"
         self.url = f"unix://{socket_path}"
@@ -78,6 +79,12 @@ class EmbeddedServer:
                         raise ServerError(f"{self.program} does not start: {error}; its last words: "
                                           f"{' | '.join(log) or 'none'}") from None
                     time.sleep(0.02)
+
+
+def _socket_parent() -> str:
+    """The directory for temporary files, or /tmp where a socket's path in it would be longer than systems allow."""
+    parent = tempfile.gettempdir()
+    return parent if len(os.fsencode(parent)) <= _SOCKET_PARENT_BYTES_MAX else "/tmp"
 
 
 def _find_program() -> str:

@@ -17,6 +17,9 @@ from runtime.errors import RunError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     options = _parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal of another encoding gets question marks, not an error.
+        stream.reconfigure(errors="replace")
     try:
         return options.command(options)
     except (RunError, ActorError) as error:

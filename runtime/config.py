@@ -227,7 +227,7 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
             and what is allowed.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     tree = _parse_yaml(text, str(path))

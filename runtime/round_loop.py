@@ -153,7 +153,6 @@ class RoundLoop:
         """Runs one round to its end; False where the budget does not hold it."""
         started_s = self._clock()
         weights = self._learner.weights()
-        self._cache.publish_weights(self._learner.policy_version, weights)
         attempt = None
         for try_index in range(_REJECTED_ROUNDS_MAX):
             attempt = self._collect(round_index, try_index, weights, attempt)
@@ -204,6 +203,7 @@ class RoundLoop:
             prefix=f"r{round_index}t{try_index}", attempts=self._experiment.fleet.attempts,
             deadline_s=self._experiment.fleet.round_deadline_s, save_ledger=self._save_ledger, clock=self._clock)
         try:
+            self._cache.publish_weights(self._learner.policy_version, weights)
             self._start(collection, range(granted))
             if rejected:
                 curvature, detect_s, decision = rejected.curvature, 0.0, rejected.decision

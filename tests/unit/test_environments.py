@@ -434,3 +434,25 @@ def test_actions_are_clipped_to_the_action_space(action: float, seen: float) -> 
     environment.step(asked)
     assert [value.tolist() for value in counter.actions_seen] == [[seen]]
     assert asked[0] == np.float32(action), "the caller's action is what the trajectory records"
+
+
+def test_observations_are_copies_of_what_the_environment_reuses() -> None:
+    """Some environments write each observation into the same float32 array."""
+
+    class Reusing(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+        def reset(self, *, seed=None, options=None):
+            self.buffer = np.zeros(2, np.float32)
+            return self.buffer, {}
+
+        def step(self, action):
+            self.buffer += 1
+            return self.buffer, 0.0, False, False, {}
+
+    environment = ActorEnvironment(Reusing(), "reusing")
+    first = environment.reset(0)
+    second, *_ = environment.step(np.zeros(1, np.float32))
+    environment.step(np.zeros(1, np.float32))
+    assert (first.tolist(), second.tolist()) == ([0, 0], [1, 1])
