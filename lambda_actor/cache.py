@@ -216,8 +216,9 @@ class TrajectoryCache:
             pipe = self._redis.pipeline(transaction=True)
             names = ["ready", "bytes", *(f"trajectory:{one.decode(errors='replace')}" for one in untaken)]
             pipe.delete(*map(self._key, names))
-            pipe.getdel(self._key("late"))
-            return int(pipe.execute()[-1] or 0)
+            pipe.get(self._key("late"))
+            pipe.delete(self._key("late"))
+            return int(pipe.execute()[-2] or 0)
 
     def stop_actors(self) -> None:
         """Tells every running actor of this run to give up."""

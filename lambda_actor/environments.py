@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import gymnasium
+import mujoco
 import numpy as np
 from gymnasium import spaces
 
@@ -266,9 +267,6 @@ class _MujocoState:
     """Gymnasium's MuJoCo environments: the integration state before the last step, and that step's action."""
 
     def __init__(self, environment: gymnasium.Env) -> None:
-        import mujoco
-
-        self._mujoco = mujoco
         self._environment = environment
         self._spec = mujoco.mjtState.mjSTATE_INTEGRATION
         self._before = np.empty(mujoco.mj_stateSize(environment.model, self._spec))
@@ -278,7 +276,7 @@ class _MujocoState:
         environment.step = self._recorded_step
 
     def _recorded_step(self, action: np.ndarray):
-        self._mujoco.mj_getState(self._environment.model, self._environment.data, self._before, self._spec)
+        mujoco.mj_getState(self._environment.model, self._environment.data, self._before, self._spec)
         self._action = action
         return self._step(action)
 
@@ -289,7 +287,7 @@ class _MujocoState:
         before = np.ascontiguousarray(state["before_last_step"], dtype=np.float64)
         if before.shape != self._before.shape:
             raise ValueError(f"MuJoCo state of {before.shape[0]} numbers; this model has {self._before.shape[0]}")
-        self._mujoco.mj_setState(self._environment.model, self._environment.data, before, self._spec)
+        mujoco.mj_setState(self._environment.model, self._environment.data, before, self._spec)
         self._recorded_step(state["last_action"].copy())
 
 

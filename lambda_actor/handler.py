@@ -1,7 +1,8 @@
 """The actor function: ``handler(event, context)`` rolls out one fragment and submits it.
 
 The same code runs inside AWS Lambda and in the local fleet's processes. A sandbox keeps its environment, its
-connection and the weights of the last policy version between invocations; nothing of it changes what is sampled.
+connection and the weights of the last policy version between invocations; nothing of it changes what is sampled. So an
+environment whose state nobody knows is made anew each time.
 
 The cache's endpoint comes in the event, its credentials in the variables ``ACTOR_CACHE_USERNAME`` and
 ``ACTOR_CACHE_PASSWORD``: an event is logged and retried in places where a secret must not be.
@@ -141,7 +142,11 @@ def _roll_out(
         slot=event["slot"], open_episode=open_episode, truncate_at_fragment=event["truncate_at_fragment"],
         should_stop=cache.is_stopped,
     )
-    _sandbox.environment = environment
+    if environment.can_save_episode:
+        _sandbox.environment = environment
+    else:
+        # It may remember things across resets, and who served which slot must not matter.
+        environment.close()
     return fragment
 
 

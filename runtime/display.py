@@ -168,7 +168,9 @@ def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         f"{summary['prices_as_of']}, nothing was billed",
         f"             actors ${summary['actors_cost_usd']:.4f}, provisioned ${summary['provisioned_cost_usd']:.4f}, "
         f"learner ${summary['learner_cost_usd']:.4f}, cache, disk and address "
-        f"${summary['infrastructure_cost_usd']:.4f}",
+        f"${summary['infrastructure_cost_usd']:.4f}"
+        + (f", unfinished rounds ${summary['unfinished_rounds_cost_usd']:.4f}"
+           if summary["unfinished_rounds_cost_usd"] >= 0.00005 else ""),
         f"time         {_duration(summary['measured_session_s'])} on this machine; modelled "
         f"{_duration(summary['modelled_s'])} with every actor on its own",
         f"results      {out}",

@@ -53,6 +53,9 @@ class Outcome:
 class Fleet(Protocol):
     """Where actors run."""
 
+    concurrency: int
+    """Invocations that really run at once; more are queued."""
+
     def start(self, invocations: Sequence[Invocation]) -> None:
         """Starts these actors, or queues them; returns at once."""
 

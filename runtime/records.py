@@ -81,8 +81,9 @@ class RunDirectory:
                 if _round_index(line) <= round_index))
 
     def read_rounds(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.rounds_path.read_bytes().splitlines()] if (
-            self.rounds_path.exists()) else []
+        """All rows but a last one that was written only in part."""
+        lines = self.rounds_path.read_bytes().splitlines(keepends=True) if self.rounds_path.exists() else []
+        return [json.loads(line) for line in lines if _round_index(line) < float("inf")]
 
 
 class EventLog:

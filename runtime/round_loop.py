@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ from runtime.learner.batch import assemble_batch
 from runtime.records import EventLog
 
 _REJECTED_ROUNDS_MAX = 3
+_CONTINUATIONS_RAISED_MAX = 2
 
 
 @dataclass
@@ -55,7 +57,6 @@ class Progress:
 
     round_index: int = 0
     env_steps_total: int = 0
-    episodes_total: int = 0
     evaluation_return_mean: float | None = None
     evaluation_round: int | None = None
 
@@ -69,16 +70,16 @@ class _Attempt:
     actor_count: int
     reserved_usd: float
     collected: Collected
-    first_wave: int
-    detect_s: float
+    detect_s: float | None
     collect_s: float
+    modelled_collect_s: float
     bills: list[RoundBill]
-    failed_before: int
+    rejected: _Attempt | None
 
     @property
-    def failed(self) -> int:
-        """Invocations without an accepted trajectory, rejected attempts at the round included."""
-        return self.failed_before + self.collected.failed
+    def all_attempts(self) -> list[_Attempt]:
+        """The rejected attempts at this round, oldest first, and this one."""
+        return [*(self.rejected.all_attempts if self.rejected else []), self]
 
 
 class RoundLoop:
@@ -101,6 +102,7 @@ class RoundLoop:
         save_ledger: Callable[[], None],
         save_round: Callable[[dict[str, Any], Checkpoint], None],
         shield: Callable[[], AbstractContextManager] = nullcontext,
+        time_limit: Callable[[float, str], AbstractContextManager] = lambda seconds, what: nullcontext(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
@@ -111,6 +113,7 @@ class RoundLoop:
             save_ledger: Puts the meter's state on disk.
             save_round: Puts a finished round's row and checkpoint on disk.
             shield: Entered around writes that an interrupt must not cut in two.
+            time_limit: Entered with seconds and a name around what is reserved for so long; raises `BudgetError`.
             clock: Monotonic seconds.
         """
         self._experiment = experiment
@@ -118,9 +121,11 @@ class RoundLoop:
         self._fleet, self._cache, self._meter = fleet, cache, meter
         self._evaluate, self._events, self._event_fields, self._sizes = evaluate, events, event_fields, sizes
         self._save_ledger, self._save_round, self._shield, self._clock = save_ledger, save_round, shield, clock
+        self._time_limit = time_limit
         self._breaker = CircuitBreaker(experiment.fleet.failures_max)
         self._samples: DetectorSamples | None = None
         self._episodes: list[OpenEpisodeRecord] = []
+        self._suspects: Counter[str] = Counter()
         self.progress = Progress()
 
     def run(self) -> str:
@@ -164,16 +169,18 @@ class RoundLoop:
         else:
             raise ActorsKeepFailingError(
                 f"round {round_index} missed its quorum {_REJECTED_ROUNDS_MAX} times in a row (fleet.quorum = "
-                f"{self._experiment.fleet.quorum}); events.jsonl has each actor's error")
+                f"{self._experiment.fleet.quorum}); the last actor's error: {attempt.collected.last_error or 'none'}")
+        train_started_s = self._clock()
         try:
             row, metrics_s = self._train(round_index, attempt)
         except BaseException:
-            self._close_interrupted(attempt.actor_count, self._clock() - started_s)
+            self._close_interrupted(
+                attempt.actor_count, attempt.modelled_collect_s + self._clock() - train_started_s)
             raise
         finished_s = self._clock()
         bill = self._meter.close_round(
             actors_started=attempt.actor_count,
-            seconds=metrics_s["modelled_round_s"] + (metrics_s["evaluate_s"] or 0.0))
+            seconds=attempt.modelled_collect_s + metrics_s["learn_s"] + (metrics_s["evaluate_s"] or 0.0))
         bills = [*attempt.bills, bill]
         row |= metrics_s | {
             "round_s": finished_s - started_s - (metrics_s["evaluate_s"] or 0.0),
@@ -201,12 +208,12 @@ class RoundLoop:
         collection = Collection(
             self._fleet, self._cache, self._meter, self._events, self._breaker, self._actor_spec(round_index, weights),
             prefix=f"r{round_index}t{try_index}", attempts=self._experiment.fleet.attempts,
-            deadline_s=self._experiment.fleet.round_deadline_s, save_ledger=self._save_ledger, clock=self._clock)
+            deadline_s=self._deadline_s, save_ledger=self._save_ledger, clock=self._clock)
         try:
             self._cache.publish_weights(self._learner.policy_version, weights)
             self._start(collection, range(granted))
             if rejected:
-                curvature, detect_s, decision = rejected.curvature, 0.0, rejected.decision
+                curvature, detect_s, decision = rejected.curvature, None, rejected.decision
             else:
                 curvature, detect_s = self._detect()
                 decision = self._scaler.decide(round_index, curvature.convexity_ratio if curvature else None)
@@ -219,13 +226,23 @@ class RoundLoop:
             collected = collection.finish()
             self._save_ledger()
         except BaseException:
-            with suppress(ActorError):
+            with suppress(ActorError, RunError):
                 collection.abandon("the run ends")
             self._close_interrupted(collection.started, self._clock() - started_s)
             raise
-        return _Attempt(decision, curvature, granted, reserved_usd, collected, min(wanted, granted), detect_s,
-                        self._clock() - started_s, rejected.bills if rejected else [],
-                        rejected.failed if rejected else 0)
+        return _Attempt(
+            decision, curvature, granted, reserved_usd, collected, detect_s, self._clock() - started_s,
+            self._modelled_collect_s(collected, min(wanted, granted), detect_s), rejected.bills if rejected else [],
+            rejected)
+
+    @property
+    def _deadline_s(self) -> float:
+        """The deadline of actors that all run at once, as many times longer as the fleet has to queue them.
+
+        The bill is modelled as if they all ran at once.
+        """
+        waves = math.ceil(self._experiment.scaler.most_actors / self._fleet.concurrency)
+        return self._experiment.fleet.round_deadline_s * waves
 
     def _start(self, collection: Collection, slots: range) -> None:
         """Starts actors for these slots; the oldest open episodes go to the lowest slots."""
@@ -238,11 +255,12 @@ class RoundLoop:
             self._start(collection, slots[:granted])
         return granted
 
-    def _detect(self) -> tuple[Curvature | None, float]:
+    def _detect(self) -> tuple[Curvature | None, float | None]:
         if not self._scaler.needs_ratio or self._samples is None:
-            return None, 0.0
+            return None, None
         started_s = self._clock()
-        curvature = self._detector.measure(self._learner, self._samples)
+        with self._time_limit(self._experiment.learner.update_timeout_s, "detection"):
+            curvature = self._detector.measure(self._learner, self._samples)
         return curvature, self._clock() - started_s
 
     def _has_quorum(self, attempt: _Attempt) -> bool:
@@ -255,25 +273,29 @@ class RoundLoop:
         self._events.append("round_rejected", round_index=round_index, actor_count=attempt.actor_count,
                             actors_returned=len(attempt.collected.trajectories))
         attempt.bills.append(self._meter.close_round(
-            actors_started=attempt.actor_count, seconds=self._modelled_collect_s(attempt)))
+            actors_started=attempt.actor_count, seconds=attempt.modelled_collect_s))
+        self._drop_poisonous_episodes(attempt.collected)
         self._save_ledger()
 
     def _train(self, round_index: int, attempt: _Attempt) -> tuple[dict[str, Any], dict[str, Any]]:
         """Updates the policy and evaluates it; returns the row's results and its times."""
-        collected = attempt.collected
+        collected, attempts = attempt.collected, attempt.all_attempts
+        detect_s = next((one.detect_s for one in attempts if one.detect_s is not None), None)
+        self._drop_poisonous_episodes(collected)
         trajectories = [collected.trajectories[slot] for slot in sorted(collected.trajectories)]
         batch = assemble_batch(trajectories)
         policy_version = batch.policy_version
+        limit_s = self._experiment.learner.update_timeout_s - (detect_s or 0.0)
         started_s = self._clock()
-        metrics, samples = self._learner.update(batch, progress=self._fraction_done())
+        with self._time_limit(limit_s, "the update"):
+            metrics, samples = self._learner.update(batch, progress=self._fraction_done())
         learn_s = self._clock() - started_s
         _check_finite(round_index, vars(metrics))
         self._samples = self._detector.select(samples) if self._scaler.needs_ratio else None
         self._update_episodes(round_index, collected)
         episodes = _episode_statistics(trajectories, policy_version)
         self.progress.env_steps_total += batch.env_steps
-        self.progress.episodes_total += episodes["episodes_finished"]
-        evaluation, evaluate_s = self._evaluate_if_due(round_index)
+        evaluation, evaluate_s = self._evaluate_if_due(round_index, limit_s - learn_s)
         curvature, decision = attempt.curvature, attempt.decision
         row = {
             "round_index": round_index, "policy_version": policy_version,
@@ -282,20 +304,21 @@ class RoundLoop:
             "convexity_ratio": curvature.convexity_ratio if curvature else None,
             "boosting_score": decision.boosting_score, "decay_weight": decision.decay_weight,
             "actor_count_wanted": decision.actor_count, "actor_count": attempt.actor_count,
-            "actors_returned": len(trajectories), "actors_failed": attempt.failed, "actors_late": collected.late,
+            "actors_returned": len(trajectories), "actors_failed": sum(one.collected.failed for one in attempts),
+            "actors_late": sum(one.collected.late for one in attempts),
             "env_steps": batch.env_steps, "env_steps_total": self.progress.env_steps_total,
             **episodes,
             "evaluation_return_mean": evaluation.return_mean if evaluation else None,
             **vars(metrics),
         }
+        billed_s = [seconds for one in attempts for seconds in one.collected.billed_s]
         times = {
-            "collect_s": attempt.collect_s, "learn_s": learn_s, "detect_s": attempt.detect_s,
+            "collect_s": sum(one.collect_s for one in attempts), "learn_s": learn_s, "detect_s": detect_s,
             "evaluate_s": evaluate_s,
-            "modelled_round_s": self._modelled_collect_s(attempt) + learn_s,
-            "actor_billed_s_mean": float(np.mean(collected.billed_s)),
-            "actor_billed_s_max": float(np.max(collected.billed_s)),
+            "modelled_round_s": sum(one.modelled_collect_s for one in attempts) + learn_s,
+            "actor_billed_s_mean": float(np.mean(billed_s)), "actor_billed_s_max": float(np.max(billed_s)),
         }
-        self._check_update_time(attempt.detect_s + learn_s + (evaluate_s or 0.0))
+        self._check_update_time((detect_s or 0.0) + learn_s + (evaluate_s or 0.0))
         return row, times
 
     def _update_episodes(self, round_index: int, collected: Collected) -> None:
@@ -305,27 +328,36 @@ class RoundLoop:
             OpenEpisodeRecord(f"{round_index}-{slot}", bytes(trajectory["open_episode"]))
             for slot, trajectory in sorted(collected.trajectories.items()) if len(trajectory["open_episode"])]
 
-    def _evaluate_if_due(self, round_index: int) -> tuple[Evaluation | None, float | None]:
+    def _drop_poisonous_episodes(self, collected: Collected) -> None:
+        """Removes open episodes whose every continuation raised, twice over: they would raise for ever."""
+        self._suspects.update(collected.raising_episodes)
+        dropped = {episode_id for episode_id, times in self._suspects.items() if times >= _CONTINUATIONS_RAISED_MAX}
+        for episode_id in sorted(dropped):
+            self._events.append("episode_dropped", episode_id=episode_id, error=collected.last_error)
+            del self._suspects[episode_id]
+        self._episodes = [one for one in self._episodes if one.episode_id not in dropped]
+
+    def _evaluate_if_due(self, round_index: int, limit_s: float) -> tuple[Evaluation | None, float | None]:
         every_rounds, stop = self._experiment.evaluation.every_rounds, self._experiment.stop
         is_last = ((stop.max_rounds is not None and round_index >= stop.max_rounds)
                    or (stop.max_steps is not None and self.progress.env_steps_total >= stop.max_steps))
         if every_rounds == 0 or (round_index % every_rounds and not is_last):
             return None, None
         started_s = self._clock()
-        evaluation = self._evaluate(self._learner.weights())
+        with self._time_limit(max(limit_s, 0.001), "the evaluation"):
+            evaluation = self._evaluate(self._learner.weights())
         self.progress.evaluation_return_mean = evaluation.return_mean
         self.progress.evaluation_round = round_index
         return evaluation, self._clock() - started_s
 
-    def _modelled_collect_s(self, attempt: _Attempt) -> float:
+    def _modelled_collect_s(self, collected: Collected, first_wave: int, detect_s: float | None) -> float:
         """Seconds until all actors would be back, were each on a machine of its own.
 
         The first wave starts at once, the boost when the detector is done; the deadline ends both.
         """
-        slot_s = attempt.collected.slot_s
-        first_s = max((s for slot, s in slot_s.items() if slot < attempt.first_wave), default=0.0)
-        boost_s = max((s for slot, s in slot_s.items() if slot >= attempt.first_wave), default=0.0)
-        return min(max(first_s, attempt.detect_s + boost_s), self._experiment.fleet.round_deadline_s)
+        first_s = max((s for slot, s in collected.slot_s.items() if slot < first_wave), default=0.0)
+        boost_s = max((s for slot, s in collected.slot_s.items() if slot >= first_wave), default=0.0)
+        return min(max(first_s, (detect_s or 0.0) + boost_s), self._experiment.fleet.round_deadline_s)
 
     def _check_update_time(self, seconds: float) -> None:
         limit_s = self._experiment.learner.update_timeout_s
@@ -334,7 +366,7 @@ class RoundLoop:
                               "reserved for them; raise learner.update_timeout_s")
 
     def _close_interrupted(self, actors_started: int, seconds: float) -> None:
-        """Settles a round that does not end; its learner is billed for the time that really passed."""
+        """Settles a round that does not end; its learner is billed for the time that passed here."""
         try:
             self._meter.close_round(actors_started=actors_started, seconds=seconds)
         except BudgetError as error:
@@ -362,6 +394,7 @@ class RoundLoop:
 
     def _checkpoint(self) -> Checkpoint:
         learner = self._learner.get_state()
+        _check_finite(self.progress.round_index, {name: float(array.sum()) for name, array in learner.arrays.items()})
         arrays = {f"learner.{name}": array for name, array in learner.arrays.items()}
         if self._samples is not None:
             arrays |= {f"samples.{name}": array for name, array in vars(self._samples).items()}

@@ -25,7 +25,7 @@ from runtime.config import Experiment, experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import CostModel, Meter
 from runtime.cost.prices import PRICES
-from runtime.errors import ExperimentError, RunDirectoryError, RunError, ServerError
+from runtime.errors import BudgetError, ExperimentError, RunDirectoryError, RunError, ServerError
 from runtime.fleet.local import LocalFleet
 from runtime.interfaces import Display
 from runtime.policy_file import save_policy
@@ -72,6 +72,21 @@ class Signals:
         if self._waiting is not None:
             number, self._waiting = self._waiting, None
             raise Interrupted(number)
+
+    @contextmanager
+    def time_limit(self, seconds: float, what: str) -> Iterator[None]:
+        """A block that ends with `BudgetError` when it takes longer: so long was reserved for it, and no longer."""
+
+        def ended(_number: int, _frame: object) -> None:
+            raise BudgetError(f"{what} took longer than the {seconds:.1f} s that were left of learner.update_timeout_s")
+
+        previous = signal.signal(signal.SIGALRM, ended)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, previous)
 
     def _arrived(self, number: int, _frame: object) -> None:
         if self._is_shielded:
@@ -176,7 +191,9 @@ class _Run:
             cache=self._cache, meter=self._meter, evaluate=evaluator, events=self._events,
             event_fields=_event_fields(experiment, run_id, server_url),
             sizes=(environment.observation_size, environment.action_size),
-            save_ledger=self._save_ledger, save_round=self._save_round, shield=self._signals.shield)
+            save_ledger=self._save_ledger, save_round=self._save_round, shield=self._signals.shield,
+            time_limit=self._signals.time_limit)
+        self._events.listen(display.event)
         self._restore()
         write_atomically(directory.config_path, experiment.to_yaml().encode())
         directory.summary_path.unlink(missing_ok=True)
@@ -185,7 +202,6 @@ class _Run:
         stack.callback(self._tensorboard.close)
         self._events.append("run_started", run_id=run_id, server=redacted(server_url),
                             resumed_after_round=self.loop.progress.round_index)
-        self._events.listen(display.event)
         display.started(experiment.to_yaml(), {
             "results": str(directory.path), "server": f"{redacted(server_url)} ({server_program})",
             "bill": f"modelled from list prices, {PRICES.region}, {PRICES.as_of}"})
@@ -299,6 +315,8 @@ class _Run:
             "usd_per_million_steps": spent_usd / steps * 1e6 if steps else None,
             **{key: sum(row[key] for row in rounds) for key in (
                 "actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")},
+            # Of rounds that did not finish: failed, interrupted, or forfeited because the run was killed.
+            "unfinished_rounds_cost_usd": max(0.0, spent_usd - sum(row["round_cost_usd"] for row in rounds)),
             "modelled_s": sum(row["modelled_round_s"] + (row["evaluate_s"] or 0.0) for row in rounds),
             "measured_session_s": time.monotonic() - self._started_s,
         }
@@ -391,8 +409,9 @@ def _finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[s
     except (OSError, ValueError, KeyError, TypeError):
         return None
     stop = experiment.stop
+    evaluated = summary["evaluation_return_mean"]
     has_more = {
-        "target_return": stop.target_return is None or summary["evaluation_return_mean"] < stop.target_return,
+        "target_return": stop.target_return is None or evaluated is None or evaluated < stop.target_return,
         "max_rounds": stop.max_rounds is None or summary["rounds"] < stop.max_rounds,
         "max_steps": stop.max_steps is None or summary["env_steps_total"] < stop.max_steps,
         "budget": experiment.budget.usd > summary["budget_usd"],

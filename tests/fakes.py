@@ -228,6 +228,7 @@ class FakeFleet:
             at_once: Most outcomes that one `wait` returns.
             log: Gets ("start", slots) and ("abandon", ids).
         """
+        self.concurrency = 10**9
         self._cache, self._clock, self._at_once = cache, clock, at_once
         self._script = script if callable(script) else lambda event, nth: (script or {}).get((event["slot"], nth), OK)
         self.log: list[Any] = log if log is not None else []

@@ -70,6 +70,10 @@ class Budget:
         self._spent += amount
         return amount <= reserved
 
+    def release_all(self) -> None:
+        """Frees all that is reserved, unspent."""
+        self._reserved.clear()
+
     def forfeit(self) -> float:
         """Counts all that is reserved as spent; returns it in dollars.
 

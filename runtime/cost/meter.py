@@ -136,7 +136,7 @@ class Meter:
             return 0
         granted = self.add_actors(range(actors))
         if granted < min(smallest, actors):
-            self.cancel_round()
+            self.budget.release_all()
             return 0
         return granted
 
@@ -183,11 +183,6 @@ class Meter:
             raise BudgetError(f"the round took {seconds:.1f} s, longer than the {self._model.round_seconds_max:.0f} s "
                               "reserved for it (fleet.round_deadline_s + learner.update_timeout_s)")
         return bill
-
-    def cancel_round(self) -> None:
-        """Frees all that is reserved; for a round of which nothing was started."""
-        for name in list(self.budget.get_state()["reserved"]):
-            self.budget.settle(name, 0.0)
 
     def get_state(self) -> dict[str, Any]:
         return {"budget": self.budget.get_state(), "billed_s": self._billed_s, "blocks": self._blocks,

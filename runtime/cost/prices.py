@@ -52,4 +52,5 @@ PRICES = PriceTable(
     volume_gib_month_usd=0.08,
     public_ipv4_hour_usd=0.005,
 )
-"""us-east-1. p3 is retired and kept for the paper's settings; the cache node is a cache.t4g.small with Valkey."""
+"""us-east-1. p3 is retired and kept for the paper's settings; the cache node is a cache.t4g.small at the
+price of Redis, above Valkey's."""

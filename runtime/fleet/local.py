@@ -86,6 +86,7 @@ class LocalFleet:
         log_path: Gets what actors print.
         credentials: Variables that only the actor processes get.
         """
+        self.concurrency = processes
         self._timeout_s, self._share = timeout_s, vcpu_share(memory_mib)
         self._log_path = log_path
         path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

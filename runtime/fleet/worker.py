@@ -26,6 +26,9 @@ def main(control_fd: int, lifeline_fd: int) -> None:
     if sys.platform == "linux":
         # Also inside a C call that never lets another thread run.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for fd in (control_fd, lifeline_fd):
+        # Else a program that the environment starts would keep them open after this process' end.
+        os.set_inheritable(fd, False)
     threading.Thread(target=_die_with_parent, args=(lifeline_fd,), daemon=True).start()
     connection = Connection(control_fd)
     try:

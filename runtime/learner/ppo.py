@@ -270,7 +270,7 @@ class Ppo:
     def _normalisation(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean and standard deviation, float32 ``[O]``, and the clip; neutral without normalisation."""
         clip = np.float32(self._ppo.observation_clip) if self._ppo.normalize_observations else _NO_CLIP
-        return self.moments.mean.astype(np.float32), _neutral_std(self.moments), np.asarray(clip)
+        return self.moments.mean.astype(np.float32), self.moments.std.astype(np.float32), np.asarray(clip)
 
     def _normalised(self, observations: torch.Tensor) -> torch.Tensor:
         mean, std, clip = self._normalisation()
@@ -285,10 +285,6 @@ class _PolicyAndCritic(torch.nn.Module):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.policy(observations), self.critic(observations).unsqueeze(1)], dim=-1)
-
-
-def _neutral_std(moments: RunningMoments) -> np.ndarray:
-    return (np.ones_like(moments.mean) if moments.count == 0 else moments.std).astype(np.float32)
 
 
 def _optimizer_state(arrays: Mapping[str, np.ndarray]) -> dict[int, dict[str, Any]]:

@@ -802,7 +802,7 @@ def test_the_fixed_scaler_never_calls_the_detector(tmp_path: Path):
     rig.run()
     assert rig.column("actor_count") == [3] * 4
     assert rig.column("convexity_ratio") == rig.column("boosting_score") == rig.column("decay_weight") == [None] * 4
-    assert rig.column("detect_s") == [0.0] * 4
+    assert rig.column("detect_s") == [None] * 4
     assert [entry for entry in rig.log if entry[0] == "start"] == [("start", (0, 1, 2))] * 4
 
 
@@ -823,6 +823,28 @@ def follow_episodes(rig: Rig, cache: FakeCache) -> dict[int, dict[int, tuple[int
 
     rig.fleet._script = noting
     return seen
+
+
+def test_an_episode_that_always_raises_is_dropped_and_the_run_goes_on(tmp_path: Path):
+    # Whoever continues what slot 1 of round 1 left open raises, in whatever round.
+    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"quorum": 1.0, "attempts": 2},
+              stop={"max_rounds": 4})
+    rig.fleet._script = lambda event, nth: ERROR if event["episode_id"] == "1-1" else OK
+    assert rig.run() == "max_rounds"
+    (dropped,) = rig.events("episode_dropped")
+    assert dropped["episode_id"] == "1-1"
+    assert len(rig.events("round_rejected")) == 2
+    assert rig.column("actors_failed") == [0, 4, 0, 0]
+
+
+def test_the_caches_troubles_never_cost_an_episode(tmp_path: Path):
+    trouble = Play("error", None, "CacheMissError: weights:1 is not in the cache")
+    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"quorum": 0.5, "attempts": 2},
+              stop={"max_rounds": 5})
+    rig.fleet._script = lambda event, nth: trouble if event["episode_id"] == "1-1" and event["round_index"] < 5 else OK
+    rig.run()
+    assert not rig.events("episode_dropped")
+    assert "1-1" in {event["episode_id"] for event in rig.started(5)}
 
 
 def test_a_boosts_episodes_survive_the_small_rounds_after_it_oldest_first(tmp_path: Path):

@@ -277,7 +277,7 @@ def test_a_round_longer_than_its_worst_case_is_recorded_and_refused():
 def test_cancelling_frees_all():
     meter = unlimited()
     meter.open_round(5, smallest=1)
-    meter.cancel_round()
+    meter.budget.release_all()
     assert (meter.budget.reserved_usd, meter.budget.spent_usd) == (0.0, 0.0)
     assert meter.open_round(5, smallest=1) == 5
 
@@ -357,7 +357,7 @@ class Trace:
         self.check()
         running = [(slot, 0) for slot in range(granted)]
         if draw.random() < 0.1:
-            self.meter.cancel_round()
+            self.meter.budget.release_all()
             self.check()
             assert self.meter.budget.spent_usd == spent_before
             return
