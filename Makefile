@@ -1,6 +1,10 @@
 # make setup   the virtual environment .venv from the pinned requirements
 # make train   set up, then train EXPERIMENT (default experiments/hopper.yaml)
 # make test    set up, then lint and run all tests
+# make lint    set up, then lint
+# make docs    write the generated docs and pictures again
+# make clean   remove .venv
+# Variables: EXPERIMENT=FILE.yaml  ARGS="--set seed=1 --out runs/mine"  PYTHON=python3.12  TORCH_INDEX_URL=https://…
 PYTHON ?= python3
 EXPERIMENT ?= experiments/hopper.yaml
 # Extra arguments for `python -m runtime train`, such as ARGS="--set seed=1 --out runs/mine".
@@ -15,7 +19,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 .PHONY: help setup setup-dev train test lint docs clean
 
 help:
-	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
 
 setup: $(VENV)/.installed
 
@@ -29,6 +33,10 @@ test: setup-dev lint
 
 lint: setup-dev
 	$(BIN)/ruff check .
+
+docs: setup-dev
+	$(BIN)/python docs/make_experiment_file_md.py
+	$(BIN)/python docs/pictures/make_architecture.py
 
 clean:
 	rm -rf $(VENV)

@@ -254,6 +254,9 @@ class TrajectoryCache:
     def _translated(self):
         try:
             yield
+        except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+            raise CacheError(f"the server at {self._url} refuses us: {error}; user and password belong into the "
+                             "variables CACHE_USERNAME and CACHE_PASSWORD") from error
         except redis.OutOfMemoryError as error:
             raise CacheFullError(f"the server at {self._url} is out of memory: {error}") from error
         except (redis.ConnectionError, redis.TimeoutError) as error:

@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print("interrupted before the first round", file=sys.stderr)
         return 130
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -46,6 +47,7 @@ def _train(options: argparse.Namespace) -> int:
     try:
         summary, code = train(experiment, out, resume=options.resume, display=display, name=name)
     except Interrupted as interrupt:
+        print("interrupted before the first round", file=sys.stderr)
         return 128 + interrupt.signal_number
     finally:
         display.close()

@@ -106,9 +106,9 @@ class LearnerSection(_Section):
         description="EC2 types to try in this order; the first one's price is what a run on one machine is billed")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the policy is trained; auto = cuda "
                                                    "where there is one")
-    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="CPU threads of the update; null = all cores. Sums are rounded differently with "
-        "another number, so it is part of what makes two runs equal")
+    threads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="CPU threads of the update; more pay off for minibatches of thousands of samples only. Sums are "
+        "rounded differently with another number, so it is part of what makes two runs equal")
     volume_gib: Annotated[int, Field(ge=1, le=16_384)] = Field(100, description="size of the gp3 volume, GiB")
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
         120, description="longest that detection, update and evaluation of one round may take together, seconds; "
@@ -184,7 +184,6 @@ class Experiment(_Section):
         return self.model_copy(update={
             "actor": self.actor.model_copy(update={
                 "provisioned": _or(self.actor.provisioned, self.scaler.most_actors)}),
-            "learner": self.learner.model_copy(update={"threads": _or(self.learner.threads, _cores())}),
             "fleet": self.fleet.model_copy(update={
                 "kind": "local",
                 "processes": _or(self.fleet.processes, _cores()),
@@ -212,8 +211,8 @@ def _contradictions(experiment: Experiment) -> Iterable[str]:
         yield (f"fleet.round_deadline_s = {deadline_s} is shorter than actor.timeout_s = "
                f"{experiment.actor.timeout_s}; allowed: {experiment.actor.timeout_s} to 3600")
     if stop.target_return is not None and experiment.evaluation.every_rounds == 0:
-        yield ("stop.target_return = " f"{stop.target_return} is never looked at with evaluation.every_rounds = 0; "
-               "allowed: evaluation.every_rounds from 1")
+        yield (f"stop.target_return = {stop.target_return} is never looked at with evaluation.every_rounds = 0; "
+               "allowed: evaluation.every_rounds from 1, or stop.target_return = null")
     if (experiment.algorithm.ppo.learning_rate_schedule == "linear"
             and stop.max_rounds is None and stop.max_steps is None):
         yield ("algorithm.ppo.learning_rate_schedule = linear needs an end: set stop.max_steps or stop.max_rounds")

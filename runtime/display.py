@@ -19,6 +19,8 @@ from runtime.interfaces import Display
 _ROUNDS_SHOWN = 12
 _EVENTS_SHOWN = 4
 _RATE_ROUNDS = 10
+_WIDE_COLUMNS, _NARROW_COLUMNS = 90, 66
+_QUIET_EVENTS = ("run_started", "run_ended")
 
 
 def make_display(experiment: Experiment, stream: TextIO | None = None) -> Display:
@@ -82,7 +84,8 @@ class PlainDisplay:
             f"ETA {_duration(self._forecast.seconds_left)}")
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        self._print(_event_line(kind, fields))
+        if kind not in _QUIET_EVENTS:
+            self._print(_event_line(kind, fields))
 
     def close(self) -> None:
         pass
@@ -114,8 +117,9 @@ class LiveDisplay:
         self._refresh()
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        self._events.append(_event_line(kind, fields))
-        self._refresh()
+        if kind not in _QUIET_EVENTS:
+            self._events.append(_event_line(kind, fields))
+            self._refresh()
 
     def close(self) -> None:
         if self._live is not None:
@@ -127,15 +131,26 @@ class LiveDisplay:
             self._live.update(self._picture())
 
     def _picture(self) -> Group:
+        columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+            "round": lambda row: str(row["round_index"]),
+            "steps": lambda row: f"{row['env_steps_total']:,}",
+            "return": lambda row: _number(row["episode_return_mean"], 1),
+            "eval": lambda row: _number(row["evaluation_return_mean"], 1),
+            "actors": _actors,
+            "R": lambda row: _number(row["convexity_ratio"], 2),
+            "score": lambda row: _number(row["boosting_score"], 2),
+            "spent $": lambda row: f"{row['spent_usd']:.4f}",
+        }
+        if self._console.width >= _WIDE_COLUMNS:
+            columns |= {"KL": lambda row: _number(row["kl"], 4), "round s": lambda row: f"{row['round_s']:.2f}"}
+        if self._console.width < _NARROW_COLUMNS:
+            for name in ("R", "score", "spent $"):
+                del columns[name]
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for heading in ("round", "steps", "return", "eval", "actors", "R", "score", "KL", "round s", "spent $"):
+        for heading in columns:
             table.add_column(heading, justify="right", no_wrap=True)
         for row in self._rows:
-            table.add_row(
-                str(row["round_index"]), f"{row['env_steps_total']:,}", _number(row["episode_return_mean"], 1),
-                _number(row["evaluation_return_mean"], 1), _actors(row), _number(row["convexity_ratio"], 3),
-                _number(row["boosting_score"], 2), _number(row["kl"], 4), f"{row['round_s']:.2f}",
-                f"{row['spent_usd']:.4f}")
+            table.add_row(*(show(row) for show in columns.values()))
         parts: list[Any] = [table, self._status()]
         parts += [Text(event, style="yellow", overflow="ellipsis", no_wrap=True) for event in self._events]
         return Group(*parts)
@@ -146,35 +161,42 @@ class LiveDisplay:
             return Text(f"first round … budget ${budget_usd:g}", style="dim")
         row = self._rows[-1]
         share = min(1.0, row["spent_usd"] / budget_usd)
-        bar = "█" * round(20 * share)
+        bar = "█" * round(10 * share)
         return Text(f"{self._forecast.steps_per_s:,.0f} steps/s · ETA {_duration(self._forecast.seconds_left)} · "
-                    f"budget {bar:░<20} ${row['spent_usd']:.4f} of ${budget_usd:g} (modelled)", style="cyan")
+                    f"{bar:░<10} ${row['spent_usd']:.4f} of ${budget_usd:g}", style="cyan", overflow="ellipsis",
+                    no_wrap=True)
 
 
 def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
-    """A finished run, for people."""
-    evaluation = (f"{summary['evaluation_return_mean']:.1f} (evaluated after round {summary['evaluation_round']}; "
-                  f"best {summary['evaluation_return_best']:.1f})"
-                  if summary["evaluation_return_mean"] is not None else "not evaluated")
-    per_million = summary["usd_per_million_steps"]
+    """A finished run, for people; lines of 79 characters at most, but for paths and errors."""
+    parts = {"actors": "actors_cost_usd", "provisioned": "provisioned_cost_usd", "learner": "learner_cost_usd",
+             "rest": "infrastructure_cost_usd"}
+    if summary["unfinished_rounds_cost_usd"] >= 0.00005:
+        parts["unfinished rounds"] = "unfinished_rounds_cost_usd"
     return [
         f"stopped by   {summary['stop_reason']}" + (f": {summary['error']}" if summary["error"] else ""),
-        f"return       {evaluation}; training episodes {_number(summary['episode_return_mean'], 1)}",
+        f"return       {_evaluated(summary)}",
+        f"             {_number(summary['episode_return_mean'], 1)} in training, where actions are noisy",
         f"rounds       {summary['rounds']:,} with {summary['actors']:,} actors"
         + (f", {summary['actors_failed']:,} failed" if summary["actors_failed"] else ""),
         f"steps        {summary['env_steps_total']:,}",
-        f"cost         ${summary['spent_usd']:.4f} of ${summary['budget_usd']:g}, "
-        f"${_number(per_million, 4)} per million steps; modelled from {summary['prices_region']} list prices of "
-        f"{summary['prices_as_of']}, nothing was billed",
-        f"             actors ${summary['actors_cost_usd']:.4f}, provisioned ${summary['provisioned_cost_usd']:.4f}, "
-        f"learner ${summary['learner_cost_usd']:.4f}, cache, disk and address "
-        f"${summary['infrastructure_cost_usd']:.4f}"
-        + (f", unfinished rounds ${summary['unfinished_rounds_cost_usd']:.4f}"
-           if summary["unfinished_rounds_cost_usd"] >= 0.00005 else ""),
-        f"time         {_duration(summary['measured_session_s'])} on this machine; modelled "
-        f"{_duration(summary['modelled_s'])} with every actor on its own",
+        f"cost         ${summary['spent_usd']:.4f} of ${summary['budget_usd']:g}"
+        + (f", ${summary['usd_per_million_steps']:.4f} per million steps" if summary["env_steps_total"] else ""),
+        "             " + ", ".join(f"{name} ${summary[key]:.4f}" for name, key in parts.items()),
+        f"             modelled from {summary['prices_region']} list prices of {summary['prices_as_of']}; "
+        "nothing was billed",
+        f"time         {_duration(summary['measured_session_s'])} in this session; the whole run modelled "
+        f"{_duration(summary['modelled_s'])}",
+        "             with every actor on a machine of its own",
         f"results      {out}",
     ]
+
+
+def _evaluated(summary: Mapping[str, Any]) -> str:
+    if summary["evaluation_return_mean"] is None:
+        return "not evaluated"
+    return (f"{summary['evaluation_return_mean']:,.1f}, evaluated after round {summary['evaluation_round']} "
+            f"(best {summary['evaluation_return_best']:,.1f})")
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class RunDirectory:
         """
         self.path = path
         try:
+            self._is_new = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             self._lock = (path / ".lock").open("w")
         except OSError as error:
@@ -67,6 +69,12 @@ class RunDirectory:
         return self.config_path.exists()
 
     def close(self) -> None:
+        """Lets go of the directory; removes it again where nothing was ever started in it."""
+        if self._is_new and not self.holds_run:
+            for path in (self.path / ".lock", self.events_path, self.ledger_path, self.actors_log_path):
+                path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.rmdir()
         self._lock.close()
 
     def append_round(self, row: Mapping[str, Any]) -> None:

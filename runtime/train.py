@@ -114,10 +114,11 @@ def preflight(experiment: Experiment) -> ActorEnvironment:
         unlimited.open_round(smallest, smallest=smallest)
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {smallest} actors, whose worst case is "
-            f"{unlimited.budget.reserved_usd:.6f} USD (every actor until actor.timeout_s = "
-            f"{experiment.actor.timeout_s} s, the learner until fleet.round_deadline_s + learner.update_timeout_s, and "
-            f"the first five minutes of {experiment.actor.provisioned} provisioned actors); allowed: "
-            f"budget.usd from {unlimited.budget.reserved_usd:.6f}")
+            f"{unlimited.budget.reserved_usd:.6f} USD: every actor until actor.timeout_s = "
+            f"{experiment.actor.timeout_s} s, the learner until fleet.round_deadline_s + learner.update_timeout_s"
+            + (f", the first five minutes of actor.provisioned = {experiment.actor.provisioned} actors"
+               if experiment.actor.provisioned else "")
+            + f"; allowed: budget.usd from {unlimited.budget.reserved_usd:.6f}")
     return environment
 
 
@@ -165,6 +166,8 @@ class _Run:
         name: str,
         stack: ExitStack,
     ) -> None:
+        # Threads that spin while they wait make a busy machine ten times slower.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Only now: nothing that can be refused needs torch, which takes seconds to import.
         from torch.utils.tensorboard import SummaryWriter
 
@@ -197,9 +200,11 @@ class _Run:
         self._restore()
         write_atomically(directory.config_path, experiment.to_yaml().encode())
         directory.summary_path.unlink(missing_ok=True)
-        self._tensorboard = SummaryWriter(str(directory.tensorboard_path),
-                                          purge_step=self.loop.progress.round_index + 1)
+        # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
+        self._tensorboard = SummaryWriter(str(directory.tensorboard_path), purge_step=1)
         stack.callback(self._tensorboard.close)
+        for row in directory.read_rounds():
+            self._to_tensorboard(row)
         self._events.append("run_started", run_id=run_id, server=redacted(server_url),
                             resumed_after_round=self.loop.progress.round_index)
         display.started(experiment.to_yaml(), {
@@ -257,10 +262,14 @@ class _Run:
         save_checkpoint(self._directory.checkpoints_path, checkpoint)
         save_policy(self._directory.policy_path, self._learner.weights(),
                     environment_id=self._experiment.environment.id)
+        self._to_tensorboard(row)
+        self._display.round_finished(row)
+
+    def _to_tensorboard(self, row: Mapping[str, Any]) -> None:
         for key, value in row.items():
             if value is not None and key != "round_index":
                 self._tensorboard.add_scalar(_tensorboard_tag(key), value, row["round_index"])
-        self._display.round_finished(row)
+        self._tensorboard.flush()
 
     def _start_server(self, stack: ExitStack) -> tuple[str, str]:
         settings = self._experiment.cache
@@ -436,7 +445,9 @@ def _tensorboard_tag(key: str) -> str:
     }.items():
         if key in members:
             return f"{group}/{key}"
-    return f"{'cost' if key.endswith('_usd') else 'time' if '_s' in key[-7:] else 'run'}/{key}"
+    if key.endswith("_usd"):
+        return f"cost/{key}"
+    return f"{'time' if key.endswith(('_s', '_s_mean', '_s_max')) else 'run'}/{key}"
 
 
 def _now() -> str:

@@ -31,6 +31,10 @@ def test_files_named_in_the_docs_exist(document: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
+def test_the_readme_shows_the_shipped_experiment() -> None:
+    assert (ROOT / "experiments" / "hopper.yaml").read_text() in (ROOT / "README.md").read_text()
+
+
 def test_tests_named_in_the_paper_map_exist() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     for name in re.findall(r"`(test_\w+)`", (ROOT / "docs" / "paper_map.md").read_text()):
