@@ -29,6 +29,8 @@ from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, Cach
 
 ACCEPTED, DUPLICATE, LATE = "accepted", "duplicate", "late"
 
+_SOCKET_TIMEOUT_S = 6.0
+
 _SUBMIT = """
 local state = redis.call('HGET', KEYS[1], ARGV[1])
 if state == 'accepted' then return 'duplicate' end
@@ -78,7 +80,7 @@ class TrajectoryCache:
         password: str | None = None,
         ttl_s: int = 3600,
         bytes_max: int = 2**30,
-        connect_attempts: int = 6,
+        connect_attempts: int = 3,
     ) -> None:
         """Args:
             url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
@@ -103,7 +105,7 @@ class TrajectoryCache:
                 retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), connect_attempts),
                 retry_on_error=[redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError],
                 socket_connect_timeout=5,
-                socket_timeout=30,
+                socket_timeout=_SOCKET_TIMEOUT_S,
                 health_check_interval=30,
                 **options,
             )
@@ -197,7 +199,8 @@ class TrajectoryCache:
             while True:
                 remaining_s = deadline - time.monotonic()
                 # Shorter than the socket's own timeout, and never 0, which would wait for ever.
-                popped = self._redis.blpop([self._key("ready")], timeout=min(max(remaining_s, 0.01), 10.0))
+                slice_s = min(max(remaining_s, 0.01), _SOCKET_TIMEOUT_S / 2)
+                popped = self._redis.blpop([self._key("ready")], timeout=slice_s)
                 if popped is None:
                     if remaining_s <= 0:
                         return None
@@ -261,6 +264,8 @@ class TrajectoryCache:
             raise CacheFullError(f"the server at {self._url} is out of memory: {error}") from error
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise CacheUnavailableError(f"the server at {self._url} does not answer: {error}") from error
+        except TypeError as error:
+            raise CacheUnavailableError(f"{self._url}: an option of this URL is not known: {error}") from error
         except redis.RedisError as error:
             raise CacheError(f"the server at {self._url} refused a command: {error}") from error
 

@@ -80,9 +80,13 @@ class ActorEnvironment:
         return self._store_error
 
     def reset(self, seed: int) -> np.ndarray:
-        """Starts a new episode from ``seed`` alone; returns its first observation, float32 ``[O]``."""
+        """Starts a new episode from ``seed`` alone; returns its first observation, float32 ``[O]``.
+
+        Raises:
+            UnusableEnvironmentError: The observation has another shape than the space says; also in `step`.
+        """
         observation, _ = self._environment.reset(seed=seed)
-        return np.array(observation, dtype=np.float32)
+        return self._observation(observation)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """One step with ``action`` (float32 ``[A]``) clipped to the action space.
@@ -92,8 +96,7 @@ class ActorEnvironment:
         """
         clipped = np.minimum(np.maximum(action, self._action_low), self._action_high)
         observation, reward, terminated, truncated, _ = self._environment.step(clipped)
-        # A copy: some environments write the next observation into the same array.
-        return np.array(observation, dtype=np.float32), float(reward), bool(terminated), bool(truncated)
+        return self._observation(observation), float(reward), bool(terminated), bool(truncated)
 
     def get_state(self) -> State:
         """The open episode's state after at least one step.
@@ -129,6 +132,14 @@ class ActorEnvironment:
     def close(self) -> None:
         self._environment.close()
 
+    def _observation(self, observation: object) -> np.ndarray:
+        # A copy: some environments write the next observation into the same array.
+        copied = np.array(observation, dtype=np.float32)
+        if copied.shape != (self.observation_size,):
+            raise UnusableEnvironmentError(f"{self.environment_id} returned an observation of shape {copied.shape}; "
+                                           f"its observation space says ({self.observation_size},)")
+        return copied
+
 
 def make_environment(environment_id: str) -> ActorEnvironment:
     """The environment of that name.
@@ -143,7 +154,7 @@ def make_environment(environment_id: str) -> ActorEnvironment:
     factory = _user_factory(environment_id)
     try:
         environment = factory() if factory else gymnasium.make(environment_id, disable_env_checker=True)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(
             f"environment.id = {environment_id!r} cannot be made: {type(error).__name__}: {error}"
         ) from error
@@ -159,7 +170,7 @@ def _user_factory(environment_id: str):
         return None
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} does not import: "
                                 f"{type(error).__name__}: {error}") from error
     factory = getattr(module, attribute, None)

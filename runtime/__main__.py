@@ -1,6 +1,8 @@
 """``python -m runtime``."""
 
+import os
 import sys
+from contextlib import suppress
 
 if __name__ == "__main__":
     try:
@@ -9,4 +11,10 @@ if __name__ == "__main__":
         code = main()
     except KeyboardInterrupt:
         code = 130
-    sys.exit(code)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 2
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    # Not sys.exit: threads that a user's environment has started must not keep a finished run alive.
+    os._exit(code)

@@ -10,17 +10,20 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import CacheError
 from runtime.errors import ServerError
 
 _START_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 5.0
 _MEMORY_MARGIN_MIB = 512
 _SOCKET_PARENT_BYTES_MAX = 60
 
@@ -29,6 +32,7 @@ _SOCKET_PARENT_BYTES_MAX = 60
 _GUARDIAN = """
 exec 3<&0
 "$@" 3<&- & server=$!
+echo $server >"$GUARDED_DIRECTORY/pid"
 { cat <&3 >/dev/null; [ -e "$GUARDED_DIRECTORY/ended" ] || kill -9 $server; rm -rf "$GUARDED_DIRECTORY"; } 2>/dev/null &
 wait $server
 touch "$GUARDED_DIRECTORY/ended"
@@ -49,7 +53,7 @@ class EmbeddedServer:
         self._directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-", dir=_socket_parent()))
         socket_path = self._directory / "server.sock"
         log_path = self._directory / "server.log"
-        self.url = f"unix://{socket_path}"
+        self.url = f"unix://{quote(str(socket_path))}"
         with log_path.open("wb") as log:
             self._guardian = subprocess.Popen(
                 ["/bin/sh", "-c", _GUARDIAN, "sh", self.program,
@@ -64,7 +68,14 @@ class EmbeddedServer:
         """Ends the server and removes its directory; idempotent."""
         if self._guardian.stdin and not self._guardian.stdin.closed:
             self._guardian.stdin.close()
-        self._guardian.wait()
+        try:
+            self._guardian.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            # Its other half was killed: do its work.
+            with suppress(OSError, ValueError):
+                os.kill(int((self._directory / "pid").read_text()), signal.SIGKILL)
+            self._guardian.kill()
+            self._guardian.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _wait_until_ready(self, log_path: Path) -> None:

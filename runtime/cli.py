@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from lambda_actor.errors import ActorError
@@ -17,9 +19,11 @@ from runtime.errors import RunError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     options = _parser().parse_args(arguments)
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         # A terminal of another encoding gets question marks, not an error.
-        stream.reconfigure(errors="replace")
+        getattr(sys, name).reconfigure(errors="replace")
     try:
         return options.command(options)
     except (RunError, ActorError) as error:
@@ -51,7 +55,8 @@ def _train(options: argparse.Namespace) -> int:
         return 128 + interrupt.signal_number
     finally:
         display.close()
-    print("\n".join(["", *summary_lines(summary, str(out))]), flush=True)
+    with suppress(OSError):
+        print("\n".join(["", *summary_lines(summary, str(out))]), flush=True)
     return code
 
 

@@ -26,7 +26,34 @@ _QUIET_EVENTS = ("run_started", "run_ended")
 def make_display(experiment: Experiment, stream: TextIO | None = None) -> Display:
     """The live display where ``stream`` (standard output) is a terminal, else the plain one."""
     stream = stream or sys.stdout
-    return LiveDisplay(experiment, stream) if stream.isatty() else PlainDisplay(experiment, stream)
+    return FailSafeDisplay(
+        LiveDisplay(experiment, stream) if stream.isatty() else PlainDisplay(experiment, stream))
+
+
+class FailSafeDisplay:
+    """Passes everything on until that fails for the first time: a closed pipe must not end a training."""
+
+    def __init__(self, display: Display) -> None:
+        self._display: Display | None = display
+
+    def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
+        self._call("started", experiment_yaml, facts)
+
+    def round_finished(self, row: Mapping[str, Any]) -> None:
+        self._call("round_finished", row)
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        self._call("event", kind, fields)
+
+    def close(self) -> None:
+        self._call("close")
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        try:
+            if self._display is not None:
+                getattr(self._display, method)(*arguments)
+        except (OSError, ValueError):
+            self._display = None
 
 
 class Forecast:

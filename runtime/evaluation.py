@@ -7,6 +7,7 @@ import numpy as np
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.policy import GaussianPolicy
+from runtime.errors import RunError
 from runtime.interfaces import Evaluation
 
 _EVALUATION_STREAM = 0xE7A1
@@ -31,7 +32,9 @@ class Evaluator:
         stream = np.random.default_rng((_EVALUATION_STREAM, self._seed))
         try:
             episodes = [self._episode(policy, int(seed)) for seed in stream.integers(2**31, size=self._episodes)]
-        except Exception as error:
+        except RunError:
+            raise
+        except (Exception, SystemExit) as error:
             raise UnusableEnvironmentError(f"{self._environment.environment_id} failed while the policy was "
                                            f"evaluated: {type(error).__name__}: {error}") from error
         if not np.isfinite([total for total, _ in episodes]).all():

@@ -66,7 +66,9 @@ class RunDirectory:
 
     @property
     def holds_run(self) -> bool:
-        return self.config_path.exists()
+        """Whether anything of a run is there."""
+        return (any(path.exists() for path in (self.config_path, self.rounds_path))
+                or any(self.checkpoints_path.glob("round_*.json")))
 
     def close(self) -> None:
         """Lets go of the directory; removes it again where nothing was ever started in it."""
@@ -80,6 +82,19 @@ class RunDirectory:
     def append_round(self, row: Mapping[str, Any]) -> None:
         """Adds one finished round's row, on disk when this returns."""
         _append_line(self.rounds_path, row, sync=True)
+
+    def check_rounds(self, round_index: int) -> None:
+        """Checks that the rows are those of one run whose newest sound checkpoint is of ``round_index``.
+
+        Raises:
+            RunDirectoryError: The rows until there are not rounds 1 to ``round_index``, once each and in order; or
+                there is no checkpoint, but there are more rows than a kill before the first one can leave.
+        """
+        found = [int(row["round_index"]) for row in self.read_rounds()]
+        if found[:round_index] != list(range(1, round_index + 1)) or (round_index == 0 and len(found) > 1):
+            raise RunDirectoryError(
+                f"{self.rounds_path} has rounds {_shortened(found)}, but the newest sound checkpoint is of round "
+                f"{round_index}: something of this run was lost or mixed with another; nothing was changed")
 
     def cut_rounds_back(self, round_index: int) -> None:
         """Removes all rows after that round, and a last row that was written only in part."""
@@ -125,5 +140,10 @@ def _round_index(line: bytes) -> float:
     """Of a row; infinite for one that is not whole."""
     try:
         return json.loads(line)["round_index"] + 0.0 if line.endswith(b"\n") else float("inf")
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return float("inf")
+
+
+def _shortened(indices: list[int]) -> str:
+    shown = ", ".join(map(str, indices[:8]))
+    return f"{shown}, … ({len(indices)} in all)" if len(indices) > 8 else shown or "none"

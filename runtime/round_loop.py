@@ -30,7 +30,7 @@ from runtime.checkpoint import Checkpoint
 from runtime.collection import ActorSpec, CircuitBreaker, Collected, Collection
 from runtime.config import Experiment
 from runtime.cost.meter import Meter, RoundBill
-from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
+from runtime.errors import ActorsKeepFailingError, BudgetError, CheckpointError, RunError
 from runtime.interfaces import (
     Cache,
     Curvature,
@@ -413,6 +413,13 @@ class RoundLoop:
         Raises:
             CheckpointError: It belongs to another network.
         """
+        try:
+            self._restore(checkpoint)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"the checkpoint of round {checkpoint.round_index} does not fit this program: "
+                                  f"{type(error).__name__}: {error}") from error
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
         parts: dict[str, dict[str, np.ndarray]] = {"learner": {}, "samples": {}, "episode": {}}
         for name, array in checkpoint.arrays.items():
             part, _, rest = name.partition(".")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import signal
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.environments import ActorEnvironment, make_environment
@@ -21,23 +20,24 @@ from lambda_actor.errors import ActorError
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.cache_server import EmbeddedServer
 from runtime.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
-from runtime.config import Experiment, experiment_from_tree
+from runtime.config import Experiment, load_experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import CostModel, Meter
 from runtime.cost.prices import PRICES
-from runtime.errors import BudgetError, ExperimentError, RunDirectoryError, RunError, ServerError
+from runtime.errors import BudgetError, CheckpointError, ExperimentError, RunDirectoryError, RunError, ServerError
 from runtime.fleet.local import LocalFleet
-from runtime.interfaces import Display
+from runtime.interfaces import Display, Fleet, Invocation, Outcome
 from runtime.policy_file import save_policy
 from runtime.records import EventLog, RunDirectory, to_json, write_atomically
 from runtime.scaler import make_scaler
 
 _CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.update_timeout_s")
 """What may differ between a run and its resumption: none of it changes what a finished round is."""
+_SIGNAL_LATENCY_S = 0.25
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM arrived."""
+    """SIGINT, SIGTERM or SIGHUP arrived."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal.Signals(signal_number).name)
@@ -45,15 +45,15 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """Turns SIGINT and SIGTERM into `Interrupted`, but never in the middle of a shielded block."""
+    """Turns SIGINT, SIGTERM and SIGHUP into `Interrupted`, but never in the middle of a shielded block."""
 
     def __init__(self) -> None:
-        self._is_shielded = False
+        self._shields = 0
         self._waiting: int | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._previous[number] = signal.signal(number, self._arrived)
         return self
 
@@ -64,14 +64,17 @@ class Signals:
     @contextmanager
     def shield(self) -> Iterator[None]:
         """A block that a signal does not cut in two; one that arrives in it takes effect at its end."""
-        self._is_shielded = True
+        self._shields += 1
         try:
             yield
         finally:
-            self._is_shielded = False
-        if self._waiting is not None:
-            number, self._waiting = self._waiting, None
-            raise Interrupted(number)
+            self._shields -= 1
+        if self._waiting is not None and not self._shields:
+            self._arrived(self._waiting, None)
+
+    def ignore(self) -> None:
+        """From now on no signal cuts anything: what is left to do is bounded, and must be done."""
+        self._shields += 1
 
     @contextmanager
     def time_limit(self, seconds: float, what: str) -> Iterator[None]:
@@ -89,10 +92,42 @@ class Signals:
             signal.signal(signal.SIGALRM, previous)
 
     def _arrived(self, number: int, _frame: object) -> None:
-        if self._is_shielded:
+        if self._shields:
             self._waiting = number
         else:
+            # What follows is bounded, and must be done: a second signal does not cut it.
+            self.ignore()
             raise Interrupted(number)
+
+
+class ShieldedFleet:
+    """A fleet whose calls no signal cuts in two, so that none of its locks stays held."""
+
+    def __init__(self, fleet: Fleet, signals: Signals) -> None:
+        self._fleet, self._signals = fleet, signals
+        self.concurrency = fleet.concurrency
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        with self._signals.shield():
+            self._fleet.start(invocations)
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """In slices, between which a signal takes effect."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            with self._signals.shield():
+                outcomes = self._fleet.wait(max(0.0, min(left_s, _SIGNAL_LATENCY_S)))
+            if outcomes or left_s <= 0:
+                return outcomes
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        with self._signals.shield():
+            self._fleet.abandon(invocation_ids)
+
+    def close(self) -> None:
+        with self._signals.shield():
+            self._fleet.close()
 
 
 def preflight(experiment: Experiment) -> ActorEnvironment:
@@ -176,17 +211,21 @@ class _Run:
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
         self._started_s = time.monotonic()
         self._signals = stack.enter_context(Signals())
+        self._identity = _identity(experiment)
         self._events = EventLog(directory.events_path, _now)
         self._meter = Meter(_cost_model(experiment, environment), Budget(experiment.budget.usd))
         run_id = uuid.uuid4().hex
         server_url, server_program = self._start_server(stack)
         self._cache = self._connect(server_url, run_id)
         stack.callback(self._cache.close)
-        stack.callback(self._remove_keys)
-        fleet = LocalFleet(
-            experiment.fleet.processes, timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
-            log_path=directory.actors_log_path, credentials=_credentials(server_url))
-        stack.callback(fleet.close)
+        if experiment.cache.url:
+            stack.callback(self._remove_keys, server_url, run_id)
+        with self._signals.shield():
+            fleet = ShieldedFleet(LocalFleet(
+                experiment.fleet.processes, timeout_s=experiment.actor.timeout_s,
+                memory_mib=experiment.actor.memory_mib, log_path=directory.actors_log_path,
+                credentials=_credentials(server_url)), self._signals)
+            stack.callback(fleet.close)
         learner, detector, evaluator = _training_parts(experiment, environment)
         self._learner = learner
         self.loop = RoundLoop(
@@ -224,6 +263,7 @@ class _Run:
         except Exception as failure:
             # A defect of ours: recorded like any other end, and shown with its traceback.
             reason, code, error, defect = "failed", 1, f"{type(failure).__name__}: {failure}", failure
+        self._signals.ignore()
         self._meter.budget.forfeit()
         summary = self._summary(reason, error)
         with suppress(OSError):
@@ -241,25 +281,39 @@ class _Run:
             self._directory.checkpoints_path,
             lambda stem, reason: self._events.append("checkpoint_skipped", checkpoint=stem, reason=reason))
         if checkpoint is not None:
+            if checkpoint.values.get("experiment") != self._identity:
+                raise CheckpointError(f"the checkpoint of round {checkpoint.round_index} in {self._directory.path} "
+                                      "belongs to another experiment")
             self.loop.restore(checkpoint)
+        self._directory.check_rounds(self.loop.progress.round_index)
         self._directory.cut_rounds_back(self.loop.progress.round_index)
-        if self._directory.ledger_path.exists():
-            try:
-                self._meter.set_state(json.loads(self._directory.ledger_path.read_bytes()))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                self._events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")
+        self._restore_ledger()
         forfeited_usd = self._meter.budget.forfeit()
         if forfeited_usd:
             self._events.append("reservation_forfeited", usd=forfeited_usd,
                                 reason="the run was killed while it was reserved")
         self._save_ledger()
 
+    def _restore_ledger(self) -> None:
+        """The ledger, which is newer than the checkpoint; but never one in which less is spent."""
+        if not self._directory.ledger_path.exists():
+            return
+        known, spent_usd = self._meter.get_state(), self._meter.budget.spent_usd
+        try:
+            self._meter.set_state(json.loads(self._directory.ledger_path.read_bytes()))
+            if self._meter.budget.spent_usd < spent_usd:
+                raise ValueError("less is spent in it than in the checkpoint")
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            self._meter.set_state(known)
+            self._events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")
+
     def _save_ledger(self) -> None:
         write_atomically(self._directory.ledger_path, to_json(self._meter.get_state()))
 
     def _save_round(self, row: dict[str, Any], checkpoint: Checkpoint) -> None:
         self._directory.append_round(row)
-        save_checkpoint(self._directory.checkpoints_path, checkpoint)
+        save_checkpoint(self._directory.checkpoints_path, Checkpoint(
+            checkpoint.round_index, checkpoint.arrays, {**checkpoint.values, "experiment": self._identity}))
         save_policy(self._directory.policy_path, self._learner.weights(),
                     environment_id=self._experiment.environment.id)
         self._to_tensorboard(row)
@@ -275,23 +329,23 @@ class _Run:
         settings = self._experiment.cache
         if settings.url:
             return settings.url, "given by cache.url"
-        server = EmbeddedServer(settings.memory_mib)
-        stack.callback(server.close)
+        with self._signals.shield():
+            server = EmbeddedServer(settings.memory_mib)
+            stack.callback(server.close)
         return server.url, server.program
 
     def _connect(self, url: str, run_id: str) -> TrajectoryCache:
         try:
-            cache = TrajectoryCache(
-                url, run_id, username=os.environ.get("CACHE_USERNAME"), password=os.environ.get("CACHE_PASSWORD"),
-                ttl_s=_ttl_s(self._experiment), bytes_max=self._experiment.cache.memory_mib * 2**20)
+            cache = _cache(self._experiment, url, run_id)
             cache.ping()
         except ActorError as error:
             raise ServerError(f"cache.url = {redacted(url)}: {error}") from None
         return cache
 
-    def _remove_keys(self) -> None:
+    def _remove_keys(self, url: str, run_id: str) -> None:
         try:
-            self._cache.remove_run()
+            with closing(_cache(self._experiment, url, run_id, connect_attempts=0)) as cache:
+                cache.remove_run()
         except ActorError as error:
             with suppress(OSError):
                 self._events.append("keys_left_behind", error=str(error), expire_after_s=_ttl_s(self._experiment))
@@ -299,8 +353,8 @@ class _Run:
     def _summary(self, reason: str, error: str) -> dict[str, Any]:
         rounds = self._directory.read_rounds()
         last = rounds[-1] if rounds else {}
-        evaluated = [row for row in rounds if row["evaluation_return_mean"] is not None]
-        finished = [row["episode_return_mean"] for row in rounds if row["episode_return_mean"] is not None]
+        evaluated = [row for row in rounds if row.get("evaluation_return_mean") is not None]
+        finished = [row["episode_return_mean"] for row in rounds if row.get("episode_return_mean") is not None]
         steps = last.get("env_steps_total", 0)
         spent_usd = self._meter.budget.spent_usd
         return {
@@ -382,6 +436,12 @@ def _event_fields(experiment: Experiment, run_id: str, url: str) -> dict[str, An
     }
 
 
+def _cache(experiment: Experiment, url: str, run_id: str, **options: Any) -> TrajectoryCache:
+    return TrajectoryCache(
+        url, run_id, username=os.environ.get("CACHE_USERNAME"), password=os.environ.get("CACHE_PASSWORD"),
+        ttl_s=_ttl_s(experiment), bytes_max=experiment.cache.memory_mib * 2**20, **options)
+
+
 def _ttl_s(experiment: Experiment) -> int:
     """Longer than a round can last, so that nothing runs out under it."""
     return 2 * (experiment.fleet.round_deadline_s + experiment.learner.update_timeout_s) + 600
@@ -389,17 +449,25 @@ def _ttl_s(experiment: Experiment) -> int:
 
 def _check_same_experiment(experiment: Experiment, directory: RunDirectory) -> None:
     try:
-        stored = yaml.safe_load(directory.config_path.read_text())
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RunDirectoryError(f"{directory.config_path} cannot be read: {error}") from None
-    experiment_from_tree(stored, source=str(directory.config_path))
-    new = dict(_leaves(yaml.safe_load(experiment.to_yaml())))
-    changed = [f"{path} is {new.get(path)!r} now, {value!r} in the run" for path, value in _leaves(stored)
-               if new.get(path) != value
-               and not any(path == one or path.startswith(f"{one}.") for one in _CHANGEABLE)]
+        stored = load_experiment(directory.config_path)
+    except ExperimentError as error:
+        raise RunDirectoryError(f"--resume: {error}") from None
+    new = _unchangeable(experiment)
+    changed = [f"{path} is {new[path]!r} now, {value!r} in the run" for path, value in _unchangeable(stored).items()
+               if new[path] != value]
     if changed:
         raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
                                 f"Only {', '.join(_CHANGEABLE)} may change")
+
+
+def _unchangeable(experiment: Experiment) -> dict[str, Any]:
+    return {path: value for path, value in _leaves(experiment.model_dump(mode="json"))
+            if not any(path == one or path.startswith(f"{one}.") for one in _CHANGEABLE)}
+
+
+def _identity(experiment: Experiment) -> str:
+    """A digest of all that decides what a run's rounds are."""
+    return hashlib.sha256(json.dumps(_unchangeable(experiment), sort_keys=True).encode()).hexdigest()
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -411,21 +479,23 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[str, Any] | None:
-    """The summary of a run that has nothing left to do; null where there is something."""
+    """The summary of a run that has nothing left to do; null where there is something, or it cannot be told."""
+    stop = experiment.stop
+
+    def is_reached(limit: float | None, value: float | None) -> bool:
+        return limit is not None and value is not None and value >= limit
+
     try:
         summary = json.loads(directory.summary_path.read_bytes())
-        reason = summary["stop_reason"]
-    except (OSError, ValueError, KeyError, TypeError):
+        is_finished = {
+            "target_return": lambda: is_reached(stop.target_return, summary["evaluation_return_mean"]),
+            "max_rounds": lambda: is_reached(stop.max_rounds, summary["rounds"]),
+            "max_steps": lambda: is_reached(stop.max_steps, summary["env_steps_total"]),
+            "budget": lambda: summary["budget_usd"] >= experiment.budget.usd,
+        }.get(summary["stop_reason"], lambda: False)()
+        return summary if is_finished else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    stop = experiment.stop
-    evaluated = summary["evaluation_return_mean"]
-    has_more = {
-        "target_return": stop.target_return is None or evaluated is None or evaluated < stop.target_return,
-        "max_rounds": stop.max_rounds is None or summary["rounds"] < stop.max_rounds,
-        "max_steps": stop.max_steps is None or summary["env_steps_total"] < stop.max_steps,
-        "budget": experiment.budget.usd > summary["budget_usd"],
-    } if reason in ("target_return", "max_rounds", "max_steps", "budget") else {}
-    return summary if has_more and not has_more[reason] else None
 
 
 def _credentials(url: str) -> dict[str, str]:

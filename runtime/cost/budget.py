@@ -88,11 +88,14 @@ class Budget:
         return {"units_per_usd": _UNITS_PER_USD, "spent": self._spent, "reserved": dict(self._reserved)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Raises: ValueError: The state counts in other units."""
+        """Raises: ValueError: The state counts in other units, or its amounts are not whole numbers from 0."""
         if state["units_per_usd"] != _UNITS_PER_USD:
             raise ValueError(f"counted in 1/{state['units_per_usd']} USD, not in 1/{_UNITS_PER_USD}")
-        self._spent = int(state["spent"])
-        self._reserved = {str(name): int(amount) for name, amount in state["reserved"].items()}
+        spent, reserved = state["spent"], dict(state["reserved"])
+        for amount in (spent, *reserved.values()):
+            if type(amount) is not int or amount < 0:
+                raise ValueError(f"{amount!r} is no amount")
+        self._spent, self._reserved = spent, reserved
 
 
 def _units(usd: float) -> int:

@@ -189,9 +189,12 @@ class Meter:
                 "warm_environments": self._warm_environments}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
+        """Raises: ValueError, KeyError or TypeError, and nothing is changed: It is not a meter's state."""
+        billed_s, blocks, warm_environments = state["billed_s"], state["blocks"], state["warm_environments"]
+        if not (0.0 <= billed_s < math.inf and blocks >= 0 and warm_environments >= 0):
+            raise ValueError("negative or infinite")
         self.budget.set_state(state["budget"])
-        self._billed_s, self._blocks = float(state["billed_s"]), int(state["blocks"])
-        self._warm_environments = int(state["warm_environments"])
+        self._billed_s, self._blocks, self._warm_environments = float(billed_s), int(blocks), int(warm_environments)
 
     @staticmethod
     def _blocks_until(seconds: float) -> int:

@@ -26,6 +26,7 @@ from runtime.interfaces import Invocation, Outcome
 
 _START_TIMEOUT_S = 120
 _RESTART_PAUSE_S = 0.5
+_DEATH_PATIENCE_S = 1.0
 _SINGLE_THREADED = {name: "1" for name in (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")}
 _ROOT = Path(__file__).resolve().parents[2]
@@ -55,8 +56,10 @@ class _Process:
         self.invocation_id, self.since_s = invocation.invocation_id, time.monotonic()
         self.connection.send_bytes(json.dumps(invocation.event).encode())
 
-    def end(self) -> int:
-        """Kills it if it still lives; returns its exit code."""
+    def end(self, patience_s: float = 0.0) -> int:
+        """Kills it if it still lives after ``patience_s``; returns its exit code."""
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(patience_s)
         self.popen.kill()
         code = self.popen.wait()
         self.connection.close()
@@ -201,7 +204,7 @@ class LocalFleet:
         try:
             message = json.loads(process.connection.recv_bytes())
         except (EOFError, OSError):
-            code = process.end()
+            code = process.end(_DEATH_PATIENCE_S)
             with self._lock:
                 self._replace(index, process, "crashed", _death(code))
             return

@@ -17,6 +17,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+_ERROR_CHARACTERS_MAX = 1000
 _PR_SET_PDEATHSIG = 1
 
 
@@ -37,12 +38,17 @@ def main(control_fd: int, lifeline_fd: int) -> None:
         _send(connection, {"failed": _described(error)})
         return
     _send(connection, {"ready": True, "init_cpu_s": time.process_time()})
+    process_id = os.getpid()
     while True:
         try:
             event = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
             return
-        _send(connection, _serve(handler, event))
+        reply = _serve(handler, event)
+        if os.getpid() != process_id:
+            # The environment forked, and this is the copy.
+            os._exit(0)
+        _send(connection, reply)
 
 
 def _serve(handler, event: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +62,9 @@ def _serve(handler, event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    """One line for people, of bounded length and without control characters."""
+    text = f"{type(error).__name__}: {error}"
+    return "".join(c if c.isprintable() else " " for c in text[:_ERROR_CHARACTERS_MAX])
 
 
 def _send(connection: Connection, message: dict[str, Any]) -> None:

@@ -1,5 +1,8 @@
 """A user's environment that imports and resets, but never steps."""
 
+import sys
+import time
+
 import gymnasium
 import numpy as np
 
@@ -24,3 +27,16 @@ class FailingEnvironment(gymnasium.Env):
 
 def make():
     return FailingEnvironment()
+
+
+class HangingInTrainer(FailingEnvironment):
+    """Hangs where the policy is evaluated, that is, outside the actor processes."""
+
+    def step(self, action):
+        if "runtime.train" in sys.modules:
+            time.sleep(1000)
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+def make_hanging_in_trainer():
+    return HangingInTrainer()

@@ -100,6 +100,72 @@ def test_without_a_sound_checkpoint_nothing_is_overwritten(
     assert rounds(out) == rounds(reference)
 
 
+def interrupted_copy(reference: Path, out: Path) -> Path:
+    """The reference run's directory as if it had still something to do."""
+    shutil.copytree(reference, out)
+    (out / "summary.json").unlink()
+    return out
+
+
+@pytest.mark.parametrize(("damage", "words"), [
+    (lambda out: shutil.rmtree(out / "checkpoints"), "the newest sound checkpoint is of round 0"),
+    (lambda out: (out / "rounds.jsonl").unlink(), "has rounds none, but the newest sound checkpoint is of round 5"),
+    (lambda out: (out / "rounds.jsonl").write_bytes((out / "rounds.jsonl").read_bytes().partition(b"\n")[2]), "2, 3, 4"),
+    (lambda out: (out / "config.yaml").unlink(), "config.yaml: cannot be read"),
+], ids=["checkpoints", "rounds", "a row", "config"])
+def test_a_run_that_lost_a_part_is_not_continued_as_if_nothing_were_missing(
+    reference: Path, experiment: Path, tmp_path: Path, damage, words: str
+) -> None:
+    out = interrupted_copy(reference, tmp_path / "run")
+    damage(out)
+    before = {path: path.read_bytes() for path in out.rglob("*.jsonl") if path.name == "rounds.jsonl"}
+    finished = train(experiment, out, "--resume", *overrides(stop__max_rounds=7))
+    assert finished.returncode == 2
+    assert words in finished.stderr
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_the_checkpoint_of_another_experiment_is_refused(reference: Path, experiment: Path, tmp_path: Path) -> None:
+    out = interrupted_copy(reference, tmp_path / "run")
+    (out / "config.yaml").write_text((out / "config.yaml").read_text().replace("seed: 3", "seed: 4"))
+    finished = train(experiment, out, "--resume", *overrides(seed=4, stop__max_rounds=7))
+    assert finished.returncode == 2
+    assert "belongs to another experiment" in finished.stderr
+
+
+LEDGER = (b'{"budget": {"units_per_usd": 68719476736, "spent": %d, "reserved": {}}, "billed_s": 0, "blocks": 0, '
+          b'"warm_environments": 0}')
+
+
+@pytest.mark.parametrize("ledger", [b"{", b"[]", LEDGER % -1, LEDGER % 1],
+                         ids=["broken", "list", "negative", "too little"])
+def test_a_ledger_that_cannot_be_right_does_not_give_money_back(
+    reference: Path, experiment: Path, tmp_path: Path, ledger: bytes
+) -> None:
+    out = interrupted_copy(reference, tmp_path / "run")
+    (out / "ledger.json").write_bytes(ledger)
+    assert train(experiment, out, "--resume").returncode == 0
+    assert events(out, "ledger_unreadable")
+    assert summary(out)["spent_usd"] == pytest.approx(rounds(reference)[-1]["spent_usd"], abs=1e-9)
+
+
+def test_an_evaluation_that_hangs_is_ended(experiment: Path, tmp_path: Path) -> None:
+    finished = train(experiment, tmp_path / "run", *overrides(
+        environment__id="tests.end_to_end.failing_environment:make_hanging_in_trainer", learner__update_timeout_s=3))
+    assert finished.returncode == 1
+    assert "the evaluation took longer than" in summary(tmp_path / "run")["error"]
+
+
+def test_a_closed_pipe_does_not_end_the_training(experiment: Path, tmp_path: Path) -> None:
+    process = start(experiment, tmp_path / "run")
+    process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(PATIENCE_S) == 0, errors
+    assert len(rounds(tmp_path / "run")) == 5
+
+
 def test_resuming_a_finished_run_does_nothing_and_exits_0(
     reference: Path, experiment: Path, tmp_path: Path
 ) -> None:

@@ -456,3 +456,22 @@ def test_observations_are_copies_of_what_the_environment_reuses() -> None:
     second, *_ = environment.step(np.zeros(1, np.float32))
     environment.step(np.zeros(1, np.float32))
     assert (first.tolist(), second.tolist()) == ([0, 0], [1, 1])
+
+
+def test_an_observation_of_another_shape_than_the_space_says_is_refused() -> None:
+    class Shrinking(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(3 if seed == 0 else 1, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    environment = ActorEnvironment(Shrinking(), "shrinking")
+    environment.reset(0)
+    with pytest.raises(UnusableEnvironmentError, match=r"shape \(1,\).*says \(3,\)"):
+        environment.step(np.zeros(1, np.float32))
+    with pytest.raises(UnusableEnvironmentError, match=r"shape \(1,\)"):
+        environment.reset(1)
