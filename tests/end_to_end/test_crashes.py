@@ -110,7 +110,7 @@ def interrupted_copy(reference: Path, out: Path) -> Path:
 @pytest.mark.parametrize(("damage", "words"), [
     (lambda out: shutil.rmtree(out / "checkpoints"), "the newest sound checkpoint is of round 0"),
     (lambda out: (out / "rounds.jsonl").unlink(), "has rounds none, but the newest sound checkpoint is of round 5"),
-    (lambda out: (out / "rounds.jsonl").write_bytes((out / "rounds.jsonl").read_bytes().partition(b"\n")[2]), "2, 3, 4"),
+    (lambda out: (out / "rounds.jsonl").write_bytes((out / "rounds.jsonl").read_bytes().partition(b"\n")[2]), "2, 3"),
     (lambda out: (out / "config.yaml").unlink(), "config.yaml: cannot be read"),
 ], ids=["checkpoints", "rounds", "a row", "config"])
 def test_a_run_that_lost_a_part_is_not_continued_as_if_nothing_were_missing(

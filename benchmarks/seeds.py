@@ -1,0 +1,55 @@
+"""Trains an experiment with several seeds, one after the other, and evaluates each policy anew.
+
+    python benchmarks/seeds.py experiments/hopper.yaml 5 > benchmarks/results/hopper_seeds.json
+
+The evaluation that ended a run chose it, and is too good for that; so each final policy is evaluated on 50 other
+start states.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+EPISODES, EVALUATION_SEED = 50, 1_000_000
+
+
+def run(*arguments: str) -> str:
+    return subprocess.run([sys.executable, "-m", "runtime", *arguments], cwd=ROOT, check=True, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+
+
+def train_and_evaluate(experiment: str, seed: int, out: Path) -> dict[str, float | str | int]:
+    run("train", experiment, "--out", str(out), "--set", f"seed={seed}")
+    summary = json.loads((out / "summary.json").read_text())
+    anew = json.loads(run("evaluate", str(out), "--episodes", str(EPISODES), "--seed", str(EVALUATION_SEED)))
+    rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    return {
+        "seed": seed,
+        **{key: summary[key] for key in ("stop_reason", "rounds", "env_steps_total", "measured_session_s")},
+        "evaluation_return_mean_at_the_end": summary["evaluation_return_mean"],
+        f"evaluation_return_mean_of_{EPISODES}_others": anew["evaluation_return_mean"],
+        f"evaluation_return_min_of_{EPISODES}_others": anew["evaluation_return_min"],
+        "modelled_spent_usd": summary["spent_usd"],
+        "steps_per_s": summary["env_steps_total"] / sum(row["round_s"] + (row["evaluate_s"] or 0.0) for row in rows),
+        "share_of_detection": sum(row["detect_s"] or 0.0 for row in rows) / sum(row["round_s"] for row in rows),
+    }
+
+
+if __name__ == "__main__":
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
+                            check=False).stdout.strip()
+    with tempfile.TemporaryDirectory() as folder:
+        results = [train_and_evaluate(sys.argv[1], seed, Path(folder) / str(seed)) for seed in range(int(sys.argv[2]))]
+    print(json.dumps({
+        "command": f"python benchmarks/seeds.py {' '.join(sys.argv[1:])}", "commit": commit,
+        "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
+        "seeds": results,
+    }, indent=2))
