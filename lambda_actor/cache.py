@@ -5,11 +5,10 @@ touch several of them:
 
     {run}:weights:<version>     GAUSSIAN_WEIGHTS message of a policy version
     {run}:episode:<id>          EPISODE message of an open episode that this round continues
-    {run}:invocations           hash: invocation id -> "expected" | "accepted"
+    {run}:invocations           hash: invocation id -> "expected" | "accepted"; an actor that is not in it gives up
     {run}:trajectory:<id>       TRAJECTORY message, keyed by the invocation id (paper §4)
     {run}:ready                 list of accepted invocation ids, for blocking takes
     {run}:bytes, {run}:late     counters
-    {run}:stop                  present: running actors give up
 
 Everything carries a time to live, so that nothing outlives a killed run for long.
 """
@@ -146,9 +145,10 @@ class TrajectoryCache:
             raise CacheFullError(f"trajectories of {self._bytes_max} bytes already wait for the learner")
         return status
 
-    def is_stopped(self) -> bool:
+    def is_wanted(self, invocation_id: str) -> bool:
+        """Whether the learner still waits for this invocation; else its actor may as well give up."""
         with self._translated():
-            return bool(self._redis.exists(self._key("stop")))
+            return bool(self._redis.hexists(self._key("invocations"), invocation_id))
 
     # What the learner does
 
@@ -158,12 +158,14 @@ class TrajectoryCache:
             self._redis.ping()
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None:
-        """Makes a policy version fetchable and forgets the one before it."""
+        """Makes a policy version fetchable."""
         with self._translated():
-            pipe = self._redis.pipeline(transaction=False)
-            pipe.set(self._key(f"weights:{policy_version}"), weights, ex=self._ttl_s)
-            pipe.delete(self._key(f"weights:{policy_version - 1}"))
-            pipe.execute()
+            self._redis.set(self._key(f"weights:{policy_version}"), weights, ex=self._ttl_s)
+
+    def forget_weights(self, policy_version: int) -> None:
+        """Removes a version that no actor will ask for any more."""
+        with self._translated():
+            self._redis.delete(self._key(f"weights:{policy_version}"))
 
     def publish_episodes(self, episodes: Mapping[str, bytes]) -> None:
         """Makes the open episodes that this round continues fetchable."""
@@ -210,23 +212,23 @@ class TrajectoryCache:
                 if payload is not None:
                     return invocation_id, payload
 
-    def close_round(self) -> int:
-        """Forgets the round's invocations; returns how many trajectories came too late since the last call."""
+    def forget(self, invocation_ids: Iterable[str]) -> int:
+        """Closes the door for these invocations for good, and drops what of theirs was never taken.
+
+        Returns:
+            How many trajectories came too late, of whatever invocation, since the last call.
+        """
+        ids = list(invocation_ids)
         with self._translated():
             # The door first: what is submitted from now on is late.
-            self._redis.delete(self._key("invocations"))
-            untaken = self._redis.lrange(self._key("ready"), 0, -1)
-            pipe = self._redis.pipeline(transaction=True)
-            names = ["ready", "bytes", *(f"trajectory:{one.decode(errors='replace')}" for one in untaken)]
-            pipe.delete(*map(self._key, names))
+            if ids:
+                self._redis.hdel(self._key("invocations"), *ids)
+            pipe = self._redis.pipeline(transaction=False)
+            for invocation_id in ids:
+                self._take(keys=[self._key(f"trajectory:{invocation_id}"), self._key("bytes")], client=pipe)
             pipe.get(self._key("late"))
             pipe.delete(self._key("late"))
             return int(pipe.execute()[-2] or 0)
-
-    def stop_actors(self) -> None:
-        """Tells every running actor of this run to give up."""
-        with self._translated():
-            self._redis.set(self._key("stop"), 1, ex=self._ttl_s)
 
     def remove_run(self) -> None:
         """Deletes every key of the run; to be called when no actor runs any more."""

@@ -140,7 +140,7 @@ def _roll_out(
         environment, policy,
         fragment_steps=event["fragment_steps"], seed=event["seed"], round_index=event["round_index"],
         slot=event["slot"], open_episode=open_episode, truncate_at_fragment=event["truncate_at_fragment"],
-        should_stop=cache.is_stopped,
+        should_stop=lambda: not cache.is_wanted(event["invocation_id"]),
     )
     if environment.can_save_episode:
         _sandbox.environment = environment

@@ -135,7 +135,7 @@ def roll_out(
     for step in range(fragment_steps):
         if step % _STOP_CHECK_STEPS == 0 and time.monotonic() > next_stop_check:
             if should_stop():
-                raise InterruptedError("the run was stopped while this actor was rolling out")
+                raise InterruptedError("nobody waits for this trajectory any more")
             next_stop_check = time.monotonic() + 1.0
         observations[step] = observation
         action = policy.mean_action(observation) + policy.std * noise[step]

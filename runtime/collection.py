@@ -14,9 +14,8 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.cache import LATE
 from lambda_actor.errors import CacheError, SchemaError, WireError
-from runtime.cost.meter import Meter
 from runtime.errors import ActorsKeepFailingError
-from runtime.interfaces import Cache, Fleet, Invocation, OpenEpisodeRecord, Outcome
+from runtime.interfaces import Cache, CostMeter, Fleet, Invocation, OpenEpisodeRecord, Outcome
 from runtime.records import EventLog
 
 _CACHE_ERRORS = tuple(error.__name__ for error in (CacheError, *CacheError.__subclasses__()))
@@ -91,7 +90,7 @@ class Collection:
         self,
         fleet: Fleet,
         cache: Cache,
-        meter: Meter,
+        meter: CostMeter,
         events: EventLog,
         breaker: CircuitBreaker,
         spec: ActorSpec,
@@ -115,6 +114,7 @@ class Collection:
         self._clock, self._deadline_s = clock, clock() + deadline_s
         self._pending: dict[str, tuple[int, int]] = {}
         self._episodes: dict[int, OpenEpisodeRecord] = {}
+        self._invoked: list[str] = []
         self._arrived: dict[str, bytes] = {}
         self._raised: dict[int, bool] = {}
         self._outcomes: deque[Outcome] = deque()
@@ -171,7 +171,7 @@ class Collection:
         self._pending.clear()
 
     def _close(self) -> None:
-        self.collected.late += self._cache.close_round()
+        self.collected.late += self._cache.forget(self._invoked)
         self._cache.discard_episodes([record.episode_id for record in self._episodes.values()])
         if self.collected.late:
             self._events.append("trajectories_late", count=self.collected.late)
@@ -181,6 +181,7 @@ class Collection:
         for slot, attempt in slots_and_attempts:
             invocation_id = f"{self._prefix}-{slot}-{attempt}"
             self._pending[invocation_id] = (slot, attempt)
+            self._invoked.append(invocation_id)
             invocations.append(Invocation(invocation_id, {
                 **self._spec.event, "invocation_id": invocation_id, "slot": slot,
                 "episode_id": self._episode_id(slot)}))

@@ -74,6 +74,8 @@ class Cache(Protocol):
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None: ...
 
+    def forget_weights(self, policy_version: int) -> None: ...
+
     def publish_episodes(self, episodes: Mapping[str, bytes]) -> None: ...
 
     def discard_episodes(self, episode_ids: Sequence[str]) -> None: ...
@@ -84,7 +86,7 @@ class Cache(Protocol):
 
     def take(self, timeout_s: float) -> tuple[str, bytes] | None: ...
 
-    def close_round(self) -> int: ...
+    def forget(self, invocation_ids: Sequence[str]) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -227,6 +229,53 @@ class Scaler(Protocol):
         """Actors that are due whatever the ratio says; they start before it is known."""
 
     def decide(self, round_index: int, convexity_ratio: float | None) -> ScalingDecision: ...
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class RoundBill:
+    """One attempt at a round in dollars, replacements included."""
+
+    actors_cost_usd: float
+    provisioned_cost_usd: float
+    learner_cost_usd: float
+    infrastructure_cost_usd: float
+    round_cost_usd: float
+
+
+class CostMeter(Protocol):
+    """Reserves each round's worst case before it starts, and settles what it really used."""
+
+    @property
+    def free_usd(self) -> float:
+        """What is neither spent nor reserved."""
+
+    @property
+    def spent_usd(self) -> float: ...
+
+    @property
+    def reserved_usd(self) -> float: ...
+
+    def open_round(self, actors: int, *, smallest: int) -> int:
+        """Reserves a round with as many actors as fit; 0, and nothing reserved, where not even ``smallest`` do."""
+
+    def add_actors(self, slots: range) -> int:
+        """Reserves more actors, in order; returns for how many it fits."""
+
+    def add_replacement(self, slot: int, attempt: int) -> bool: ...
+
+    def actor_ended(self, slot: int, attempt: int, *, billed_s: float, init_s: float, traffic_bytes: int) -> float:
+        """Settles one invocation; returns its billed seconds, with its start-up where it started cold."""
+
+    def actor_never_started(self, slot: int, attempt: int) -> None: ...
+
+    def close_round(self, *, actors_started: int, seconds: float) -> RoundBill: ...
+
+    def forfeit(self) -> float:
+        """Counts all that is still reserved as spent; returns it in dollars."""
 
     def get_state(self) -> dict[str, Any]: ...
 

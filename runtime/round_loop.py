@@ -29,10 +29,10 @@ from lambda_actor.errors import ActorError
 from runtime.checkpoint import Checkpoint
 from runtime.collection import ActorSpec, CircuitBreaker, Collected, Collection
 from runtime.config import Experiment
-from runtime.cost.meter import Meter, RoundBill
 from runtime.errors import ActorsKeepFailingError, BudgetError, CheckpointError, RunError
 from runtime.interfaces import (
     Cache,
+    CostMeter,
     Curvature,
     Detector,
     DetectorSamples,
@@ -41,6 +41,7 @@ from runtime.interfaces import (
     Learner,
     LearnerState,
     OpenEpisodeRecord,
+    RoundBill,
     Scaler,
     ScalingDecision,
 )
@@ -94,7 +95,7 @@ class RoundLoop:
         scaler: Scaler,
         fleet: Fleet,
         cache: Cache,
-        meter: Meter,
+        meter: CostMeter,
         evaluate: Callable[[bytes], Evaluation],
         events: EventLog,
         event_fields: Mapping[str, Any],
@@ -185,8 +186,8 @@ class RoundLoop:
         row |= metrics_s | {
             "round_s": finished_s - started_s - (metrics_s["evaluate_s"] or 0.0),
             **{name: sum(getattr(one, name) for one in bills) for name in vars(bill)},
-            "spent_usd": self._meter.budget.spent_usd,
-            "reserved_usd": self._meter.budget.reserved_usd,
+            "spent_usd": self._meter.spent_usd,
+            "reserved_usd": self._meter.reserved_usd,
             "round_reserved_usd": attempt.reserved_usd,
         }
         with self._shield():
@@ -202,7 +203,7 @@ class RoundLoop:
         self._save_ledger()
         if granted == 0:
             self._events.append("budget_exhausted", round_index=round_index, wanted=wanted,
-                                free_usd=self._meter.budget.free_usd)
+                                free_usd=self._meter.free_usd)
             return None
         started_s = self._clock()
         collection = Collection(
@@ -211,6 +212,7 @@ class RoundLoop:
             deadline_s=self._deadline_s, save_ledger=self._save_ledger, clock=self._clock)
         try:
             self._cache.publish_weights(self._learner.policy_version, weights)
+            self._cache.forget_weights(self._learner.policy_version - 1)
             self._start(collection, range(granted))
             if rejected:
                 curvature, detect_s, decision = rejected.curvature, None, rejected.decision
@@ -221,8 +223,8 @@ class RoundLoop:
                     granted += self._boost(collection, range(granted, decision.actor_count))
             if granted < decision.actor_count:
                 self._events.append("round_shrunk", round_index=round_index, wanted=decision.actor_count,
-                                    granted=granted, free_usd=self._meter.budget.free_usd)
-            reserved_usd = self._meter.budget.reserved_usd
+                                    granted=granted, free_usd=self._meter.free_usd)
+            reserved_usd = self._meter.reserved_usd
             collected = collection.finish()
             self._save_ledger()
         except BaseException:
@@ -371,7 +373,7 @@ class RoundLoop:
             self._meter.close_round(actors_started=actors_started, seconds=seconds)
         except BudgetError as error:
             self._events.append("reservation_exceeded", error=str(error))
-        self._meter.budget.forfeit()
+        self._meter.forfeit()
         self._save_ledger()
 
     def _fraction_done(self) -> float:

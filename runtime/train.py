@@ -264,7 +264,7 @@ class _Run:
             # A defect of ours: recorded like any other end, and shown with its traceback.
             reason, code, error, defect = "failed", 1, f"{type(failure).__name__}: {failure}", failure
         self._signals.ignore()
-        self._meter.budget.forfeit()
+        self._meter.forfeit()
         summary = self._summary(reason, error)
         with suppress(OSError):
             # Nothing finished depends on these: a full disk must not hide the reason why the run ends.
@@ -288,7 +288,7 @@ class _Run:
         self._directory.check_rounds(self.loop.progress.round_index)
         self._directory.cut_rounds_back(self.loop.progress.round_index)
         self._restore_ledger()
-        forfeited_usd = self._meter.budget.forfeit()
+        forfeited_usd = self._meter.forfeit()
         if forfeited_usd:
             self._events.append("reservation_forfeited", usd=forfeited_usd,
                                 reason="the run was killed while it was reserved")
@@ -298,10 +298,10 @@ class _Run:
         """The ledger, which is newer than the checkpoint; but never one in which less is spent."""
         if not self._directory.ledger_path.exists():
             return
-        known, spent_usd = self._meter.get_state(), self._meter.budget.spent_usd
+        known, spent_usd = self._meter.get_state(), self._meter.spent_usd
         try:
             self._meter.set_state(json.loads(self._directory.ledger_path.read_bytes()))
-            if self._meter.budget.spent_usd < spent_usd:
+            if self._meter.spent_usd < spent_usd:
                 raise ValueError("less is spent in it than in the checkpoint")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             self._meter.set_state(known)
@@ -356,7 +356,7 @@ class _Run:
         evaluated = [row for row in rounds if row.get("evaluation_return_mean") is not None]
         finished = [row["episode_return_mean"] for row in rounds if row.get("episode_return_mean") is not None]
         steps = last.get("env_steps_total", 0)
-        spent_usd = self._meter.budget.spent_usd
+        spent_usd = self._meter.spent_usd
         return {
             "experiment": self._name,
             "environment_id": self._experiment.environment.id,

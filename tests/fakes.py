@@ -86,7 +86,9 @@ class FakeCache:
     def publish_weights(self, policy_version: int, weights: bytes) -> None:
         self.log.append(("publish_weights", policy_version))
         self.weights[policy_version] = weights
-        self.weights.pop(policy_version - 1, None)
+
+    def forget_weights(self, policy_version: int) -> None:
+        self.weights.pop(policy_version, None)
 
     def publish_episodes(self, episodes: Mapping[str, bytes]) -> None:
         self.log.append(("publish_episodes", tuple(episodes)))
@@ -112,11 +114,11 @@ class FakeCache:
                 return invocation_id, self.trajectories.pop(invocation_id)
         return None
 
-    def close_round(self) -> int:
-        self.log.append(("close_round", None))
-        self.states.clear()
-        self.ready.clear()
-        self.trajectories.clear()
+    def forget(self, invocation_ids: Iterable[str]) -> int:
+        self.log.append(("forget", None))
+        for invocation_id in invocation_ids:
+            self.states.pop(invocation_id, None)
+            self.trajectories.pop(invocation_id, None)
         late, self.late = self.late, 0
         return late
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from runtime.config import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.prices import PriceTable
 from runtime.errors import BudgetError, ExperimentError
+from runtime.interfaces import RoundBill
 
 MIB_PER_VCPU = 1769
 INIT_SECONDS_MAX = 10.0
@@ -100,19 +100,8 @@ class CostModel:
         return math.ceil(traffic_bytes / 1024) * self._prices.serverless_cache_ecpu_usd
 
 
-@dataclass(frozen=True)
-class RoundBill:
-    """One round's modelled dollars, all its attempts and replacements included."""
-
-    actors_cost_usd: float
-    provisioned_cost_usd: float
-    learner_cost_usd: float
-    infrastructure_cost_usd: float
-    round_cost_usd: float
-
-
 class Meter:
-    """Reserves each round's worst case in the budget, and settles what it really used."""
+    """The modelled bill; see `runtime.interfaces.CostMeter`."""
 
     def __init__(self, model: CostModel, budget: Budget) -> None:
         self._model, self.budget = model, budget
@@ -120,6 +109,21 @@ class Meter:
         self._blocks = 0
         self._warm_environments = 0
         self._round_actors_usd = 0.0
+
+    @property
+    def free_usd(self) -> float:
+        return self.budget.free_usd
+
+    @property
+    def spent_usd(self) -> float:
+        return self.budget.spent_usd
+
+    @property
+    def reserved_usd(self) -> float:
+        return self.budget.reserved_usd
+
+    def forfeit(self) -> float:
+        return self.budget.forfeit()
 
     def open_round(self, actors: int, *, smallest: int) -> int:
         """Reserves the round's worst case with as many actors as fit, at most ``actors``.

@@ -76,7 +76,7 @@ def test_whom_nobody_expects_is_late(cache: TrajectoryCache) -> None:
     cache.expect([])
     assert cache.submit("stranger", b"x") == LATE
     assert cache.take(0.02) is None
-    assert cache.close_round() == 1
+    assert cache.forget([]) == 1
 
 
 def test_a_cancelled_invocation_is_late(cache: TrajectoryCache) -> None:
@@ -107,19 +107,19 @@ def test_late_ones_are_counted_once(cache: TrajectoryCache) -> None:
     cache.expect(["a", "b", "c"])
     cache.submit("a", b"x")
     assert cache.take(1.0) == ("a", b"x")
-    assert cache.close_round() == 0
+    assert cache.forget(["a", "b", "c"]) == 0
     assert [cache.submit(invocation_id, b"y") for invocation_id in ("b", "c", "a")] == [LATE, LATE, LATE]
     cache.expect(["d"])
     assert cache.submit("d", b"z") == ACCEPTED
     assert cache.take(1.0) == ("d", b"z")
-    assert cache.close_round() == 3
-    assert cache.close_round() == 0
+    assert cache.forget(["d"]) == 3
+    assert cache.forget([]) == 0
 
 
 def test_a_new_round_takes_nothing_of_the_one_before(cache: TrajectoryCache, raw: redis.Redis, run_id: str) -> None:
     cache.expect(["old"])
     cache.submit("old", b"nobody took it")
-    cache.close_round()
+    cache.forget(["old"])
     cache.expect(["new"])
     assert cache.take(0.02) is None
     assert not [key for key in keys_of(raw, run_id) if ":trajectory:" in key], "it would hold memory, uncounted"
@@ -202,10 +202,23 @@ def test_take_goes_on_where_a_trajectory_has_expired(cache: TrajectoryCache, raw
 # Weights and episodes
 
 
-def test_weights_are_fetched_by_version_and_the_one_before_is_forgotten(cache: TrajectoryCache) -> None:
+def test_forgetting_one_wave_leaves_another_alone(cache: TrajectoryCache) -> None:
+    cache.expect(["a1", "a2", "b1", "b2"])
+    cache.submit("a1", b"x")
+    cache.submit("b1", b"y")
+    cache.forget(["a1", "a2"])
+    assert cache.submit("a2", b"z") == LATE
+    assert cache.take(1.0) == ("b1", b"y")
+    assert cache.submit("b2", b"w") == ACCEPTED
+    assert cache.take(1.0) == ("b2", b"w")
+
+
+def test_weights_are_fetched_by_version_until_they_are_forgotten(cache: TrajectoryCache) -> None:
     cache.publish_weights(3, b"three")
     assert cache.fetch_weights(3) == b"three"
     cache.publish_weights(4, b"four")
+    assert (cache.fetch_weights(3), cache.fetch_weights(4)) == (b"three", b"four")
+    cache.forget_weights(3)
     assert cache.fetch_weights(4) == b"four"
     with pytest.raises(CacheMissError, match="weights:3"):
         cache.fetch_weights(3)
@@ -229,11 +242,14 @@ def test_what_was_never_published_is_a_miss(cache: TrajectoryCache) -> None:
         cache.fetch_episode("e")
 
 
-def test_stopping_is_seen_by_the_actors_of_this_run_alone(cache: TrajectoryCache, other: TrajectoryCache) -> None:
-    assert not cache.is_stopped()
-    cache.stop_actors()
-    assert cache.is_stopped()
-    assert not other.is_stopped()
+def test_an_invocation_is_wanted_while_the_learner_waits_for_it(cache: TrajectoryCache, other: TrajectoryCache) -> None:
+    cache.expect(["a", "b"])
+    assert cache.is_wanted("a")
+    assert not other.is_wanted("a")
+    cache.cancel("a")
+    assert not cache.is_wanted("a")
+    cache.forget(["b"])
+    assert not cache.is_wanted("b")
 
 
 # What is left on the server
@@ -247,10 +263,9 @@ def fill(cache: TrajectoryCache) -> None:
     cache.submit("a", b"x")
     cache.submit("b", b"y")
     cache.submit("stranger", b"z")
-    cache.stop_actors()
 
 
-KEYS = {"weights:1", "episode:e", "invocations", "trajectory:a", "trajectory:b", "ready", "bytes", "late", "stop"}
+KEYS = {"weights:1", "episode:e", "invocations", "trajectory:a", "trajectory:b", "ready", "bytes", "late"}
 
 
 def test_nothing_remains_of_a_run_and_nothing_is_missing_of_others(
@@ -281,7 +296,7 @@ def test_everything_has_a_time_to_live(server_url: str, run_id: str, raw: redis.
     cache.take(1.0)
     cache.cancel("c")
     assert without_ttl() == {}
-    cache.close_round()
+    cache.forget(["a", "b", "c"])
     assert without_ttl() == {}
     cache.remove_run()
     cache.close()
@@ -298,7 +313,9 @@ def test_what_waits_is_bounded_and_taking_makes_room(server_url: str, run_id: st
     assert cache.submit("b", b"y" * 41) == ACCEPTED, "a refused trajectory may come again"
     assert [cache.take(1.0)[0] for _ in range(2)] == ["c", "b"]
     assert cache.submit("d", b"w" * 100) == ACCEPTED
-    cache.close_round()
+    cache.forget(["a", "b", "c", "d"])
+    cache.expect(["e"])
+    assert cache.submit("e", b"v" * 100) == ACCEPTED, "forgetting makes room too"
     cache.remove_run()
     cache.close()
 

@@ -220,12 +220,12 @@ def test_an_environment_that_raised_is_not_used_again(event: dict[str, Any], cac
     assert len(helpers.flaky_built) == 2, "rebuilt once, then kept"
 
 
-def test_a_stopped_run_ends_its_actors(
+def test_an_actor_that_nobody_waits_for_gives_up(
     event: dict[str, Any], cache: TrajectoryCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter(range(10**9))
     monkeypatch.setattr(rollout, "time", type("Clock", (), {"monotonic": lambda: float(2 * next(ticks))}))
-    cache.stop_actors()
+    cache.cancel(event["invocation_id"])
     with pytest.raises(InterruptedError):
         handler({**event, "fragment_steps": 10_000}, None)
     assert cache.take(0.02) is None
