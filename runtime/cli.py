@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     train = commands.add_parser(
         "train", help="train an experiment on this machine", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Train an experiment on this machine. Exit codes: 0 finished, 1 failed while training, 2 refused "
-        "before anything started,\n130 interrupted by Ctrl-C, 143 by SIGTERM.",
+        "before anything started,\n130 interrupted by Ctrl-C, 143 by SIGTERM, 129 by a closed terminal.",
         epilog=_keys_help())
     train.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
     train.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",

@@ -210,7 +210,7 @@ def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         f"cost         ${summary['spent_usd']:.4f} of ${summary['budget_usd']:g}"
         + (f", ${summary['usd_per_million_steps']:.4f} per million steps" if summary["env_steps_total"] else ""),
         "             " + ", ".join(f"{name} ${summary[key]:.4f}" for name, key in parts.items()),
-        f"             modelled from {summary['prices_region']} list prices of {summary['prices_as_of']}; "
+        f"             modelled, list prices of {summary['prices_region']}, {summary['prices_as_of']}; "
         "nothing was billed",
         f"time         {_duration(summary['measured_session_s'])} in this session; the whole run modelled "
         f"{_duration(summary['modelled_s'])}",

@@ -33,7 +33,7 @@ def draw() -> plt.Figure:
     _arrow(axes, (23.6, 40), (45.4, 40), "1  weights", (34.5, 42))
     _arrow(axes, (45.4, 33), (23.6, 33), "6  batch, in slot order", (34.5, 31))
     _arrow(axes, (66.6, 40), (83.4, 40), "weights", (79.5, 42))
-    _arrow(axes, (83.4, 33), (66.6, 33), "5  trajec-\ntories, once", (79.6, 29.6))
+    _arrow(axes, (83.4, 33), (66.6, 33), "5  samples,\nonce each", (79.6, 29.6))
     _arrow(axes, (14, 29.4), (14, 19.6), "2  policy, samples", (14, 25))
     _arrow(axes, (23.6, 12.5), (30.4, 12.5), "3  R", (27, 14.4))
     _arrow(axes, (46.6, 12.5), (53.4, 12.5), "I", (50, 14.4))
