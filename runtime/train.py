@@ -84,7 +84,7 @@ class Signals:
             raise BudgetError(f"{what} took longer than the {seconds:.1f} s that were left of learner.update_timeout_s")
 
         previous = signal.signal(signal.SIGALRM, ended)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
         try:
             yield
         finally:
