@@ -5,6 +5,12 @@ import sys
 from contextlib import suppress
 
 if __name__ == "__main__":
+    for descriptor in range(3):
+        # One that was closed at the start would be given to the next file that is opened.
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     try:
         from runtime.cli import main
 

@@ -31,11 +31,12 @@ _SOCKET_PARENT_BYTES_MAX = 60
 # however it dies. The shell itself ends when the server does.
 _GUARDIAN = """
 exec 3<&0
+cd "$GUARDED_DIRECTORY"
 "$@" 3<&- & server=$!
-echo $server >"$GUARDED_DIRECTORY/pid"
-{ cat <&3 >/dev/null; [ -e "$GUARDED_DIRECTORY/ended" ] || kill -9 $server; rm -rf "$GUARDED_DIRECTORY"; } 2>/dev/null &
+echo $server >pid
+{ cat <&3 >/dev/null; touch ending; [ -e ended ] || kill -9 $server; rm -rf "$GUARDED_DIRECTORY"; } 2>/dev/null &
 wait $server
-touch "$GUARDED_DIRECTORY/ended"
+[ -e ending ] || [ ! -d "$GUARDED_DIRECTORY" ] || touch ended
 """
 
 

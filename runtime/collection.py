@@ -71,6 +71,7 @@ class Collected:
         failed: Invocations that ended without an accepted trajectory.
         last_error: Of the last one of them, for people.
         raising_episodes: Open episodes whose every continuation in this round raised.
+        has_raising_slot: Whether some slot's every attempt raised.
         late: Trajectories that came after the round had given them up.
     """
 
@@ -80,6 +81,7 @@ class Collected:
     failed: int = 0
     last_error: str = ""
     raising_episodes: set[str] = field(default_factory=set)
+    has_raising_slot: bool = False
     late: int = 0
 
 
@@ -278,8 +280,10 @@ class Collection:
         self._events.append("actor_failed", invocation_id=outcome.invocation_id, slot=slot, attempt=attempt,
                             status=outcome.status, error=reason)
         self._raised[slot] = self._raised.get(slot, True) and _is_its_own_error(outcome)
-        if attempt + 1 == self._attempts and self._raised[slot] and slot in self._episodes:
-            self.collected.raising_episodes.add(self._episode_id(slot))
+        if attempt + 1 == self._attempts and self._raised[slot]:
+            self.collected.has_raising_slot = True
+            if slot in self._episodes:
+                self.collected.raising_episodes.add(self._episode_id(slot))
         self._breaker.failure(reason)
         if self._may_replace and attempt + 1 < self._attempts and self._clock() < self._deadline_s:
             if self._meter.add_replacement(slot, attempt + 1):

@@ -91,7 +91,9 @@ class RunDirectory:
                 there is no checkpoint, but there are more rows than a kill before the first one can leave.
         """
         found = [int(row["round_index"]) for row in self.read_rounds()]
-        if found[:round_index] != list(range(1, round_index + 1)) or (round_index == 0 and len(found) > 1):
+        until, after = found[:round_index], found[round_index:]
+        if (until != list(range(1, round_index + 1)) or any(index <= round_index for index in after)
+                or (round_index == 0 and len(after) > 1)):
             raise RunDirectoryError(
                 f"{self.rounds_path} has rounds {_shortened(found)}, but the newest sound checkpoint is of round "
                 f"{round_index}: something of this run was lost or mixed with another; nothing was changed")

@@ -207,7 +207,8 @@ class RoundLoop:
             return None
         started_s = self._clock()
         collection = Collection(
-            self._fleet, self._cache, self._meter, self._events, self._breaker, self._actor_spec(round_index, weights),
+            self._fleet, self._cache, self._meter, self._events, self._breaker,
+            self._actor_spec(round_index, weights, rejected),
             prefix=f"r{round_index}t{try_index}", attempts=self._experiment.fleet.attempts,
             deadline_s=self._deadline_s, save_ledger=self._save_ledger, clock=self._clock)
         try:
@@ -385,10 +386,15 @@ class RoundLoop:
             fractions.append(self.progress.env_steps_total / stop.max_steps)
         return min(1.0, max(fractions))
 
-    def _actor_spec(self, round_index: int, weights: bytes) -> ActorSpec:
+    def _actor_spec(self, round_index: int, weights: bytes, rejected: _Attempt | None) -> ActorSpec:
         observation_size, action_size = self._sizes
+        fields = {"policy_version": self._learner.policy_version, "round_index": round_index}
+        raised = sum(one.collected.has_raising_slot for one in rejected.all_attempts) if rejected else 0
+        if raised:
+            # The same numbers would raise again.
+            fields["seed"] = int(np.random.SeedSequence((self._experiment.seed, raised)).generate_state(1)[0])
         return ActorSpec(
-            event={**self._event_fields, "policy_version": self._learner.policy_version, "round_index": round_index},
+            event={**self._event_fields, **fields},
             observation_size=observation_size, action_size=action_size, weights_bytes=len(weights),
             timeout_s=self._experiment.actor.timeout_s)
 

@@ -54,7 +54,9 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._previous[number] = signal.signal(number, self._arrived)
+            # What was ignored from the start, as under nohup, stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._arrived)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -368,19 +370,19 @@ class _Run:
             "evaluation_round": evaluated[-1]["round_index"] if evaluated else None,
             "evaluation_return_best": max((row["evaluation_return_mean"] for row in evaluated), default=None),
             "episode_return_mean": finished[-1] if finished else None,
-            "actors": sum(row["actor_count"] for row in rounds),
-            "actors_failed": sum(row["actors_failed"] for row in rounds),
+            "actors": sum(row.get("actor_count") or 0 for row in rounds),
+            "actors_failed": sum(row.get("actors_failed") or 0 for row in rounds),
             "cost_basis": "modelled",
             "prices_region": PRICES.region,
             "prices_as_of": PRICES.as_of,
             "spent_usd": spent_usd,
             "budget_usd": self._experiment.budget.usd,
             "usd_per_million_steps": spent_usd / steps * 1e6 if steps else None,
-            **{key: sum(row[key] for row in rounds) for key in (
+            **{key: sum(row.get(key) or 0.0 for row in rounds) for key in (
                 "actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")},
             # Of rounds that did not finish: failed, interrupted, or forfeited because the run was killed.
-            "unfinished_rounds_cost_usd": max(0.0, spent_usd - sum(row["round_cost_usd"] for row in rounds)),
-            "modelled_s": sum(row["modelled_round_s"] + (row["evaluate_s"] or 0.0) for row in rounds),
+            "unfinished_rounds_cost_usd": max(0.0, spent_usd - sum(row.get("round_cost_usd") or 0.0 for row in rounds)),
+            "modelled_s": sum((row.get("modelled_round_s") or 0.0) + (row.get("evaluate_s") or 0.0) for row in rounds),
             "measured_session_s": time.monotonic() - self._started_s,
         }
 

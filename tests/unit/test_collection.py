@@ -837,6 +837,22 @@ def test_an_episode_that_always_raises_is_dropped_and_the_run_goes_on(tmp_path: 
     assert rig.column("actors_failed") == [0, 4, 0, 0]
 
 
+def test_a_fresh_start_that_always_raises_is_tried_again_with_other_numbers(tmp_path: Path):
+    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"quorum": 1.0, "attempts": 2},
+              stop={"max_rounds": 2})
+    first_seed: list[int] = []
+
+    def raises(event: Mapping[str, Any], nth: int) -> Play:
+        first_seed.append(event["seed"])
+        return ERROR if (event["round_index"], event["slot"], event["seed"]) == (1, 1, first_seed[0]) else OK
+
+    rig.fleet._script = raises
+    assert rig.run() == "max_rounds"
+    assert len(rig.events("round_rejected")) == 1
+    assert len({event["seed"] for event in rig.started(1)}) == 2
+    assert {event["seed"] for event in rig.started(2)} == {first_seed[0]}
+
+
 def test_the_caches_troubles_never_cost_an_episode(tmp_path: Path):
     trouble = Play("error", None, "CacheMissError: weights:1 is not in the cache")
     rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"quorum": 0.5, "attempts": 2},
