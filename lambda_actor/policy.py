@@ -8,6 +8,8 @@ import numpy as np
 
 from lambda_actor import wire
 
+HIDDEN_SIZES = (256, 256)
+"""Of policy and critic. Paper: Nitro §8.1."""
 LOG_2PI = float(np.log(2.0 * np.pi))
 
 

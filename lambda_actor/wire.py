@@ -215,7 +215,7 @@ def _read_fields(body: memoryview) -> dict[str, np.ndarray]:
                 raise CorruptedMessageError(f"field {name!r} of shape {shape} runs past the end")
             arrays[name] = np.frombuffer(body, dtype, items, offset).reshape(shape)
             offset += items * dtype.itemsize
-    except (struct.error, UnicodeDecodeError, ValueError) as error:
+    except (struct.error, ValueError) as error:
         raise CorruptedMessageError(f"the field table is broken: {error}") from None
     if offset != len(body):
         raise CorruptedMessageError(f"{len(body) - offset} bytes belong to no field")

@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from runtime.display import make_display, summary_lines
-    from runtime.train import Interrupted, train
+    from runtime.signals import Interrupted
+    from runtime.train import train
 
     if options.resume and options.out is None:
         raise RunError("--resume: name the run's directory with --out DIR")

@@ -10,7 +10,8 @@ import math
 import torch
 from torch import nn
 
-HIDDEN_SIZES = (256, 256)
+from lambda_actor.policy import HIDDEN_SIZES
+
 LOG_2PI = math.log(2.0 * math.pi)
 
 

@@ -38,6 +38,13 @@ def finished_rounds(out: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+def interrupted_copy(reference: Path, out: Path) -> Path:
+    """The reference run's directory as if it had still something to do."""
+    shutil.copytree(reference, out)
+    (out / "summary.json").unlink()
+    return out
+
+
 @pytest.mark.parametrize("kill_after_round", [0, 2])
 def test_kill_and_resume_gives_the_same_rounds(
     reference: Path, experiment: Path, tmp_path: Path, kill_after_round: int
@@ -61,9 +68,7 @@ def test_kill_and_resume_gives_the_same_rounds(
 def test_a_run_killed_between_row_and_checkpoint_resumes_without_a_gap_or_a_double(
     reference: Path, experiment: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(reference, out)
-    (out / "summary.json").unlink()
+    out = interrupted_copy(reference, tmp_path / "run")
     newest = out / "checkpoints" / "round_000005.json"
     newest.unlink()
     with (out / "rounds.jsonl").open("ab") as file:
@@ -73,9 +78,7 @@ def test_a_run_killed_between_row_and_checkpoint_resumes_without_a_gap_or_a_doub
 
 
 def test_a_damaged_checkpoint_is_passed_over(reference: Path, experiment: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(reference, out)
-    (out / "summary.json").unlink()
+    out = interrupted_copy(reference, tmp_path / "run")
     newest = out / "checkpoints" / "round_000005.safetensors"
     data = bytearray(newest.read_bytes())
     data[random.Random(0).randrange(len(data))] ^= 1
@@ -88,22 +91,13 @@ def test_a_damaged_checkpoint_is_passed_over(reference: Path, experiment: Path, 
 def test_without_a_sound_checkpoint_nothing_is_overwritten(
     reference: Path, experiment: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(reference, out)
-    (out / "summary.json").unlink()
+    out = interrupted_copy(reference, tmp_path / "run")
     for path in (out / "checkpoints").glob("*.json"):
         path.write_bytes(b"{}")
     finished = train(experiment, out, "--resume")
     assert finished.returncode == 2
     assert "none of the checkpoints" in finished.stderr
     assert rounds(out) == rounds(reference)
-
-
-def interrupted_copy(reference: Path, out: Path) -> Path:
-    """The reference run's directory as if it had still something to do."""
-    shutil.copytree(reference, out)
-    (out / "summary.json").unlink()
-    return out
 
 
 @pytest.mark.parametrize(("damage", "words"), [

@@ -1,0 +1,110 @@
+"""Signals and time limits: a run ends between its steps, never inside one."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from runtime.errors import BudgetError
+from runtime.interfaces import Fleet, Invocation, Outcome
+
+_SIGNAL_LATENCY_S = 0.25
+
+
+class Interrupted(BaseException):
+    """SIGINT, SIGTERM or SIGHUP arrived."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal.Signals(signal_number).name)
+        self.signal_number = signal_number
+
+
+class Signals:
+    """Turns SIGINT, SIGTERM and SIGHUP into `Interrupted`, but never in the middle of a shielded block."""
+
+    def __init__(self) -> None:
+        self._shields = 0
+        self._waiting: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # What was ignored from the start, as under nohup, stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._arrived)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+
+    @contextmanager
+    def shield(self) -> Iterator[None]:
+        """A block that a signal does not cut in two; one that arrives in it takes effect at its end."""
+        self._shields += 1
+        try:
+            yield
+        finally:
+            self._shields -= 1
+        if self._waiting is not None and not self._shields:
+            self._arrived(self._waiting, None)
+
+    def ignore(self) -> None:
+        """From now on no signal cuts anything: what is left to do is bounded, and must be done."""
+        self._shields += 1
+
+    @contextmanager
+    def time_limit(self, seconds: float, what: str) -> Iterator[None]:
+        """A block that ends with `BudgetError` when it takes longer: so long was reserved for it, and no longer."""
+
+        def ended(_number: int, _frame: object) -> None:
+            raise BudgetError(f"{what} took longer than the {seconds:.1f} s that were left of learner.update_timeout_s")
+
+        previous = signal.signal(signal.SIGALRM, ended)
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, previous)
+
+    def _arrived(self, number: int, _frame: object) -> None:
+        if self._shields:
+            self._waiting = number
+        else:
+            # What follows is bounded, and must be done: a second signal does not cut it.
+            self.ignore()
+            raise Interrupted(number)
+
+
+class ShieldedFleet:
+    """A fleet whose calls no signal cuts in two, so that none of its locks stays held."""
+
+    def __init__(self, fleet: Fleet, signals: Signals) -> None:
+        self._fleet, self._signals = fleet, signals
+        self.concurrency = fleet.concurrency
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        with self._signals.shield():
+            self._fleet.start(invocations)
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """In slices, between which a signal takes effect."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            with self._signals.shield():
+                outcomes = self._fleet.wait(max(0.0, min(left_s, _SIGNAL_LATENCY_S)))
+            if outcomes or left_s <= 0:
+                return outcomes
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        with self._signals.shield():
+            self._fleet.abandon(invocation_ids)
+
+    def close(self) -> None:
+        with self._signals.shield():
+            self._fleet.close()
