@@ -1,0 +1,104 @@
+"""The actor image's proof, run while it is built: ``python -m lambda_actor.check ENVIRONMENT_ID STEPS``.
+
+An image that cannot act would otherwise be found out by the first round, with everything else already paid for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import ssl
+import sys
+
+import numpy as np
+
+from lambda_actor import wire
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.errors import ActorError
+from lambda_actor.policy import HIDDEN_SIZES, GaussianPolicy
+from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
+
+IMPORTED_LATE = ("awslambdaric.bootstrap", "botocore.auth", "botocore.session", "lambda_actor.handler")
+"""What runs, signs and serves in Lambda, but is imported by none of the modules here."""
+
+
+class CheckError(ActorError):
+    """The image cannot do what an actor does."""
+
+
+def check(environment_id: str, steps: int) -> str:
+    """Does everything that an actor does but talk to a cache; returns what was seen, for people.
+
+    Args:
+        steps: Of each fragment.
+
+    Raises:
+        CheckError: An import or the certificates are missing, or a continued episode differs from an unbroken one.
+        ActorError: The environment cannot be made, or its fragment is not sound.
+    """
+    _check_imports()
+    _check_certificates()
+    environment = make_environment(environment_id)
+    fragment = roll_out(environment, random_policy(environment), fragment_steps=steps, seed=0, round_index=0, slot=0)
+    seen = f"{environment_id}: {steps} steps, mean reward {fragment.rewards.mean():.4g}"
+    if not environment.can_save_episode:
+        return f"{seen}; episodes end with each fragment: {environment.cannot_save_reason}"
+    if fragment.open_episode is None:
+        return f"{seen}; its episode ended with the fragment, so none was continued"
+    _check_continuation(environment, fragment)
+    return f"{seen}; an open episode was continued"
+
+
+def random_policy(environment: ActorEnvironment) -> GaussianPolicy:
+    """A policy of full size with small random weights, read from a message as an actor reads it."""
+    sizes = (environment.observation_size, *HIDDEN_SIZES, environment.action_size)
+    draw = np.random.default_rng(0)
+    fields = {"policy_version": np.int64(0), "log_std": np.full(sizes[-1], -1.0, np.float32),
+              "observation_mean": np.zeros(sizes[0], np.float32), "observation_std": np.ones(sizes[0], np.float32),
+              "observation_clip": np.float32(10.0)}
+    for layer, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        fields[f"weight_{layer}"] = draw.normal(0.0, 0.1, (outputs, inputs)).astype(np.float32)
+        fields[f"bias_{layer}"] = np.zeros(outputs, np.float32)
+    return GaussianPolicy.from_bytes(wire.encode(wire.Kind.GAUSSIAN_WEIGHTS, fields))
+
+
+def _check_imports() -> None:
+    for name in IMPORTED_LATE:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise CheckError(f"{name} does not import: {error}") from error
+
+
+def _check_certificates() -> None:
+    """Else no cache could be trusted."""
+    if not ssl.create_default_context().cert_store_stats()["x509_ca"]:
+        raise CheckError("there are no root certificates; install ca-certificates")
+
+
+def _check_continuation(environment: ActorEnvironment, fragment: Fragment) -> None:
+    """The open episode must go on in a fresh environment as it does where it was left open."""
+    episode = OpenEpisode.from_bytes(fragment.open_episode.to_bytes())
+    fresh = make_environment(environment.environment_id)
+    fresh.set_state(episode.state)
+    for action in fragment.actions:
+        (observation, *here), (restored, *there) = environment.step(action), fresh.step(action)
+        if here != there or not np.array_equal(observation, restored):
+            raise CheckError(f"{environment.environment_id}: a saved episode goes on differently elsewhere: "
+                             "get_state() leaves something out")
+        if here[1] or here[2]:
+            return
+
+
+def main(arguments: list[str]) -> int:
+    """Prints what was seen; 1 where an actor could not act."""
+    environment_id, steps = arguments
+    try:
+        print(check(environment_id, int(steps)))
+    except ActorError as error:
+        print(f"the actor image does not work: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,43 @@
+"""The CDK app: the shared stacks, and those of the one experiment that the context names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import aws_cdk as cdk
+from cdk_nag import AwsSolutionsChecks
+
+from stacks.experiment import ExperimentStack
+from stacks.network import NetworkStack
+from stacks.plan import Plan, whole_number
+from stacks.results import ResultsStack
+
+AVAILABILITY_ZONES = 3
+
+
+def make_app(settings: Mapping[str, Any]) -> cdk.App:
+    """The app, to be synthesised.
+
+    Its context has ``experiment``, the experiment file, and may have
+
+    - ``run``: the run's name; by default it follows from all that decides what the run's rounds are,
+    - ``actor_concurrency``: concurrent executions that the account has left for functions without a reservation,
+    - ``availability_zones``: how many the network spans; 3.
+
+    Args:
+        settings: The context of cdk.json. The CDK command line hands it over by itself, and more with ``-c``, which
+            comes first; given here, `python app.py` alone makes the same templates.
+
+    Raises:
+        ExperimentError: The context names no experiment that can be deployed.
+    """
+    app = cdk.App(context=settings)
+    context = app.node.try_get_context
+    plan = Plan.from_context(context)
+    zones = whole_number("availability_zones", context("availability_zones"), AVAILABILITY_ZONES, low=2, high=6)
+    results = ResultsStack(app, "NitroResults")
+    network = NetworkStack(app, "NitroNetwork", availability_zones=zones, results_bucket=results.bucket)
+    ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results)
+    cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
+    return app

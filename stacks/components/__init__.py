@@ -1,0 +1,1 @@
+"""One construct per file; each is one capability of an experiment's stack."""

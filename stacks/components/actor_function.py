@@ -1,0 +1,102 @@
+"""The actor function: a container image, an alias that is kept warm, and rights to nothing but its cache."""
+
+from __future__ import annotations
+
+from aws_cdk import ArnFormat, Duration, RemovalPolicy, Stack
+from aws_cdk import aws_ecr_assets as ecr_assets
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from stacks.acknowledgements import acknowledge_wildcard
+from stacks.network import ISOLATED, NetworkStack
+from stacks.plan import Plan
+from stacks.staging import actor_context
+
+ALIAS = "live"
+EVENT_AGE_MAX_S = 60
+"""An invocation that Lambda could not start by then is given up; the learner has replaced it."""
+ONE_THREAD = {name: "1" for name in (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")}
+"""As in the local fleet: an actor has at most a core or two, and numpy's threads would only get in each other's way."""
+_NETWORK_ACTIONS = [f"ec2:{action}" for action in (
+    "CreateNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets", "DeleteNetworkInterface",
+    "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses")]
+_PLATFORMS = {
+    "x86_64": (ecr_assets.Platform.LINUX_AMD64, lambda_.Architecture.X86_64),
+    "arm64": (ecr_assets.Platform.LINUX_ARM64, lambda_.Architecture.ARM_64),
+}
+
+
+class ActorFunction(Construct):
+    """Runs `lambda_actor.handler`, once per actor.
+
+    Attributes:
+        function: The function.
+        alias: What the learner invokes: one fixed version, warm where the experiment pays for it.
+        role: What the function's code may do.
+        log_group: Where it logs.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
+        super().__init__(scope, construct_id)
+        # A physical name, so that the role can name the function without waiting for it.
+        self._name = f"{plan.stack_name}-actor"
+        self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
+                                       removal_policy=RemovalPolicy.DESTROY)
+        self.role = self._make_role()
+        self.function = self._make_function(plan, network)
+        self.alias = lambda_.Alias(
+            self, "Alias", alias_name=ALIAS, version=self.function.current_version,
+            provisioned_concurrent_executions=plan.provisioned_actors or None)
+        self.alias.configure_async_invoke(retry_attempts=0, max_event_age=Duration.seconds(EVENT_AGE_MAX_S))
+
+    def grant_operate(self, role: iam.IRole) -> None:
+        """Lets ``role`` invoke the alias, and ask how many may run at once."""
+        role.add_to_principal_policy(iam.PolicyStatement(
+            sid="ActorInvoke", actions=["lambda:InvokeFunction"], resources=[self.alias.function_arn]))
+        role.add_to_principal_policy(iam.PolicyStatement(
+            sid="ActorConcurrency", actions=["lambda:GetFunctionConcurrency"], resources=[self.function.function_arn]))
+        role.add_to_principal_policy(iam.PolicyStatement(
+            sid="AccountConcurrency", actions=["lambda:GetAccountSettings"], resources=["*"]))
+
+    def _make_role(self) -> iam.Role:
+        role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+                        description="What an actor may do")
+        # No logs:CreateLogGroup: a log written after the stack is gone would bring the group back, for ever.
+        role.add_to_policy(iam.PolicyStatement(
+            sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
+            resources=[self.log_group.log_group_arn]))
+        role.add_to_policy(iam.PolicyStatement(sid="Network", actions=_NETWORK_ACTIONS, resources=["*"]))
+        arn = Stack.of(self).format_arn(service="lambda", resource="function", resource_name=self._name,
+                                        arn_format=ArnFormat.COLON_RESOURCE_NAME)
+        role.add_to_policy(iam.PolicyStatement(
+            sid="NetworkForLambdaOnly", effect=iam.Effect.DENY, actions=_NETWORK_ACTIONS, resources=["*"],
+            conditions={"ArnEquals": {"lambda:SourceFunctionArn": arn}}))
+        acknowledge_wildcard(role, "*", "Lambda asks for the actions on network interfaces on every resource, and "
+                             "checks that when the function is made; the code that runs in it is denied them")
+        return role
+
+    def _make_function(self, plan: Plan, network: NetworkStack) -> lambda_.DockerImageFunction:
+        experiment = plan.experiment
+        platform, architecture = _PLATFORMS[experiment.actor.architecture]
+        with actor_context(experiment.environment.package) as folder:
+            code = lambda_.DockerImageCode.from_image_asset(
+                str(folder), platform=platform, build_args={"ENVIRONMENT_ID": experiment.environment.id})
+            return lambda_.DockerImageFunction(
+                self, "Function",
+                function_name=self._name,
+                description=f"Actors of experiment {plan.name}, run {plan.run}",
+                code=code,
+                architecture=architecture,
+                memory_size=experiment.actor.memory_mib,
+                timeout=Duration.seconds(experiment.actor.timeout_s),
+                reserved_concurrent_executions=plan.reserved_actors,
+                environment=ONE_THREAD,
+                role=self.role,
+                log_group=self.log_group,
+                vpc=network.vpc,
+                vpc_subnets=ISOLATED,
+                security_groups=[network.actors],
+            )

@@ -1,0 +1,200 @@
+"""The trajectory cache: ElastiCache Serverless, an ElastiCache node, or the learner itself."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from aws_cdk import ArnFormat, Stack
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_elasticache as elasticache
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3 as s3
+from constructs import Construct, IDependable
+
+from runtime.deployment import CACHE_PORT
+from stacks.acknowledgements import acknowledge
+from stacks.network import ISOLATED, SERVERLESS_CACHE_PORT, NetworkStack
+from stacks.plan import Plan
+
+NODE_TYPE = "cache.t4g.small"
+NODE_ENGINE_VERSION = "8.2"
+NODE_PARAMETER_FAMILY = "valkey8"
+SERVERLESS_ENGINE_VERSION = "8"
+SERVERLESS_ZONES_MAX = 3
+ECPU_PER_S_MIN = 1000
+ECPU_PER_S_MAX = 15_000_000
+ECPU_PER_S_AND_ACTOR = 1000
+"""One unit is a KiB moved: weights of the largest MuJoCo environment and a fragment, each second."""
+COMMANDS = ("ping", "get", "set", "del", "exists", "expire", "incr", "incrby", "decrby", "hget", "hset", "hdel",
+            "hexists", "rpush", "blpop", "scan", "evalsha", "script|exists", "script|load", "client|setinfo")
+"""What `lambda_actor.cache` and its client's handshake send, its scripts included; tests run them under this list."""
+ACCESS_STRING = " ".join(["on", "~*", "-@all", *(f"+{command}" for command in COMMANDS)])
+CREDENTIAL_OBJECT = "cache-credential.json"
+
+
+class Cache(Protocol):
+    """What the rest of the stack knows of a cache.
+
+    Attributes:
+        url: ``rediss://host:port``, without credentials; empty where the learner finds it out itself.
+        credential: Where actors and learner find credentials; see `lambda_actor.credentials`.
+        port: On which it listens.
+        group: Security group that it listens in; null where that is the learner's.
+        resource: What has to be there before a learner starts; null where that is nothing.
+    """
+
+    url: str
+    credential: str
+    port: int
+    group: ec2.ISecurityGroup | None
+    resource: IDependable | None
+
+    def grant_connect(self, role: iam.IRole) -> None:
+        """Lets ``role`` authenticate to this cache, as its one user."""
+
+
+def make_cache(scope: Construct, *, plan: Plan, network: NetworkStack, results_bucket: s3.IBucket) -> Cache:
+    """The cache that ``cache.kind`` names."""
+    if plan.experiment.cache.kind == "serverless":
+        return ServerlessCache(scope, "Cache", plan=plan, network=network)
+    if plan.experiment.cache.kind == "node":
+        return NodeCache(scope, "Cache", plan=plan, network=network)
+    return LearnerCache(plan=plan, results_bucket=results_bucket)
+
+
+class _CacheUser(Construct):
+    """The one user of an ElastiCache cache, who proves himself with IAM tokens, and the group he is in.
+
+    A Valkey user group needs no user named ``default``: without one, nobody gets in unauthenticated.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, name: str) -> None:
+        super().__init__(scope, construct_id)
+        # With IAM authentication, id and name have to be equal.
+        self.user = elasticache.CfnUser(
+            self, "User", engine="valkey", user_id=name, user_name=name, authentication_mode={"Type": "iam"},
+            access_string=ACCESS_STRING)
+        self.group = elasticache.CfnUserGroup(
+            self, "Group", engine="valkey", user_group_id=name, user_ids=[self.user.ref])
+
+
+def _cache_group(scope: Construct, network: NetworkStack, port: int) -> ec2.SecurityGroup:
+    group = ec2.SecurityGroup(scope, "SecurityGroup", vpc=network.vpc, allow_all_outbound=False,
+                              description="Nitro trajectory cache: in from actors and learner, nothing out")
+    group.add_ingress_rule(network.actors, ec2.Port.tcp(port), "actors")
+    return group
+
+
+def _grant_connect(role: iam.IRole, resource: str, name: str) -> None:
+    """``elasticache:Connect`` asks for the cache and for the user, each by its ARN, whose name is in lower case."""
+    stack = Stack.of(role)
+    role.add_to_principal_policy(iam.PolicyStatement(
+        sid="CacheConnect", actions=["elasticache:Connect"],
+        resources=[stack.format_arn(service="elasticache", resource=kind, resource_name=name,
+                                    arn_format=ArnFormat.COLON_RESOURCE_NAME) for kind in (resource, "user")]))
+
+
+class ServerlessCache(Construct):
+    """ElastiCache Serverless for Valkey: no capacity to choose, and a ceiling on what it may cost."""
+
+    port = SERVERLESS_CACHE_PORT
+
+    def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
+        super().__init__(scope, construct_id)
+        self._name = plan.cache_name
+        self.group = _cache_group(self, network, self.port)
+        self.resource = elasticache.CfnServerlessCache(
+            self, "Cache",
+            engine="valkey",
+            major_engine_version=SERVERLESS_ENGINE_VERSION,
+            serverless_cache_name=self._name,
+            description=f"Trajectories of {plan.stack_name}",
+            subnet_ids=network.vpc.select_subnets(
+                subnet_type=ISOLATED.subnet_type).subnet_ids[:SERVERLESS_ZONES_MAX],
+            security_group_ids=[self.group.security_group_id],
+            user_group_id=_CacheUser(self, "Access", name=self._name).group.ref,
+            cache_usage_limits=_usage_limits(plan),
+            snapshot_retention_limit=0,
+        )
+        self.url = f"rediss://{self.resource.attr_endpoint_address}:{self.resource.attr_endpoint_port}"
+        self.credential = f"elasticache-iam://{self._name}@{self._name}?serverless=true"
+
+    def grant_connect(self, role: iam.IRole) -> None:
+        _grant_connect(role, "serverlesscache", self._name)
+
+
+def _usage_limits(plan: Plan) -> elasticache.CfnServerlessCache.CacheUsageLimitsProperty:
+    """A gigabyte more than trajectories may take, for weights and episodes: a full cache would evict, not refuse."""
+    gigabytes = math.ceil(plan.experiment.cache.memory_mib / 1024) + 1
+    units = plan.experiment.scaler.most_actors * ECPU_PER_S_AND_ACTOR
+    return elasticache.CfnServerlessCache.CacheUsageLimitsProperty(
+        data_storage=elasticache.CfnServerlessCache.DataStorageProperty(unit="GB", maximum=gigabytes),
+        ecpu_per_second=elasticache.CfnServerlessCache.ECPUPerSecondProperty(
+            maximum=min(max(units, ECPU_PER_S_MIN), ECPU_PER_S_MAX)))
+
+
+class NodeCache(Construct):
+    """One small ElastiCache node for Valkey: the cheapest for runs of many hours."""
+
+    port = CACHE_PORT
+
+    def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
+        super().__init__(scope, construct_id)
+        self._name = plan.cache_name
+        self.group = _cache_group(self, network, self.port)
+        subnets = elasticache.CfnSubnetGroup(
+            self, "Subnets", description=f"Isolated subnets, for {plan.stack_name}",
+            subnet_ids=network.vpc.select_subnets(subnet_type=ISOLATED.subnet_type).subnet_ids)
+        # The default, volatile-lru, would throw trajectories away unseen: every key here has a time to live.
+        parameters = elasticache.CfnParameterGroup(
+            self, "Parameters", cache_parameter_group_family=NODE_PARAMETER_FAMILY,
+            description=f"Refuses what does not fit, for {plan.stack_name}",
+            properties={"maxmemory-policy": "noeviction"})
+        self.resource = elasticache.CfnReplicationGroup(
+            self, "Cache",
+            replication_group_id=self._name,
+            replication_group_description=f"Trajectories of {plan.stack_name}",
+            engine="valkey",
+            engine_version=NODE_ENGINE_VERSION,
+            cache_node_type=NODE_TYPE,
+            cache_parameter_group_name=parameters.ref,
+            cache_subnet_group_name=subnets.ref,
+            security_group_ids=[self.group.security_group_id],
+            user_group_ids=[_CacheUser(self, "Access", name=self._name).group.ref],
+            port=self.port,
+            num_cache_clusters=1,
+            automatic_failover_enabled=False,
+            multi_az_enabled=False,
+            at_rest_encryption_enabled=True,
+            transit_encryption_enabled=True,
+            transit_encryption_mode="required",
+            snapshot_retention_limit=0,
+        )
+        self.url = (f"rediss://{self.resource.attr_primary_end_point_address}:"
+                    f"{self.resource.attr_primary_end_point_port}")
+        self.credential = f"elasticache-iam://{self._name}@{self._name}"
+        acknowledge(self.resource, "AEC6", "Its users prove themselves with IAM tokens, which the rule does not know")
+        acknowledge(self.resource, "AEC4", "Nothing in it outlives a round: if its zone fails, the learner samples "
+                    "the round again. A replica in another zone would double its price")
+
+    def grant_connect(self, role: iam.IRole) -> None:
+        _grant_connect(role, "replicationgroup", self._name)
+
+
+class LearnerCache:
+    """A Valkey server on the learner; nothing of it exists in AWS but the object that holds its credential."""
+
+    port = CACHE_PORT
+    url = ""
+    group = None
+    resource = None
+
+    def __init__(self, *, plan: Plan, results_bucket: s3.IBucket) -> None:
+        key = plan.prefix + CREDENTIAL_OBJECT
+        self._object_arn = results_bucket.arn_for_objects(key)
+        self.credential = f"s3://{results_bucket.bucket_name}/{key}"
+
+    def grant_connect(self, role: iam.IRole) -> None:
+        role.add_to_principal_policy(iam.PolicyStatement(
+            sid="CacheCredential", actions=["s3:GetObject"], resources=[self._object_arn]))

@@ -1,0 +1,236 @@
+"""The learner: an Auto Scaling group of one GPU instance, which trains and then ends itself."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from aws_cdk import Aws, CfnCreationPolicy, CfnResourceSignal, RemovalPolicy, Stack
+from aws_cdk import aws_autoscaling as autoscaling
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3_assets as assets
+from constructs import Construct
+
+from runtime.deployment import METRIC_NAMESPACE
+from stacks.acknowledgements import acknowledge, acknowledge_wildcard
+from stacks.components.actor_function import ActorFunction
+from stacks.components.cache import Cache
+from stacks.network import HTTPS_PORT, PUBLIC, NetworkStack
+from stacks.plan import Plan
+from stacks.results import ResultsStack
+from stacks.staging import learner_files
+
+BOOT_SCRIPT = Path(__file__).with_name("learner_boot.sh")
+GROUP_LOGICAL_ID = "LearnerGroup"
+START_TIMEOUT = "PT25M"
+"""A learner that has not reported by then fails the deployment, and CloudFormation takes it back."""
+ROOT_DEVICE = "/dev/sda1"
+"""Of Ubuntu's images."""
+HTTP_PORT = 80
+
+
+class Learner(Construct):
+    """One instance at a time, of the first type that can be had, in whichever zone has it.
+
+    Attributes:
+        group: The Auto Scaling group; replaces an instance that dies or is interrupted.
+        group_name: Its physical name, so that the instance's role can name the group without waiting for it.
+        role: What the instance may do.
+        security_group: Nothing in, but for the cache where it runs here.
+        image_id: The image that the SSM parameter named at deployment.
+        log_group: Where it logs.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        plan: Plan,
+        network: NetworkStack,
+        results: ResultsStack,
+        actor: ActorFunction,
+        cache: Cache,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.group_name = f"{plan.stack_name}-learner"
+        self._group_resource = f"autoScalingGroup:*:autoScalingGroupName/{self.group_name}"
+        self._files = _upload(self, plan)
+        self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
+                                       removal_policy=RemovalPolicy.DESTROY)
+        self.security_group = _make_security_group(self, network, cache)
+        self.role = self._make_role(plan, results)
+        actor.grant_operate(self.role)
+        if cache.resource is not None:
+            cache.grant_connect(self.role)
+        image = ec2.MachineImage.from_ssm_parameter(plan.experiment.learner.image_parameter)
+        self.image_id = image.get_image(self).image_id
+        self._variables = self._make_variables(plan, results, actor, cache)
+        template = self._make_launch_template(plan, image)
+        self.group = self._make_group(plan, network, template)
+        # The instance is what costs most: it comes last, when all it needs is there, its rights included.
+        self.group.node.add_dependency(actor.alias, self.role)
+        if cache.resource is not None:
+            self.group.node.add_dependency(cache.resource)
+
+    def _make_role(self, plan: Plan, results: ResultsStack) -> iam.Role:
+        role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
+                        description="What the learner may do")
+        for statement in (*_storage_statements(plan, results, self._files), *self._report_statements(),
+                          *self._life_statements(), _session_statement()):
+            role.add_to_policy(statement)
+        acknowledge_wildcard(role, "*", "GetAccountSettings, PutMetricData (bound to one namespace) and Session "
+                             "Manager's messages know no resources")
+        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}*", "The objects of this one run")
+        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}checkpoints/*", "All but its newest checkpoints")
+        acknowledge_wildcard(
+            role, f"arn:<AWS::Partition>:autoscaling:<AWS::Region>:<AWS::AccountId>:{self._group_resource}",
+            "Its own group: the identifier before the name is drawn by AWS when the group is made")
+        return role
+
+    def _report_statements(self) -> list[iam.PolicyStatement]:
+        return [
+            iam.PolicyStatement(sid="Metrics", actions=["cloudwatch:PutMetricData"], resources=["*"],
+                                conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}}),
+            iam.PolicyStatement(
+                sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams"],
+                resources=[self.log_group.log_group_arn]),
+        ]
+
+    def _life_statements(self) -> list[iam.PolicyStatement]:
+        """What it may do to itself: say that it is up, read its own stack, and end its group."""
+        group = Stack.of(self).format_arn(service="autoscaling", resource=self._group_resource)
+        return [
+            iam.PolicyStatement(sid="OwnStack", resources=[Aws.STACK_ID],
+                                actions=["cloudformation:SignalResource", "cloudformation:DescribeStacks"]),
+            iam.PolicyStatement(sid="OwnGroup", actions=["autoscaling:SetDesiredCapacity"], resources=[group]),
+        ]
+
+    def _make_variables(
+        self, plan: Plan, results: ResultsStack, actor: ActorFunction, cache: Cache
+    ) -> dict[str, str]:
+        return {
+            "NITRO_EXPERIMENT": plan.name,
+            "NITRO_RUN": plan.run,
+            "NITRO_STACK": plan.stack_name,
+            "NITRO_ACTOR_FUNCTION": actor.alias.function_arn,
+            "NITRO_PROVISIONED": str(plan.provisioned_actors),
+            "NITRO_CACHE_URL": cache.url,
+            "NITRO_CACHE_CREDENTIAL": cache.credential,
+            "NITRO_RESULTS_BUCKET": results.bucket.bucket_name,
+            "NITRO_RESULTS_PREFIX": plan.prefix,
+            "NITRO_LEARNER_GROUP": self.group_name,
+            "NITRO_LEARNER_RESOURCE": GROUP_LOGICAL_ID,
+            "BOOT_REGION": Aws.REGION,
+            "BOOT_STACK_ID": Aws.STACK_ID,
+            "BOOT_ASSET_URL": self._files.s3_object_url,
+            "BOOT_LAUNCHES_MAX": str(plan.experiment.learner.launches_max),
+            "BOOT_LOG_GROUP": self.log_group.log_group_name,
+            "BOOT_CACHE_KIND": plan.experiment.cache.kind,
+        }
+
+    def _make_launch_template(self, plan: Plan, image: ec2.IMachineImage) -> ec2.LaunchTemplate:
+        return ec2.LaunchTemplate(
+            self, "Template",
+            machine_image=image,
+            role=self.role,
+            security_group=self.security_group,
+            associate_public_ip_address=True,
+            user_data=ec2.UserData.custom(user_data(self._variables)),
+            require_imdsv2=True,
+            http_endpoint=True,
+            http_put_response_hop_limit=1,
+            block_devices=[ec2.BlockDevice(
+                device_name=ROOT_DEVICE,
+                volume=ec2.BlockDeviceVolume.ebs(
+                    plan.experiment.learner.volume_gib, volume_type=ec2.EbsDeviceVolumeType.GP3, encrypted=True,
+                    delete_on_termination=True))],
+        )
+
+    def _make_group(
+        self, plan: Plan, network: NetworkStack, template: ec2.LaunchTemplate
+    ) -> autoscaling.CfnAutoScalingGroup:
+        group = autoscaling.CfnAutoScalingGroup(
+            self, "Group",
+            auto_scaling_group_name=self.group_name,
+            min_size="0", max_size="1", desired_capacity="1",
+            vpc_zone_identifier=network.vpc.select_subnets(subnet_type=PUBLIC.subnet_type).subnet_ids,
+            mixed_instances_policy=_instances_policy(plan, template),
+        )
+        group.override_logical_id(GROUP_LOGICAL_ID)
+        group.cfn_options.creation_policy = CfnCreationPolicy(
+            resource_signal=CfnResourceSignal(count=1, timeout=START_TIMEOUT))
+        acknowledge(group, "AS3", "Nobody waits for a message: CloudFormation waits for the first launch, alarms watch "
+                    "for launches that fail and for silence, and the group's activities are kept by AWS")
+        acknowledge(group, "EC26", "The rule cannot read a launch template; its one volume is encrypted")
+        return group
+
+
+def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
+    """The script that cloud-init runs: ``variables``, quoted for the shell, then the text of ``script``."""
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    return "\n".join(["#!/bin/bash", *exports, script.read_text(encoding="utf-8")])
+
+
+def _upload(scope: Construct, plan: Plan) -> assets.Asset:
+    with learner_files(plan.experiment.environment.package, plan.file) as folder:
+        return assets.Asset(scope, "Files", path=str(folder))
+
+
+def _make_security_group(scope: Construct, network: NetworkStack, cache: Cache) -> ec2.SecurityGroup:
+    group = ec2.SecurityGroup(scope, "SecurityGroup", vpc=network.vpc, allow_all_outbound=False,
+                              description="Nitro learner: out to the cache, AWS and package mirrors")
+    for port, what in ((HTTPS_PORT, "AWS and package mirrors"), (HTTP_PORT, "mirrors of the operating system")):
+        group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(port), what)
+    if cache.group is None:
+        group.add_ingress_rule(network.actors, ec2.Port.tcp(cache.port), "actors")
+    else:
+        group.add_egress_rule(cache.group, ec2.Port.tcp(cache.port), "the trajectory cache")
+        cache.group.add_ingress_rule(group, ec2.Port.tcp(cache.port), "learner")
+    return group
+
+
+def _storage_statements(plan: Plan, results: ResultsStack, files: assets.Asset) -> list[iam.PolicyStatement]:
+    return [
+        iam.PolicyStatement(sid="Results", actions=["s3:GetObject", "s3:PutObject"],
+                            resources=[results.bucket.arn_for_objects(f"{plan.prefix}*")]),
+        iam.PolicyStatement(sid="OldCheckpoints", actions=["s3:DeleteObject"],
+                            resources=[results.bucket.arn_for_objects(f"{plan.prefix}checkpoints/*")]),
+        iam.PolicyStatement(sid="ListResults", actions=["s3:ListBucket"], resources=[results.bucket.bucket_arn],
+                            conditions={"StringLike": {"s3:prefix": f"{plan.prefix}*"}}),
+        iam.PolicyStatement(sid="OwnFiles", actions=["s3:GetObject"],
+                            resources=[files.bucket.arn_for_objects(files.s3_object_key)]),
+    ]
+
+
+def _session_statement() -> iam.PolicyStatement:
+    """What Session Manager's agent needs: a shell on the instance without an open port or a key."""
+    return iam.PolicyStatement(
+        sid="SessionManager", resources=["*"],
+        actions=["ssm:UpdateInstanceInformation", *(f"ssmmessages:{action}" for action in (
+            "CreateControlChannel", "CreateDataChannel", "OpenControlChannel", "OpenDataChannel"))])
+
+
+def _instances_policy(
+    plan: Plan, template: ec2.LaunchTemplate
+) -> autoscaling.CfnAutoScalingGroup.MixedInstancesPolicyProperty:
+    group = autoscaling.CfnAutoScalingGroup
+    learner = plan.experiment.learner
+    if learner.market == "spot":
+        distribution = group.InstancesDistributionProperty(
+            on_demand_base_capacity=0, on_demand_percentage_above_base_capacity=0,
+            spot_allocation_strategy="price-capacity-optimized")
+    else:
+        distribution = group.InstancesDistributionProperty(
+            on_demand_base_capacity=0, on_demand_percentage_above_base_capacity=100,
+            on_demand_allocation_strategy="prioritized")
+    return group.MixedInstancesPolicyProperty(
+        instances_distribution=distribution,
+        launch_template=group.LaunchTemplateProperty(
+            launch_template_specification=group.LaunchTemplateSpecificationProperty(
+                launch_template_id=template.launch_template_id, version=template.latest_version_number),
+            overrides=[group.LaunchTemplateOverridesProperty(instance_type=name)
+                       for name in learner.instance_types]))

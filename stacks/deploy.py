@@ -1,0 +1,123 @@
+"""``python -m stacks.deploy EXPERIMENT.yaml``: tells what a deployment may cost, asks the account, and deploys.
+
+What follows ``--`` goes to the CDK's command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import boto3
+
+from lambda_actor.errors import ActorError
+from runtime.cost.account import Account, AccountError, read_account
+from runtime.cost.estimate import START_S, START_S_MAX, Estimate, estimate
+from runtime.cost.prices import PRICES
+from runtime.errors import RunError
+from runtime.train import smallest_budget_usd
+from stacks.cdk import run_cdk
+from stacks.plan import Plan
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: that of the CDK, or 2 where nothing was deployed."""
+    options = _parser().parse_args(arguments)
+    context = {"experiment": str(options.experiment.resolve()), "run": options.run}
+    try:
+        plan = Plan.from_context(context.get)
+        expected = estimate(plan.experiment)
+        print("\n".join(limits(plan, expected)), flush=True)
+        _check_budget(plan, expected)
+        _check_tools()
+        account = read_account(boto3.Session(), plan.experiment)
+        _check_region(account)
+    except (RunError, ActorError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(account_lines(plan, account)), flush=True)
+    return run_cdk(["deploy", "--all", *options.more, *_context_arguments(
+        context | {"actor_concurrency": account.actor_concurrency})])
+
+
+def limits(plan: Plan, expected: Estimate) -> list[str]:
+    """What will exist, what bounds it, and what it costs, for people."""
+    experiment, learner, actor = plan.experiment, plan.experiment.learner, plan.experiment.actor
+    start_usd = expected.burn_usd_per_hour * START_S / 3600
+    return [
+        f"deployment   {plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
+        f"learner      one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
+        f"{learner.launches_max} launches",
+        f"actors       at most {experiment.scaler.most_actors} of {actor.memory_mib} MiB, {actor.timeout_s} s each; "
+        f"{plan.provisioned_actors} kept warm",
+        f"cache        {experiment.cache.kind}",
+        f"budget       ${experiment.budget.usd:g}: the learner stops before it spends more, and ends its instance; "
+        f"about ${start_usd:.2f} of it goes into the start",
+        f"an hour      ${expected.burn_usd_per_hour:.3f}: learner ${expected.learner_usd_per_hour:.3f}, cache "
+        f"${expected.cache_usd_per_hour:.3f}, warm actors ${expected.provisioned_usd_per_hour:.3f}; actors at work "
+        "come on top",
+        f"after that   ${expected.idle_usd_per_hour:.3f} an hour until `make destroy`, for cache and warm actors",
+        f"worst case   a learner that hangs: ${expected.burn_usd_per_hour:.3f} an hour, "
+        f"${expected.burn_usd_per_hour * experiment.budget.lifetime_hours:.2f} in budget.lifetime_hours = "
+        f"{experiment.budget.lifetime_hours:g}",
+        f"             and until `make destroy`: nothing outside the learner ends it yet; a learner that is not up "
+        f"within {START_S_MAX / 60:.0f} minutes is taken back",
+        "shared       network and results bucket: what the results take, $0.023 a GB and month",
+        f"prices       list prices of {PRICES.region}, {PRICES.as_of}; AWS' bill is what counts",
+    ]
+
+
+def account_lines(plan: Plan, account: Account) -> list[str]:
+    """What of it the account restricts, for people."""
+    learner = plan.experiment.learner
+    refused = [name for name in learner.instance_types if name not in account.usable_types]
+    lines = [f"account      {account.account_id}, {account.region}"]
+    if account.actor_concurrency < plan.experiment.scaler.most_actors:
+        lines.append(f"             {account.actor_concurrency} functions may run at once: rounds of more actors take "
+                     "longer. Ask for more under Service Quotas, AWS Lambda, Concurrent executions")
+    if refused:
+        lines.append(f"             the vCPU quota refuses {', '.join(refused)}")
+    return lines
+
+
+def _check_budget(plan: Plan, expected: Estimate) -> None:
+    """Raises: AccountError: The start would use the budget up."""
+    needed_usd = expected.burn_usd_per_hour * START_S / 3600 + smallest_budget_usd(plan.experiment)
+    if plan.experiment.budget.usd < needed_usd:
+        raise AccountError(f"budget.usd = {plan.experiment.budget.usd:g} cannot hold the {START_S / 60:.0f} minutes "
+                           f"that a start takes and one round's worst case; allowed: budget.usd from {needed_usd:.2f}")
+
+
+def _check_region(account: Account) -> None:
+    """Raises: AccountError: Its prices are not known."""
+    if account.region != PRICES.region:
+        raise AccountError(f"region {account.region}: its prices are not known; allowed: {PRICES.region}")
+
+
+def _check_tools() -> None:
+    """Raises: AccountError: The actor image cannot be built here."""
+    program = os.environ.get("CDK_DOCKER", "docker")
+    if shutil.which(program) is None:
+        raise AccountError(f"{program} is not on PATH: the actor image is built with it; install Docker, or name "
+                           "another program that understands its commands in the variable CDK_DOCKER")
+
+
+def _context_arguments(context: dict[str, object]) -> list[str]:
+    return [word for key, value in context.items() if value is not None for word in ("-c", f"{key}={value}")]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m stacks.deploy", description="Deploy one experiment to AWS.")
+    parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
+    parser.add_argument("--run", metavar="NAME", help="name of the run (default: it follows from the experiment, so "
+                        "that the same experiment continues its run)")
+    parser.add_argument("more", nargs="*", metavar="ARGUMENT", help="what else the CDK is told, after --")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

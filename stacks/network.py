@@ -1,0 +1,100 @@
+"""The network that all experiments share.
+
+It stays when an experiment is taken down: network interfaces of functions can hold a VPC's deletion up for most of an
+hour, and idle it costs nothing. No NAT gateways and no interface endpoints, therefore: actors reach the cache and S3
+and nothing else, the learner has a public address.
+"""
+
+from __future__ import annotations
+
+from aws_cdk import Aws, Fn, RemovalPolicy, Stack
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from runtime.deployment import CACHE_PORT
+
+SERVERLESS_CACHE_PORT = 6379
+"""ElastiCache Serverless cannot listen elsewhere."""
+HTTPS_PORT = 443
+ISOLATED = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
+PUBLIC = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC)
+
+
+class NetworkStack(Stack):
+    """A VPC with public and isolated subnets, and the actors' security group.
+
+    Attributes:
+        vpc: The VPC. Its default security group is left as AWS made it, open among its members: CloudFormation can
+            only close it through a Lambda function with rights on EC2, which would be the larger hole. Nothing here
+            is a member.
+        actors: Security group of every experiment's actors: out to the caches and to S3, nothing in.
+    """
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, availability_zones: int, results_bucket: s3.IBucket
+    ) -> None:
+        """Args:
+        availability_zones: Zones to spread over; GPU instances and ElastiCache want several.
+        results_bucket: The only bucket that can be read from the isolated subnets.
+        """
+        super().__init__(scope, construct_id, description="Nitro: the network of all experiments")
+        self.vpc = ec2.Vpc(
+            self, "Vpc",
+            ip_addresses=ec2.IpAddresses.cidr("10.0.0.0/16"),
+            availability_zones=[Fn.select(index, Fn.get_azs()) for index in range(availability_zones)],
+            nat_gateways=0,
+            restrict_default_security_group=False,
+            subnet_configuration=[
+                ec2.SubnetConfiguration(name="Public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=24,
+                                        map_public_ip_on_launch=False),
+                ec2.SubnetConfiguration(name="Isolated", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=20),
+            ],
+        )
+        self._add_flow_log()
+        self._add_endpoints(results_bucket)
+        self.actors = self._make_actors_group()
+        self._export_all()
+
+    def _add_flow_log(self) -> None:
+        group = logs.LogGroup(self, "FlowLogs", retention=logs.RetentionDays.ONE_MONTH,
+                              removal_policy=RemovalPolicy.DESTROY)
+        # What was refused: the rest would be a record of every packet to the cache.
+        self.vpc.add_flow_log("FlowLog", destination=ec2.FlowLogDestination.to_cloud_watch_logs(group),
+                              traffic_type=ec2.FlowLogTrafficType.REJECT)
+
+    def _add_endpoints(self, results_bucket: s3.IBucket) -> None:
+        """Gateway endpoints, which are free, in the isolated subnets only."""
+        bucket = self.vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[ISOLATED])
+        bucket.add_to_policy(_own_principals(["s3:GetObject"], results_bucket.arn_for_objects("*")))
+        tables = self.vpc.add_gateway_endpoint("DynamoDb", service=ec2.GatewayVpcEndpointAwsService.DYNAMODB,
+                                               subnets=[ISOLATED])
+        tables.add_to_policy(_own_principals(
+            ["dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:Query"],
+            self.format_arn(service="dynamodb", resource="table", resource_name="*")))
+
+    def _make_actors_group(self) -> ec2.SecurityGroup:
+        group = ec2.SecurityGroup(self, "Actors", vpc=self.vpc, allow_all_outbound=False,
+                                  description="Nitro actors: out to the caches and to S3")
+        for port in (SERVERLESS_CACHE_PORT, CACHE_PORT):
+            group.add_egress_rule(ec2.Peer.ipv4(self.vpc.vpc_cidr_block), ec2.Port.tcp(port), "a trajectory cache")
+        group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "S3; there is no route elsewhere")
+        return group
+
+    def _export_all(self) -> None:
+        """Exports what any experiment may import.
+
+        If that followed from the experiment at hand, deploying one would take away what another one still uses.
+        """
+        self.export_value(self.vpc.vpc_id)
+        self.export_value(self.actors.security_group_id)
+        for subnet in (*self.vpc.public_subnets, *self.vpc.isolated_subnets):
+            self.export_value(subnet.subnet_id)
+
+
+def _own_principals(actions: list[str], resource: str) -> iam.PolicyStatement:
+    """Whoever of this account, within rights of their own: roles come and go with experiments."""
+    return iam.PolicyStatement(principals=[iam.AnyPrincipal()], actions=actions, resources=[resource],
+                               conditions={"StringEquals": {"aws:PrincipalAccount": Aws.ACCOUNT_ID}})

@@ -1,0 +1,162 @@
+"""What is to be deployed: one experiment, checked for what only a deployment can get wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.config import Experiment, load_experiment
+from runtime.deployment import experiment_name, run_name
+from runtime.errors import ExperimentError
+
+UNRESERVABLE_CONCURRENCY = 100
+"""AWS Lambda keeps so many concurrent executions of an account for functions without a reservation."""
+NODE_MEMORY_MIB = 1024
+"""What a cache.t4g.small (1.37 GiB) holds once ElastiCache has put its quarter aside, rounded down."""
+RUN_CHARACTERS = 8
+_ELASTICACHE_NAME_CHARACTERS = 40
+_FAMILY = re.compile(r"(?P<series>[a-z]+)\d+(?P<options>[a-z-]*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One deployment.
+
+    Attributes:
+        experiment: Resolved, as a deployed learner resolves it.
+        name: Of the experiment.
+        run: Of the run.
+        file: The experiment file, byte for byte.
+        actor_concurrency: Concurrent executions that the account has left for functions without a reservation;
+            null = more than enough.
+    """
+
+    experiment: Experiment
+    name: str
+    run: str
+    file: bytes
+    actor_concurrency: int | None = None
+
+    @classmethod
+    def from_context(cls, context: Callable[[str], Any]) -> Plan:
+        """The plan that the CDK context describes.
+
+        Args:
+            context: Looks a key up; gives null where it is not set.
+
+        Raises:
+            ExperimentError: A key is missing or wrong, or the experiment cannot be deployed.
+        """
+        path = context("experiment")
+        if not path:
+            raise ExperimentError("which experiment? Name its file: cdk deploy --all -c experiment=FILE.yaml")
+        path = Path(path)
+        experiment = load_experiment(path).resolved(is_deployed=True)
+        _check(experiment)
+        return cls(
+            experiment=experiment,
+            name=experiment_name(path.stem),
+            run=run_name(str(context("run") or experiment.identity[:RUN_CHARACTERS])),
+            file=path.read_bytes(),
+            actor_concurrency=whole_number("actor_concurrency", context("actor_concurrency"), None),
+        )
+
+    @property
+    def stack_name(self) -> str:
+        return f"Nitro-{self.name}"
+
+    @property
+    def prefix(self) -> str:
+        """What the run's keys in the results bucket begin with."""
+        return f"{self.name}/{self.run}/"
+
+    @property
+    def cache_name(self) -> str:
+        """Name of the cache, its user and its user group.
+
+        ElastiCache allows 40 characters; longer names are cut and told apart by a digest.
+        """
+        name = f"nitro-{self.name}"
+        if len(name) <= _ELASTICACHE_NAME_CHARACTERS:
+            return name
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        return f"{name[:_ELASTICACHE_NAME_CHARACTERS - 9].rstrip('-')}-{digest}"
+
+    @property
+    def reserved_actors(self) -> int | None:
+        """The function's reserved concurrency, which caps its fan-out whoever invokes it.
+
+        Null where the account is too small to reserve it: then the account itself is the cap.
+        """
+        most_actors = self.experiment.scaler.most_actors
+        return most_actors if most_actors <= self._reservable(most_actors) else None
+
+    @property
+    def provisioned_actors(self) -> int:
+        """Warm actors: as the experiment wants, within what the account can give."""
+        return self._reservable(self.experiment.actor.provisioned)
+
+    def _reservable(self, wanted: int) -> int:
+        if self.actor_concurrency is None:
+            return wanted
+        return min(wanted, max(0, self.actor_concurrency - UNRESERVABLE_CONCURRENCY))
+
+
+def whole_number(name: str, value: Any, default: int | None, *, low: int = 0, high: int = 10**6) -> int | None:
+    """``value`` of the context key ``name``, which the command line gives as text.
+
+    Raises:
+        ExperimentError: It is no whole number within ``low`` and ``high``.
+    """
+    if value is None:
+        return default
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = low - 1
+    if not low <= number <= high:
+        raise ExperimentError(f"{name} = {value!r} is not allowed; allowed: a whole number from {low} to {high:,}")
+    return number
+
+
+def processor(instance_type: str) -> str:
+    """``arm64`` for Graviton types, whose family has a g after its generation (c7g, m7gd, g5g); else ``x86_64``."""
+    family = _FAMILY.match(instance_type.partition(".")[0])
+    return "arm64" if instance_type.startswith("a1.") or (family and "g" in family["options"]) else "x86_64"
+
+
+def _check(experiment: Experiment) -> None:
+    """Raises: ExperimentError: It runs on one machine, but not in AWS."""
+    if experiment.fleet.kind != "lambda":
+        raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} is for runs on one machine; allowed in a "
+                              "deployment: auto | lambda")
+    if experiment.cache.url:
+        raise ExperimentError("cache.url is for runs on one machine: a deployment brings its own cache (cache.kind), "
+                              "and would upload a password that the URL holds; allowed: null")
+    if experiment.cache.kind == "node" and experiment.cache.memory_mib > NODE_MEMORY_MIB:
+        raise ExperimentError(f"cache.memory_mib = {experiment.cache.memory_mib} does not fit into the node of "
+                              f"cache.kind = node; allowed: 16 to {NODE_MEMORY_MIB}, or cache.kind = serverless")
+    _check_processors(experiment)
+
+
+def _check_processors(experiment: Experiment) -> None:
+    learner = experiment.learner
+    processors = {processor(instance_type) for instance_type in learner.instance_types}
+    if len(processors) > 1:
+        raise ExperimentError(f"learner.instance_types = {', '.join(learner.instance_types)} mixes x86_64 and arm64; "
+                              "allowed: types of one kind, since one image starts them all")
+    known = {"x86_64": "x86_64", "amd64": "x86_64", "arm64": "arm64", "aarch64": "arm64"}
+    named = {kind for word, kind in known.items() if word in learner.image_parameter}
+    if named and named != processors:
+        raise ExperimentError(f"learner.image_parameter = {learner.image_parameter} is an image for "
+                              f"{'/'.join(sorted(named))}, but learner.instance_types = "
+                              f"{', '.join(learner.instance_types)} are {processors.pop()}")
+
+
+if __name__ == "__main__":
+    print(Plan.from_context({"experiment": sys.argv[1]}.get).stack_name)

@@ -1,0 +1,45 @@
+"""Where results outlive the experiments that made them; shared by all of them."""
+
+from __future__ import annotations
+
+from aws_cdk import Duration, RemovalPolicy, Stack
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from stacks.acknowledgements import acknowledge
+
+NONCURRENT_DAYS = 30
+INCOMPLETE_UPLOAD_DAYS = 7
+
+
+class ResultsStack(Stack):
+    """The results bucket, which stays when everything else is taken down.
+
+    Attributes:
+        bucket: Encrypted, versioned, reachable over TLS only, never public.
+        arn_export: Name of the CloudFormation export that has its ARN.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str) -> None:
+        super().__init__(scope, construct_id, description="Nitro: results of all experiments")
+        self.bucket = s3.Bucket(
+            self, "Results",
+            encryption=s3.BucketEncryption.S3_MANAGED,
+            enforce_ssl=True,
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+            versioned=True,
+            lifecycle_rules=[s3.LifecycleRule(
+                noncurrent_version_expiration=Duration.days(NONCURRENT_DAYS),
+                abort_incomplete_multipart_upload_after=Duration.days(INCOMPLETE_UPLOAD_DAYS),
+                expired_object_delete_marker=True)],
+            removal_policy=RemovalPolicy.RETAIN,
+        )
+        # Else the bucket would outlive the rule that it is reached over TLS only.
+        self.bucket.policy.apply_removal_policy(RemovalPolicy.RETAIN)
+        self.export_value(self.bucket.bucket_name)
+        self.arn_export = self.resolve(self.export_value(self.bucket.bucket_arn))["Fn::ImportValue"]
+        acknowledge(
+            self.bucket, "S1", "Access logs would need a second bucket that is itself never logged. Only the roles of "
+            "an experiment's learner and actors reach this one, each its own run's prefix, and replaced versions are "
+            f"kept for {NONCURRENT_DAYS} days; whoever needs an audit trail has CloudTrail's data events")

@@ -1,0 +1,80 @@
+"""Folders that a deployment uploads: the actor image's build context, and what the learner runs.
+
+They are put together in a temporary folder, so that nothing else of a working directory travels, hidden files and
+caches least of all, and equal sources make equal assets.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from runtime.errors import ExperimentError
+
+ROOT = Path(__file__).resolve().parents[1]
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
+_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "*.egg-info", "venv", "node_modules", "cdk.out")
+
+
+@contextmanager
+def actor_context(package: str | None) -> Iterator[Path]:
+    """The Docker build context of the actor image: Dockerfile, lambda_actor/ and package/.
+
+    Args:
+        package: ``environment.package``.
+
+    Raises:
+        ExperimentError: `_stage_package` says when.
+    """
+    with TemporaryDirectory() as folder:
+        staged = Path(folder)
+        shutil.copytree(ROOT / "lambda_actor", staged / "lambda_actor", ignore=_LEFT_OUT)
+        shutil.move(staged / "lambda_actor" / "Dockerfile", staged / "Dockerfile")
+        _stage_package(package, staged / "package")
+        yield staged
+
+
+@contextmanager
+def learner_files(package: str | None, experiment_file: bytes) -> Iterator[Path]:
+    """What the learner unpacks: runtime/, lambda_actor/, package/, requirements.txt and experiment.yaml.
+
+    Args:
+        package: ``environment.package``.
+        experiment_file: The experiment file, byte for byte.
+
+    Raises:
+        ExperimentError: `_stage_package` says when.
+    """
+    with TemporaryDirectory() as folder:
+        staged = Path(folder)
+        for name in ("runtime", "lambda_actor"):
+            shutil.copytree(ROOT / name, staged / name, ignore=_LEFT_OUT)
+        shutil.copy(ROOT / "requirements.txt", staged)
+        (staged / "experiment.yaml").write_bytes(experiment_file)
+        _stage_package(package, staged / "package")
+        yield staged
+
+
+def _stage_package(package: str | None, folder: Path) -> None:
+    """Fills ``folder`` such that ``pip install -r requirements.txt`` in it installs the user's environment.
+
+    Raises:
+        ExperimentError: ``package`` is neither a Python project's folder nor a pinned requirement.
+    """
+    folder.mkdir()
+    requirement = ""
+    if package is not None and Path(package).is_dir():
+        if not any((Path(package) / name).is_file() for name in ("pyproject.toml", "setup.py")):
+            raise ExperimentError(f"environment.package = {package!r} is a folder without pyproject.toml or setup.py")
+        shutil.copytree(package, folder / "source", ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
+        requirement = "./source\n"
+    elif package is not None:
+        if not _REQUIREMENT.fullmatch(package):
+            raise ExperimentError(f"environment.package = {package!r} is neither a folder here nor a pinned "
+                                  "requirement such as my-envs==1.2.0")
+        requirement = f"{package}\n"
+    (folder / "requirements.txt").write_text(requirement)

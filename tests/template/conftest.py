@@ -1,0 +1,143 @@
+"""What the app makes of experiment files, synthesised once a session and shared: jsii takes seconds to start."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stacks.assembly import make_app
+from stacks.components.learner import BOOT_SCRIPT
+from tests.helpers import ROOT, SMALL_EXPERIMENT
+
+SETTINGS = json.loads((ROOT / "cdk.json").read_text())["context"]
+RUN = "first"
+NAME = "pendulum"
+STACK = f"Nitro-{NAME}"
+KINDS = ("serverless", "node", "learner")
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """One synthesis.
+
+    Attributes:
+        directory: Templates, assets and manifests.
+        stack: Name of the experiment's stack.
+    """
+
+    directory: Path
+    stack: str
+
+    def template(self, stack: str | None = None) -> dict[str, Any]:
+        return json.loads((self.directory / f"{stack or self.stack}.template.json").read_text())
+
+    def resources(self, kind: str, stack: str | None = None) -> dict[str, dict[str, Any]]:
+        """Resources of a CloudFormation type by logical id, whole."""
+        return {name: resource for name, resource in self.template(stack)["Resources"].items()
+                if resource["Type"] == kind}
+
+    def only(self, kind: str, stack: str | None = None) -> dict[str, Any]:
+        """Properties of the one resource of that type."""
+        (resource,) = self.resources(kind, stack).values()
+        return resource["Properties"]
+
+    def image_asset(self) -> dict[str, Any]:
+        (image,) = self._assets()["dockerImages"].values()
+        return image["source"]
+
+    def learner_asset(self) -> Path:
+        (folder,) = [file["source"]["path"] for file in self._assets()["files"].values()
+                     if file["source"]["packaging"] == "zip"]
+        return self.directory / folder
+
+    def learner_key(self) -> str:
+        """Bucket and key of the zip that the learner unpacks."""
+        return (f"cdk-hnb659fds-assets-<AWS::AccountId>-<AWS::Region>/"
+                f"{self.learner_asset().name.removeprefix('asset.')}.zip")
+
+    def name(self, kind: str) -> str:
+        """Logical id of the one resource of that type."""
+        (name,) = self.resources(kind)
+        return name
+
+    def _assets(self) -> dict[str, Any]:
+        return json.loads((self.directory / f"{self.stack}.assets.json").read_text())
+
+
+Synthesise = Callable[..., Assembly]
+
+
+@pytest.fixture(scope="session")
+def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
+    """``synthesise(cache="node", name=…, context={…}, learner__market="spot")``; equal calls share one synthesis."""
+    made: dict[str, Assembly] = {}
+
+    def run(*, cache: str = "serverless", name: str = NAME, context: Mapping[str, Any] | None = None,
+            **changes: Any) -> Assembly:
+        key = json.dumps([cache, name, context, changes])
+        if key not in made:
+            path = tmp_path_factory.mktemp("experiment") / f"{name}.yaml"
+            path.write_text(experiment_text(cache__kind=cache, **changes))
+            app = make_app({**SETTINGS, "run": RUN, "experiment": str(path), **(context or {})})
+            made[key] = Assembly(Path(app.synth().directory), f"Nitro-{name}")
+        return made[key]
+
+    return run
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def each_kind(request: pytest.FixtureRequest, synthesise: Synthesise) -> Assembly:
+    """The same experiment with each kind of cache."""
+    return synthesise(cache=request.param)
+
+
+@pytest.fixture(scope="session")
+def serverless(synthesise: Synthesise) -> Assembly:
+    return synthesise(cache="serverless")
+
+
+def experiment_text(**changes: Any) -> str:
+    """`SMALL_EXPERIMENT` with ``section__key=value`` changed or added."""
+    tree = yaml.safe_load(SMALL_EXPERIMENT)
+    for path, value in changes.items():
+        section, _, key = path.rpartition("__")
+        (tree.setdefault(section, {}) if section else tree)[key] = value
+    return yaml.safe_dump(tree)
+
+
+def flat(value: Any) -> str:
+    """A CloudFormation value as one line: references as ``<Name>``, imports as ``<Stack:Export>``."""
+    if isinstance(value, str):
+        return value
+    ((function, argument),) = value.items()
+    if function == "Fn::Join":
+        return argument[0].join(flat(part) for part in argument[1])
+    if function == "Fn::GetAtt":
+        return f"<{argument[0]}>" if argument[1] in ("Arn", "GroupId") else f"<{'.'.join(argument)}>"
+    if function == "Fn::Sub":
+        return argument.replace("${", "<").replace("}", ">")
+    return f"<{argument}>" if function in ("Ref", "Fn::ImportValue") else json.dumps(value)
+
+
+def listed(value: Any) -> list[str]:
+    """What IAM allows to write as one value or as a list, as a sorted list."""
+    return sorted(flat(item) for item in (value if isinstance(value, list) else [value]))
+
+
+def user_data(made: Assembly) -> str:
+    return flat(made.only("AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"]["Fn::Base64"])
+
+
+def variables(made: Assembly) -> dict[str, str]:
+    """What the learner's user data exports, unquoted by a shell's rules."""
+    block = user_data(made).removesuffix(BOOT_SCRIPT.read_text()).splitlines()
+    assert block.pop(0) == "#!/bin/bash"
+    assert all(line.startswith("export ") for line in block)
+    return dict(shlex.split(line)[1].partition("=")[::2] for line in block)

@@ -1,0 +1,112 @@
+"""The actor function: what it costs, how far it can fan out, what it is told."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from runtime.fleet import local
+from tests.helpers import ROOT
+from tests.template.conftest import STACK, Assembly, Synthesise, flat
+
+MOST_ACTORS, TIMEOUT_S = 6, 30
+"""Of the small experiment."""
+
+
+def test_size_and_limits_are_the_experiments(each_kind: Assembly) -> None:
+    function = each_kind.only("AWS::Lambda::Function")
+    assert (function["MemorySize"], function["Timeout"], function["Architectures"]) == (1024, TIMEOUT_S, ["x86_64"])
+    assert function["PackageType"] == "Image"
+    assert "EphemeralStorage" not in function
+    assert function["FunctionName"] == f"{STACK}-actor"
+
+
+def test_memory_timeout_and_processor_follow_the_file(synthesise: Synthesise) -> None:
+    made = synthesise(actor__memory_mib=2048, actor__timeout_s=77, actor__architecture="arm64", actor__provisioned=4)
+    function = made.only("AWS::Lambda::Function")
+    assert (function["MemorySize"], function["Timeout"], function["Architectures"]) == (2048, 77, ["arm64"])
+    assert made.image_asset()["platform"] == "linux/arm64"
+    assert made.only("AWS::Lambda::Alias")["ProvisionedConcurrencyConfig"] == {"ProvisionedConcurrentExecutions": 4}
+
+
+def test_no_more_actors_than_a_round_has_whoever_invokes(serverless: Assembly) -> None:
+    assert serverless.only("AWS::Lambda::Function")["ReservedConcurrentExecutions"] == MOST_ACTORS
+    assert "ProvisionedConcurrencyConfig" not in serverless.only("AWS::Lambda::Alias")
+
+
+@pytest.mark.parametrize(("left", "reserved", "provisioned"), [(10, None, None), (104, None, 4), (106, 6, 6)])
+def test_a_small_account_degrades(
+    synthesise: Synthesise, left: int, reserved: int | None, provisioned: int | None
+) -> None:
+    made = synthesise(context={"actor_concurrency": str(left)}, actor__provisioned=6)
+    assert made.only("AWS::Lambda::Function").get("ReservedConcurrentExecutions") == reserved
+    warm = made.only("AWS::Lambda::Alias").get("ProvisionedConcurrencyConfig", {})
+    assert warm.get("ProvisionedConcurrentExecutions") == provisioned
+
+
+def test_warm_actors_are_paid_for_only_where_actors_are_functions(synthesise: Synthesise) -> None:
+    made = synthesise(actor__provisioned=6, fleet__kind="local")
+    assert "ProvisionedConcurrencyConfig" not in made.only("AWS::Lambda::Alias")
+
+
+def test_a_failed_invocation_is_not_repeated_behind_the_learners_back(serverless: Assembly) -> None:
+    config = serverless.only("AWS::Lambda::EventInvokeConfig")
+    assert (config["MaximumRetryAttempts"], config["MaximumEventAgeInSeconds"]) == (0, 60)
+    (alias,) = serverless.resources("AWS::Lambda::Alias")
+    assert alias in str(config["Qualifier"])
+
+
+def test_it_runs_in_isolated_subnets(each_kind: Assembly) -> None:
+    network = each_kind.only("AWS::Lambda::Function")["VpcConfig"]
+    assert [re.search(r"Vpc(\w+?)Subnet", flat(subnet))[1] for subnet in network["SubnetIds"]] == ["Isolated"] * 3
+    assert [flat(group) for group in network["SecurityGroupIds"]] == [
+        "<NitroNetwork:ExportsOutputFnGetAttActors3CD0DA6DGroupIdB050DC21>"]
+
+
+def test_it_logs_into_a_group_that_goes_with_the_stack(serverless: Assembly) -> None:
+    logs = serverless.resources("AWS::Logs::LogGroup")
+    name = flat(serverless.only("AWS::Lambda::Function")["LoggingConfig"]["LogGroup"]).strip("<>")
+    assert logs[name]["DeletionPolicy"] == "Delete"
+    assert all(group["Properties"]["RetentionInDays"] == 7 for group in logs.values())
+
+
+def test_its_variables_are_those_of_local_actors_and_hold_no_credentials(each_kind: Assembly) -> None:
+    variables = each_kind.only("AWS::Lambda::Function")["Environment"]["Variables"]
+    assert variables == local.SINGLE_THREADED
+    source = "".join(path.read_text() for path in (ROOT / "lambda_actor").glob("*.py"))
+    read = set(re.findall(r"environ(?:\.get\(|\[)\s*[\"'](\w+)", source))
+    assert read == {"ACTOR_CACHE_USERNAME", "ACTOR_CACHE_PASSWORD"}, "read by the handler, and only set locally"
+
+
+def test_the_image_is_built_for_the_processor_and_proves_its_environment(serverless: Assembly) -> None:
+    source = serverless.image_asset()
+    assert source["platform"] == "linux/amd64"
+    assert source["dockerBuildArgs"] == {"ENVIRONMENT_ID": "Hopper-v5"}
+    folder = serverless.directory / source["directory"]
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    ours = {f"lambda_actor/{path.name}" for path in (ROOT / "lambda_actor").iterdir()
+            if path.suffix == ".py" or path.name == "requirements.txt"}
+    assert names == {"Dockerfile", "package/requirements.txt"} | ours
+
+
+def test_the_dockerfile_ends_as_an_unprivileged_lambda_client() -> None:
+    lines = (ROOT / "lambda_actor" / "Dockerfile").read_text().splitlines()
+    check = lines.index('RUN python -m lambda_actor.check "${ENVIRONMENT_ID}" 64')
+    assert lines.index("USER 65534:65534") < check
+    assert lines[check + 1:] == ["", 'ENTRYPOINT ["python", "-m", "awslambdaric"]',
+                                 'CMD ["lambda_actor.handler.handler"]']
+    assert "COPY package/ /package/" in lines
+    assert any("--constraint /function/lambda_actor/requirements.txt --requirement requirements.txt" in line
+               for line in lines)
+
+
+def test_actor_and_project_pin_the_same_versions() -> None:
+    actor, project = (pins(ROOT / name) for name in ("lambda_actor/requirements.txt", "requirements.txt"))
+    assert {"numpy", "mujoco", "redis", "packaging", "awslambdaric"} <= actor.keys()
+    assert {name: version for name, version in actor.items() if project.get(name, version) != version} == {}
+
+
+def pins(path) -> dict[str, str]:
+    found = re.findall(r"^([\w.-]+)==([^;\s]+)", path.read_text(), re.M)
+    return {name.lower().replace("_", "-"): version for name, version in found}

@@ -1,0 +1,69 @@
+"""``python app.py``, as the CDK's command line and as people run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT
+from tests.template.conftest import RUN, SETTINGS
+from tests.unit.test_actor_imports import imports, loaded_after
+
+ADDED_BY_THE_COMMAND_LINE = {
+    "aws:cdk:bundling-stacks": ["**"], "aws:cdk:enable-asset-metadata": False, "aws:cdk:enable-path-metadata": False,
+    "aws:cdk:version-reporting": False,
+}
+"""Besides what cdk.json holds; the last three because cdk.json says so."""
+
+
+def run_app(out: Path, context: dict[str, object], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "app.py")], cwd=cwd, capture_output=True, text=True, check=False,
+        env={**os.environ, "CDK_OUTDIR": str(out), "CDK_CONTEXT_JSON": json.dumps(context), "PYTHONWARNINGS": "error"})
+
+
+def test_the_command_line_anywhere_and_python_alone_make_the_same(tmp_path: Path) -> None:
+    own = {"experiment": str(ROOT / "experiments" / "hopper.yaml"), "run": RUN}
+    alone, commanded = tmp_path / "alone", tmp_path / "commanded"
+    handed_over = {**SETTINGS, **ADDED_BY_THE_COMMAND_LINE, **own}
+    for out, context, cwd in ((alone, own, ROOT), (commanded, handed_over, tmp_path)):
+        done = run_app(out, context, cwd)
+        assert (done.returncode, done.stderr) == (0, "")
+    templates = sorted(path.name for path in alone.glob("*.template.json"))
+    assert templates == ["Nitro-hopper.template.json", "NitroNetwork.template.json", "NitroResults.template.json"]
+    assert [(commanded / name).read_bytes() == (alone / name).read_bytes() for name in templates] == [True] * 3
+
+
+@pytest.mark.parametrize(("context", "line"), [
+    ({}, "which experiment? Name its file: cdk deploy --all -c experiment=FILE.yaml\n"),
+    ({"experiment": "none.yaml"}, "none.yaml: cannot be read: No such file or directory\n"),
+])
+def test_a_refusal_is_one_line_and_leaves_nothing(tmp_path: Path, context: dict[str, object], line: str) -> None:
+    done = run_app(tmp_path / "out", context)
+    assert (done.returncode, done.stderr, done.stdout) == (1, line, "")
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_cdk_json_makes_no_metadata_that_python_alone_would_not() -> None:
+    settings = json.loads((ROOT / "cdk.json").read_text())
+    assert settings["app"] == "python3 app.py"
+    assert [settings[key] for key in ("versionReporting", "pathMetadata", "assetMetadata")] == [False] * 3
+    assert settings["context"]["@aws-cdk/aws-ec2:restrictDefaultSecurityGroup"] is False
+
+
+def test_stacks_load_no_torch() -> None:
+    loaded = loaded_after("import stacks.assembly")
+    assert {"aws_cdk", "stacks", "runtime"} <= loaded
+    assert "torch" not in loaded
+
+
+def test_aws_cdk_has_one_door() -> None:
+    of_stacks = {"aws_cdk", "constructs", "cdk_nag", "stacks"}
+    elsewhere = [str(path) for folder in ("runtime", "lambda_actor") for path in (ROOT / folder).rglob("*.py")
+                 if of_stacks & {found.name for found in imports(path.read_text())}]
+    assert elsewhere == []

@@ -1,0 +1,157 @@
+"""The learner's instance: what it costs, how it is protected, what it is told, and that it comes last."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from runtime.deployment import Deployment
+from stacks.components.learner import BOOT_SCRIPT, user_data
+from tests.template.conftest import NAME, RUN, STACK, Assembly, Synthesise, flat, variables
+from tests.template.conftest import user_data as rendered_user_data
+
+FOUND_BY_THE_BOOT_SCRIPT = {"billed_since", "instance_id", "instance_type", "image_id", "private_address"}
+BOOT_ONLY = {"BOOT_REGION", "BOOT_STACK_ID", "BOOT_ASSET_URL", "BOOT_LAUNCHES_MAX", "BOOT_LOG_GROUP", "BOOT_CACHE_KIND"}
+ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT = {"BOOT_ROOT", "BOOT_METADATA", "BOOT_PAUSE_S"}
+USER_DATA_BYTES_MAX = 16_384
+"""EC2's limit."""
+
+
+def launch(made: Assembly) -> dict:
+    return made.only("AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
+
+
+def instances(made: Assembly) -> tuple[list[str], dict]:
+    policy = made.only("AWS::AutoScaling::AutoScalingGroup")["MixedInstancesPolicy"]
+    return ([override["InstanceType"] for override in policy["LaunchTemplate"]["Overrides"]],
+            policy["InstancesDistribution"])
+
+
+def test_one_instance_of_the_types_in_their_order(each_kind: Assembly) -> None:
+    group = each_kind.only("AWS::AutoScaling::AutoScalingGroup")
+    assert (group["MinSize"], group["MaxSize"], group["DesiredCapacity"]) == ("0", "1", "1")
+    assert instances(each_kind) == (["g4dn.xlarge", "g5.xlarge", "g6.xlarge"], {
+        "OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 100,
+        "OnDemandAllocationStrategy": "prioritized"})
+    assert "InstanceType" not in launch(each_kind)
+    assert ["Public" in flat(subnet) for subnet in group["VPCZoneIdentifier"]] == [True] * 3
+    assert group["AutoScalingGroupName"] == f"{STACK}-learner"
+
+
+def test_spot_is_all_spot(synthesise: Synthesise) -> None:
+    types = ["g5.xlarge", "g4dn.xlarge"]
+    assert instances(synthesise(learner__market="spot", learner__instance_types=types)) == (types, {
+        "OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 0,
+        "SpotAllocationStrategy": "price-capacity-optimized"})
+
+
+def test_a_learner_that_does_not_come_up_fails_the_deployment(each_kind: Assembly) -> None:
+    (group,) = each_kind.resources("AWS::AutoScaling::AutoScalingGroup").values()
+    assert group["CreationPolicy"] == {"ResourceSignal": {"Count": 1, "Timeout": "PT25M"}}
+    assert "UpdatePolicy" not in group, "a redeployment must not end a learner that trains"
+
+
+@pytest.mark.parametrize("kind", ["serverless", "node", "learner"])
+def test_it_starts_when_all_it_needs_is_there(synthesise: Synthesise, kind: str) -> None:
+    made = synthesise(cache=kind)
+    (group,) = made.resources("AWS::AutoScaling::AutoScalingGroup").values()
+    needed = set(made.resources("AWS::Lambda::Alias"))
+    needed |= {name for name in made.resources("AWS::IAM::Policy") if name.startswith("Learner")}
+    needed |= set(made.resources("AWS::ElastiCache::ServerlessCache"))
+    needed |= set(made.resources("AWS::ElastiCache::ReplicationGroup"))
+    assert len(needed) == (2 if kind == "learner" else 3)
+    assert needed <= set(group["DependsOn"])
+
+
+def test_the_instance_is_protected(each_kind: Assembly) -> None:
+    data = launch(each_kind)
+    assert data["MetadataOptions"] == {"HttpEndpoint": "enabled", "HttpTokens": "required",
+                                       "HttpPutResponseHopLimit": 1}
+    assert data["BlockDeviceMappings"] == [{"DeviceName": "/dev/sda1", "Ebs": {
+        "DeleteOnTermination": True, "Encrypted": True, "VolumeSize": 100, "VolumeType": "gp3"}}]
+    assert "KeyName" not in data
+    (interface,) = data["NetworkInterfaces"]
+    assert interface["AssociatePublicIpAddress"] is True
+    assert [flat(group).startswith("<LearnerSecurityGroup") for group in interface["Groups"]] == [True]
+    (group,) = [found["Properties"] for name, found in each_kind.resources("AWS::EC2::SecurityGroup").items()
+                if name.startswith("Learner")]
+    assert "SecurityGroupIngress" not in group
+    assert sorted(rule["FromPort"] for rule in group["SecurityGroupEgress"]) == [80, 443]
+
+
+def test_the_image_is_found_at_deployment_and_told(synthesise: Synthesise) -> None:
+    made = synthesise(learner__image_parameter="/my/arm64/image", learner__instance_types=["c7g.4xlarge"],
+                      learner__volume_gib=33)
+    images = {name: parameter["Default"] for name, parameter in made.template()["Parameters"].items()
+              if parameter["Type"] == "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>"}
+    assert list(images.values()) == ["/my/arm64/image"]
+    (reference,) = [{"Ref": name} for name in images]
+    assert launch(made)["ImageId"] == reference == made.template()["Outputs"]["LearnerImage"]["Value"]
+    assert launch(made)["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 33
+
+
+def test_it_is_told_exactly_what_it_reads(each_kind: Assembly) -> None:
+    told = variables(each_kind)
+    read = {f"NITRO_{field.name.upper()}" for field in fields(Deployment)}
+    found = {f"NITRO_{name.upper()}" for name in FOUND_BY_THE_BOOT_SCRIPT}
+    assert found < read
+    assert set(told) == (read - found) | BOOT_ONLY
+    assert Deployment.from_environment({**told, **dict.fromkeys(found, "")}).experiment == NAME
+
+
+@pytest.mark.parametrize(("kind", "url", "credential"), [
+    ("serverless", r"rediss://<{0}.Endpoint.Address>:<{0}.Endpoint.Port>",
+     f"elasticache-iam://nitro-{NAME}@nitro-{NAME}?serverless=true"),
+    ("node", r"rediss://<{0}.PrimaryEndPoint.Address>:<{0}.PrimaryEndPoint.Port>",
+     f"elasticache-iam://nitro-{NAME}@nitro-{NAME}"),
+    ("learner", "", f"s3://<NitroResults:ExportsOutputRefResults2557532808F30F70>/{NAME}/{RUN}/cache-credential.json"),
+])
+def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str, credential: str) -> None:
+    made = synthesise(cache=kind)
+    cache = [name for kind in ("ServerlessCache", "ReplicationGroup")
+             for name in made.resources(f"AWS::ElastiCache::{kind}")]
+    told = variables(made)
+    group = made.name("AWS::AutoScaling::AutoScalingGroup")
+    assert told.pop("BOOT_LOG_GROUP").strip("<>") in made.resources("AWS::Logs::LogGroup")
+    assert told == {
+        "NITRO_EXPERIMENT": NAME, "NITRO_RUN": RUN, "NITRO_STACK": STACK,
+        "NITRO_ACTOR_FUNCTION": f"<{made.name('AWS::Lambda::Alias')}>",
+        "NITRO_CACHE_URL": url.format(*cache), "NITRO_CACHE_CREDENTIAL": credential,
+        "NITRO_RESULTS_BUCKET": "<NitroResults:ExportsOutputRefResults2557532808F30F70>",
+        "NITRO_RESULTS_PREFIX": f"{NAME}/{RUN}/", "NITRO_LEARNER_GROUP": f"{STACK}-learner",
+        "NITRO_LEARNER_RESOURCE": group,
+        "BOOT_REGION": "<AWS::Region>", "BOOT_STACK_ID": "<AWS::StackId>",
+        "BOOT_ASSET_URL": f"s3://{made.learner_key()}", "BOOT_LAUNCHES_MAX": "3", "BOOT_CACHE_KIND": kind}
+
+
+def test_the_boot_script_follows_letter_for_letter(serverless: Assembly) -> None:
+    text = rendered_user_data(serverless)
+    assert text.startswith("#!/bin/bash\nexport ")
+    assert text.endswith(BOOT_SCRIPT.read_text())
+    room = len(variables(serverless)) * 150
+    assert len(text.encode()) + room < USER_DATA_BYTES_MAX, "with every reference resolved to something long"
+
+
+def test_whatever_a_variable_holds_the_shell_gets_it_whole(tmp_path: Path) -> None:
+    script = tmp_path / "boot.sh"
+    script.write_text('printf "%s|%s" "$ONE" "$TWO"')
+    values = {"ONE": "it's $HOME `id` \\ \"x\"; exit", "TWO": ""}
+    done = subprocess.run(["bash", "-c", user_data(values, script)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{values['ONE']}|"
+
+
+def test_the_boot_script_reads_what_it_is_told_and_no_more(serverless: Assembly) -> None:
+    code = re.sub(r"(?m)^\s*#.*", "", BOOT_SCRIPT.read_text())
+    read = set(re.findall(r"\$\{?((?:BOOT|NITRO)_[A-Z_]+)", code))
+    found = {f"NITRO_{name.upper()}" for name in FOUND_BY_THE_BOOT_SCRIPT}
+    assert read <= set(variables(serverless)) | found | ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT
+    assert {name for name in read if name.startswith("BOOT_")} == BOOT_ONLY | ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT
+    assert all(re.search(rf"\b{name}=", code) for name in found)
+
+
+def test_the_boot_script_is_sound_bash() -> None:
+    subprocess.run(["bash", "-n", str(BOOT_SCRIPT)], check=True)

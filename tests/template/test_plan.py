@@ -1,0 +1,94 @@
+"""What may be deployed, and under which names; refusals are one clear line, before anything is synthesised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.config import load_experiment
+from runtime.errors import ExperimentError
+from stacks.plan import Plan, processor
+from tests.template.conftest import experiment_text
+
+
+def plan(folder: Path, *, name: str = "walker", context: dict[str, Any] | None = None, **changes: Any) -> Plan:
+    path = folder / f"{name}.yaml"
+    path.write_text(experiment_text(**changes))
+    return Plan.from_context({"experiment": str(path), **(context or {})}.get)
+
+
+@pytest.mark.parametrize(("changes", "named"), [
+    ({"cache__url": "rediss://u:secret@host"}, "cache.url"),
+    ({"cache__kind": "node", "cache__memory_mib": 1025}, "cache.memory_mib = 1025"),
+    ({"learner__instance_types": ["c7g.4xlarge", "c7i.4xlarge"]}, "mixes x86_64 and arm64"),
+    ({"learner__instance_types": ["c7g.4xlarge"]}, "is an image for x86_64"),
+    ({"learner__image_parameter": "/images/arm64"}, "is an image for arm64"),
+])
+def test_experiments_that_only_a_deployment_refuses(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ExperimentError) as refusal:
+        plan(tmp_path, **changes)
+    assert named in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("context", "named"), [
+    ({"experiment": None}, "which experiment?"), ({"experiment": "no/such.yaml"}, "no/such.yaml: cannot be read"),
+    ({"run": "No Spaces"}, "run = 'No Spaces'"), ({"actor_concurrency": "many"}, "actor_concurrency = 'many'"),
+    ({"actor_concurrency": -1}, "actor_concurrency = -1"),
+])
+def test_contexts_that_are_refused(tmp_path: Path, context: dict[str, Any], named: str) -> None:
+    with pytest.raises(ExperimentError, match="^" + named.replace("?", r"\?")):
+        plan(tmp_path, context=context)
+
+
+def test_a_file_whose_name_cannot_name_a_stack_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="cannot name a stack"):
+        plan(tmp_path, name="1st")
+
+
+def test_without_a_name_the_run_follows_from_what_it_computes(tmp_path: Path) -> None:
+    first = plan(tmp_path)
+    assert first.run == load_experiment(tmp_path / "walker.yaml").resolved(is_deployed=True).identity[:8]
+    assert plan(tmp_path, budget__usd=2.0, stop__max_rounds=9).run == first.run
+    assert plan(tmp_path, seed=4).run != first.run
+    assert plan(tmp_path, context={"run": "mine"}).run == "mine"
+
+
+def test_names(tmp_path: Path) -> None:
+    made = plan(tmp_path, name="Walker 2D", context={"run": "r1"})
+    assert (made.name, made.stack_name, made.prefix, made.cache_name) == (
+        "walker-2d", "Nitro-walker-2d", "walker-2d/r1/", "nitro-walker-2d")
+    assert made.file == (tmp_path / "Walker 2D.yaml").read_bytes()
+
+
+def test_elasticache_names_are_short_lower_case_and_still_differ(tmp_path: Path) -> None:
+    stems = ("a" * 34, "a" * 40, "a" * 39 + "b", "a" * 25 + "-" + "b" * 14)
+    names = [plan(tmp_path, name=stem).cache_name for stem in stems]
+    assert names[0] == "nitro-" + "a" * 34
+    assert len(set(names)) == len(stems)
+    for name in names:
+        assert len(name) <= 40
+        assert name == name.lower()
+        assert "--" not in name
+
+
+@pytest.mark.parametrize(("left", "reserved", "provisioned"), [
+    (None, 6, 6), (1000, 6, 6), (106, 6, 6), (105, None, 5), (100, None, 0), (10, None, 0), (0, None, 0)])
+def test_a_hundred_executions_stay_unreserved(
+    tmp_path: Path, left: int | None, reserved: int | None, provisioned: int
+) -> None:
+    made = plan(tmp_path, context={"actor_concurrency": left}, actor__provisioned=None)
+    assert (made.reserved_actors, made.provisioned_actors) == (reserved, provisioned)
+
+
+@pytest.mark.parametrize(("kind", "types"), [
+    ("arm64", ["c7g.4xlarge", "m7gd.large", "g5g.xlarge", "t4g.small", "x2gd.large", "im4gn.large", "is4gen.large",
+               "c6gn.large", "hpc7g.4xlarge", "a1.large", "r8g.large"]),
+    ("x86_64", ["g4dn.xlarge", "g5.xlarge", "g6.xlarge", "g6e.xlarge", "gr6.4xlarge", "g4ad.xlarge", "p4d.24xlarge",
+                "c5.9xlarge", "c7i.4xlarge", "m5n.large", "u-6tb1.metal", "trn1.2xlarge", "i4i.large"]),
+])
+def test_graviton_families_are_told_by_their_g(kind: str, types: list[str]) -> None:
+    assert {name: processor(name) for name in types} == dict.fromkeys(types, kind)

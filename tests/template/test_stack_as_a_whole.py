@@ -1,0 +1,182 @@
+"""What holds for the whole of an experiment's stack: tags, deletion, outputs, dashboard, and other people's rules."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+from aws_cdk import aws_s3 as s3
+
+from runtime import metrics
+from runtime.config import experiment_from_tree
+from runtime.cost.estimate import estimate
+from runtime.deployment import METRIC_NAMESPACE
+from stacks.assembly import make_app
+from tests.helpers import ROOT
+from tests.template.conftest import NAME, RUN, SETTINGS, STACK, Assembly, Synthesise, experiment_text, flat
+
+NOT_TAGGABLE = {
+    "AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::LaunchTemplate", "AWS::CloudWatch::Dashboard",
+    "AWS::EC2::SecurityGroupEgress", "AWS::EC2::SecurityGroupIngress", "AWS::IAM::InstanceProfile", "AWS::IAM::Policy",
+    "AWS::Lambda::Alias", "AWS::Lambda::EventInvokeConfig", "AWS::Lambda::Version",
+}
+"""By CloudFormation or CDK; the first two are tagged in another form."""
+SENT_BY_THE_BOOT_SCRIPT = {"BootFailures"}
+CFN_LINT_IGNORED = {
+    "W3005": "CDK's constructs say what they depend on even where a reference says so too",
+    "W6001": "the bucket's name is an output of the experiment's stack too: there people look for it",
+}
+RESOURCES_MAX = 500
+
+
+TAGS = {"nitro:experiment": NAME, "nitro:run": RUN, "nitro:budget-usd": "1", "nitro:lifetime-hours": "24"}
+
+
+def without_burn(tags: list[dict[str, str]]) -> dict[str, str]:
+    """Our tags by name; the burn is another test's."""
+    found = {tag["Key"]: tag["Value"] for tag in tags if tag["Key"] != "Name"}
+    assert found.pop("nitro:burn-usd-per-hour")
+    return found
+
+
+def test_all_that_can_be_tagged_is(each_kind: Assembly) -> None:
+    for name, resource in each_kind.template()["Resources"].items():
+        if resource["Type"] not in NOT_TAGGABLE:
+            assert without_burn(resource["Properties"].get("Tags", [])) == TAGS, name
+
+
+def test_instances_and_volumes_are_tagged(serverless: Assembly) -> None:
+    group = serverless.only("AWS::AutoScaling::AutoScalingGroup")["Tags"]
+    assert all(tag["PropagateAtLaunch"] for tag in group)
+    assert without_burn(group) == TAGS
+    specifications = serverless.only("AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["TagSpecifications"]
+    assert {found["ResourceType"] for found in specifications} == {"instance", "volume"}
+    assert [without_burn(found["Tags"]) for found in specifications] == [TAGS, TAGS]
+
+
+def test_the_burn_is_the_estimates(synthesise: Synthesise) -> None:
+    for kind in ("serverless", "node"):
+        experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind=kind)), source="")
+        burn_usd = estimate(experiment.resolved(is_deployed=True)).burn_usd_per_hour
+        told = {tag["Key"]: tag["Value"] for tag in synthesise(cache=kind).only("AWS::Lambda::Function")["Tags"]}
+        assert told["nitro:burn-usd-per-hour"] == f"{burn_usd:.4f}"
+
+
+def test_nothing_outlives_the_stack(each_kind: Assembly) -> None:
+    for name, resource in each_kind.template()["Resources"].items():
+        assert resource.get("DeletionPolicy", "Delete") == "Delete", name
+        assert resource.get("UpdateReplacePolicy", "Delete") == "Delete", name
+        assert not resource["Properties"].get("DeletionProtectionEnabled")
+
+
+def test_it_holds_nothing_but_what_it_is_known_to_hold(each_kind: Assembly) -> None:
+    counts: dict[str, int] = {}
+    for resource in each_kind.template()["Resources"].values():
+        counts[resource["Type"]] = counts.get(resource["Type"], 0) + 1
+    costly = {kind: count for kind, count in counts.items() if not kind.startswith(("AWS::IAM", "AWS::EC2::Security"))}
+    assert {kind: count for kind, count in costly.items() if not kind.startswith("AWS::ElastiCache")} == {
+        "AWS::AutoScaling::AutoScalingGroup": 1, "AWS::EC2::LaunchTemplate": 1, "AWS::Lambda::Function": 1,
+        "AWS::Lambda::Version": 1, "AWS::Lambda::Alias": 1, "AWS::Lambda::EventInvokeConfig": 1,
+        "AWS::Logs::LogGroup": 2, "AWS::CloudWatch::Dashboard": 1, "AWS::CloudWatch::Alarm": 5}
+
+
+def test_outputs_say_where_to_look(each_kind: Assembly) -> None:
+    outputs = {name: flat(output["Value"]) for name, output in each_kind.template()["Outputs"].items()}
+    assert outputs.keys() == {"ResultsBucket", "ResultsPrefix", "DashboardUrl", "LearnerLogs", "ActorLogs",
+                              "LearnerImage", "LearnerGroupName", "ActorFunction"}
+    assert outputs["ResultsPrefix"] == f"{NAME}/{RUN}/"
+    assert outputs["DashboardUrl"].endswith(f"#dashboards/dashboard/{STACK}")
+
+
+# Dashboard and alarms
+
+
+def dashboard(made: Assembly) -> list[dict]:
+    body = json.loads(flat(made.only("AWS::CloudWatch::Dashboard")["DashboardBody"]))
+    return [widget["properties"] for widget in body["widgets"]]
+
+
+def test_every_metric_that_is_shown_or_watched_is_sent(serverless: Assembly) -> None:
+    ours = re.escape(json.dumps([METRIC_NAMESPACE])[1:-1])
+    shown = set(re.findall(rf'\[{ours}, "(\w+)"', json.dumps(dashboard(serverless))))
+    watched = set()
+    for alarm in serverless.resources("AWS::CloudWatch::Alarm").values():
+        parts = alarm["Properties"].get("Metrics", [{"MetricStat": {"Metric": alarm["Properties"]}}])
+        for metric in (part["MetricStat"]["Metric"] for part in parts if "MetricStat" in part):
+            if metric["Namespace"] == METRIC_NAMESPACE:
+                watched.add(metric["MetricName"])
+                assert metric["Dimensions"] == [{"Name": "Experiment", "Value": NAME}, {"Name": "Run", "Value": RUN}]
+    sent = set(metrics._METRICS) | SENT_BY_THE_BOOT_SCRIPT
+    assert {"EpisodeReturn", "Actors", "ConvexityRatio", "SpentUsd", "RoundSeconds"} <= shown <= sent
+    assert watched == {"Actors", "ActorsFailed", "SpentUsd", "RoundSeconds", "BootFailures"}
+    assert watched <= sent
+
+
+def test_the_dashboard_shows_the_budget_and_the_function(serverless: Assembly) -> None:
+    (money,) = [widget for widget in dashboard(serverless) if widget["title"] == "Dollars"]
+    assert [line["value"] for line in money["annotations"]["horizontal"]] == [1]
+    (function,) = [widget for widget in dashboard(serverless) if widget["title"] == "Actor function"]
+    names = {metric[1] for metric in function["metrics"]}
+    assert names == {"Errors", "Throttles", "ConcurrentExecutions", "ProvisionedConcurrencySpilloverInvocations"}
+
+
+def test_what_raises_an_alarm(serverless: Assembly) -> None:
+    found = {}
+    for name, alarm in serverless.resources("AWS::CloudWatch::Alarm").items():
+        properties = alarm["Properties"]
+        found[re.match(r"Dashboard([A-Za-z]+?)(?=[0-9A-F]{8}$)", name)[1]] = (
+            properties.get("MetricName", "share"), properties["ComparisonOperator"], properties["Threshold"],
+            properties["EvaluationPeriods"], properties["TreatMissingData"])
+    over, under = "GreaterThanThreshold", "LessThanThreshold"
+    assert found == {
+        "Throttles": ("Throttles", over, 0, 1, "notBreaching"),
+        "ActorFailures": ("share", over, 5, 1, "notBreaching"),
+        "Spending": ("SpentUsd", over, 0.9, 1, "notBreaching"),
+        "BootFailures": ("BootFailures", over, 0, 1, "notBreaching"),
+        "Silence": ("RoundSeconds", under, 1, 6, "breaching"),
+    }
+    (silence,) = [alarm["Properties"] for name, alarm in serverless.resources("AWS::CloudWatch::Alarm").items()
+                  if "Silence" in name]
+    assert (silence["Period"], silence["Statistic"]) == (300, "SampleCount")
+
+
+# Other people's rules
+
+
+def test_cfn_lint_finds_nothing(synthesise: Synthesise) -> None:
+    paths = [str(path) for kind in ("serverless", "node", "learner")
+             for path in synthesise(cache=kind).directory.glob("*.template.json")]
+    assert len(paths) == 9
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from cfnlint import runner; sys.exit(runner.main())", "--regions",
+         "us-east-1", "--ignore-checks", *CFN_LINT_IGNORED, "--template", *paths],
+        capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+def test_cdk_nag_is_asked_and_finds_what_nobody_answered_for(synthesise: Synthesise) -> None:
+    """Every synthesis of these tests passed it; here it must not."""
+    app = make_app({**SETTINGS, "experiment": str(ROOT / "experiments" / "hopper.yaml")})
+    s3.Bucket(app.node.find_child("Nitro-hopper"), "Careless")
+    with pytest.raises(RuntimeError, match="Careless"):
+        app.synth()
+
+
+def test_each_acknowledgement_says_why() -> None:
+    calls = [node for path in (ROOT / "stacks").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+             if isinstance(node, ast.Call) and getattr(node.func, "id", "").startswith("acknowledge")
+             and path.name != "acknowledgements.py"]
+    assert len(calls) >= 8
+    for call in calls:
+        reason = "".join(part.value for part in ast.walk(call.args[2]) if isinstance(part, ast.Constant)
+                         and isinstance(part.value, str))
+        assert len(reason.split()) >= 5
+
+
+def test_the_stack_is_far_from_cloudformations_limit(each_kind: Assembly) -> None:
+    assert len(each_kind.template()["Resources"]) < RESOURCES_MAX / 4

@@ -1,0 +1,87 @@
+"""The proof that the actor image runs while it is built."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import sys
+
+import pytest
+
+from lambda_actor import check as checks
+from lambda_actor.check import CheckError, check, main, random_policy
+from lambda_actor.environments import make_environment
+from lambda_actor.errors import NonFiniteTrajectoryError, UnusableEnvironmentError
+from tests.environments import FAULT_STEP, StatefulCounter
+from tests.helpers import ROOT
+
+
+class ForgetfulCounter(StatefulCounter):
+    """Saves less than it has."""
+
+    def get_state(self) -> dict[str, object]:
+        return {"count": self.count, "start": 0.5}
+
+
+def make_forgetful() -> ForgetfulCounter:
+    return ForgetfulCounter(episode_steps=1000)
+
+
+@pytest.mark.parametrize(("environment_id", "steps", "seen"), [
+    ("Hopper-v5", 12, "an open episode was continued"),
+    ("Pendulum-v1", 8, "an open episode was continued"),
+    ("tests.environments:make_counter", 10, "so none was continued"),
+    ("tests.environments:make_stateless_counter", 7, "Counter offers no get_state"),
+])
+def test_what_works_is_told(environment_id: str, steps: int, seen: str) -> None:
+    told = check(environment_id, steps)
+    assert told.startswith(f"{environment_id}: {steps} steps, mean reward ")
+    assert seen in told
+
+
+@pytest.mark.parametrize(("environment_id", "error"), [
+    ("NoSuch-v0", UnusableEnvironmentError), ("tests.environments:make_nan_reward", NonFiniteTrajectoryError)])
+def test_what_an_actor_could_not_do_is_an_error(environment_id: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        check(environment_id, FAULT_STEP + 2)
+
+
+def test_a_state_that_leaves_something_out_is_found() -> None:
+    with pytest.raises(CheckError, match="goes on differently elsewhere"):
+        check("tests.unit.test_actor_check:make_forgetful", 8)
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "IMPORTED_LATE", ("json", "no_such_library"))
+    with pytest.raises(CheckError, match="no_such_library does not import"):
+        check("Pendulum-v1", 2)
+
+
+def test_missing_certificates_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssl, "create_default_context", lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    with pytest.raises(CheckError, match="root certificates"):
+        check("Pendulum-v1", 2)
+
+
+def test_the_policy_is_of_full_size_and_always_the_same() -> None:
+    environment = make_environment("Pendulum-v1")
+    policy, again = random_policy(environment), random_policy(environment)
+    assert (policy.observation_size, policy.action_size) == (3, 1)
+    observation = environment.reset(0)
+    assert policy.mean_action(observation) == again.mean_action(observation) != 0.0
+    assert [layer.shape for layer, _ in policy._layers] == [(3, 256), (256, 256), (256, 1)]
+
+
+@pytest.mark.parametrize(("environment_id", "code"), [("Pendulum-v1", 0), ("NoSuch-v0", 1)])
+def test_its_exit_code_ends_the_image_build(
+    environment_id: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([environment_id, "4"]) == code
+    captured = capsys.readouterr()
+    assert (environment_id in captured.out, "the actor image does not work" in captured.err) == (not code, bool(code))
+
+
+def test_it_is_the_command_that_the_dockerfile_runs() -> None:
+    done = subprocess.run([sys.executable, "-m", "lambda_actor.check", "MountainCarContinuous-v0", "4"], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
