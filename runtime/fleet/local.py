@@ -27,7 +27,7 @@ from runtime.interfaces import Invocation, Outcome
 _START_TIMEOUT_S = 120
 _RESTART_PAUSE_S = 0.5
 _DEATH_PATIENCE_S = 1.0
-_SINGLE_THREADED = {name: "1" for name in (
+SINGLE_THREADED = {name: "1" for name in (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")}
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,7 +93,7 @@ class LocalFleet:
         self._timeout_s, self._share = timeout_s, vcpu_share(memory_mib)
         self._log_path = log_path
         path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._environment = {**os.environ, **_SINGLE_THREADED, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1",
+        self._environment = {**os.environ, **SINGLE_THREADED, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1",
                              **(credentials or {})}
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)

@@ -1,8 +1,4 @@
-"""What every fleet must do, and what the local one does besides.
-
-The first part is the contract of `runtime.interfaces.Fleet`, with real processes, the real handler and a real server;
-a further fleet joins by a line in FLEETS.
-"""
+"""What the local fleet does besides the contract of tests/integration/test_fleets.py."""
 
 from __future__ import annotations
 
@@ -13,316 +9,25 @@ import subprocess
 import sys
 import textwrap
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import runtime.fleet.local
-from lambda_actor import wire
-from lambda_actor.cache import TrajectoryCache
 from runtime.errors import FleetError
 from runtime.fleet.local import LocalFleet
-from runtime.interfaces import Fleet, Invocation, Outcome
-from tests.fleet_environments import ACTION_SIZE, BURNT_CPU_S, DIRECTORY_VARIABLE, OBSERVATION_SIZE
+from tests.fleet_environments import BURNT_CPU_S, DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S, ROOT, is_alive, wait_for
-
-STEPS = 16
-MODULE = "tests.fleet_environments"
-GENEROUS_S = 60.0
-
-
-def weights(observation_size: int = OBSERVATION_SIZE, action_size: int = ACTION_SIZE) -> bytes:
-    stream = np.random.default_rng(7)
-    sizes = [observation_size, 8, 8, action_size]
-    layers = {}
-    for i in range(3):
-        layers[f"weight_{i}"] = stream.standard_normal((sizes[i + 1], sizes[i])).astype(np.float32) / 3
-        layers[f"bias_{i}"] = stream.standard_normal(sizes[i + 1]).astype(np.float32)
-    return wire.encode(wire.Kind.GAUSSIAN_WEIGHTS, {
-        "policy_version": np.int64(1), **layers, "log_std": np.zeros(action_size, np.float32),
-        "observation_mean": np.zeros(observation_size, np.float32),
-        "observation_std": np.ones(observation_size, np.float32), "observation_clip": np.float32(10.0)})
-
-
-class Actors:
-    """The learner's side: asks a fleet for actors, and takes in what they bring."""
-
-    def __init__(self, fleet: Fleet, server_url: str, policy: bytes | None = None) -> None:
-        self.fleet, self._url, self.run_id = fleet, server_url, uuid.uuid4().hex
-        self.cache = TrajectoryCache(server_url, self.run_id)
-        self.cache.publish_weights(1, policy or weights())
-        self._count = 0
-
-    def event(self, environment: str, index: int, **changed: Any) -> dict[str, Any]:
-        is_ours = not set(environment) & set(":-")
-        return {"run_id": self.run_id, "invocation_id": f"i{index}", "cache_url": self._url, "cache_ttl_s": 600,
-                "cache_bytes_max": 2**24, "truncate_at_fragment": False, "fragment_steps": STEPS, "policy_version": 1,
-                "environment_id": f"{MODULE}:{environment}" if is_ours else environment,
-                "seed": 5, "round_index": 1, "slot": index, "episode_id": "", **changed}
-
-    def start(self, *environments: str, **changed: Any) -> list[str]:
-        """Starts one actor in each; returns their ids."""
-        invocations = []
-        for environment in environments:
-            event = self.event(environment, self._count, **changed)
-            invocations.append(Invocation(event["invocation_id"], event))
-            self._count += 1
-        ids = [invocation.invocation_id for invocation in invocations]
-        self.cache.expect(ids)
-        self.fleet.start(invocations)
-        return ids
-
-    def outcomes(self, ids: Iterable[str]) -> dict[str, Outcome]:
-        """Waits for exactly these."""
-        missing, found = set(ids), {}
-        deadline = time.monotonic() + PATIENCE_S
-        while missing:
-            assert time.monotonic() < deadline, f"waited in vain for {missing}"
-            for outcome in self.fleet.wait(1.0):
-                assert outcome.invocation_id in missing, f"{outcome} was not asked for, or comes twice"
-                missing.remove(outcome.invocation_id)
-                found[outcome.invocation_id] = outcome
-        return found
-
-    def run(self, *environments: str, **changed: Any) -> list[Outcome]:
-        ids = self.start(*environments, **changed)
-        found = self.outcomes(ids)
-        return [found[one] for one in ids]
-
-    def trajectories(self, count: int) -> dict[str, bytes]:
-        taken = [self.cache.take(PATIENCE_S) for _ in range(count)]
-        return dict(taken)
-
-    def close(self) -> None:
-        self.cache.remove_run()
-        self.cache.close()
-
-
-def make_local_fleet(folder: Path, processes: int, timeout_s: float) -> Fleet:
-    return LocalFleet(processes, timeout_s=timeout_s, memory_mib=1769, log_path=folder / "actors.log")
-
-
-FLEETS: dict[str, Callable[[Path, int, float], Fleet]] = {"local": make_local_fleet}
-
-
-@pytest.fixture(scope="module", params=FLEETS)
-def fleet_factory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable]:
-    """Makes a fleet with room for so many actors at once, each ended after ``timeout_s``."""
-    made: list[Fleet] = []
-    os.environ[DIRECTORY_VARIABLE] = str(tmp_path_factory.mktemp("marks"))
-
-    def make(processes: int = 2, timeout_s: float = GENEROUS_S) -> Fleet:
-        made.append(FLEETS[request.param](tmp_path_factory.mktemp("fleet"), processes, timeout_s))
-        return made[-1]
-
-    yield make
-    for fleet in made:
-        fleet.close()
-    del os.environ[DIRECTORY_VARIABLE]
-
-
-@pytest.fixture(scope="module")
-def shared_fleet(fleet_factory) -> Fleet:
-    """One fleet of two for all tests that leave it usable."""
-    return fleet_factory(2)
-
-
-@pytest.fixture
-def actors(shared_fleet: Fleet, server_url: str) -> Iterator[Actors]:
-    actors = Actors(shared_fleet, server_url)
-    yield actors
-    actors.close()
+from tests.integration.fleet_actors import GENEROUS_S, Actors, actors_on, marks
 
 
 @pytest.fixture
 def actors_of(server_url: str) -> Iterator[Callable[..., Actors]]:
-    made: list[Actors] = []
-
-    def make(fleet: Fleet, policy: bytes | None = None) -> Actors:
-        made.append(Actors(fleet, server_url, policy))
-        return made[-1]
-
-    yield make
-    for actors in made:
-        actors.close()
-
-
-def marks(name: str) -> set[str]:
-    return {path.name for path in Path(os.environ[DIRECTORY_VARIABLE]).glob(f"{name}-*")}
-
-
-# The contract
-
-
-def test_an_actor_that_behaves(actors: Actors):
-    (outcome,) = actors.run("steady")
-    assert outcome.status == "ok"
-    assert outcome.error == ""
-    assert outcome.was_started
-    assert 0.0 < outcome.billed_s <= GENEROUS_S
-    assert outcome.init_s > 0.0
-    assert outcome.response["invocation_id"] == outcome.invocation_id
-    assert outcome.response["status"] == "accepted"
-    assert outcome.response["env_steps"] == STEPS
-    (data,) = actors.trajectories(1).values()
-    trajectory = wire.decode(data, wire.Kind.TRAJECTORY)
-    assert wire.field_text(trajectory["invocation_id"]) == outcome.invocation_id
-    assert trajectory["rewards"].shape == (STEPS,)
-
-
-def test_many_more_actors_than_fit_at_once_all_come_back_once(actors: Actors):
-    outcomes = actors.run(*["steady"] * 40)
-    assert {outcome.status for outcome in outcomes} == {"ok"}
-    slots = sorted(int(wire.decode(data, wire.Kind.TRAJECTORY)["slot"]) for data in actors.trajectories(40).values())
-    assert slots == list(range(40))
-    assert actors.fleet.wait(0.0) == []
-
-
-def test_waiting_for_nothing_ends(actors: Actors):
-    assert actors.fleet.wait(0.0) == []
-    assert actors.fleet.wait(0.01) == []
-
-
-def test_starting_nothing_and_giving_up_the_unknown_do_no_harm(actors: Actors):
-    actors.fleet.start([])
-    actors.fleet.abandon([])
-    actors.fleet.abandon(["nobody"])
-    assert actors.run("steady")[0].status == "ok"
-
-
-def test_a_raising_environment_costs_its_own_trajectory_only(actors: Actors):
-    before, raising, after = actors.run("steady", "raising", "steady")
-    assert (before.status, raising.status, after.status) == ("ok", "error", "ok")
-    assert raising.error == "RuntimeError: broken joint 17"
-    assert raising.response is None
-    assert raising.billed_s > 0.0
-    assert len(actors.trajectories(2)) == 2
-
-
-@pytest.mark.parametrize(("changed", "words"), [
-    ({"environment_id": "No-Such-v0"}, "UnusableEnvironmentError"),
-    ({"environment_id": "no_such_module:make"}, "no_such_module"),
-    ({"fragment_steps": 0}, "fragment_steps"),
-    ({"policy_version": 99}, "weights:99"),
-    ({"episode_id": "never"}, "episode:never"),
-    ({"slot": "3"}, "'slot'"),
-])
-def test_what_the_handler_refuses_comes_back_in_words(actors: Actors, changed: dict[str, Any], words: str):
-    (refused,) = actors.run("steady", **changed)
-    assert refused.status == "error"
-    assert words in refused.error
-    assert actors.run("steady")[0].status == "ok"
-
-
-def test_an_actor_that_calls_exit_is_an_error(actors: Actors):
-    (outcome,) = actors.run("exiting_politely")
-    assert (outcome.status, outcome.error) == ("error", "SystemExit: enough")
-
-
-def test_an_actor_that_dies_is_named_and_costs_its_own_trajectory_only(actors: Actors):
-    names = ["steady", "exiting", "steady", "killed", "steady", "segfaulting", "steady"]
-    found = dict(zip(names, actors.run(*names), strict=False))
-    assert found["steady"].status == "ok"
-    for name, words in (("exiting", "code 7"), ("killed", "SIGKILL"), ("segfaulting", "SIGSEGV")):
-        outcome = found[name]
-        assert outcome.status == "crashed"
-        assert words in outcome.error
-        assert outcome.response is None
-        assert 0.0 < outcome.billed_s <= GENEROUS_S
-    assert len(actors.trajectories(4)) == 4
-    assert {outcome.status for outcome in actors.run(*["steady"] * 4)} == {"ok"}
-
-
-def test_a_hanging_actor_is_ended_after_its_time(fleet_factory, actors_of):
-    fleet = fleet_factory(1, 3.0)
-    actors = actors_of(fleet)
-    started_s = time.monotonic()
-    hanging, after = actors.run("hanging", "steady")
-    assert time.monotonic() - started_s >= 3.0
-    assert hanging.status == "timeout"
-    assert "3 s" in hanging.error
-    assert hanging.billed_s == 3.0
-    assert after.status == "ok"
-    fleet.close()
-
-
-def test_given_up_actors_end_whether_they_run_or_wait(fleet_factory, actors_of):
-    actors = actors_of(fleet_factory(2))
-    before = marks("hanging") | marks("hanging_in_c")
-    running = actors.start("hanging", "hanging_in_c")
-    wait_for(lambda: len((marks("hanging") | marks("hanging_in_c")) - before) == 2, "two hanging actors")
-    waiting = actors.start("steady", "steady", "steady")
-    assert actors.fleet.wait(0.0) == []
-    actors.fleet.abandon([*running, *waiting])
-    found = actors.outcomes([*running, *waiting])
-    assert {outcome.status for outcome in found.values()} == {"abandoned"}
-    assert all(found[one].was_started and found[one].billed_s > 0.0 for one in running)
-    assert not any(found[one].was_started or found[one].billed_s for one in waiting)
-    assert {outcome.status for outcome in actors.run("steady", "steady")} == {"ok"}
-    actors.fleet.close()
-
-
-def test_giving_up_what_has_ended_changes_nothing(actors: Actors):
-    (first,) = actors.run("steady")
-    actors.fleet.abandon([first.invocation_id])
-    assert actors.run("steady")[0].status == "ok"
-    assert actors.fleet.wait(0.0) == []
-
-
-def test_only_what_was_given_up_ends(fleet_factory, actors_of):
-    actors = actors_of(fleet_factory(1))
-    before = marks("hanging")
-    (running,) = actors.start("hanging")
-    wait_for(lambda: marks("hanging") - before, "a hanging actor")
-    first, second = actors.start("steady", "steady")
-    actors.fleet.abandon([first, running])
-    found = actors.outcomes([running, first, second])
-    assert {one: outcome.status for one, outcome in found.items()} == {
-        running: "abandoned", first: "abandoned", second: "ok"}
-    actors.fleet.close()
-
-
-def test_what_an_environment_prints_disturbs_nothing(actors: Actors):
-    assert [outcome.status for outcome in actors.run("talking", "steady", "talking")] == ["ok"] * 3
-
-
-def test_trajectories_do_not_depend_on_how_many_actors_run_at_once(fleet_factory, actors_of):
-    """Byte for byte, a continued episode included."""
-    brought: list[dict[str, bytes]] = []
-    for processes in (1, 3):
-        fleet = fleet_factory(processes)
-        actors = actors_of(fleet)
-        assert {o.status for o in actors.run(*["steady", "raising"] * 5)} == {"ok", "error"}
-        first = actors.trajectories(5)
-        open_episode = wire.decode(first["i0"], wire.Kind.TRAJECTORY)["open_episode"].tobytes()
-        actors.cache.publish_episodes({"1-0": open_episode})
-        assert {o.status for o in actors.run(*["steady"] * 3, round_index=2, episode_id="1-0")} == {"ok"}
-        hopper = actors_of(fleet, weights(11, 3))
-        assert {o.status for o in hopper.run(*["Hopper-v5"] * 4)} == {"ok"}
-        brought.append(first | actors.trajectories(3) | {
-            f"hopper {key}": data for key, data in hopper.trajectories(4).items()})
-        fleet.close()
-    assert len(brought[0]) == 12
-    assert brought[0] == brought[1]
-    assert len(set(brought[0].values())) == 12
-
-
-def test_closing_twice_and_while_actors_run_does_no_harm(fleet_factory, actors_of):
-    fleet = fleet_factory(1)
-    actors = actors_of(fleet)
-    before = marks("hanging")
-    actors.start("hanging", "steady")
-    wait_for(lambda: marks("hanging") - before, "a hanging actor")
-    fleet.close()
-    fleet.close()
-
-
-# The local fleet
+    with actors_on(server_url) as make:
+        yield make
 
 
 @pytest.fixture
@@ -359,6 +64,25 @@ def test_close_does_not_wait_for_processes_that_are_not_ready_yet(local_fleet):
     process_ids = fleet.process_ids()
     fleet.close()
     assert gone(process_ids)
+
+
+def test_given_up_actors_are_killed_even_where_they_hang(
+        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    actors = actors_of(local_fleet(2))
+    hanging = actors.start("hanging", "hanging_in_c")
+    wait_for(lambda: marks("hanging") and marks("hanging_in_c"), "two hanging actors")
+    actors.fleet.abandon(hanging)
+    found = actors.outcomes(hanging)
+    assert {outcome.status for outcome in found.values()} == {"abandoned"}
+    assert all(outcome.was_started and outcome.billed_s > 0.0 for outcome in found.values())
+    assert {outcome.status for outcome in actors.run("steady", "steady")} == {"ok"}
+
+
+def test_a_start_up_is_billed_apart(local_fleet, actors_of):
+    (outcome,) = actors_of(local_fleet(1)).run("steady")
+    assert outcome.init_s > 0.0
+    assert not outcome.is_metered
 
 
 def test_billed_is_the_cpu_time_at_the_share_of_a_vcpu(local_fleet, actors_of, tmp_path: Path):

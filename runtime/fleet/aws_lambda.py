@@ -1,0 +1,365 @@
+"""The AWS Lambda fleet: one synchronous invocation of the actor function for each actor.
+
+Each open invocation has a thread that waits for its answer. What surely did not run (throttled, refused by an internal
+error, no connection) is tried again with growing, jittered pauses, under the same invocation id; what may have run is
+not: it ends as crashed, is counted at the most that it can have cost, and whoever asked for it may ask for another.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    ProxyConnectionError,
+    SSLError,
+)
+
+from runtime.errors import FleetError
+from runtime.interfaces import Invocation, Outcome
+
+_INIT_SECONDS_MAX = 10
+_ANSWER_MARGIN_S = 15
+_CONNECT_TIMEOUT_S = 10
+_ABANDON_GRACE_S = 3.0
+"""An actor learns within about a second that nobody waits for it; its bill then takes a moment."""
+_PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 5.0
+_ERROR_CHARACTERS_MAX = 1000
+
+_NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
+_PERHAPS_RAN = (HTTPClientError, IncompleteReadError, SSLError)
+_PASSING_CONFLICTS = ("ResourceConflictException", "CodeArtifactUserPendingException")
+_LASTING_FAULTS = re.compile(r"KMS.*|InvalidRuntimeException|InvalidZipFileException|EC2AccessDeniedException|"
+                             r"Invalid(Subnet|SecurityGroup)IDException")
+_CRASHES = ("Runtime.ExitError", "Runtime.OutOfMemory")
+_REPORT = re.compile(
+    r"^REPORT RequestId: (?P<request>\S{1,100})\s+Duration: (?P<duration>\d{1,9}(?:\.\d{1,9})?) ms\s+"
+    r"Billed Duration: (?P<billed>\d{1,9}) ms\b(?:.*?\bInit Duration: (?P<init>\d{1,9}(?:\.\d{1,9})?) ms\b)?",
+    re.MULTILINE | re.ASCII)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What Lambda bills for one invocation, start-up included; ``init_s`` is the start-up's part of it."""
+
+    billed_s: float
+    init_s: float
+
+
+def parse_report(log: str, request_id: str) -> Report | None:
+    """What the log's REPORT line of that request says; null where there is none."""
+    lines = [found for found in _REPORT.finditer(log) if found["request"] == request_id]
+    if not lines:
+        return None
+    # The last one: what comes before may have been printed by the environment.
+    duration_s, billed_s, init_s = (float(lines[-1][name] or 0) / 1000 for name in ("duration", "billed", "init"))
+    return Report(billed_s, min(init_s, max(0.0, billed_s - duration_s)))
+
+
+def lambda_client(function_arn: str, *, timeout_s: float, concurrency: int) -> Any:
+    """A boto3 client that waits out the function's time limit and never repeats a request by itself.
+
+    Raises:
+        FleetError: The ARN is none, or boto3 refuses its settings.
+    """
+    words = function_arn.split(":")
+    if len(words) < 7 or words[2] != "lambda":
+        raise FleetError(f"{function_arn!r} is not the ARN of a function")
+    try:
+        return boto3.client("lambda", region_name=words[3], config=Config(
+            connect_timeout=_CONNECT_TIMEOUT_S, read_timeout=timeout_s + _INIT_SECONDS_MAX + _ANSWER_MARGIN_S,
+            retries={"total_max_attempts": 1}, tcp_keepalive=True, max_pool_connections=max(10, concurrency),
+            parameter_validation=False))
+    except (BotoCoreError, ValueError) as error:
+        raise FleetError(f"no client of AWS Lambda can be made: {error}") from error
+
+
+def available_concurrency(client: Any, function_arn: str, wanted: int) -> int:
+    """How many of ``wanted`` actors Lambda can run at once: the function's reserve, or what the account has left.
+
+    Raises:
+        FleetError: None, or Lambda does not say.
+    """
+    function = ":".join(function_arn.split(":")[:7])
+    try:
+        answer = client.get_function_concurrency(FunctionName=function)
+        available = answer.get("ReservedConcurrentExecutions")
+        whose = f"reserved for {function}"
+        if available is None:
+            available = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"]
+            whose = "that the account has left unreserved"
+    except (BotoCoreError, ClientError) as error:
+        raise FleetError(f"the concurrency of {function} cannot be read: {error}") from error
+    if available < 1:
+        raise FleetError(f"no actor can run: the concurrency {whose} is {available}")
+    return min(wanted, available)
+
+
+@dataclass(eq=False)
+class _Call:
+    """One invocation until its outcome is known; the fleet's lock guards it."""
+
+    invocation: Invocation
+    is_sent: bool = False
+    was_given_up: threading.Event = field(default_factory=threading.Event)
+    reported_by_s: float | None = None
+
+
+class LambdaFleet:
+    """Runs invocations on AWS Lambda; see `runtime.interfaces.Fleet`.
+
+    Lambda cannot be told to end an invocation. So whoever gives one up closes its door in the cache first: its actor
+    sees that within about a second, ends by itself, and its real bill arrives. One that does not is counted at its
+    whole time limit, and keeps its place until Lambda ends it.
+
+    Attributes:
+        throttles: How often Lambda had no room for an actor.
+    """
+
+    def __init__(
+        self,
+        function_arn: str,
+        *,
+        timeout_s: float,
+        concurrency: int,
+        client: Any = None,
+        stream: random.Random | None = None,
+    ) -> None:
+        """Args:
+        function_arn: Of the function's alias, or of a version.
+        timeout_s: The function's time limit.
+        concurrency: Invocations at once; see `available_concurrency`.
+        client: As `lambda_client` makes it, which is the default.
+        stream: Draws the pauses.
+
+        Raises:
+            FleetError: No client can be made.
+        """
+        self.concurrency, self.throttles = concurrency, 0
+        self._function_arn, self._timeout_s = function_arn, timeout_s
+        self._client = client or lambda_client(function_arn, timeout_s=timeout_s, concurrency=concurrency)
+        self._stream = stream or random.Random()
+        self._changed = threading.Condition()
+        self._calls: dict[str, _Call] = {}
+        self._queue: SimpleQueue[_Call | None] = SimpleQueue()
+        self._unfinished = self._threads = 0
+        self._outcomes: list[Outcome] = []
+        self._failure = ""
+        self._is_closed = False
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        """Raises: FleetError: Not a single thread can be started."""
+        calls = [_Call(invocation) for invocation in invocations]
+        with self._changed:
+            self._calls.update({call.invocation.invocation_id: call for call in calls})
+            self._unfinished += len(calls)
+            missing = min(self.concurrency, self._unfinished) - self._threads
+        for call in calls:
+            self._queue.put(call)
+        self._start_threads(missing)
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """Raises: FleetError: Lambda refuses every invocation."""
+        until_s = time.monotonic() + timeout_s
+        with self._changed:
+            while not (self._outcomes or self._failure) and (remaining_s := until_s - time.monotonic()) > 0:
+                self._changed.wait(min(remaining_s, self._until_grace_ends_s()))
+                self._report_overdue()
+            if self._failure:
+                raise FleetError(self._failure)
+            outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        with self._changed:
+            for call in [self._calls[one] for one in invocation_ids if one in self._calls]:
+                call.was_given_up.set()
+                if call.is_sent:
+                    call.reported_by_s = time.monotonic() + _ABANDON_GRACE_S
+                else:
+                    self._report(call, Outcome(call.invocation.invocation_id, "abandoned", was_started=False,
+                                               error="never started before the deadline"))
+
+    def close(self) -> None:
+        """Waits for nothing: Lambda cannot end what runs, and the threads that wait for it do not keep a process."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._drop_all()
+        for _ in range(self._threads):
+            self._queue.put(None)
+        self._client.close()
+
+    # One thread
+
+    def _start_threads(self, count: int) -> None:
+        for _ in range(count):
+            try:
+                threading.Thread(target=self._serve, name="lambda-fleet", daemon=True).start()
+            except RuntimeError as error:
+                if not self._threads:
+                    raise FleetError(f"no thread can be started: {error}") from error
+                return
+            self._threads += 1
+
+    def _serve(self) -> None:
+        while (call := self._queue.get()) is not None:
+            try:
+                self._invoke(call)
+            except Exception as error:
+                self._fail(f"{type(error).__name__}: {error}")
+            with self._changed:
+                self._unfinished -= 1
+
+    def _invoke(self, call: _Call) -> None:
+        """Invokes until there is an outcome, or nobody wants it any more."""
+        pause_s = _PAUSE_FIRST_S
+        while self._mark_sent(call):
+            outcome = self._attempt(call.invocation)
+            if outcome is not None:
+                self._answered(call, outcome)
+                return
+            self._mark_unsent(call)
+            call.was_given_up.wait(self._stream.uniform(0.0, pause_s))
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def _attempt(self, invocation: Invocation) -> Outcome | None:
+        """One request; null where it did not run and should be tried again."""
+        try:
+            answer = self._client.invoke(
+                FunctionName=self._function_arn, InvocationType="RequestResponse", LogType="Tail",
+                Payload=json.dumps(invocation.event).encode())
+            return _outcome(invocation.invocation_id, answer, answer["Payload"].read(), self._timeout_s)
+        except ClientError as error:
+            if self._is_passing(error):
+                return None
+            raise
+        except _NEVER_SENT:
+            return None
+        except _PERHAPS_RAN as error:
+            return Outcome(invocation.invocation_id, "crashed", error=_one_line(
+                f"no answer came, though it may have run: {error}"), billed_s=self._timeout_s)
+
+    def _is_passing(self, error: ClientError) -> bool:
+        status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], error.response["Error"]["Code"]
+        if status == 429:
+            with self._changed:
+                self.throttles += 1
+            return True
+        return code in _PASSING_CONFLICTS or (status >= 500 and not _LASTING_FAULTS.fullmatch(code))
+
+    # Under the lock, or taking it
+
+    def _mark_sent(self, call: _Call) -> bool:
+        """False where nobody wants it any more."""
+        with self._changed:
+            call.is_sent = self._is_open(call)
+            return call.is_sent
+
+    def _mark_unsent(self, call: _Call) -> None:
+        """It did not run; so if it was given up meanwhile, it never started."""
+        with self._changed:
+            call.is_sent = False
+            if call.was_given_up.is_set():
+                self._report(call, Outcome(call.invocation.invocation_id, "abandoned", was_started=False,
+                                           error="never started before the deadline"))
+
+    def _answered(self, call: _Call, outcome: Outcome) -> None:
+        with self._changed:
+            if call.was_given_up.is_set() and outcome.status != "ok":
+                outcome = replace(outcome, status="abandoned", error="still running at the round's deadline")
+            self._report(call, outcome)
+
+    def _report(self, call: _Call, outcome: Outcome) -> None:
+        """Reports it unless it was before."""
+        if self._is_open(call):
+            del self._calls[outcome.invocation_id]
+            self._outcomes.append(outcome)
+            self._changed.notify_all()
+
+    def _report_overdue(self) -> None:
+        now_s = time.monotonic()
+        for call in [one for one in self._calls.values() if one.reported_by_s is not None
+                     and one.reported_by_s <= now_s]:
+            self._report(call, Outcome(call.invocation.invocation_id, "abandoned", billed_s=self._timeout_s,
+                                       error="still running at the round's deadline"))
+
+    def _until_grace_ends_s(self) -> float:
+        ends_s = [call.reported_by_s for call in self._calls.values() if call.reported_by_s is not None]
+        return max(0.0, min(ends_s) - time.monotonic()) if ends_s else threading.TIMEOUT_MAX
+
+    def _fail(self, reason: str) -> None:
+        with self._changed:
+            self._failure = self._failure or f"AWS Lambda refuses {self._function_arn}: {reason}"
+            self._drop_all()
+            self._changed.notify_all()
+
+    def _drop_all(self) -> None:
+        for call in self._calls.values():
+            call.was_given_up.set()
+        self._calls.clear()
+
+    def _is_open(self, call: _Call) -> bool:
+        return self._calls.get(call.invocation.invocation_id) is call
+
+
+def _outcome(invocation_id: str, answer: Mapping[str, Any], payload: bytes, timeout_s: float) -> Outcome:
+    report = parse_report(_log(answer), answer["ResponseMetadata"].get("RequestId", ""))
+    bill = ({"billed_s": report.billed_s, "init_s": report.init_s, "is_metered": True} if report
+            else {"billed_s": timeout_s})
+    content = _parsed(payload)
+    if "FunctionError" in answer:
+        status, error = _function_error(content, payload)
+        return Outcome(invocation_id, status, error=error, **bill)
+    if not isinstance(content, dict) or content.get("invocation_id") != invocation_id or not isinstance(
+            content.get("status"), str):
+        return Outcome(invocation_id, "error", error=_one_line(
+            f"the function answered what no actor does: {payload[:200].decode(errors='replace')}"), **bill)
+    return Outcome(invocation_id, "ok", response=content, **bill)
+
+
+def _log(answer: Mapping[str, Any]) -> str:
+    """The end of the invocation's log; empty where it cannot be read."""
+    try:
+        return base64.b64decode(answer.get("LogResult", "")).decode(errors="replace")
+    except ValueError:
+        return ""
+
+
+def _parsed(payload: bytes) -> Any:
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _function_error(content: Any, payload: bytes) -> tuple[str, str]:
+    """Status and text of an invocation whose function failed."""
+    fields = content if isinstance(content, dict) else {"errorMessage": payload[:200].decode(errors="replace")}
+    kind, message = str(fields.get("errorType") or ""), str(fields.get("errorMessage") or "")
+    if kind in _CRASHES:
+        return "crashed", _one_line(message or kind)
+    if kind == "Sandbox.Timedout" or (not kind and "Task timed out after" in message):
+        return "timeout", _one_line(message)
+    return "error", _one_line(f"{kind}: {message}" if kind else message)
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text[:_ERROR_CHARACTERS_MAX])

@@ -1,0 +1,122 @@
+"""The learner's side of a fleet, for tests: asks for actors, and takes in what they bring."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lambda_actor import wire
+from lambda_actor.cache import TrajectoryCache
+from runtime.interfaces import Fleet, Invocation, Outcome
+from tests.fleet_environments import ACTION_SIZE, DIRECTORY_VARIABLE, OBSERVATION_SIZE
+from tests.helpers import PATIENCE_S, wait_for
+
+STEPS = 16
+ENDLESS_STEPS = 1_000_000
+MODULE = "tests.fleet_environments"
+GENEROUS_S = 60.0
+
+
+def weights(observation_size: int = OBSERVATION_SIZE, action_size: int = ACTION_SIZE) -> bytes:
+    stream = np.random.default_rng(7)
+    sizes = [observation_size, 8, 8, action_size]
+    layers = {}
+    for i in range(3):
+        layers[f"weight_{i}"] = stream.standard_normal((sizes[i + 1], sizes[i])).astype(np.float32) / 3
+        layers[f"bias_{i}"] = stream.standard_normal(sizes[i + 1]).astype(np.float32)
+    return wire.encode(wire.Kind.GAUSSIAN_WEIGHTS, {
+        "policy_version": np.int64(1), **layers, "log_std": np.zeros(action_size, np.float32),
+        "observation_mean": np.zeros(observation_size, np.float32),
+        "observation_std": np.ones(observation_size, np.float32), "observation_clip": np.float32(10.0)})
+
+
+class Actors:
+    """The learner's side: asks a fleet for actors, and takes in what they bring."""
+
+    def __init__(self, fleet: Fleet, server_url: str, policy: bytes | None = None) -> None:
+        self.fleet, self._url, self.run_id = fleet, server_url, uuid.uuid4().hex
+        self.cache = TrajectoryCache(server_url, self.run_id)
+        self.cache.publish_weights(1, policy or weights())
+        self._count = 0
+
+    def event(self, environment: str, index: int, **changed: Any) -> dict[str, Any]:
+        is_ours = not set(environment) & set(":-")
+        return {"run_id": self.run_id, "invocation_id": f"i{index}", "cache_url": self._url, "cache_credential": "",
+                "cache_ttl_s": 600, "cache_bytes_max": 2**24, "truncate_at_fragment": False, "fragment_steps": STEPS,
+                "policy_version": 1, "environment_id": f"{MODULE}:{environment}" if is_ours else environment,
+                "seed": 5, "round_index": 1, "slot": index, "episode_id": "", **changed}
+
+    def start(self, *environments: str, **changed: Any) -> list[str]:
+        """Starts one actor in each; returns their ids."""
+        invocations = []
+        for environment in environments:
+            event = self.event(environment, self._count, **changed)
+            invocations.append(Invocation(event["invocation_id"], event))
+            self._count += 1
+        ids = [invocation.invocation_id for invocation in invocations]
+        self.cache.expect(ids)
+        self.fleet.start(invocations)
+        return ids
+
+    def outcomes(self, ids: Iterable[str]) -> dict[str, Outcome]:
+        """Waits for exactly these."""
+        missing, found = set(ids), {}
+        deadline = time.monotonic() + PATIENCE_S
+        while missing:
+            assert time.monotonic() < deadline, f"waited in vain for {missing}"
+            for outcome in self.fleet.wait(1.0):
+                assert outcome.invocation_id in missing, f"{outcome} was not asked for, or comes twice"
+                missing.remove(outcome.invocation_id)
+                found[outcome.invocation_id] = outcome
+        return found
+
+    def run(self, *environments: str, **changed: Any) -> list[Outcome]:
+        ids = self.start(*environments, **changed)
+        found = self.outcomes(ids)
+        return [found[one] for one in ids]
+
+    def start_endless(self, count: int) -> list[str]:
+        """Starts actors that roll out until nobody wants them, and waits for them to be in the middle of it."""
+        before = marks("napping")
+        ids = self.start(*["napping"] * count, fragment_steps=ENDLESS_STEPS)
+        wait_for(lambda: len(marks("napping") - before) == count, "actors in the middle of their rollouts")
+        return ids
+
+    def give_up(self, ids: Iterable[str]) -> None:
+        """As a round does: closes their doors, then tells the fleet."""
+        for one in ids:
+            self.cache.cancel(one)
+        self.fleet.abandon(list(ids))
+
+    def trajectories(self, count: int) -> dict[str, bytes]:
+        taken = [self.cache.take(PATIENCE_S) for _ in range(count)]
+        return dict(taken)
+
+    def close(self) -> None:
+        self.cache.remove_run()
+        self.cache.close()
+
+
+@contextmanager
+def actors_on(server_url: str) -> Iterator[Callable[..., Actors]]:
+    """Makes the actors of fleets; removes what they leave on the server."""
+    made: list[Actors] = []
+
+    def make(fleet: Fleet, policy: bytes | None = None) -> Actors:
+        made.append(Actors(fleet, server_url, policy))
+        return made[-1]
+
+    yield make
+    for actors in made:
+        actors.close()
+
+
+def marks(name: str) -> set[str]:
+    return {path.name for path in Path(os.environ[DIRECTORY_VARIABLE]).glob(f"{name}-*")}

@@ -1,0 +1,271 @@
+"""The contract of `runtime.interfaces.Fleet`, with real processes, the real handler and a real server.
+
+A further fleet joins by a line in KINDS, which also says where fleets differ in words.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lambda_actor import wire
+from runtime.fleet.local import LocalFleet
+from runtime.interfaces import Fleet, Outcome
+from tests.fleet_environments import DIRECTORY_VARIABLE
+from tests.helpers import wait_for
+from tests.integration.fleet_actors import GENEROUS_S, STEPS, Actors, actors_on, marks, weights
+from tests.integration.lambda_fleets import LambdaFleets
+
+MakeFleet = Callable[[int, float], Fleet]
+
+
+@contextmanager
+def local_fleets(folder: Path) -> Iterator[MakeFleet]:
+    yield lambda processes, timeout_s: LocalFleet(
+        processes, timeout_s=timeout_s, memory_mib=1769, log_path=folder / "actors.log")
+
+
+@contextmanager
+def lambda_fleets(folder: Path) -> Iterator[MakeFleet]:
+    with LambdaFleets() as fleets:
+        yield lambda processes, timeout_s: fleets.make(processes, timeout_s=timeout_s)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fleet.
+
+    Attributes:
+        fleets: Given a folder, makes fleets with room for so many actors at once, each ended after so many seconds.
+        is_metered: Whether it tells what the platform bills.
+        status_of_exit: Of an actor that calls `sys.exit`; Lambda's runtime lets that end the process.
+        words: Contained in the error of an actor in the environment of that name.
+    """
+
+    fleets: Callable[[Path], AbstractContextManager[MakeFleet]]
+    is_metered: bool
+    status_of_exit: str
+    words: Mapping[str, str]
+
+    def init_billed_s(self, outcome: Outcome) -> float:
+        """What of the outcome's bill is start-up."""
+        return outcome.init_s if self.is_metered else 0.0
+
+
+KINDS = {
+    "local": Kind(local_fleets, False, "error", {
+        "exiting_politely": "SystemExit: enough", "exiting": "code 7", "killed": "SIGKILL", "segfaulting": "SIGSEGV",
+        "hanging": "timed out after 3 s"}),
+    "lambda": Kind(lambda_fleets, True, "crashed", {
+        "exiting_politely": "exit status 1", "exiting": "exit status 7", "killed": "signal: killed",
+        "segfaulting": "signal: segmentation fault", "hanging": "timed out after 3.00 s"}),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+@pytest.fixture(scope="module")
+def fleet_factory(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Fleet]]:
+    """Makes a fleet with room for so many actors at once, each ended after ``timeout_s``."""
+    made: list[Fleet] = []
+    os.environ[DIRECTORY_VARIABLE] = str(tmp_path_factory.mktemp("marks"))
+    with kind.fleets(tmp_path_factory.mktemp("fleet")) as make_fleet:
+
+        def make(processes: int = 2, timeout_s: float = GENEROUS_S) -> Fleet:
+            made.append(make_fleet(processes, timeout_s))
+            return made[-1]
+
+        yield make
+        for fleet in made:
+            fleet.close()
+    del os.environ[DIRECTORY_VARIABLE]
+
+
+@pytest.fixture(scope="module")
+def shared_fleet(fleet_factory) -> Fleet:
+    """One fleet of two for all tests that leave it usable."""
+    return fleet_factory(2)
+
+
+@pytest.fixture
+def actors(shared_fleet: Fleet, server_url: str) -> Iterator[Actors]:
+    actors = Actors(shared_fleet, server_url)
+    yield actors
+    actors.close()
+
+
+@pytest.fixture
+def actors_of(server_url: str) -> Iterator[Callable[..., Actors]]:
+    with actors_on(server_url) as make:
+        yield make
+
+
+def test_an_actor_that_behaves(actors: Actors, kind: Kind):
+    (outcome,) = actors.run("steady")
+    assert outcome.status == "ok"
+    assert outcome.error == ""
+    assert outcome.was_started
+    assert 0.0 < outcome.billed_s <= GENEROUS_S
+    assert outcome.is_metered == kind.is_metered
+    assert outcome.response["invocation_id"] == outcome.invocation_id
+    assert outcome.response["status"] == "accepted"
+    assert outcome.response["env_steps"] == STEPS
+    (data,) = actors.trajectories(1).values()
+    trajectory = wire.decode(data, wire.Kind.TRAJECTORY)
+    assert wire.field_text(trajectory["invocation_id"]) == outcome.invocation_id
+    assert trajectory["rewards"].shape == (STEPS,)
+
+
+def test_many_more_actors_than_fit_at_once_all_come_back_once(actors: Actors):
+    outcomes = actors.run(*["steady"] * 40)
+    assert {outcome.status for outcome in outcomes} == {"ok"}
+    slots = sorted(int(wire.decode(data, wire.Kind.TRAJECTORY)["slot"]) for data in actors.trajectories(40).values())
+    assert slots == list(range(40))
+    assert actors.fleet.wait(0.0) == []
+
+
+def test_waiting_for_nothing_ends(actors: Actors):
+    assert actors.fleet.wait(0.0) == []
+    assert actors.fleet.wait(0.01) == []
+
+
+def test_starting_nothing_and_giving_up_the_unknown_do_no_harm(actors: Actors):
+    actors.fleet.start([])
+    actors.fleet.abandon([])
+    actors.fleet.abandon(["nobody"])
+    assert actors.run("steady")[0].status == "ok"
+
+
+def test_a_raising_environment_costs_its_own_trajectory_only(actors: Actors):
+    before, raising, after = actors.run("steady", "raising", "steady")
+    assert (before.status, raising.status, after.status) == ("ok", "error", "ok")
+    assert raising.error == "RuntimeError: broken joint 17"
+    assert raising.response is None
+    assert raising.billed_s > 0.0
+    assert len(actors.trajectories(2)) == 2
+
+
+@pytest.mark.parametrize(("changed", "words"), [
+    ({"environment_id": "No-Such-v0"}, "UnusableEnvironmentError"),
+    ({"environment_id": "no_such_module:make"}, "no_such_module"),
+    ({"fragment_steps": 0}, "fragment_steps"),
+    ({"policy_version": 99}, "weights:99"),
+    ({"episode_id": "never"}, "episode:never"),
+    ({"slot": "3"}, "'slot'"),
+])
+def test_what_the_handler_refuses_comes_back_in_words(actors: Actors, changed: dict[str, Any], words: str):
+    (refused,) = actors.run("steady", **changed)
+    assert refused.status == "error"
+    assert words in refused.error
+    assert actors.run("steady")[0].status == "ok"
+
+
+def test_an_actor_that_calls_exit_fails(actors: Actors, kind: Kind):
+    (outcome,) = actors.run("exiting_politely")
+    assert outcome.status == kind.status_of_exit
+    assert kind.words["exiting_politely"] in outcome.error
+
+
+def test_an_actor_that_dies_is_named_and_costs_its_own_trajectory_only(actors: Actors, kind: Kind):
+    names = ["steady", "exiting", "steady", "killed", "steady", "segfaulting", "steady"]
+    found = dict(zip(names, actors.run(*names), strict=False))
+    assert found["steady"].status == "ok"
+    for name in ("exiting", "killed", "segfaulting"):
+        outcome = found[name]
+        assert outcome.status == "crashed"
+        assert kind.words[name] in outcome.error
+        assert outcome.response is None
+        assert 0.0 < outcome.billed_s <= GENEROUS_S
+    assert len(actors.trajectories(4)) == 4
+    assert {outcome.status for outcome in actors.run(*["steady"] * 4)} == {"ok"}
+
+
+def test_a_hanging_actor_is_ended_after_its_time(fleet_factory, actors_of, kind: Kind):
+    fleet = fleet_factory(1, 3.0)
+    actors = actors_of(fleet)
+    started_s = time.monotonic()
+    hanging, after = actors.run("hanging", "steady")
+    assert time.monotonic() - started_s >= 3.0
+    assert hanging.status == "timeout"
+    assert kind.words["hanging"] in hanging.error
+    assert hanging.billed_s - kind.init_billed_s(hanging) == pytest.approx(3.0, abs=0.002)
+    assert after.status == "ok"
+    fleet.close()
+
+
+def test_given_up_actors_end_whether_they_run_or_wait(fleet_factory, actors_of, kind: Kind):
+    actors = actors_of(fleet_factory(2))
+    running = actors.start_endless(2)
+    waiting = actors.start("steady", "steady", "steady")
+    assert actors.fleet.wait(0.0) == []
+    actors.give_up([*running, *waiting])
+    found = actors.outcomes([*running, *waiting])
+    assert {outcome.status for outcome in found.values()} == {"abandoned"}
+    assert all(found[one].was_started and 0.0 < found[one].billed_s <= GENEROUS_S for one in running)
+    assert all(found[one].is_metered == kind.is_metered for one in running)
+    assert not any(found[one].was_started or found[one].billed_s for one in waiting)
+    assert {outcome.status for outcome in actors.run("steady", "steady")} == {"ok"}
+    actors.fleet.close()
+
+
+def test_giving_up_what_has_ended_changes_nothing(actors: Actors):
+    (first,) = actors.run("steady")
+    actors.fleet.abandon([first.invocation_id])
+    assert actors.run("steady")[0].status == "ok"
+    assert actors.fleet.wait(0.0) == []
+
+
+def test_only_what_was_given_up_ends(fleet_factory, actors_of):
+    actors = actors_of(fleet_factory(1))
+    (running,) = actors.start_endless(1)
+    first, second = actors.start("steady", "steady")
+    actors.give_up([first, running])
+    found = actors.outcomes([running, first, second])
+    assert {one: outcome.status for one, outcome in found.items()} == {
+        running: "abandoned", first: "abandoned", second: "ok"}
+    actors.fleet.close()
+
+
+def test_what_an_environment_prints_disturbs_nothing(actors: Actors):
+    assert [outcome.status for outcome in actors.run("talking", "steady", "talking")] == ["ok"] * 3
+
+
+def test_trajectories_do_not_depend_on_how_many_actors_run_at_once(fleet_factory, actors_of):
+    """Byte for byte, a continued episode included."""
+    brought: list[dict[str, bytes]] = []
+    for processes in (1, 3):
+        fleet = fleet_factory(processes)
+        actors = actors_of(fleet)
+        assert {o.status for o in actors.run(*["steady", "raising"] * 5)} == {"ok", "error"}
+        first = actors.trajectories(5)
+        open_episode = wire.decode(first["i0"], wire.Kind.TRAJECTORY)["open_episode"].tobytes()
+        actors.cache.publish_episodes({"1-0": open_episode})
+        assert {o.status for o in actors.run(*["steady"] * 3, round_index=2, episode_id="1-0")} == {"ok"}
+        hopper = actors_of(fleet, weights(11, 3))
+        assert {o.status for o in hopper.run(*["Hopper-v5"] * 4)} == {"ok"}
+        brought.append(first | actors.trajectories(3) | {
+            f"hopper {key}": data for key, data in hopper.trajectories(4).items()})
+        fleet.close()
+    assert len(brought[0]) == 12
+    assert brought[0] == brought[1]
+    assert len(set(brought[0].values())) == 12
+
+
+def test_closing_twice_and_while_actors_run_does_no_harm(fleet_factory, actors_of):
+    fleet = fleet_factory(1)
+    actors = actors_of(fleet)
+    before = marks("hanging")
+    actors.start("hanging", "steady")
+    wait_for(lambda: marks("hanging") - before, "a hanging actor")
+    fleet.close()
+    fleet.close()

@@ -1,0 +1,260 @@
+"""The local Lambda endpoint, asked by boto3: that it is the service our fleet will meet."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, ConnectionClosedError
+
+from runtime.fleet.aws_lambda import parse_report
+from tests.helpers import ROOT, is_alive, wait_for
+from tests.integration.lambda_fleets import client
+from tests.local_aws.lambda_endpoint import PAYLOAD_BYTES_MAX, LambdaEndpoint
+
+HANDLER = "tests.local_aws.sample_functions.handler"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[LambdaEndpoint]:
+    with LambdaEndpoint() as made:
+        made.add_function("sample", handler=HANDLER, timeout_s=30, environment={"GREETING": "hello"})
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lambda_client(endpoint: LambdaEndpoint) -> Any:
+    return client(endpoint.url)
+
+
+def invoke(lambda_client: Any, event: Any, name: str = "sample", **more: Any) -> tuple[Any, str, dict[str, Any]]:
+    """Payload, log tail, and the answer itself."""
+    answer = lambda_client.invoke(FunctionName=name, LogType="Tail", Payload=json.dumps(event).encode(), **more)
+    return json.loads(answer["Payload"].read()), base64.b64decode(answer["LogResult"]).decode(), answer
+
+
+def error_code(call: Any) -> str:
+    with pytest.raises(ClientError) as raised:
+        call()
+    return raised.value.response["Error"]["Code"]
+
+
+@pytest.mark.parametrize("name", [
+    "sample", "sample:live", "123456789012:function:sample", "arn:aws:lambda:us-east-1:123456789012:function:sample",
+    "arn:aws:lambda:us-east-1:123456789012:function:sample:live"])
+def test_functions_are_found_by_all_their_names(lambda_client: Any, name: str):
+    payload, _, answer = invoke(lambda_client, {"do": "echo", "with": "ü"}, name)
+    assert payload == {"do": "echo", "with": "ü"}
+    assert answer["StatusCode"] == 200
+    assert "FunctionError" not in answer
+    assert answer["ExecutedVersion"] == ("1" if name.endswith("live") else "$LATEST")
+
+
+def test_qualifiers_and_unknown_names(lambda_client: Any):
+    assert invoke(lambda_client, {"do": "echo"}, Qualifier="live")[2]["ExecutedVersion"] == "1"
+    for name, more in (("nobody", {}), ("sample", {"Qualifier": "nothing"}), ("sample:nothing", {})):
+        assert error_code(lambda: invoke(lambda_client, {}, name, **more)) == "ResourceNotFoundException"  # noqa: B023
+
+
+def test_a_log_tail_ends_with_the_bill_and_only_a_cold_start_shows_its_start_up(endpoint: LambdaEndpoint):
+    endpoint.add_function("fresh", handler=HANDLER, memory_mib=512)
+    lambda_client = client(endpoint.url)
+    _, cold, answer = invoke(lambda_client, {"do": "print", "text": "printed here"}, "fresh")
+    _, warm, _ = invoke(lambda_client, {"do": "echo"}, "fresh")
+    request_id = answer["ResponseMetadata"]["RequestId"]
+    found = re.fullmatch(
+        rf"INIT_START .*\nSTART RequestId: {request_id} Version: \$LATEST\nprinted here\nEND RequestId: {request_id}\n"
+        rf"REPORT RequestId: {request_id}\tDuration: ([\d.]+) ms\tBilled Duration: (\d+) ms\tMemory Size: 512 MB\t"
+        r"Max Memory Used: \d+ MB\tInit Duration: ([\d.]+) ms\t\n", cold)
+    duration_ms, billed_ms, init_ms = (float(number) for number in found.groups())
+    assert 0 <= billed_ms - (duration_ms + init_ms) < 1.02
+    assert parse_report(cold, request_id).init_s == pytest.approx(init_ms / 1000)
+    assert "INIT_START" not in warm
+    assert "Init Duration" not in warm
+    assert "printed here" not in warm
+
+
+def test_a_log_tail_has_the_last_four_kibibytes(lambda_client: Any):
+    _, log, answer = invoke(lambda_client, {"do": "print", "text": "x" * 100_000})
+    assert len(log) == 4096
+    assert parse_report(log, answer["ResponseMetadata"]["RequestId"]) is not None
+
+
+def test_provisioned_environments_are_ready_before_their_first_use_and_show_no_start_up(endpoint: LambdaEndpoint):
+    endpoint.add_function("provisioned", handler=HANDLER, provisioned=2)
+    lambda_client = client(endpoint.url)
+
+    def configuration() -> dict[str, Any]:
+        return lambda_client.get_provisioned_concurrency_config(FunctionName="provisioned", Qualifier="live")
+
+    wait_for(lambda: configuration()["Status"] == "READY", "two provisioned environments")
+    assert configuration()["AvailableProvisionedConcurrentExecutions"] == 2
+    before = set(endpoint.process_ids("provisioned"))
+    payload, log, _ = invoke(lambda_client, {"do": "tell"}, "provisioned")
+    assert payload["variables"]["AWS_LAMBDA_INITIALIZATION_TYPE"] == "provisioned-concurrency"
+    assert payload["process_id"] in before
+    assert "Init Duration" not in log
+    assert error_code(lambda: lambda_client.get_provisioned_concurrency_config(
+        FunctionName="sample", Qualifier="live")) == "ProvisionedConcurrencyConfigNotFoundException"
+
+
+def test_a_worker_has_its_functions_variables_and_none_of_ours(
+        lambda_client: Any, endpoint: LambdaEndpoint, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LEARNERS_SECRET", "tooth-brush")
+    endpoint.add_function("telling", handler=HANDLER, environment={"GREETING": "hello"}, memory_mib=640)
+    payload, _, _ = invoke(lambda_client, {"do": "tell"}, "telling")
+    variables = payload["variables"]
+    assert variables["GREETING"] == "hello"
+    assert variables["AWS_LAMBDA_FUNCTION_NAME"] == "telling"
+    assert variables["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] == "640"
+    assert "LEARNERS_SECRET" not in variables
+    assert payload["arn"] == "arn:aws:lambda:us-east-1:123456789012:function:telling:$LATEST"
+    assert 0 < payload["remaining_ms"] <= 60_000
+
+
+@pytest.mark.parametrize(("event", "error_type", "message"), [
+    ({"do": "raise", "text": "broken"}, "ValueError", "broken"),
+    ({"do": "exit", "code": 7}, "Runtime.ExitError", "Runtime exited with error: exit status 7"),
+    ({"do": "exit", "code": 0}, "Runtime.ExitError", "Runtime exited without providing a reason"),
+    ({"do": "kill"}, "Runtime.ExitError", "Runtime exited with error: signal: killed"),
+    ({"do": "print", "text": "", "answer_bytes": PAYLOAD_BYTES_MAX}, "Function.ResponseSizeTooLarge", "exceeded"),
+])
+def test_failures(lambda_client: Any, event: dict[str, Any], error_type: str, message: str):
+    payload, log, answer = invoke(lambda_client, event)
+    assert answer["FunctionError"] == "Unhandled"
+    assert payload["errorType"] == error_type
+    assert message in payload["errorMessage"]
+    assert parse_report(log, answer["ResponseMetadata"]["RequestId"]) is not None
+    assert invoke(lambda_client, {"do": "echo"})[0] == {"do": "echo"}
+
+
+def test_a_function_that_takes_too_long_is_killed(endpoint: LambdaEndpoint, lambda_client: Any):
+    endpoint.add_function("slow", handler=HANDLER, timeout_s=1)
+    payload, log, answer = invoke(lambda_client, {"do": "sleep", "seconds": 600}, "slow")
+    assert payload["errorType"] == "Sandbox.Timedout"
+    assert payload["errorMessage"].endswith("Task timed out after 1.00 seconds")
+    assert "Duration: 1000.00 ms" in log
+    report = parse_report(log, answer["ResponseMetadata"]["RequestId"])
+    assert report.billed_s - report.init_s == pytest.approx(1.0, abs=0.002)
+    assert endpoint.process_ids("slow") == []
+
+
+def test_a_handler_that_cannot_be_imported(endpoint: LambdaEndpoint, lambda_client: Any):
+    endpoint.add_function("nowhere", handler="no_such_module.handler")
+    payload, _, answer = invoke(lambda_client, {}, "nowhere")
+    assert answer["FunctionError"] == "Unhandled"
+    assert payload["errorType"] == "Runtime.ImportModuleError"
+
+
+def test_concurrency_is_limited_by_the_reserve_or_else_by_the_account():
+    with LambdaEndpoint(account_concurrency=3) as endpoint:
+        endpoint.add_function("reserved", handler=HANDLER, concurrency=1)
+        endpoint.add_function("free", handler=HANDLER)
+        endpoint.add_function("stopped", handler=HANDLER, concurrency=0)
+        lambda_client = client(endpoint.url)
+        assert lambda_client.get_function_concurrency(FunctionName="reserved")["ReservedConcurrentExecutions"] == 1
+        assert "ReservedConcurrentExecutions" not in lambda_client.get_function_concurrency(FunctionName="free")
+        limits = lambda_client.get_account_settings()["AccountLimit"]
+        assert (limits["ConcurrentExecutions"], limits["UnreservedConcurrentExecutions"]) == (3, 2)
+        assert reason_of_throttling(lambda_client, "stopped").startswith("Reserved")
+        with ThreadPoolExecutor() as pool:
+            for name, fit, reason in (("reserved", 1, "Reserved"), ("free", 2, "ConcurrentInvocation")):
+                running = [pool.submit(invoke, lambda_client, {"do": "sleep", "seconds": 600}, name)
+                           for _ in range(fit)]
+                wait_for(lambda: len(endpoint.process_ids(name)) == fit, "them to run")  # noqa: B023
+                assert reason_of_throttling(lambda_client, name).startswith(reason)
+                for process_id in endpoint.process_ids(name):
+                    os.kill(process_id, signal.SIGKILL)
+                assert {one.result()[0]["errorType"] for one in running} == {"Runtime.ExitError"}
+
+
+def reason_of_throttling(lambda_client: Any, name: str) -> str:
+    with pytest.raises(ClientError) as raised:
+        invoke(lambda_client, {}, name)
+    assert raised.value.response["Error"]["Code"] == "TooManyRequestsException"
+    assert raised.value.response["ResponseMetadata"]["HTTPStatusCode"] == 429
+    return raised.value.response["Reason"]
+
+
+def test_environments_stay_warm_and_a_dead_one_is_replaced(endpoint: LambdaEndpoint, lambda_client: Any):
+    endpoint.add_function("warm", handler=HANDLER)
+    first, second = (invoke(lambda_client, {"do": "tell"}, "warm")[0]["process_id"] for _ in range(2))
+    assert first == second
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: not is_alive(first), "its end")
+    wait_for(lambda: endpoint.process_ids("warm") == [], "the endpoint to see its end")
+    assert invoke(lambda_client, {"do": "tell"}, "warm")[0]["process_id"] != first
+
+
+def test_events_are_accepted_and_dry_runs_run_nothing(endpoint: LambdaEndpoint, lambda_client: Any, tmp_path: Path):
+    mark = tmp_path / "mark"
+    event = json.dumps({"do": "touch", "path": str(mark)}).encode()
+    assert lambda_client.invoke(FunctionName="sample", InvocationType="DryRun", Payload=event)["StatusCode"] == 204
+    assert not mark.exists()
+    assert lambda_client.invoke(FunctionName="sample", InvocationType="Event", Payload=event)["StatusCode"] == 202
+    wait_for(mark.exists, "the event")
+
+
+def test_payloads_that_are_too_large_or_no_json_are_refused(lambda_client: Any):
+    payload = {"do": "length", "text": "x" * (PAYLOAD_BYTES_MAX - 100)}
+    assert invoke(lambda_client, payload)[0] == {"length": PAYLOAD_BYTES_MAX - 100}
+    assert error_code(lambda: invoke(lambda_client, "x" * PAYLOAD_BYTES_MAX)) == "RequestTooLargeException"
+    assert error_code(lambda: lambda_client.invoke(FunctionName="sample", Payload=b"{")) == (
+        "InvalidRequestContentException")
+
+
+def test_faults_come_when_they_were_ordered(endpoint: LambdaEndpoint, lambda_client: Any, tmp_path: Path):
+    endpoint.fail_next("sample", "throttled", "broken", "denied", "dropped")
+    for code in ("TooManyRequestsException", "ServiceException", "AccessDeniedException"):
+        assert error_code(lambda: invoke(lambda_client, {"do": "echo"})) == code
+    with pytest.raises(ConnectionClosedError):
+        invoke(lambda_client, {"do": "touch", "path": str(tmp_path / "mark")})
+    assert (tmp_path / "mark").exists()
+    assert invoke(lambda_client, {"do": "echo"})[0] == {"do": "echo"}
+
+
+def test_closing_ends_workers_and_clients():
+    threads = threading.active_count()
+    endpoint = LambdaEndpoint()
+    endpoint.add_function("sample", handler=HANDLER, provisioned=1)
+    with ThreadPoolExecutor() as pool:
+        running = [pool.submit(invoke, client(endpoint.url), {"do": "sleep", "seconds": 600}) for _ in range(2)]
+        wait_for(lambda: len(endpoint.process_ids("sample")) == 2, "two workers")
+        process_ids = endpoint.process_ids("sample")
+        endpoint.close()
+        endpoint.close()
+        assert not any(is_alive(one) for one in process_ids)
+        for one in running:
+            one.exception()
+    wait_for(lambda: threading.active_count() <= threads, "the endpoint's threads to end")
+
+
+def test_nothing_outlives_a_killed_endpoint(tmp_path: Path):
+    functions = [{"name": "sample", "handler": HANDLER, "provisioned": 2}]
+    parent = subprocess.Popen([sys.executable, "-m", "tests.local_aws.lambda_endpoint", json.dumps(functions)],
+                              cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        lambda_client = client(parent.stdout.readline().strip())
+        process_id = invoke(lambda_client, {"do": "tell"})[0]["process_id"]
+        with ThreadPoolExecutor() as pool:
+            hanging = pool.submit(invoke, lambda_client, {
+                "do": "hold the lock", "seconds": 600, "path": str(tmp_path / "mark")})
+            wait_for((tmp_path / "mark").exists, "a worker that holds its interpreter's lock")
+            parent.kill()
+            assert hanging.exception() is not None
+        wait_for(lambda: not is_alive(process_id), "the worker's end")
+    finally:
+        parent.kill()
+        parent.communicate()
+

@@ -1,0 +1,377 @@
+"""What the Lambda fleet does besides the contract of tests/integration/test_fleets.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.errors import FleetError
+from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client, parse_report
+from runtime.fleet.local import LocalFleet
+from runtime.interfaces import Invocation, Outcome
+from tests.fleet_environments import DIRECTORY_VARIABLE
+from tests.helpers import PATIENCE_S, wait_for
+from tests.integration.fleet_actors import GENEROUS_S, Actors, actors_on, marks
+from tests.integration.lambda_fleets import LambdaFleets, client
+
+SAMPLE = "tests.local_aws.sample_functions.handler"
+ARN = "arn:aws:lambda:us-east-1:123456789012:function:actors:live"
+
+
+@pytest.fixture
+def fleets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LambdaFleets]:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    with LambdaFleets() as made:
+        yield made
+
+
+@pytest.fixture
+def actors_of(server_url: str) -> Iterator[Callable[..., Actors]]:
+    with actors_on(server_url) as make:
+        yield make
+
+
+def outcomes(fleet: LambdaFleet, count: int) -> list[Outcome]:
+    """Waits for so many."""
+    found: list[Outcome] = []
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(found) < count:
+        assert time.monotonic() < deadline_s, f"waited in vain; there is only {found}"
+        found += fleet.wait(1.0)
+    assert len(found) == count
+    return found
+
+
+def run_sample(fleet: LambdaFleet, *events: dict[str, Any]) -> list[Outcome]:
+    fleet.start([Invocation(f"s{index}", event) for index, event in enumerate(events)])
+    return sorted(outcomes(fleet, len(events)), key=lambda outcome: int(outcome.invocation_id[1:]))
+
+
+# Bills
+
+
+def test_the_bill_is_lambdas_own(fleets: LambdaFleets, actors_of):
+    actors = actors_of(fleets.make(1))
+    cold, warm = actors.run("steady", "napping")
+    assert cold.is_metered and warm.is_metered
+    assert 0.0 < cold.init_s < cold.billed_s
+    assert warm.init_s == 0.0
+    # Napping takes no CPU time, and is paid here.
+    assert warm.billed_s >= 0.3
+
+
+def test_a_provisioned_actors_bill_has_no_start_up(fleets: LambdaFleets, actors_of):
+    (outcome,) = actors_of(fleets.make(1, provisioned=1)).run("steady")
+    assert outcome.is_metered
+    assert outcome.init_s == 0.0
+
+
+REPORT = ("REPORT RequestId: r1\tDuration: 12.34 ms\tBilled Duration: {} ms\tMemory Size: 1024 MB\t"
+          "Max Memory Used: 80 MB\t")
+
+
+@pytest.mark.parametrize(("log", "billed_s", "init_s"), [
+    (REPORT.format(13), 0.013, 0.0),
+    (REPORT.format(163) + "Init Duration: 150.12 ms\t\n", 0.163, 0.15012),
+    # Start-up that is shown and not billed, as Lambda had it for archives.
+    (REPORT.format(13) + "Init Duration: 150.12 ms\t\n", 0.013, 0.00066),
+    (REPORT.format(163) + "Init Duration: 150.12 ms\tStatus: error\tError Type: Runtime.ExitError\n", 0.163, 0.15012),
+    (REPORT.format(13) + "\nXRAY TraceId: 1-5 SegmentId: 7 Sampled: true\n", 0.013, 0.0),
+    (REPORT.format(3000) + "\n2026-11-20T05:46:57.874Z r1 Task timed out after 3.00 seconds\n\n", 3.0, 0.0),
+    ("cut off at the front\r" + "\n" + REPORT.format(13), 0.013, 0.0),
+    # What an environment printed before.
+    (REPORT.format(999_999) + "\nEND RequestId: r1\n" + REPORT.format(13), 0.013, 0.0),
+    (REPORT.format(13) + "\n" + REPORT.format(999_999).replace("r1", "r2"), 0.013, 0.0),
+])
+def test_report_lines(log: str, billed_s: float, init_s: float):
+    report = parse_report(log, "r1")
+    assert report.billed_s == pytest.approx(billed_s)
+    assert report.init_s == pytest.approx(init_s, abs=1e-9)
+
+
+@pytest.mark.parametrize("log", [
+    "", "REPORT RequestId: r1", REPORT.format("many"), REPORT.format(-1), REPORT.format("9" * 400),
+    "said: " + REPORT.format(13), REPORT.format(13).replace("r1", "r2"), REPORT.format(13)[20:]])
+def test_without_a_report_line_nothing_is_made_up(log: str):
+    assert parse_report(log, "r1") is None
+
+
+@given(st.text() | st.builds(
+    lambda parts: "".join(parts), st.lists(st.sampled_from(
+        ["REPORT RequestId: ", "r1", "\t", "\n", " ", "Duration: ", "Billed Duration: ", "Init Duration: ", "12.5", "7",
+         " ms", "٣", "NaN", "1e9", "-"]), max_size=30)))
+def test_any_log_is_read_without_harm(log: str):
+    report = parse_report(log, "r1")
+    if report is not None:
+        assert 0.0 <= report.init_s <= report.billed_s < 1e6
+
+
+@given(duration_us=st.integers(0, 900_000_000), init_us=st.integers(0, 10_000_000))
+def test_what_lambda_writes_is_what_is_read(duration_us: int, init_us: int):
+    billed_ms = -(-(duration_us + init_us) // 1000)
+    line = (f"REPORT RequestId: r1\tDuration: {duration_us / 1000:.2f} ms\tBilled Duration: {billed_ms} ms\t"
+            f"Memory Size: 128 MB\tMax Memory Used: 30 MB\tInit Duration: {init_us / 1000:.2f} ms\t")
+    report = parse_report(f"START\n{line}\n", "r1")
+    assert report.billed_s == billed_ms / 1000
+    assert report.init_s == pytest.approx(init_us / 1e6, abs=1e-5)
+
+
+def answering(payload: bytes, **fields: Any) -> SimpleNamespace:
+    """A client whose every answer is this one."""
+    def invoke(**_: Any) -> dict[str, Any]:
+        return {"ResponseMetadata": {"RequestId": "r1"}, "Payload": SimpleNamespace(read=lambda: payload), **fields}
+    return SimpleNamespace(invoke=invoke, close=lambda: None)
+
+
+@pytest.mark.parametrize(("payload", "fields", "status", "error"), [
+    (b'{"invocation_id": "s0", "status": "accepted"}', {}, "ok", ""),
+    (b'{"invocation_id": "other", "status": "accepted"}', {}, "error", "what no actor does"),
+    (b'{"invocation_id": "s0", "status": 3}', {}, "error", "what no actor does"),
+    (b"[1]", {}, "error", "what no actor does: [1]"),
+    (b"null", {}, "error", "what no actor does"),
+    (b"", {}, "error", "what no actor does"),
+    (b"\xff\x00", {}, "error", "what no actor does"),
+    (b"[" * 100_000, {}, "error", "what no actor does"),
+    (b'{"errorType": "ValueError", "errorMessage": "bad\\nline"}', {"FunctionError": "Unhandled"}, "error",
+     "ValueError: bad line"),
+    (b'{"errorMessage": "2020 r1 Task timed out after 3.07 seconds"}', {"FunctionError": "Unhandled"}, "timeout",
+     "after 3.07"),
+    (b'{"errorType": "Sandbox.Timedout", "errorMessage": "RequestId: r1 Error: Task timed out after 3.00 seconds"}',
+     {"FunctionError": "Unhandled"}, "timeout", "after 3.00"),
+    (b'{"errorType": "Runtime.OutOfMemory", "errorMessage": "signal: killed"}', {"FunctionError": "Unhandled"},
+     "crashed", "killed"),
+    (b'{"errorType": "RuntimeError", "errorMessage": "Task timed out after 9 seconds"}',
+     {"FunctionError": "Unhandled"}, "error", "RuntimeError: Task"),
+    (b"not JSON", {"FunctionError": "Unhandled"}, "error", "not JSON"),
+    (b"[]", {"FunctionError": "Handled", "LogResult": "!"}, "error", "[]"),
+])
+def test_whatever_the_function_answers_is_an_outcome(payload: bytes, fields: dict, status: str, error: str):
+    fleet = LambdaFleet(ARN, timeout_s=9.0, concurrency=1, client=answering(payload, **fields))
+    (outcome,) = run_sample(fleet, {})
+    fleet.close()
+    assert outcome.status == status
+    assert error in outcome.error
+    assert (outcome.billed_s, outcome.is_metered) == (9.0, False)
+    assert (outcome.response is None) == (status != "ok")
+
+
+# Troubles of the service
+
+
+def test_throttled_actors_are_tried_again_and_all_come_back_once(fleets: LambdaFleets, actors_of):
+    fleet = fleets.make(12, reserved=2)
+    actors = actors_of(fleet)
+    assert {outcome.status for outcome in actors.run(*["napping"] * 12)} == {"ok"}
+    assert len(actors.trajectories(12)) == 12
+    assert fleet.throttles > 0
+    assert fleet.wait(0.0) == []
+
+
+def test_passing_faults_are_tried_again_under_the_same_id(fleets: LambdaFleets, actors_of):
+    fleet = fleets.make(1, name="actors")
+    fleets.endpoint.fail_next("actors", "throttled", "broken", "broken", "throttled")
+    (outcome,) = actors_of(fleet).run("steady")
+    assert outcome.status == "ok"
+    assert outcome.response["invocation_id"] == outcome.invocation_id
+    assert fleet.throttles == 2
+
+
+def test_a_lost_connection_is_counted_in_full_and_not_tried_again(fleets: LambdaFleets, actors_of):
+    fleet = fleets.make(1, name="actors", timeout_s=50)
+    actors = actors_of(fleet)
+    fleets.endpoint.fail_next("actors", "dropped")
+    (lost,) = actors.run("steady")
+    assert lost.status == "crashed"
+    assert "may have run" in lost.error
+    assert (lost.billed_s, lost.is_metered, lost.was_started) == (50, False, True)
+    # It did run, once.
+    assert list(actors.trajectories(1)) == [lost.invocation_id]
+    assert actors.cache.take(0.01) is None
+    assert actors.run("steady")[0].status == "ok"
+
+
+def test_an_answer_that_does_not_come_is_counted_in_full(fleets: LambdaFleets):
+    fleet = fleets.make(1, handler=SAMPLE, timeout_s=40, read_timeout_s=0.5)
+    (outcome,) = run_sample(fleet, {"do": "sleep", "seconds": 600})
+    assert outcome.status == "crashed"
+    assert (outcome.billed_s, outcome.is_metered) == (40, False)
+
+
+def test_an_endpoint_that_cannot_be_reached_is_tried_again(fleets: LambdaFleets):
+    with LambdaFleets() as others:
+        url = others.endpoint.url
+    fleet = LambdaFleet(ARN, timeout_s=5, concurrency=2, client=client(url))
+    fleet.start([Invocation("s0", {})])
+    assert fleet.wait(0.5) == []
+    fleet.abandon(["s0"])
+    (outcome,) = outcomes(fleet, 1)
+    assert (outcome.status, outcome.was_started, outcome.billed_s) == ("abandoned", False, 0.0)
+    fleet.close()
+
+
+@pytest.mark.parametrize("refusal", ["denied", "no such function"])
+def test_a_refusal_ends_the_run_in_words(fleets: LambdaFleets, refusal: str):
+    fleet = fleets.make(1, name="actors", handler=SAMPLE)
+    if refusal == "denied":
+        fleets.endpoint.fail_next("actors", "denied")
+    else:
+        fleet = LambdaFleet(ARN.replace("actors", "nobody"), timeout_s=5, concurrency=1,
+                            client=client(fleets.endpoint.url))
+    fleet.start([Invocation("s0", {"do": "echo"}), Invocation("s1", {"do": "echo"})])
+    words = "AccessDeniedException" if refusal == "denied" else "ResourceNotFoundException.*nobody"
+    for _ in range(2):
+        with pytest.raises(FleetError, match=words):
+            outcomes(fleet, 2)
+    fleet.close()
+
+
+def test_a_payload_that_is_too_large_ends_the_run(fleets: LambdaFleets):
+    fleet = fleets.make(1, handler=SAMPLE)
+    with pytest.raises(FleetError, match="RequestTooLargeException"):
+        run_sample(fleet, {"do": "echo", "with": "x" * 7_000_000})
+
+
+# Giving up, closing
+
+
+def test_one_that_hangs_is_counted_in_full_and_its_late_answer_is_dropped(fleets: LambdaFleets, actors_of):
+    fleet = fleets.make(2, name="actors")
+    actors = actors_of(fleet)
+    hanging = actors.start("hanging", "hanging_in_c")
+    wait_for(lambda: marks("hanging") and marks("hanging_in_c"), "two hanging actors")
+    actors.give_up(hanging)
+    for outcome in actors.outcomes(hanging).values():
+        assert (outcome.status, outcome.was_started) == ("abandoned", True)
+        assert (outcome.billed_s, outcome.is_metered) == (GENEROUS_S, False)
+    # They keep their places until Lambda ends them, and then nobody hears of them.
+    (waiting,) = actors.start("steady")
+    assert fleet.wait(0.1) == []
+    for process_id in fleets.endpoint.process_ids("actors"):
+        os.kill(process_id, signal.SIGKILL)
+    assert actors.outcomes([waiting])[waiting].status == "ok"
+    assert fleet.wait(0.1) == []
+
+
+def test_one_that_waits_for_room_was_never_started(fleets: LambdaFleets):
+    fleet = fleets.make(1, reserved=0)
+    fleet.start([Invocation("s0", {})])
+    wait_for(lambda: fleet.throttles > 2, "it to be throttled")
+    fleet.abandon(["s0"])
+    (outcome,) = outcomes(fleet, 1)
+    assert (outcome.status, outcome.was_started, outcome.billed_s) == ("abandoned", False, 0.0)
+    throttles = fleet.throttles
+    assert fleet.wait(0.5) == []
+    assert fleet.throttles <= throttles + 1
+
+
+def test_close_while_running_waits_for_nothing_and_leaves_no_thread(fleets: LambdaFleets):
+    threads = [thread for thread in threading.enumerate() if thread.name == "lambda-fleet"]
+    fleet = fleets.make(3, name="actors", reserved=2, handler=SAMPLE)
+    fleet.start([Invocation(f"s{index}", {"do": "sleep", "seconds": 600}) for index in range(6)])
+    wait_for(lambda: len(fleets.endpoint.process_ids("actors")) == 2 and fleet.throttles, "two that run")
+    started_s = time.monotonic()
+    fleet.close()
+    fleet.close()
+    assert time.monotonic() - started_s < GENEROUS_S / 2
+    assert fleet.wait(0.0) == []
+    for process_id in fleets.endpoint.process_ids("actors"):
+        os.kill(process_id, signal.SIGKILL)
+    wait_for(lambda: [one for one in threading.enumerate() if one.name == "lambda-fleet"] == threads,
+             "the fleet's threads to end")
+
+
+# Many at once
+
+
+def test_two_hundred_at_once_on_few_environments(fleets: LambdaFleets, actors_of):
+    fleet = fleets.make(200, reserved=4)
+    actors = actors_of(fleet)
+    assert {outcome.status for outcome in actors.run(*["steady"] * 200)} == {"ok"}
+    assert len(actors.trajectories(200)) == 200
+    assert fleet.wait(0.0) == []
+
+
+def test_lambda_and_local_actors_bring_the_same_bytes(fleets: LambdaFleets, actors_of, tmp_path: Path):
+    local = LocalFleet(1, timeout_s=GENEROUS_S, memory_mib=1769, log_path=tmp_path / "actors.log")
+    brought = []
+    for fleet in (fleets.make(2), local):
+        actors = actors_of(fleet)
+        assert {outcome.status for outcome in actors.run(*["steady"] * 3)} == {"ok"}
+        brought.append(actors.trajectories(3))
+    local.close()
+    assert brought[0] == brought[1]
+
+
+# Quotas and clients
+
+
+def test_the_concurrency_is_the_reserve_or_what_the_account_has_left(fleets: LambdaFleets):
+    asked = client(fleets.endpoint.url)
+    reserved = fleets.endpoint.add_function("reserved", concurrency=400)
+    free = fleets.endpoint.add_function("free")
+    assert available_concurrency(asked, reserved, 1000) == 400
+    assert available_concurrency(asked, reserved, 7) == 7
+    assert available_concurrency(asked, free, 1000) == 600
+    fleets.endpoint.set_concurrency("reserved", 0)
+    with pytest.raises(FleetError, match="reserved for .*function:reserved is 0"):
+        available_concurrency(asked, reserved, 7)
+    with pytest.raises(FleetError, match="ResourceNotFoundException"):
+        available_concurrency(asked, ARN, 7)
+
+
+def test_a_client_waits_long_enough_and_never_repeats(monkeypatch: pytest.MonkeyPatch):
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    made = lambda_client(ARN.replace("us-east-1", "eu-west-3"), timeout_s=900, concurrency=1000)
+    config = made.meta.config
+    assert made.meta.region_name == "eu-west-3"
+    assert config.read_timeout > 900 + 10
+    assert config.retries["total_max_attempts"] == 1
+    assert config.max_pool_connections == 1000
+    assert config.tcp_keepalive
+    made.close()
+
+
+@pytest.mark.parametrize("arn", ["", "actors", "arn:aws:lambda:us-east-1", ARN.replace(":lambda:", ":s3:")])
+def test_what_is_no_functions_arn_is_refused(arn: str):
+    with pytest.raises(FleetError, match="not the ARN"):
+        lambda_client(arn, timeout_s=1, concurrency=1)
+
+
+def test_no_credentials_end_the_run_in_words(fleets: LambdaFleets, monkeypatch: pytest.MonkeyPatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", fleets.endpoint.url)
+    fleet = LambdaFleet(ARN, timeout_s=5, concurrency=1)
+    with pytest.raises(FleetError, match="Unable to locate credentials"):
+        run_sample(fleet, {})
+    fleet.close()
+
+
+def test_the_event_travels_as_json_and_no_more():
+    sent: list[dict[str, Any]] = []
+
+    def invoke(**request: Any) -> dict[str, Any]:
+        sent.append(request)
+        return answering(b"{}").invoke()
+
+    fleet = LambdaFleet(ARN, timeout_s=5, concurrency=1, client=SimpleNamespace(invoke=invoke, close=lambda: None))
+    run_sample(fleet, {"slot": 3, "text": "ü"})
+    fleet.close()
+    (request,) = sent
+    assert json.loads(request.pop("Payload")) == {"slot": 3, "text": "ü"}
+    assert request == {"FunctionName": ARN, "InvocationType": "RequestResponse", "LogType": "Tail"}

@@ -1,0 +1,101 @@
+"""A moto server in a process of its own, with what `tests.local_aws.moto_types` adds.
+
+``python -m tests.local_aws.moto_server PORT`` serves on that port of this machine, 0 for any free one, says where in
+its first line, and ends when standard input does: a pipe whose other end only its parent holds ends it however the
+parent ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import boto3
+
+ROOT = Path(__file__).resolve().parents[2]
+REGION = "us-east-1"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": REGION}
+"""Environment variables with which any tool may call the server, next to AWS_ENDPOINT_URL."""
+
+
+class MotoServer:
+    """A server that runs from ``with`` to the end of its block.
+
+    Attributes:
+        url: What AWS_ENDPOINT_URL is to be. It says localhost, as the CDK's command line wants for its buckets.
+    """
+
+    def __init__(self, port: int = 0, **environment: str) -> None:
+        """Args:
+            port: 0 = any free one.
+            environment: More variables of the server's environment, such as the quotas of `moto_types`.
+        """
+        self._port = port
+        self._environment = environment
+        self.url = ""
+        self._session = boto3.Session(
+            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"], region_name=REGION)
+        self._clients: dict[str, Any] = {}
+
+    def __enter__(self) -> MotoServer:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.local_aws.moto_server", str(self._port)], cwd=ROOT, text=True,
+            env={**os.environ, **self._environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.url = self._process.stdout.readline().strip()
+        if not self.url:
+            self.__exit__()
+            raise RuntimeError("the moto server did not start")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._clients.values():
+            client.close()
+        self._process.communicate()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def client(self, service: str) -> Any:
+        """A plain boto3 client that talks to the server; the same one for each service."""
+        if service not in self._clients:
+            self._clients[service] = self._session.client(service, endpoint_url=self.url)
+        return self._clients[service]
+
+    def reset(self) -> None:
+        """Forgets every resource."""
+        with urlopen(Request(f"{self.url}/moto-api/reset", method="POST")) as response:
+            response.read()
+
+
+def main(port: int) -> None:
+    """Serves until standard input ends."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
+
+    import tests.local_aws.moto_types  # noqa: F401
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = make_server("127.0.0.1", port, DomainDispatcherApplication(create_backend_app), threaded=True,
+                         request_handler=MotoRequestHandler)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    os.environ["MOTO_PORT"] = str(server.server_port)
+    print(f"http://localhost:{server.server_port}", flush=True)
+    server.serve_forever()
+
+
+def _die_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

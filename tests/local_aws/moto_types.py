@@ -1,0 +1,803 @@
+"""What moto lacks of CloudFormation and of a few services, so that this project's stacks can be made and deleted in it.
+
+Importing this module adds to moto, for the whole process, and changes nothing while no stack is made. moto calls the
+types registered here while it handles ``create_stack``; they make their resources through moto's own API, over a
+client whose requests never leave the process, so that they work inside a moto server as well as under ``mock_aws``,
+and botocore checks every property of a template against the service's model.
+
+Two quotas are read from the environment, as moto does: MOTO_LAMBDA_CONCURRENCY_QUOTA (concurrent executions, 1000) and
+MOTO_EC2_GPU_VCPU_QUOTA (vCPUs of running G and VT instances, on demand and spot each, 64).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import boto3
+from botocore import UNSIGNED, xform_name
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from botocore.model import Shape
+from moto.autoscaling.models import FakeAutoScalingGroup
+from moto.awslambda.exceptions import LambdaClientError
+from moto.awslambda.responses import LambdaResponse
+from moto.awslambda.urls import url_paths as lambda_url_paths
+from moto.cloudformation import parsing
+from moto.cloudformation.exceptions import UnformattedGetAttTemplateException
+from moto.core.botocore_stubber import BotocoreStubber
+from moto.core.common_models import CloudFormationModel
+from moto.core.models import botocore_stubber
+from moto.core.responses import ActionResult, EmptyResult
+from moto.ec2.models.flow_logs import FlowLogs
+from moto.ec2.models.instances import Instance
+from moto.ec2.models.internet_gateways import InternetGateway
+from moto.ec2.models.launch_templates import LaunchTemplateVersion
+from moto.ec2.models.route_tables import RouteTable
+from moto.ec2.models.security_groups import SecurityGroup
+from moto.ec2.models.vpcs import VPCEndPoint
+from moto.elasticache.exceptions import ElastiCacheException
+from moto.elasticache.models import ElastiCacheBackend
+from moto.elasticache.responses import ElastiCacheResponse
+from moto.s3.models import FakeBucket
+from moto.servicequotas.models import ServiceQuotasBackend
+from moto.ssm.models import Parameter, ParameterDict
+
+Values = Mapping[str, Any]
+Call = Callable[[str, Values], dict[str, Any]]
+"""Calls an operation of one service, such as ``call("DeleteUser", {"UserId": "learner"})``."""
+
+BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
+IMAGE_PARAMETER_PREFIX = "/aws/service/deeplearning/ami/"
+IMAGE_ID = "ami-1e749f67"
+"""What every parameter below that prefix names: an image that moto comes with."""
+_CONCURRENCY_QUOTA = 1000
+_GPU_VCPU_QUOTA = 64
+_ELASTICACHE_ARN = re.compile(r"arn:aws:elasticache:[^:]*:[0-9]*:[a-z]+:.+")
+_GPU_VCPU_QUOTAS = {"L-DB2E81BA": "Running On-Demand G and VT instances",
+                    "L-3819A6DF": "All G and VT Spot Instance Requests"}
+
+
+def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: Mapping[str, str] | None = None) -> (
+        dict[str, str]):
+    """Creates the stack ``name`` from a synthesised template; returns its outputs.
+
+    Args:
+        client: Makes a client of a service, as ``boto3.client`` and `tests.local_aws.moto_server.MotoServer.client` do.
+        template: A file of the cloud assembly, ``….template.json``.
+        parameters: Values of the template's parameters that shall not be the default.
+
+    Raises:
+        ClientError: The stack was refused, or one of the name is there.
+    """
+    client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String", Overwrite=True)
+    formation = client("cloudformation")
+    formation.create_stack(
+        StackName=name, TemplateBody=template.read_text(), Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"],
+        Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in (parameters or {}).items()])
+    stack = formation.describe_stacks(StackName=name)["Stacks"][0]
+    assert stack["StackStatus"] == "CREATE_COMPLETE", stack["StackStatus"]
+    return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
+
+
+# How a type reaches moto
+
+
+@cache
+def _client(service: str, region: str) -> Any:
+    client = boto3.Session(region_name=region).client(
+        service, config=Config(signature_version=UNSIGNED, ignore_configured_endpoint_urls=True,
+                               retries={"total_max_attempts": 1}))
+    into_moto = BotocoreStubber()
+    into_moto.enabled = True
+    # botocore calls every handler there is: under mock_aws, each request would be answered, and done, twice.
+    client.meta.events.unregister("before-send", botocore_stubber)
+    client.meta.events.register("before-send", into_moto)
+    return client
+
+
+def _caller(service: str, region: str) -> Call:
+    client = _client(service, region)
+
+    def call(operation: str, values: Values) -> dict[str, Any]:
+        shape = client.meta.service_model.operation_model(operation).input_shape
+        return getattr(client, xform_name(operation))(**_typed(values, shape))
+
+    return call
+
+
+def _typed(value: Any, shape: Shape) -> Any:
+    """``value`` as a template gives it, where numbers and booleans may be text, as the operation wants it.
+
+    Raises:
+        ValueError: The operation knows no such parameter.
+    """
+    if shape.type_name == "structure":
+        unknown = set(value) - set(shape.members)
+        if unknown:
+            raise ValueError(f"{shape.name} has no {', '.join(sorted(unknown))}")
+        return {name: _typed(member, shape.members[name]) for name, member in value.items()}
+    if shape.type_name == "list":
+        return [_typed(member, shape.member) for member in value]
+    if shape.type_name == "map":
+        return {name: _typed(member, shape.value) for name, member in value.items()}
+    if shape.type_name == "boolean":
+        return value if isinstance(value, bool) else {"true": True, "false": False}[str(value).lower()]
+    return {"integer": int, "long": int, "float": float, "double": float, "string": str}[shape.type_name](value)
+
+
+def _without(properties: Values, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in properties.items() if name not in names}
+
+
+def _forgiving(delete: Callable[[], Any]) -> None:
+    """Deletes what may be gone already, as CloudFormation does."""
+    try:
+        delete()
+    except ClientError as error:
+        if not any(word in error.response["Error"]["Code"] for word in ("NotFound", "NoSuch")):
+            raise
+
+
+class _Resource:
+    """A resource of a stack; subclasses say how their type is made and deleted.
+
+    moto finds only direct subclasses of CloudFormationModel, so each names that as a base of its own.
+    """
+
+    TYPE: str
+    SERVICE: str
+    NAME = ""
+    """The property that holds the physical name, where the type has one."""
+    ATTRIBUTES: tuple[str, ...] = ()
+
+    def __init__(self, physical_resource_id: str, attributes: Values) -> None:
+        self.physical_resource_id = physical_resource_id
+        self.attributes = attributes
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        """Makes the resource; returns its physical id and the values of its attributes."""
+        raise NotImplementedError
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def cloudformation_type(cls) -> str:
+        return cls.TYPE
+
+    @classmethod
+    def cloudformation_name_type(cls) -> str:
+        return cls.NAME
+
+    @classmethod
+    def has_cfn_attr(cls, attr: str) -> bool:
+        return attr in cls.ATTRIBUTES
+
+    def get_cfn_attribute(self, attribute_name: str) -> Any:
+        if attribute_name not in self.ATTRIBUTES:
+            raise UnformattedGetAttTemplateException
+        return self.attributes[attribute_name]
+
+    @classmethod
+    def create_from_cloudformation_json(
+        cls, resource_name: str, cloudformation_json: Values, account_id: str, region_name: str, **_: Any
+    ) -> _Resource:
+        return cls(*cls.make(_caller(cls.SERVICE, region_name), resource_name, cloudformation_json["Properties"]))
+
+    def delete(self, account_id: str, region_name: str) -> None:
+        _forgiving(lambda: self.remove(_caller(self.SERVICE, region_name), self.physical_resource_id))
+
+
+# Security groups
+
+
+def _permission(rule: Values) -> dict[str, Any]:
+    """A rule of a template as the API's IpPermission."""
+    permission = {name: rule[name] for name in ("IpProtocol", "FromPort", "ToPort") if name in rule}
+    described = {"Description": rule["Description"]} if "Description" in rule else {}
+    group = rule.get("SourceSecurityGroupId") or rule.get("DestinationSecurityGroupId")
+    if group:
+        permission["UserIdGroupPairs"] = [{"GroupId": group, **described}]
+    else:
+        permission["IpRanges"] = [{"CidrIp": rule["CidrIp"], **described}]
+    return permission
+
+
+def _authorize(call: Call, direction: str, properties: Values) -> tuple[str, Values]:
+    answer = call(f"AuthorizeSecurityGroup{direction}",
+                  {"GroupId": properties["GroupId"], "IpPermissions": [_permission(properties)]})
+    rule = answer["SecurityGroupRules"][0]["SecurityGroupRuleId"]
+    return f"{properties['GroupId']}/{rule}", {"Id": rule}
+
+
+def _revoke(call: Call, direction: str, physical_id: str) -> None:
+    group, _, rule = physical_id.partition("/")
+    call(f"RevokeSecurityGroup{direction}", {"GroupId": group, "SecurityGroupRuleIds": [rule]})
+
+
+class SecurityGroupEgress(_Resource, CloudFormationModel):
+    TYPE, SERVICE, ATTRIBUTES = "AWS::EC2::SecurityGroupEgress", "ec2", ("Id",)
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        return _authorize(call, "Egress", properties)
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        _revoke(call, "Egress", physical_id)
+
+
+class SecurityGroupIngress(_Resource, CloudFormationModel):
+    TYPE, SERVICE, ATTRIBUTES = "AWS::EC2::SecurityGroupIngress", "ec2", ("Id",)
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        return _authorize(call, "Ingress", properties)
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        _revoke(call, "Ingress", physical_id)
+
+
+def _replace_egress(call: Call, group: SecurityGroup, properties: Values) -> None:
+    """The rules of the template instead of the one that lets everything out."""
+    rules = properties.get("SecurityGroupEgress")
+    if rules:
+        everything = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+        call("RevokeSecurityGroupEgress", {"GroupId": group.id, "IpPermissions": [everything]})
+        call("AuthorizeSecurityGroupEgress",
+             {"GroupId": group.id, "IpPermissions": [_permission(rule) for rule in rules]})
+
+
+# ElastiCache
+
+
+class User(_Resource, CloudFormationModel):
+    TYPE, SERVICE, ATTRIBUTES = "AWS::ElastiCache::User", "elasticache", ("Arn", "Status")
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        user = call("CreateUser", properties)
+        return user["UserId"], {"Arn": user["ARN"], "Status": user["Status"]}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        call("DeleteUser", {"UserId": physical_id})
+
+
+class UserGroup(_Resource, CloudFormationModel):
+    TYPE, SERVICE, ATTRIBUTES = "AWS::ElastiCache::UserGroup", "elasticache", ("Arn", "Status")
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        group = call("CreateUserGroup", properties)
+        return group["UserGroupId"], {"Arn": group["ARN"], "Status": group["Status"]}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        call("DeleteUserGroup", {"UserGroupId": physical_id})
+
+
+class ServerlessCache(_Resource, CloudFormationModel):
+    TYPE, SERVICE, NAME = "AWS::ElastiCache::ServerlessCache", "elasticache", "ServerlessCacheName"
+    ATTRIBUTES = ("ARN", "Status", "Endpoint.Address", "Endpoint.Port", "ReaderEndpoint.Address",
+                  "ReaderEndpoint.Port")
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        made = call("CreateServerlessCache", {"ServerlessCacheName": name, **properties})["ServerlessCache"]
+        endpoints = {f"{kind}.{part}": str(made[kind][part])
+                     for kind in ("Endpoint", "ReaderEndpoint") for part in ("Address", "Port")}
+        return name, {"ARN": made["ARN"], "Status": made["Status"], **endpoints}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        call("DeleteServerlessCache", {"ServerlessCacheName": physical_id})
+
+
+class SubnetGroup(_Resource, CloudFormationModel):
+    TYPE, SERVICE, NAME = "AWS::ElastiCache::SubnetGroup", "elasticache", "CacheSubnetGroupName"
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        name = name.lower()
+        call("CreateCacheSubnetGroup", {
+            **_without(properties, "Description", "CacheSubnetGroupName"), "CacheSubnetGroupName": name,
+            "CacheSubnetGroupDescription": properties["Description"]})
+        return name, {}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        call("DeleteCacheSubnetGroup", {"CacheSubnetGroupName": physical_id})
+
+
+class ParameterGroup(_Resource, CloudFormationModel):
+    TYPE, SERVICE, NAME = "AWS::ElastiCache::ParameterGroup", "elasticache", "CacheParameterGroupName"
+    ATTRIBUTES = ("CacheParameterGroupName",)
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        name = name.lower()
+        call("CreateCacheParameterGroup",
+             {**_without(properties, "Properties", "CacheParameterGroupName"), "CacheParameterGroupName": name})
+        call("ModifyCacheParameterGroup", {"CacheParameterGroupName": name, "ParameterNameValues": [
+            {"ParameterName": key, "ParameterValue": value} for key, value in properties["Properties"].items()]})
+        return name, {"CacheParameterGroupName": name}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        call("DeleteCacheParameterGroup", {"CacheParameterGroupName": physical_id})
+
+
+class ReplicationGroup(_Resource, CloudFormationModel):
+    TYPE, SERVICE, NAME = "AWS::ElastiCache::ReplicationGroup", "elasticache", "ReplicationGroupId"
+    ATTRIBUTES = ("PrimaryEndPoint.Address", "PrimaryEndPoint.Port")
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        made = call("CreateReplicationGroup", {"ReplicationGroupId": name, **properties})["ReplicationGroup"]
+        endpoint = made["NodeGroups"][0]["PrimaryEndpoint"]
+        return name, {f"PrimaryEndPoint.{part}": str(value) for part, value in endpoint.items()}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        call("DeleteReplicationGroup", {"ReplicationGroupId": physical_id})
+
+
+# Lambda
+
+
+class Function(_Resource, CloudFormationModel):
+    """Instead of moto's, which loses PackageType, Architectures and Tags."""
+
+    TYPE, SERVICE, NAME, ATTRIBUTES = "AWS::Lambda::Function", "lambda", "FunctionName", ("Arn",)
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
+        made = call("CreateFunction", {
+            **_without(properties, "Tags", "ReservedConcurrentExecutions"), "FunctionName": name, "Tags": tags})
+        if "ReservedConcurrentExecutions" in properties:
+            call("PutFunctionConcurrency", {
+                "FunctionName": name, "ReservedConcurrentExecutions": properties["ReservedConcurrentExecutions"]})
+        return name, {"Arn": made["FunctionArn"]}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        call("DeleteFunction", {"FunctionName": physical_id})
+
+
+class Version(_Resource, CloudFormationModel):
+    TYPE, SERVICE, ATTRIBUTES = "AWS::Lambda::Version", "lambda", ("Version", "FunctionArn")
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        made = call("PublishVersion", properties)
+        return made["FunctionArn"], {"Version": made["Version"], "FunctionArn": made["FunctionArn"]}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        function, _, version = physical_id.rpartition(":")
+        call("DeleteFunction", {"FunctionName": function, "Qualifier": version})
+
+
+class Alias(_Resource, CloudFormationModel):
+    TYPE, SERVICE, ATTRIBUTES = "AWS::Lambda::Alias", "lambda", ("AliasArn",)
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        made = call("CreateAlias", _without(properties, "ProvisionedConcurrencyConfig"))
+        if "ProvisionedConcurrencyConfig" in properties:
+            call("PutProvisionedConcurrencyConfig", {
+                "FunctionName": properties["FunctionName"], "Qualifier": properties["Name"],
+                **properties["ProvisionedConcurrencyConfig"]})
+        return made["AliasArn"], {"AliasArn": made["AliasArn"]}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        function, name = physical_id.split(":")[-2:]
+        call("DeleteProvisionedConcurrencyConfig", {"FunctionName": function, "Qualifier": name})
+        call("DeleteAlias", {"FunctionName": function, "Name": name})
+
+
+class EventInvokeConfig(_Resource, CloudFormationModel):
+    """moto keeps one for each function, whatever the qualifier."""
+
+    TYPE, SERVICE = "AWS::Lambda::EventInvokeConfig", "lambda"
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        call("PutFunctionEventInvokeConfig", properties)
+        return f"{properties['FunctionName']}:{properties['Qualifier']}", {}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        function, qualifier = physical_id.split(":")
+        call("DeleteFunctionEventInvokeConfig", {"FunctionName": function, "Qualifier": qualifier})
+
+
+# Auto Scaling, CloudWatch, S3
+
+
+class AutoScalingGroup(_Resource, CloudFormationModel):
+    """Instead of moto's, which takes the numbers of a template for text."""
+
+    TYPE, SERVICE, NAME = "AWS::AutoScaling::AutoScalingGroup", "autoscaling", "AutoScalingGroupName"
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        call("CreateAutoScalingGroup", {
+            **properties, "AutoScalingGroupName": name, "VPCZoneIdentifier": ",".join(properties["VPCZoneIdentifier"])})
+        return name, {}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        call("DeleteAutoScalingGroup", {"AutoScalingGroupName": physical_id, "ForceDelete": True})
+
+
+class Alarm(_Resource, CloudFormationModel):
+    TYPE, SERVICE, NAME, ATTRIBUTES = "AWS::CloudWatch::Alarm", "cloudwatch", "AlarmName", ("Arn",)
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        call("PutMetricAlarm", {**properties, "AlarmName": name})
+        return name, {"Arn": call("DescribeAlarms", {"AlarmNames": [name]})["MetricAlarms"][0]["AlarmArn"]}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        call("DeleteAlarms", {"AlarmNames": [physical_id]})
+
+
+class BucketPolicy(_Resource, CloudFormationModel):
+    TYPE, SERVICE = "AWS::S3::BucketPolicy", "s3"
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        call("PutBucketPolicy", {"Bucket": properties["Bucket"], "Policy": json.dumps(properties["PolicyDocument"])})
+        return properties["Bucket"], {}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        call("DeleteBucketPolicy", {"Bucket": physical_id})
+
+
+_BUCKET_SETTINGS = {
+    "VersioningConfiguration": ("PutBucketVersioning", "VersioningConfiguration"),
+    "PublicAccessBlockConfiguration": ("PutPublicAccessBlock", "PublicAccessBlockConfiguration"),
+    "OwnershipControls": ("PutBucketOwnershipControls", "OwnershipControls"),
+}
+
+
+def _set_bucket_up(call: Call, bucket: FakeBucket, properties: Values) -> None:
+    """What moto ignores of a bucket's properties."""
+    for name, (operation, parameter) in _BUCKET_SETTINGS.items():
+        if name in properties:
+            call(operation, {"Bucket": bucket.name, parameter: properties[name]})
+    if "LifecycleConfiguration" in properties:
+        rules = [_lifecycle_rule(rule) for rule in properties["LifecycleConfiguration"]["Rules"]]
+        call("PutBucketLifecycleConfiguration", {"Bucket": bucket.name, "LifecycleConfiguration": {"Rules": rules}})
+
+
+def _lifecycle_rule(rule: Values) -> dict[str, Any]:
+    """A rule of a template as the API's, which names three things otherwise."""
+    renamed = {"Days": "ExpirationInDays", "ExpiredObjectDeleteMarker": "ExpiredObjectDeleteMarker"}
+    expiration = {name: rule[given] for name, given in renamed.items() if given in rule}
+    return {**_without(rule, *renamed.values(), "Id", "Prefix"),
+            **({"ID": rule["Id"]} if "Id" in rule else {}),
+            **({"Expiration": expiration} if expiration else {}),
+            "Filter": {"Prefix": rule.get("Prefix", "")}}
+
+
+# Operations that moto lacks
+
+
+def _stored(backend: Any, kind: str) -> dict[str, dict[str, Any]]:
+    """Resources of one kind by name, which live and are reset with moto's own of that account and region."""
+    return backend.__dict__.setdefault(f"nitro_{kind}", {})
+
+
+def _store(backend: Any, kind: str, name: str, resource: dict[str, Any]) -> dict[str, Any]:
+    if name in _stored(backend, kind):
+        raise _fault(f"{kind}AlreadyExists", f"{kind} {name} already exists.")
+    return _stored(backend, kind).setdefault(name, resource)
+
+
+def _lookup(backend: Any, kind: str, name: str) -> dict[str, Any]:
+    if name not in _stored(backend, kind):
+        raise _fault(f"{kind}NotFound", f"{kind} {name} not found.")
+    return _stored(backend, kind)[name]
+
+
+def _listed(backend: Any, kind: str, name: str | None) -> list[dict[str, Any]]:
+    return [_lookup(backend, kind, name)] if name else list(_stored(backend, kind).values())
+
+
+def _fault(code: str, message: str) -> ElastiCacheException:
+    error = ElastiCacheException(message)
+    error.code = f"{code}Fault" if code.startswith("ServerlessCache") else code
+    return error
+
+
+def _arn(backend: Any, kind: str, name: str) -> str:
+    return f"arn:aws:elasticache:{backend.region_name}:{backend.account_id}:{kind}:{name}"
+
+
+def _tag(backend: Any, resource: Values, given: Values) -> None:
+    # moto lists the tags of the kinds that it knows.
+    backend.arn_regex = _ELASTICACHE_ARN
+    backend.tagging_service.tag_resource(resource["ARN"], given.get("Tags", []))
+
+
+class _ElastiCacheOperations:
+    """Serverless caches, user groups and parameter groups, each at once as it will be."""
+
+    def create_serverless_cache(self) -> ActionResult:
+        backend, given = self.elasticache_backend, self._get_params()
+        name = given["ServerlessCacheName"]
+        if "UserGroupId" in given:
+            _lookup(backend, "UserGroup", given["UserGroupId"])
+        host = f"{name}-moto00.serverless.use1.cache.amazonaws.com"
+        cache = _store(backend, "ServerlessCache", name, {
+            **_without(given, "Tags"), "Status": "available", "ARN": _arn(backend, "serverlesscache", name),
+            "FullEngineVersion": f"{given.get('MajorEngineVersion', '8')}.0",
+            "Endpoint": {"Address": host, "Port": 6379}, "ReaderEndpoint": {"Address": host, "Port": 6380}})
+        _tag(backend, cache, given)
+        return ActionResult({"ServerlessCache": cache})
+
+    def describe_serverless_caches(self) -> ActionResult:
+        name = self._get_params().get("ServerlessCacheName")
+        return ActionResult({"ServerlessCaches": _listed(self.elasticache_backend, "ServerlessCache", name)})
+
+    def delete_serverless_cache(self) -> ActionResult:
+        name = self._get_params()["ServerlessCacheName"]
+        cache = _lookup(self.elasticache_backend, "ServerlessCache", name)
+        del _stored(self.elasticache_backend, "ServerlessCache")[name]
+        return ActionResult({"ServerlessCache": {**cache, "Status": "deleting"}})
+
+    def create_user_group(self) -> ActionResult:
+        backend, given = self.elasticache_backend, self._get_params()
+        for user in given.get("UserIds", []):
+            backend.describe_users(user)
+        name = given["UserGroupId"]
+        group = _store(backend, "UserGroup", name, {
+            **_without(given, "Tags"), "Status": "active", "ARN": _arn(backend, "usergroup", name)})
+        _tag(backend, group, given)
+        return ActionResult(group)
+
+    def describe_user_groups(self) -> ActionResult:
+        name = self._get_params().get("UserGroupId")
+        return ActionResult({"UserGroups": _listed(self.elasticache_backend, "UserGroup", name)})
+
+    def delete_user_group(self) -> ActionResult:
+        name = self._get_params()["UserGroupId"]
+        group = _lookup(self.elasticache_backend, "UserGroup", name)
+        del _stored(self.elasticache_backend, "UserGroup")[name]
+        return ActionResult({**group, "Status": "deleting"})
+
+    def create_cache_parameter_group(self) -> ActionResult:
+        backend, given = self.elasticache_backend, self._get_params()
+        name = given["CacheParameterGroupName"]
+        group = _store(backend, "CacheParameterGroup", name, {
+            **_without(given, "Tags"), "ARN": _arn(backend, "parametergroup", name)})
+        _tag(backend, group, given)
+        return ActionResult({"CacheParameterGroup": group})
+
+    def modify_cache_parameter_group(self) -> ActionResult:
+        backend, given = self.elasticache_backend, self._get_params()
+        name = given["CacheParameterGroupName"]
+        _lookup(backend, "CacheParameterGroup", name)
+        changed = {parameter["ParameterName"]: parameter for parameter in given["ParameterNameValues"]}
+        _stored(backend, f"parameters of {name}").update(changed)
+        return ActionResult({"CacheParameterGroupName": name})
+
+    def describe_cache_parameter_groups(self) -> ActionResult:
+        name = self._get_params().get("CacheParameterGroupName")
+        return ActionResult({"CacheParameterGroups": _listed(self.elasticache_backend, "CacheParameterGroup", name)})
+
+    def describe_cache_parameters(self) -> ActionResult:
+        name = self._get_params()["CacheParameterGroupName"]
+        _lookup(self.elasticache_backend, "CacheParameterGroup", name)
+        return ActionResult({"Parameters": list(_stored(self.elasticache_backend, f"parameters of {name}").values())})
+
+    def delete_cache_parameter_group(self) -> ActionResult:
+        name = self._get_params()["CacheParameterGroupName"]
+        _lookup(self.elasticache_backend, "CacheParameterGroup", name)
+        del _stored(self.elasticache_backend, "CacheParameterGroup")[name]
+        _stored(self.elasticache_backend, f"parameters of {name}").clear()
+        return EmptyResult()
+
+    def delete_cache_subnet_group(self) -> ActionResult:
+        name = self._get_params()["CacheSubnetGroupName"]
+        self.elasticache_backend.describe_cache_subnet_groups(name)
+        del self.elasticache_backend.cache_subnet_groups[name]
+        return EmptyResult()
+
+
+def _delete_for_good(collection: str, delete: Callable) -> Callable:
+    """``delete``, after which moto would show the resource as being deleted for ever."""
+    def deleted(self: ElastiCacheBackend, *args: Any, **kwargs: Any) -> Any:
+        resource = delete(self, *args, **kwargs)
+        resources = getattr(self, collection)
+        for name in [name for name, kept in resources.items() if kept is resource]:
+            del resources[name]
+        return resource
+    return deleted
+
+
+class _LambdaOperations:
+    """Provisioned concurrency, which is ready at once, and the account's limits."""
+
+    def _provisioned(self) -> tuple[dict[str, int], str]:
+        """The function's provisioned concurrency by qualifier, and the qualifier that is asked for."""
+        function = self.backend.get_function(unquote(self.path.split("/")[3]))
+        return function.__dict__.setdefault("provisioned_concurrency", {}), self.querystring.get("Qualifier", [""])[0]
+
+    def put_provisioned_concurrency_config(self) -> tuple[int, dict[str, Any], str]:
+        provisioned, qualifier = self._provisioned()
+        function = unquote(self.path.split("/")[3])
+        if not qualifier.isdigit():
+            self.backend.get_alias(qualifier, function)
+        provisioned[qualifier] = self.json_body["ProvisionedConcurrentExecutions"]
+        return 202, {"status": 202}, json.dumps(_provisioned_answer(provisioned[qualifier]))
+
+    def get_provisioned_concurrency_config(self) -> tuple[int, dict[str, Any], str]:
+        provisioned, qualifier = self._provisioned()
+        if self.querystring.get("List") == ["ALL"]:
+            return self.list_provisioned_concurrency_configs()
+        if qualifier not in provisioned:
+            raise _no_provisioned_concurrency()
+        return 200, {}, json.dumps(_provisioned_answer(provisioned[qualifier]))
+
+    def list_provisioned_concurrency_configs(self) -> tuple[int, dict[str, Any], str]:
+        provisioned, _ = self._provisioned()
+        arn = self.backend.get_function(unquote(self.path.split("/")[3])).function_arn
+        return 200, {}, json.dumps({"ProvisionedConcurrencyConfigs": [
+            {"FunctionArn": f"{arn}:{qualifier}", **_provisioned_answer(count)}
+            for qualifier, count in provisioned.items()]})
+
+    def delete_provisioned_concurrency_config(self) -> tuple[int, dict[str, Any], str]:
+        provisioned, qualifier = self._provisioned()
+        provisioned.pop(qualifier, None)
+        return 204, {"status": 204}, ""
+
+    def get_account_settings(self) -> tuple[int, dict[str, Any], str]:
+        quota = int(os.environ.get("MOTO_LAMBDA_CONCURRENCY_QUOTA", _CONCURRENCY_QUOTA))
+        functions = list(self.backend.list_functions())
+        reserved = sum(int(function.reserved_concurrency or 0) for function in functions)
+        return 200, {}, json.dumps({
+            "AccountLimit": {"ConcurrentExecutions": quota, "UnreservedConcurrentExecutions": quota - reserved},
+            "AccountUsage": {"FunctionCount": len(functions)}})
+
+
+def _provisioned_answer(count: int) -> dict[str, Any]:
+    return {"RequestedProvisionedConcurrentExecutions": count, "AvailableProvisionedConcurrentExecutions": count,
+            "AllocatedProvisionedConcurrentExecutions": count, "Status": "READY",
+            "LastModified": "2026-01-01T00:00:00+0000"}
+
+
+def _no_provisioned_concurrency() -> LambdaClientError:
+    error = LambdaClientError("ProvisionedConcurrencyConfigNotFoundException",
+                              "No Provisioned Concurrency Config found for this function")
+    error.code = 404
+    return error
+
+
+# What is added to moto's own
+
+
+def _register() -> None:
+    for function in (parsing.get_model_list, parsing.get_model_map, parsing.get_name_type_map):
+        function.cache_clear()
+    for operations, responses in ((_ElastiCacheOperations, ElastiCacheResponse), (_LambdaOperations, LambdaResponse)):
+        for name, method in vars(operations).items():
+            if callable(method):
+                setattr(responses, name, method)
+    lambda_url_paths[r"{0}/(?P<api_version>[^/]+)/functions/(?P<function_name>[\w_:%-]+)/provisioned-concurrency$"] = (
+        LambdaResponse.dispatch)
+    lambda_url_paths[r"{0}/(?P<api_version>[^/]+)/account-settings/?$"] = LambdaResponse.dispatch
+    for collection, name in (("replication_groups", "delete_replication_group"), ("users", "delete_user")):
+        setattr(ElastiCacheBackend, name, _delete_for_good(collection, getattr(ElastiCacheBackend, name)))
+
+
+def _extend(model: type[CloudFormationModel], service: str, finish: Callable[[Call, Any, Values], None]) -> None:
+    """Calls ``finish`` on each resource that a template makes moto's ``model`` create."""
+    create = model.create_from_cloudformation_json.__func__
+
+    def create_and_finish(cls, resource_name, cloudformation_json, account_id, region_name, **kwargs):
+        made = create(cls, resource_name, cloudformation_json, account_id, region_name, **kwargs)
+        finish(_caller(service, region_name), made, cloudformation_json["Properties"])
+        return made
+
+    model.create_from_cloudformation_json = classmethod(create_and_finish)
+
+
+def _remove_route_table(call: Call, table: RouteTable) -> None:
+    for association in list(table.associations):
+        call("DisassociateRouteTable", {"AssociationId": association})
+    call("DeleteRouteTable", {"RouteTableId": table.id})
+
+
+def _remove_endpoint(call: Call, endpoint: VPCEndPoint) -> None:
+    # moto would take its routes out of tables that may be gone, and keep it as deleted.
+    endpoint.route_table_ids = []
+    call("DeleteVpcEndpoints", {"VpcEndpointIds": [endpoint.id]})
+    endpoint.ec2_backend.vpc_end_points.pop(endpoint.id, None)
+
+
+def _remove_gateway(call: Call, gateway: InternetGateway) -> None:
+    if gateway.vpc:
+        call("DetachInternetGateway", {"InternetGatewayId": gateway.id, "VpcId": gateway.vpc.id})
+    call("DeleteInternetGateway", {"InternetGatewayId": gateway.id})
+
+
+def _let_delete(model: type[CloudFormationModel], remove: Callable[[Call, Any], Any]) -> None:
+    def delete(self: Any, account_id: str, region_name: str) -> None:
+        _forgiving(lambda: remove(_caller("ec2", region_name), self))
+
+    model.delete = delete
+
+
+def _first_override(group: FakeAutoScalingGroup) -> str:
+    """The type of the instances of a group: of several allowed ones, moto launches the first."""
+    overrides = (group.mixed_instances_policy or {}).get("LaunchTemplate", {}).get("Overrides", [])
+    types = [override["InstanceType"] for override in overrides if "InstanceType" in override]
+    return types[0] if types else _own_instance_type(group)
+
+
+def _terminate(instance: Instance) -> Any:
+    """Ends an instance, with its network interface where a group launched it; moto would leave that behind."""
+    if hasattr(instance, "autoscaling_group"):
+        instance.nics[0].delete_on_termination = True
+    return _own_terminate(instance)
+
+
+def _interface_groups(version: LaunchTemplateVersion) -> list[str]:
+    """Security groups of a launch template, also where its network interface names them."""
+    interfaces = version.data.get("NetworkInterfaces", [])
+    return _own_security_groups(version) + [group for interface in interfaces for group in interface.get("Groups", [])]
+
+
+def _get_service_quota(backend: ServiceQuotasBackend, service_code: str, quota_code: str) -> dict[str, Any]:
+    if service_code != "ec2" or quota_code not in _GPU_VCPU_QUOTAS:
+        return _own_service_quota(backend, service_code, quota_code)
+    return {"ServiceCode": service_code, "QuotaCode": quota_code, "QuotaName": _GPU_VCPU_QUOTAS[quota_code],
+            "Value": float(os.environ.get("MOTO_EC2_GPU_VCPU_QUOTA", _GPU_VCPU_QUOTA)), "Unit": "None",
+            "Adjustable": True, "GlobalQuota": False}
+
+
+def _load_image_parameter(parameters: ParameterDict, key: str) -> None:
+    """Lets AWS's public parameters of deep learning images be there, which nobody can put."""
+    _own_loading(parameters, key)
+    if str(key).startswith(IMAGE_PARAMETER_PREFIX) and not dict.get(parameters, key):
+        dict.__setitem__(parameters, key, [Parameter(
+            account_id=parameters.account_id, name=key, value=IMAGE_ID, parameter_type="String", description="",
+            allowed_pattern=None, keyid=None, last_modified_date=1.8e9, version=1, data_type="text")])
+
+
+_own_instance_type = FakeAutoScalingGroup.instance_type.fget
+_own_terminate = Instance.terminate
+_own_security_groups = LaunchTemplateVersion.security_groups.fget
+_own_service_quota = ServiceQuotasBackend.get_service_quota
+_own_loading = ParameterDict._check_loading_status
+
+_register()
+_extend(SecurityGroup, "ec2", _replace_egress)
+_extend(FakeBucket, "s3", _set_bucket_up)
+_let_delete(RouteTable, _remove_route_table)
+_let_delete(VPCEndPoint, _remove_endpoint)
+_let_delete(InternetGateway, _remove_gateway)
+_let_delete(FlowLogs, lambda call, log: call("DeleteFlowLogs", {"FlowLogIds": [log.id]}))
+FakeAutoScalingGroup.instance_type = property(_first_override)
+Instance.terminate = _terminate
+LaunchTemplateVersion.security_groups = property(_interface_groups)
+ServiceQuotasBackend.get_service_quota = _get_service_quota
+ParameterDict._check_loading_status = _load_image_parameter

@@ -1,0 +1,48 @@
+"""A function that does what its event says."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+
+def handler(event: dict[str, Any], context: Any) -> Any:
+    """``event["do"]`` names what to do; returns what the test wants to see of it."""
+    return _ACTIONS[event["do"]](event, context)
+
+
+def _tell(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    return {"process_id": os.getpid(), "variables": dict(os.environ), "arn": context.invoked_function_arn,
+            "remaining_ms": context.get_remaining_time_in_millis()}
+
+
+def _print(event: dict[str, Any], context: Any) -> str:
+    print(event["text"])
+    return "x" * event.get("answer_bytes", 0)
+
+
+def _raise(event: dict[str, Any], context: Any) -> None:
+    raise ValueError(event["text"])
+
+
+def _hold_the_lock(event: dict[str, Any], context: Any) -> None:
+    Path(event["path"]).touch()
+    ctypes.PyDLL(None).sleep(event["seconds"])
+
+
+_ACTIONS = {
+    "echo": lambda event, context: event,
+    "length": lambda event, context: {"length": len(event["text"])},
+    "tell": _tell,
+    "print": _print,
+    "raise": _raise,
+    "exit": lambda event, context: os._exit(event["code"]),
+    "kill": lambda event, context: os.kill(os.getpid(), signal.SIGKILL),
+    "sleep": lambda event, context: time.sleep(event["seconds"]),
+    "hold the lock": _hold_the_lock,
+    "touch": lambda event, context: Path(event["path"]).touch(),
+}
