@@ -1,5 +1,10 @@
 # make setup   the virtual environment .venv from the pinned requirements
 # make train   set up, then train EXPERIMENT (default experiments/hopper.yaml)
+# make synth   set up, then write the CloudFormation templates of EXPERIMENT to cdk.out; needs no AWS account
+# make deploy  tell what EXPERIMENT costs in AWS, ask the account, and deploy it
+# make destroy delete EXPERIMENT's stack; its results stay
+# make bootstrap  prepare an AWS account and region for the CDK, once
+# make image   build the actor image of EXPERIMENT with Debian's buildah, and run an actor in it; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint
 # make docs    write the generated docs and pictures again
@@ -16,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev train test lint docs clean
+.PHONY: help setup setup-dev setup-deploy train synth deploy destroy bootstrap image test lint docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -25,8 +30,26 @@ setup: $(VENV)/.installed
 
 setup-dev: $(VENV)/.installed-dev
 
+setup-deploy: $(VENV)/.installed-deploy
+
 train: setup
 	$(BIN)/python -m runtime train $(EXPERIMENT) $(ARGS)
+
+synth: setup-deploy
+	$(BIN)/python -m stacks.cdk synth --all --quiet -c experiment=$(EXPERIMENT) $(ARGS)
+
+deploy: setup-deploy
+	$(BIN)/python -m stacks.deploy $(EXPERIMENT) $(ARGS)
+
+destroy: setup-deploy
+	$(BIN)/python -m stacks.cdk destroy --exclusively -c experiment=$(EXPERIMENT) \
+		$$($(BIN)/python -m stacks.plan $(EXPERIMENT)) $(ARGS)
+
+bootstrap: setup-deploy
+	$(BIN)/python -m stacks.cdk bootstrap -c experiment=$(EXPERIMENT) $(ARGS)
+
+image: setup-deploy
+	$(BIN)/python -m tests.image.build $(EXPERIMENT)
 
 test: setup-dev lint
 	$(BIN)/python -m pytest $(ARGS)
@@ -50,6 +73,10 @@ $(VENV)/.installed: requirements.txt | $(BIN)/python
 	$(PIP_INSTALL) -r requirements.txt
 	@touch $@
 
-$(VENV)/.installed-dev: requirements.txt requirements-dev.txt | $(BIN)/python
-	$(PIP_INSTALL) -r requirements-dev.txt
+$(VENV)/.installed-deploy: requirements.txt requirements-deploy.txt | $(BIN)/python
+	$(PIP_INSTALL) -r requirements-deploy.txt
 	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-dev: requirements.txt requirements-deploy.txt requirements-dev.txt | $(BIN)/python
+	$(PIP_INSTALL) -r requirements-dev.txt
+	@touch $(VENV)/.installed $(VENV)/.installed-deploy $@

@@ -8,6 +8,7 @@ touch several of them:
     {run}:invocations           hash: invocation id -> "expected" | "accepted"; an actor that is not in it gives up
     {run}:trajectory:<id>       TRAJECTORY message, keyed by the invocation id (paper §4)
     {run}:ready                 list of accepted invocation ids, for blocking takes
+    {run}:stop                  there once the run has ended: every actor gives up
     {run}:bytes, {run}:late     counters
 
 Everything carries a time to live, so that nothing outlives a killed run for long.
@@ -24,6 +25,7 @@ import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
+from lambda_actor.credentials import connection_options
 from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, CacheUnavailableError
 
 ACCEPTED, DUPLICATE, LATE = "accepted", "duplicate", "late"
@@ -77,6 +79,7 @@ class TrajectoryCache:
         *,
         username: str | None = None,
         password: str | None = None,
+        credential: str = "",
         ttl_s: int = 3600,
         bytes_max: int = 2**30,
         connect_attempts: int = 3,
@@ -85,17 +88,21 @@ class TrajectoryCache:
             url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
             run_id: Namespace of the run; letters, digits and dashes.
             username, password: Override what the URL says.
+            credential: Where to find credentials instead; see `lambda_actor.credentials`.
             ttl_s: How long anything may stay on the server untouched.
             bytes_max: Largest sum of the trajectories that wait to be taken.
             connect_attempts: Tries of each command while the connection fails, with growing jittered pauses ≤ 1 s.
 
         Raises:
             CacheUnavailableError: The URL cannot be understood.
+            CacheError: The credential cannot be had.
         """
         self._prefix = f"{{{run_id}}}:"
         self._ttl_s = ttl_s
         self._bytes_max = bytes_max
         options = {name: value for name, value in (("username", username), ("password", password)) if value}
+        if credential:
+            options = connection_options(credential)
         if not url.startswith("unix:"):
             options["socket_keepalive"] = True
         try:
@@ -148,7 +155,11 @@ class TrajectoryCache:
     def is_wanted(self, invocation_id: str) -> bool:
         """Whether the learner still waits for this invocation; else its actor may as well give up."""
         with self._translated():
-            return bool(self._redis.hexists(self._key("invocations"), invocation_id))
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.exists(self._key("stop"))
+            pipe.hexists(self._key("invocations"), invocation_id)
+            is_stopped, is_expected = pipe.execute()
+            return bool(is_expected) and not is_stopped
 
     # What the learner does
 
@@ -230,8 +241,13 @@ class TrajectoryCache:
             pipe.delete(self._key("late"))
             return int(pipe.execute()[-2] or 0)
 
+    def stop(self) -> None:
+        """Ends the run for its actors: each that still runs gives up within about a second."""
+        with self._translated():
+            self._redis.set(self._key("stop"), b"1", ex=self._ttl_s)
+
     def remove_run(self) -> None:
-        """Deletes every key of the run; to be called when no actor runs any more."""
+        """Deletes every key of the run; actors that still run give up then."""
         with self._translated():
             for key in self._redis.scan_iter(match=self._prefix + "*", count=1000):
                 self._redis.delete(key)

@@ -4,8 +4,9 @@ The same code runs inside AWS Lambda and in the local fleet's processes. A sandb
 connection and the weights of the last policy version between invocations; nothing of it changes what is sampled. So an
 environment whose state nobody knows is made anew each time.
 
-The cache's endpoint comes in the event, its credentials in the variables ``ACTOR_CACHE_USERNAME`` and
-``ACTOR_CACHE_PASSWORD``: an event is logged and retried in places where a secret must not be.
+The cache's endpoint comes in the event, and where its credential is to be found: an event is logged and retried in
+places where a secret must not be. On one machine it is in the variables ``ACTOR_CACHE_USERNAME`` and
+``ACTOR_CACHE_PASSWORD``; see `lambda_actor.credentials` for AWS.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ from lambda_actor.errors import EventError
 from lambda_actor.policy import GaussianPolicy
 from lambda_actor.rollout import NO_BYTES, Fragment, OpenEpisode, roll_out
 
-EVENT_FIELDS: dict[str, type] = {
+PREWARM_FIELDS: dict[str, type] = {
     "run_id": str,
-    "invocation_id": str,
     "cache_url": str,
+    "cache_credential": str,
     "cache_ttl_s": int,
     "cache_bytes_max": int,
     "environment_id": str,
+}
+"""What an event must carry that has a field ``prewarm``: it only proves that an actor can start, and warms it."""
+EVENT_FIELDS: dict[str, type] = {
+    **PREWARM_FIELDS,
+    "invocation_id": str,
     "truncate_at_fragment": bool,
     "fragment_steps": int,
     "policy_version": int,
@@ -39,7 +45,8 @@ EVENT_FIELDS: dict[str, type] = {
     "slot": int,
     "episode_id": str,
 }
-"""What an event must carry; ``episode_id`` is empty where a fresh episode is to be started."""
+"""What any other event must carry; ``episode_id`` is empty where a fresh episode is to be started, and
+``cache_credential`` where the variables hold it."""
 
 
 class _Sandbox:
@@ -60,18 +67,23 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Fetches the event's policy version, rolls out one fragment, submits it under its invocation id.
 
     Args:
-        event: See `EVENT_FIELDS`.
+        event: See `EVENT_FIELDS` and `PREWARM_FIELDS`.
         context: Lambda's context object; not used.
 
     Returns:
         ``invocation_id``, ``status`` (accepted | duplicate | late), ``env_steps``, ``fetch_s``, ``rollout_s``,
-        ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (null without a finished episode).
+        ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (null without a finished episode). For a
+        ``prewarm`` event only ``status``: prewarmed.
 
     Raises:
         EventError: A field is missing or of the wrong type.
         ActorError: See `lambda_actor.errors`.
     """
-    _check_event(event)
+    if "prewarm" in event:
+        return _prewarm(event)
+    _check_event(event, EVENT_FIELDS)
+    if event["fragment_steps"] < 1:
+        raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
     started_s = time.perf_counter()
     cache = _cache(event)
     policy = _policy(cache, event)
@@ -96,14 +108,21 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     }
 
 
-def _check_event(event: Mapping[str, Any]) -> None:
-    for name, kind in EVENT_FIELDS.items():
+def _prewarm(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes the environment and reaches the cache, for the invocations to come."""
+    _check_event(event, PREWARM_FIELDS)
+    _cache(event).ping()
+    if _sandbox.environment is None:
+        _sandbox.environment = make_environment(event["environment_id"])
+    return {"status": "prewarmed"}
+
+
+def _check_event(event: Mapping[str, Any], fields: Mapping[str, type]) -> None:
+    for name, kind in fields.items():
         if name not in event:
             raise EventError(f"the event lacks {name!r}")
         if type(event[name]) is not kind:
             raise EventError(f"the event's {name!r} is {event[name]!r}, not a {kind.__name__}")
-    if event["fragment_steps"] < 1:
-        raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
 
 
 def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
@@ -114,7 +133,7 @@ def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
         _sandbox.cache = TrajectoryCache(
             event["cache_url"], event["run_id"],
             username=os.environ.get("ACTOR_CACHE_USERNAME"), password=os.environ.get("ACTOR_CACHE_PASSWORD"),
-            ttl_s=event["cache_ttl_s"], bytes_max=event["cache_bytes_max"],
+            credential=event["cache_credential"], ttl_s=event["cache_ttl_s"], bytes_max=event["cache_bytes_max"],
         )
         _sandbox.cache_key = key
     return _sandbox.cache

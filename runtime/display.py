@@ -210,13 +210,19 @@ def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         f"cost         ${summary['spent_usd']:.4f} of ${summary['budget_usd']:g}"
         + (f", ${summary['usd_per_million_steps']:.4f} per million steps" if summary["env_steps_total"] else ""),
         "             " + ", ".join(f"{name} ${summary[key]:.4f}" for name, key in parts.items()),
-        f"             modelled, list prices of {summary['prices_region']}, {summary['prices_as_of']}; "
-        "nothing was billed",
+        f"             {_basis(summary)}",
         f"time         {_duration(summary['measured_session_s'])} in this session; the whole run modelled "
         f"{_duration(summary['modelled_s'])}",
         "             with every actor on a machine of its own",
         f"results      {out}",
     ]
+
+
+def _basis(summary: Mapping[str, Any]) -> str:
+    prices = f"list prices of {summary['prices_region']}, {summary['prices_as_of']}"
+    if summary["cost_basis"] == "metered":
+        return f"what was used, at {prices}; AWS' bill is what counts"
+    return f"modelled, {prices}; nothing was billed"
 
 
 def _evaluated(summary: Mapping[str, Any]) -> str:

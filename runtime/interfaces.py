@@ -37,8 +37,10 @@ class Outcome:
         response: The handler's return value where ``ok``.
         error: What went wrong, for people, else empty.
         was_started: False where it was given up before it began: then it costs nothing.
-        billed_s: Billed duration in seconds, without start-up.
-        init_s: Billed duration of a cold start, were this actor to start cold.
+        billed_s: Billed duration in seconds; without start-up, unless it is metered.
+        init_s: Billed duration of a cold start: where it is metered, what this actor had of it, contained in
+            ``billed_s``; else what it would have, were it to start cold.
+        is_metered: Whether the platform said what it bills; else ``billed_s`` is modelled, or an upper bound.
     """
 
     invocation_id: str
@@ -48,6 +50,7 @@ class Outcome:
     was_started: bool = True
     billed_s: float = 0.0
     init_s: float = 0.0
+    is_metered: bool = False
 
 
 class Fleet(Protocol):
@@ -267,7 +270,9 @@ class CostMeter(Protocol):
 
     def add_replacement(self, slot: int, attempt: int) -> bool: ...
 
-    def actor_ended(self, slot: int, attempt: int, *, billed_s: float, init_s: float, traffic_bytes: int) -> float:
+    def actor_ended(
+        self, slot: int, attempt: int, *, billed_s: float, init_s: float, is_metered: bool, traffic_bytes: int
+    ) -> float:
         """Settles one invocation; returns its billed seconds, with its start-up where it started cold."""
 
     def actor_never_started(self, slot: int, attempt: int) -> None: ...

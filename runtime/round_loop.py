@@ -244,8 +244,7 @@ class RoundLoop:
 
         The bill is modelled as if they all ran at once.
         """
-        waves = math.ceil(self._experiment.scaler.most_actors / self._fleet.concurrency)
-        return self._experiment.fleet.round_deadline_s * waves
+        return self._experiment.fleet.round_deadline_s * self._experiment.waves(self._fleet.concurrency)
 
     def _start(self, collection: Collection, slots: range) -> None:
         """Starts actors for these slots; the oldest open episodes go to the lowest slots."""

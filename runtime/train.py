@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import os
 import signal
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, suppress
-from itertools import pairwise
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
-from lambda_actor.policy import HIDDEN_SIZES
-from lambda_actor.rollout import EPISODE_BYTES_MAX
-from runtime.cache_server import EmbeddedServer
 from runtime.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
-from runtime.config import Experiment, load_experiment
+from runtime.config import CHANGEABLE, Experiment, load_experiment, unchangeable
 from runtime.cost.budget import Budget
-from runtime.cost.meter import CostModel, Meter
+from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
-from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError, RunError, ServerError
-from runtime.fleet.local import LocalFleet
+from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Display
+from runtime.places import MakePlace, OnThisMachine, Place, cache_ttl_s, make_cost_model
 from runtime.policy_file import save_policy
 from runtime.records import EventLog, RunDirectory, to_json, write_atomically
 from runtime.scaler import make_scaler
 from runtime.signals import Interrupted, ShieldedFleet, Signals
-
-_CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.update_timeout_s")
-"""What may differ between a run and its resumption: none of it changes what a finished round is."""
 
 
 def preflight(experiment: Experiment) -> ActorEnvironment:
@@ -45,28 +36,51 @@ def preflight(experiment: Experiment) -> ActorEnvironment:
         ExperimentError: The environment cannot be made or used, an instance type has no price, a GPU was asked for
             that is not there, or the budget cannot hold one round of the fewest actors.
     """
-    try:
-        environment = make_environment(experiment.environment.id)
-    except ActorError as error:
-        raise ExperimentError(str(error)) from None
+    environment = _make_environment(experiment)
     _check_open_episodes(experiment, environment)
-    meter = Meter(_cost_model(experiment, environment), Budget(experiment.budget.usd))
-    smallest = experiment.scaler.smallest_round
-    if not meter.open_round(smallest, smallest=smallest):
-        unlimited = Meter(_cost_model(experiment, environment), Budget(1e9))
-        unlimited.open_round(smallest, smallest=smallest)
+    needed_usd = _round_usd(experiment, environment)
+    if needed_usd > experiment.budget.usd:
         raise ExperimentError(
-            f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {smallest} actors, whose worst case is "
-            f"{unlimited.budget.reserved_usd:.6f} USD: every actor until actor.timeout_s = "
+            f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {experiment.scaler.smallest_round} "
+            f"actors, whose worst case is {needed_usd:.6f} USD: every actor until actor.timeout_s = "
             f"{experiment.actor.timeout_s} s, the learner until fleet.round_deadline_s + learner.update_timeout_s"
             + (f", the first five minutes of actor.provisioned = {experiment.actor.provisioned} actors"
                if experiment.actor.provisioned else "")
-            + f"; allowed: budget.usd from {unlimited.budget.reserved_usd:.6f}")
+            + f"; allowed: budget.usd from {needed_usd:.6f}")
     return environment
 
 
+def smallest_budget_usd(experiment: Experiment) -> float:
+    """What the worst case of a round of the fewest actors costs.
+
+    Raises:
+        ExperimentError: The environment cannot be made or used, or an instance type has no price.
+    """
+    return _round_usd(experiment, _make_environment(experiment))
+
+
+def _make_environment(experiment: Experiment) -> ActorEnvironment:
+    try:
+        return make_environment(experiment.environment.id)
+    except ActorError as error:
+        raise ExperimentError(str(error)) from None
+
+
+def _round_usd(experiment: Experiment, environment: ActorEnvironment) -> float:
+    smallest = experiment.scaler.smallest_round
+    meter = Meter(make_cost_model(experiment, environment), Budget(1e9))
+    meter.open_round(smallest, smallest=smallest)
+    return meter.reserved_usd
+
+
 def train(
-    experiment: Experiment, out: Path, *, resume: bool, display: Display, name: str
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool,
+    display: Display,
+    name: str,
+    make_place: MakePlace = OnThisMachine,
 ) -> tuple[dict[str, Any], int]:
     """Trains until a reason to stop.
 
@@ -75,6 +89,7 @@ def train(
         out: The run's directory.
         resume: Continue what ``out`` holds; where it holds nothing yet, start afresh.
         name: The experiment's name, for people.
+        make_place: Makes the place where it takes place.
 
     Returns:
         What summary.json holds, and the exit code: 0, 1 for a failed run, 130 or 143 for an interrupted one.
@@ -84,8 +99,11 @@ def train(
     """
     environment = preflight(experiment)
     with ExitStack() as stack:
+        signals = Signals()
+        place = make_place(experiment, signals)
         directory = RunDirectory(out)
         stack.callback(directory.close)
+        place.download(directory)
         if directory.holds_run and not resume:
             raise RunDirectoryError(f"--out {out}: holds a run already; continue it with --resume, or name another")
         if directory.holds_run:
@@ -93,7 +111,8 @@ def train(
         finished = _finished_summary(experiment, directory) if resume else None
         if finished is not None:
             return finished, 0
-        run = _Run(experiment, directory, environment, display, name, stack)
+        stack.enter_context(signals)
+        run = _Run(experiment, directory, environment, display, name, place, signals, stack)
         return run.to_the_end()
 
 
@@ -107,6 +126,8 @@ class _Run:
         environment: ActorEnvironment,
         display: Display,
         name: str,
+        place: Place,
+        signals: Signals,
         stack: ExitStack,
     ) -> None:
         # Threads that spin while they wait make a busy machine ten times slower.
@@ -117,29 +138,23 @@ class _Run:
         from runtime.round_loop import RoundLoop
 
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
+        self._place, self._signals = place, signals
         self._started_s = time.monotonic()
-        self._signals = stack.enter_context(Signals())
-        self._identity = _identity(experiment)
+        self._identity = experiment.identity
         self._events = EventLog(directory.events_path, _now)
-        self._meter = Meter(_cost_model(experiment, environment), Budget(experiment.budget.usd))
         run_id = uuid.uuid4().hex
-        server_url, server_program = self._start_server(stack)
-        self._cache = self._connect(server_url, run_id)
-        stack.callback(self._cache.close)
-        if experiment.cache.url:
-            stack.callback(self._remove_keys, server_url, run_id)
-        with self._signals.shield():
-            fleet = ShieldedFleet(LocalFleet(
-                experiment.fleet.processes, timeout_s=experiment.actor.timeout_s,
-                memory_mib=experiment.actor.memory_mib, log_path=directory.actors_log_path,
-                credentials=_credentials(server_url)), self._signals)
+        cache = place.open_cache(run_id, stack, self._events)
+        with signals.shield():
+            fleet = ShieldedFleet(place.open_fleet(directory), signals)
             stack.callback(fleet.close)
+        self._meter = place.open_meter(environment, fleet)
         learner, detector, evaluator = _training_parts(experiment, environment)
+        event_fields = {**_event_fields(experiment, run_id), **place.event_fields()}
         self._learner = learner
         self.loop = RoundLoop(
             experiment, learner=learner, detector=detector, scaler=make_scaler(experiment.scaler), fleet=fleet,
-            cache=self._cache, meter=self._meter, evaluate=evaluator, events=self._events,
-            event_fields=_event_fields(experiment, run_id, server_url),
+            cache=cache, meter=self._meter, evaluate=evaluator, events=self._events,
+            event_fields=event_fields,
             sizes=(environment.observation_size, environment.action_size),
             save_ledger=self._save_ledger, save_round=self._save_round, shield=self._signals.shield,
             time_limit=self._signals.time_limit)
@@ -152,16 +167,17 @@ class _Run:
         stack.callback(self._tensorboard.close)
         for row in directory.read_rounds():
             self._to_tensorboard(row)
-        self._events.append("run_started", run_id=run_id, server=redacted(server_url),
-                            resumed_after_round=self.loop.progress.round_index)
-        display.started(experiment.to_yaml(), {
-            "results": str(directory.path), "server": f"{redacted(server_url)} ({server_program})",
-            "bill": f"modelled from list prices, {PRICES.region}, {PRICES.as_of}"})
+        facts = place.facts()
+        self._events.append("run_started", run_id=run_id, resumed_after_round=self.loop.progress.round_index,
+                            cost_basis=place.cost_basis, **facts)
+        display.started(experiment.to_yaml(), {"results": str(directory.path), **facts})
+        self._begin = lambda: place.begin(fleet, self._meter, self._events, event_fields)
 
     def to_the_end(self) -> tuple[dict[str, Any], int]:
         """Runs the loop; whatever happens, leaves a summary."""
         error, code, defect = "", 0, None
         try:
+            self._begin()
             reason = self.loop.run()
         except (Interrupted, KeyboardInterrupt) as interrupt:
             number = getattr(interrupt, "signal_number", signal.SIGINT)
@@ -179,9 +195,20 @@ class _Run:
             self._save_ledger()
             self._events.append("run_ended", stop_reason=reason, error=error)
             write_atomically(self._directory.summary_path, to_json(summary))
+        error = self._leave()
+        if error and not code:
+            summary, code = summary | {"error": error}, 1
         if defect is not None:
             raise defect
         return summary, code
+
+    def _leave(self) -> str:
+        """Lets the place keep what it must; returns what went wrong."""
+        try:
+            self._place.end()
+        except (RunError, OSError) as failure:
+            return f"{type(failure).__name__}: {failure}"
+        return ""
 
     def _restore(self) -> None:
         """Continues after the newest checkpoint, and counts what was spent since."""
@@ -196,7 +223,12 @@ class _Run:
         self._directory.check_rounds(self.loop.progress.round_index)
         self._directory.cut_rounds_back(self.loop.progress.round_index)
         self._restore_ledger()
+        spent_usd = self._meter.spent_usd
         forfeited_usd = self._meter.forfeit()
+        standing_usd = self._meter.spent_usd - spent_usd - forfeited_usd
+        if standing_usd:
+            self._events.append("standing_billed", usd=standing_usd,
+                                reason="what the deployment cost since it began, or since its last round")
         if forfeited_usd:
             self._events.append("reservation_forfeited", usd=forfeited_usd,
                                 reason="the run was killed while it was reserved")
@@ -216,7 +248,9 @@ class _Run:
             self._events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")
 
     def _save_ledger(self) -> None:
-        write_atomically(self._directory.ledger_path, to_json(self._meter.get_state()))
+        ledger = to_json(self._meter.get_state())
+        self._place.ledger_changed(ledger, self._meter)
+        write_atomically(self._directory.ledger_path, ledger)
 
     def _save_round(self, row: dict[str, Any], checkpoint: Checkpoint) -> None:
         self._directory.append_round(row)
@@ -225,6 +259,7 @@ class _Run:
         save_policy(self._directory.policy_path, self._learner.weights(),
                     environment_id=self._experiment.environment.id)
         self._to_tensorboard(row)
+        self._place.round_saved(row)
         self._display.round_finished(row)
 
     def _to_tensorboard(self, row: Mapping[str, Any]) -> None:
@@ -232,31 +267,6 @@ class _Run:
             if value is not None and key != "round_index":
                 self._tensorboard.add_scalar(_tensorboard_tag(key), value, row["round_index"])
         self._tensorboard.flush()
-
-    def _start_server(self, stack: ExitStack) -> tuple[str, str]:
-        settings = self._experiment.cache
-        if settings.url:
-            return settings.url, "given by cache.url"
-        with self._signals.shield():
-            server = EmbeddedServer(settings.memory_mib)
-            stack.callback(server.close)
-        return server.url, server.program
-
-    def _connect(self, url: str, run_id: str) -> TrajectoryCache:
-        try:
-            cache = _cache(self._experiment, url, run_id)
-            cache.ping()
-        except ActorError as error:
-            raise ServerError(f"cache.url = {redacted(url)}: {error}") from None
-        return cache
-
-    def _remove_keys(self, url: str, run_id: str) -> None:
-        try:
-            with closing(_cache(self._experiment, url, run_id, connect_attempts=0)) as cache:
-                cache.remove_run()
-        except ActorError as error:
-            with suppress(OSError):
-                self._events.append("keys_left_behind", error=str(error), expire_after_s=_ttl_s(self._experiment))
 
     def _summary(self, reason: str, error: str) -> dict[str, Any]:
         rounds = self._directory.read_rounds()
@@ -278,7 +288,7 @@ class _Run:
             "episode_return_mean": finished[-1] if finished else None,
             "actors": sum(row.get("actor_count") or 0 for row in rounds),
             "actors_failed": sum(row.get("actors_failed") or 0 for row in rounds),
-            "cost_basis": "modelled",
+            "cost_basis": self._place.cost_basis,
             "prices_region": PRICES.region,
             "prices_as_of": PRICES.as_of,
             "spent_usd": spent_usd,
@@ -324,20 +334,9 @@ def _check_open_episodes(experiment: Experiment, environment: ActorEnvironment) 
             "environment.truncate_at_fragment: true if nothing that comes later in an episode matters")
 
 
-def _cost_model(experiment: Experiment, environment: ActorEnvironment) -> CostModel:
-    observation, action = 4 * environment.observation_size, 4 * environment.action_size
-    # Every step bootstrapped and ending an episode, and an open episode of the largest size in and out.
-    per_step = observation + action + 4 + 8 + 1 + 1 + (8 + observation) + 24
-    sizes = (environment.observation_size, *HIDDEN_SIZES, environment.action_size)
-    parameters = sum(inputs * outputs + outputs for inputs, outputs in pairwise(sizes)) + environment.action_size
-    weights = 4 * (parameters + 2 * environment.observation_size)
-    return CostModel(experiment, PRICES, traffic_bytes_max=(
-        experiment.actor.fragment_steps * per_step + weights + 2 * EPISODE_BYTES_MAX + 4096))
-
-
-def _event_fields(experiment: Experiment, run_id: str, url: str) -> dict[str, Any]:
+def _event_fields(experiment: Experiment, run_id: str) -> dict[str, Any]:
     return {
-        "run_id": run_id, "cache_url": split_credentials(url)[0], "cache_ttl_s": _ttl_s(experiment),
+        "run_id": run_id, "cache_ttl_s": cache_ttl_s(experiment),
         "cache_bytes_max": experiment.cache.memory_mib * 2**20,
         "environment_id": experiment.environment.id,
         "truncate_at_fragment": experiment.environment.truncate_at_fragment,
@@ -345,46 +344,17 @@ def _event_fields(experiment: Experiment, run_id: str, url: str) -> dict[str, An
     }
 
 
-def _cache(experiment: Experiment, url: str, run_id: str, **options: Any) -> TrajectoryCache:
-    return TrajectoryCache(
-        url, run_id, username=os.environ.get("CACHE_USERNAME"), password=os.environ.get("CACHE_PASSWORD"),
-        ttl_s=_ttl_s(experiment), bytes_max=experiment.cache.memory_mib * 2**20, **options)
-
-
-def _ttl_s(experiment: Experiment) -> int:
-    """Longer than a round can last, so that nothing runs out under it."""
-    return 2 * (experiment.fleet.round_deadline_s + experiment.learner.update_timeout_s) + 600
-
-
 def _check_same_experiment(experiment: Experiment, directory: RunDirectory) -> None:
     try:
         stored = load_experiment(directory.config_path)
     except ExperimentError as error:
         raise RunDirectoryError(f"--resume: {error}") from None
-    new = _unchangeable(experiment)
-    changed = [f"{path} is {new[path]!r} now, {value!r} in the run" for path, value in _unchangeable(stored).items()
+    new = unchangeable(experiment)
+    changed = [f"{path} is {new[path]!r} now, {value!r} in the run" for path, value in unchangeable(stored).items()
                if new[path] != value]
     if changed:
         raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
-                                f"Only {', '.join(_CHANGEABLE)} may change")
-
-
-def _unchangeable(experiment: Experiment) -> dict[str, Any]:
-    return {path: value for path, value in _leaves(experiment.model_dump(mode="json"))
-            if not any(path == one or path.startswith(f"{one}.") for one in _CHANGEABLE)}
-
-
-def _identity(experiment: Experiment) -> str:
-    """A digest of all that decides what a run's rounds are."""
-    return hashlib.sha256(json.dumps(_unchangeable(experiment), sort_keys=True).encode()).hexdigest()
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
+                                f"Only {', '.join(CHANGEABLE)} may change")
 
 
 def _finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[str, Any] | None:
@@ -405,14 +375,6 @@ def _finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[s
         return summary if is_finished else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _credentials(url: str) -> dict[str, str]:
-    """Variables for the actors: what the URL says, or else CACHE_USERNAME and CACHE_PASSWORD."""
-    _, username, password = split_credentials(url)
-    found = {"ACTOR_CACHE_USERNAME": username or os.environ.get("CACHE_USERNAME"),
-             "ACTOR_CACHE_PASSWORD": password or os.environ.get("CACHE_PASSWORD")}
-    return {name: value for name, value in found.items() if value}
 
 
 def _tensorboard_tag(key: str) -> str:

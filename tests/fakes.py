@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,7 @@ class FakeCache:
         self.states.update(dict.fromkeys(invocation_ids, "expected"))
 
     def cancel(self, invocation_id: str) -> bool:
+        self.log.append(("cancel", invocation_id))
         if self.states.get(invocation_id) == "accepted":
             return False
         self.states.pop(invocation_id, None)
@@ -180,10 +181,12 @@ class Play:
 
     Attributes:
         status: How it ends by itself; null where it runs until it is given up.
-        submits: Makes the bytes that it submits first; null where it submits none.
+        submits: Makes the bytes that it submits first; null where it submits none. Where ``status`` is null, it
+            submits them and runs on.
         heeds_abandon: Whether giving it up ends it.
         submits_when_abandoned: It submits after it was given up, and ends as ok then.
         was_started: Whether it ever began; where not, it ends only by being given up.
+        is_metered: Whether ``billed_s`` is what the platform said.
         outcomes: How often its outcome is reported.
     """
 
@@ -195,6 +198,7 @@ class Play:
     heeds_abandon: bool = True
     submits_when_abandoned: bool = False
     was_started: bool = True
+    is_metered: bool = False
     outcomes: int = 1
 
 
@@ -207,6 +211,7 @@ NEVER_RETURNS = Play(None, None)
 DEAF = Play(None, None, heeds_abandon=False)
 NEVER_STARTED = Play(None, None, billed_s=0.0, init_s=0.0, was_started=False)
 LATE_COMER = Play(None, None, submits_when_abandoned=True)
+SUBMITS_AND_HANGS = Play(None)
 
 
 class FakeFleet:
@@ -249,7 +254,9 @@ class FakeFleet:
             self._tries[key] += 1
             self.started.append(invocation)
             if play.status is None:
-                self.running[invocation.invocation_id] = (invocation, play)
+                if play.submits is not None:
+                    self._cache.submit(invocation.invocation_id, play.submits(event))
+                self.running[invocation.invocation_id] = (invocation, replace(play, submits=None))
             else:
                 self._end(invocation, play, play.status)
 
@@ -268,8 +275,7 @@ class FakeFleet:
                 continue
             del self.running[invocation_id]
             if play.submits_when_abandoned:
-                self._cache.cancel(invocation_id)
-                self._end(invocation, Play("ok", trajectory), "ok")
+                self._end(invocation, replace(play, submits=trajectory), "ok")
             else:
                 self._end(invocation, play, "abandoned")
 
@@ -290,7 +296,8 @@ class FakeFleet:
                             "env_steps": invocation.event["fragment_steps"]}
         error = play.error or ("still running at the round's deadline" if status == "abandoned" else "")
         outcome = Outcome(invocation.invocation_id, status, response=response, error=error,
-                          was_started=play.was_started, billed_s=play.billed_s, init_s=play.init_s)
+                          was_started=play.was_started, billed_s=play.billed_s, init_s=play.init_s,
+                          is_metered=play.is_metered)
         self._ended.extend([outcome] * play.outcomes)
 
 

@@ -70,6 +70,10 @@ class Budget:
         self._spent += amount
         return amount <= reserved
 
+    def release(self, name: str) -> None:
+        """Frees what is reserved under ``name``, if anything is, unspent."""
+        self._reserved.pop(name, None)
+
     def release_all(self) -> None:
         """Frees all that is reserved, unspent."""
         self._reserved.clear()

@@ -8,7 +8,8 @@ round would take there. docs/cost.md says what is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from runtime.config import Experiment
@@ -21,6 +22,11 @@ MIB_PER_VCPU = 1769
 INIT_SECONDS_MAX = 10.0
 """Lambda ends a start-up that takes longer."""
 PROVISIONED_BLOCK_S = 300
+UPLOAD_INTERVAL_S = 10.0
+"""A deployed learner copies its files to the bucket this often at most."""
+REQUESTS_PER_UPLOAD = 12
+BETWEEN_ROUNDS_S = 60.0
+"""Reserved for checkpoints and uploads where time is paid for by the clock."""
 _HOURS_PER_MONTH = 730
 _BASE = "round"
 
@@ -33,21 +39,32 @@ def vcpu_share(memory_mib: int) -> float:
 class CostModel:
     """Prices of an experiment's parts, in US dollars."""
 
-    def __init__(self, experiment: Experiment, prices: PriceTable, *, traffic_bytes_max: int) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        prices: PriceTable,
+        *,
+        traffic_bytes_max: int,
+        instance_type: str | None = None,
+        waves: int = 1,
+    ) -> None:
         """Args:
             experiment: Resolved.
             traffic_bytes_max: Most that one invocation moves through the cache.
+            instance_type: Of the learner; the first of ``learner.instance_types`` where it is not known.
+            waves: A round's deadline is so many times longer, because not all its actors can run at once.
 
         Raises:
-            ExperimentError: ``learner.instance_types[0]`` has no price.
+            ExperimentError: The instance type has no price.
         """
         self._actor, self._learner, self._fleet = experiment.actor, experiment.learner, experiment.fleet
         self._cache_kind, self._prices = experiment.cache.kind, prices
         self._traffic_bytes_max = traffic_bytes_max
-        instance_type = experiment.learner.instance_types[0]
+        self._waves = waves
+        instance_type = instance_type or experiment.learner.instance_types[0]
         if instance_type not in prices.instance_hour_usd:
             raise ExperimentError(
-                f"learner.instance_types[0] = {instance_type!r} has no price; allowed: "
+                f"learner.instance_types: {instance_type!r} has no price; allowed: "
                 f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})")
         self._instance_s_usd = prices.instance_hour_usd[instance_type] / 3600
         self._memory_gib = experiment.actor.memory_mib / 1024
@@ -56,17 +73,17 @@ class CostModel:
     def is_provisioned(self, slot: int) -> bool:
         return slot < self._actor.provisioned
 
-    def actor_usd(self, slot: int, *, billed_s: float, init_s: float, traffic_bytes: int) -> float:
+    def actor_usd(self, *, is_provisioned: bool, billed_s: float, traffic_bytes: int) -> float:
         """One invocation: its duration, rounded up to the millisecond, its request, and its traffic."""
-        rate = (self._function.provisioned_duration_usd if self.is_provisioned(slot)
-                else self._function.on_demand_usd)
-        milliseconds = math.ceil(round((billed_s + init_s) * 1000, 6))
+        rate = self._function.provisioned_duration_usd if is_provisioned else self._function.on_demand_usd
+        milliseconds = math.ceil(round(billed_s * 1000, 6))
         return (milliseconds / 1000 * self._memory_gib * rate + self._prices.request_usd
                 + self._traffic_usd(traffic_bytes))
 
-    def actor_worst_case_usd(self, slot: int) -> float:
-        init_s = 0.0 if self.is_provisioned(slot) else INIT_SECONDS_MAX
-        return self.actor_usd(slot, billed_s=self._actor.timeout_s, init_s=init_s,
+    @property
+    def actor_worst_case_usd(self) -> float:
+        """Until its time-out after the longest cold start; provisioned capacity may not be there when it is needed."""
+        return self.actor_usd(is_provisioned=False, billed_s=self._actor.timeout_s + INIT_SECONDS_MAX,
                               traffic_bytes=self._traffic_bytes_max)
 
     def learner_usd(self, seconds: float) -> float:
@@ -78,11 +95,19 @@ class CostModel:
         prices = self._prices
         hourly = (prices.volume_gib_month_usd * self._learner.volume_gib / _HOURS_PER_MONTH
                   + prices.public_ipv4_hour_usd)
-        if self._cache_kind == "serverless":
-            hourly += prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min
-        elif self._cache_kind == "node":
-            hourly += prices.cache_node_hour_usd
+        return seconds / 3600 * hourly + self.cache_usd(seconds)
+
+    def cache_usd(self, seconds: float) -> float:
+        """The cache's capacity alone."""
+        prices = self._prices
+        hourly = {
+            "serverless": prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min,
+            "node": prices.cache_node_hour_usd, "learner": 0.0}[self._cache_kind]
         return seconds / 3600 * hourly
+
+    def upload_usd(self, seconds: float) -> float:
+        """Requests to the bucket; see `runtime.results`."""
+        return seconds / UPLOAD_INTERVAL_S * REQUESTS_PER_UPLOAD * self._prices.put_usd
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity for so many blocks of five minutes."""
@@ -92,7 +117,7 @@ class CostModel:
     @property
     def round_seconds_max(self) -> float:
         """Longest that a round may take, evaluation included."""
-        return self._fleet.round_deadline_s + self._learner.update_timeout_s
+        return self._fleet.round_deadline_s * self._waves + self._learner.update_timeout_s
 
     def _traffic_usd(self, traffic_bytes: int) -> float:
         if self._cache_kind != "serverless":
@@ -132,11 +157,7 @@ class Meter:
             How many; 0, and nothing reserved, where not even ``smallest`` fit.
         """
         self._round_actors_usd = 0.0
-        blocks = self._blocks_until(self._billed_s + self._model.round_seconds_max) - self._blocks
-        base_usd = (self._model.learner_usd(self._model.round_seconds_max)
-                    + self._model.infrastructure_usd(self._model.round_seconds_max)
-                    + self._model.provisioned_usd(blocks))
-        if not self.budget.reserve(_BASE, base_usd):
+        if not self.budget.reserve(_BASE, sum(self._standing_usd(self._round_seconds_max))):
             return 0
         granted = self.add_actors(range(actors))
         if granted < min(smallest, actors):
@@ -147,22 +168,32 @@ class Meter:
     def add_actors(self, slots: range) -> int:
         """Reserves the worst case of one actor for each of these slots, in order; returns for how many it fits."""
         for granted, slot in enumerate(slots):
-            if not self.budget.reserve(_actor_name(slot, 0), self._model.actor_worst_case_usd(slot)):
+            if not self.budget.reserve(_actor_name(slot, 0), self._model.actor_worst_case_usd):
                 return granted
         return len(slots)
 
     def add_replacement(self, slot: int, attempt: int) -> bool:
         """Reserves the worst case of another actor for ``slot``; False where it does not fit."""
-        return self.budget.reserve(_actor_name(slot, attempt), self._model.actor_worst_case_usd(slot))
+        return self.budget.reserve(_actor_name(slot, attempt), self._model.actor_worst_case_usd)
 
-    def actor_ended(self, slot: int, attempt: int, *, billed_s: float, init_s: float, traffic_bytes: int) -> float:
-        """Settles one invocation; returns its billed seconds, with its start-up where it started cold."""
-        is_cold = not self._model.is_provisioned(slot) and (slot >= self._warm_environments or attempt > 0)
-        cold_s = min(init_s, INIT_SECONDS_MAX) if is_cold else 0.0
-        usd = self._model.actor_usd(slot, billed_s=billed_s, init_s=cold_s, traffic_bytes=traffic_bytes)
+    def actor_ended(
+        self, slot: int, attempt: int, *, billed_s: float, init_s: float, is_metered: bool, traffic_bytes: int
+    ) -> float:
+        """Settles one invocation; returns its billed seconds, with its start-up where it started cold.
+
+        Args:
+            billed_s, init_s, is_metered: As in `runtime.interfaces.Outcome`.
+        """
+        is_provisioned = self._model.is_provisioned(slot)
+        if is_metered:
+            # A provisioned environment is started before anything is billed.
+            is_provisioned = is_provisioned and init_s == 0.0
+        elif not is_provisioned and (slot >= self._warm_environments or attempt > 0):
+            billed_s += min(init_s, INIT_SECONDS_MAX)
+        usd = self._model.actor_usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=traffic_bytes)
         self._round_actors_usd += usd
         self.budget.settle(_actor_name(slot, attempt), usd)
-        return billed_s + cold_s
+        return billed_s
 
     def actor_never_started(self, slot: int, attempt: int) -> None:
         """Frees the reservation of an invocation that was given up before it began."""
@@ -175,18 +206,31 @@ class Meter:
             BudgetError: The round took longer than its worst case. What it cost is recorded all the same.
         """
         self._warm_environments = max(self._warm_environments, actors_started)
-        self._billed_s += seconds
-        blocks = self._blocks_until(self._billed_s) - self._blocks
-        self._blocks += blocks
-        learner_usd, infrastructure_usd = self._model.learner_usd(seconds), self._model.infrastructure_usd(seconds)
-        provisioned_usd = self._model.provisioned_usd(blocks)
-        is_within = self.budget.settle(_BASE, learner_usd + infrastructure_usd + provisioned_usd)
+        reserved_s = self._round_seconds_max
+        provisioned_usd, learner_usd, infrastructure_usd, is_within = self._settle_standing(seconds)
         bill = RoundBill(self._round_actors_usd, provisioned_usd, learner_usd, infrastructure_usd,
                          self._round_actors_usd + provisioned_usd + learner_usd + infrastructure_usd)
         if not is_within:
-            raise BudgetError(f"the round took {seconds:.1f} s, longer than the {self._model.round_seconds_max:.0f} s "
+            raise BudgetError(f"the round took {seconds:.1f} s, longer than the {reserved_s:.0f} s "
                               "reserved for it (fleet.round_deadline_s + learner.update_timeout_s)")
         return bill
+
+    @property
+    def _round_seconds_max(self) -> float:
+        return self._model.round_seconds_max
+
+    def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
+        """Provisioned capacity, learner and infrastructure for so many seconds more."""
+        blocks = self._blocks_until(self._billed_s + seconds) - self._blocks
+        return (self._model.provisioned_usd(blocks), self._model.learner_usd(seconds),
+                self._model.infrastructure_usd(seconds))
+
+    def _settle_standing(self, seconds: float) -> tuple[float, float, float, bool]:
+        """Spends the round's standing reservation; also returns whether it was large enough."""
+        parts = self._standing_usd(seconds)
+        self._billed_s += seconds
+        self._blocks = self._blocks_until(self._billed_s)
+        return *parts, self.budget.settle(_BASE, sum(parts))
 
     def get_state(self) -> dict[str, Any]:
         return {"budget": self.budget.get_state(), "billed_s": self._billed_s, "blocks": self._blocks,
@@ -203,6 +247,63 @@ class Meter:
     @staticmethod
     def _blocks_until(seconds: float) -> int:
         return math.ceil(seconds / PROVISIONED_BLOCK_S)
+
+
+class WallClockMeter(Meter):
+    """The bill of a deployed learner: what stands is paid for by the clock, between rounds and before the first too."""
+
+    def __init__(
+        self, model: CostModel, budget: Budget, *, billed_since_s: float, now: Callable[[], float] = time.time
+    ) -> None:
+        """Args:
+            billed_since_s: When the deployment began to cost money, seconds since 1970.
+            now: Seconds since 1970.
+        """
+        super().__init__(model, budget)
+        self._billed_since_s, self._billed_until_s, self._now = billed_since_s, billed_since_s, now
+
+    def catch_up(self) -> float:
+        """Spends what stood idle since the last bill, whether the budget holds it or not; returns it in dollars."""
+        spent_usd = self.budget.spent_usd
+        self.budget.reserve(_BASE, 0.0)
+        self._settle_standing(self._pass_time())
+        return self.budget.spent_usd - spent_usd
+
+    def forfeit(self) -> float:
+        """Counts what is reserved for actors as spent, and what stands until now; returns the first in dollars."""
+        self.budget.release(_BASE)
+        self.catch_up()
+        return super().forfeit()
+
+    def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
+        """As `Meter.close_round`, but for the time that passed since the last bill, not ``seconds``."""
+        return super().close_round(actors_started=actors_started, seconds=self._pass_time())
+
+    def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
+        """With the requests that keep the run's files in the bucket."""
+        provisioned_usd, learner_usd, infrastructure_usd = super()._standing_usd(seconds)
+        return provisioned_usd, learner_usd, infrastructure_usd + self._model.upload_usd(seconds)
+
+    @property
+    def _round_seconds_max(self) -> float:
+        """With what passed since the last bill, and an allowance for what is done between two rounds."""
+        return max(0.0, self._now() - self._billed_until_s) + self._model.round_seconds_max + BETWEEN_ROUNDS_S
+
+    def _pass_time(self) -> float:
+        now_s = max(self._now(), self._billed_until_s)
+        seconds, self._billed_until_s = now_s - self._billed_until_s, now_s
+        return seconds
+
+    def get_state(self) -> dict[str, Any]:
+        return super().get_state() | {"billed_until_s": self._billed_until_s}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Of a deployment that is over, nothing more is billed from its last bill to the start of this one."""
+        billed_until_s = state["billed_until_s"]
+        if not 0.0 <= billed_until_s < math.inf:
+            raise ValueError("billed_until_s is negative or infinite")
+        super().set_state(state)
+        self._billed_until_s = max(float(billed_until_s), self._billed_since_s)
 
 
 def _actor_name(slot: int, attempt: int) -> str:

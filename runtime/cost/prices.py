@@ -30,6 +30,7 @@ class PriceTable:
     cache_node_hour_usd: float
     volume_gib_month_usd: float
     public_ipv4_hour_usd: float
+    put_usd: float
 
 
 PRICES = PriceTable(
@@ -51,6 +52,7 @@ PRICES = PriceTable(
     cache_node_hour_usd=0.032,
     volume_gib_month_usd=0.08,
     public_ipv4_hour_usd=0.005,
+    put_usd=0.005e-3,
 )
 """us-east-1. p3 is retired and kept for the paper's settings; the cache node is a cache.t4g.small at the
 price of Redis, above Valkey's."""

@@ -252,6 +252,30 @@ def test_an_invocation_is_wanted_while_the_learner_waits_for_it(cache: Trajector
     assert not cache.is_wanted("b")
 
 
+def test_once_the_run_is_stopped_none_of_its_actors_is_wanted(
+    cache: TrajectoryCache, other: TrajectoryCache, server_url: str, run_id: str
+) -> None:
+    actor = TrajectoryCache(server_url, run_id)
+    for one in (cache, other):
+        one.expect(["a", "b"])
+    assert actor.is_wanted("a")
+    cache.stop()
+    assert not actor.is_wanted("a")
+    assert not actor.is_wanted("b")
+    cache.expect(["c"])
+    assert not actor.is_wanted("c"), "not even one that starts later"
+    assert other.is_wanted("a")
+    cache.stop()
+    actor.close()
+
+
+def test_what_was_in_when_the_run_stopped_can_be_taken(cache: TrajectoryCache) -> None:
+    cache.expect(["a"])
+    cache.submit("a", b"x")
+    cache.stop()
+    assert cache.take(1.0) == ("a", b"x")
+
+
 # What is left on the server
 
 
@@ -263,9 +287,10 @@ def fill(cache: TrajectoryCache) -> None:
     cache.submit("a", b"x")
     cache.submit("b", b"y")
     cache.submit("stranger", b"z")
+    cache.stop()
 
 
-KEYS = {"weights:1", "episode:e", "invocations", "trajectory:a", "trajectory:b", "ready", "bytes", "late"}
+KEYS = {"weights:1", "episode:e", "invocations", "trajectory:a", "trajectory:b", "ready", "bytes", "late", "stop"}
 
 
 def test_nothing_remains_of_a_run_and_nothing_is_missing_of_others(

@@ -60,7 +60,7 @@ def event(server_url: str, run_id: str, cache: TrajectoryCache) -> dict[str, Any
 
 
 def make_event(url: str, run_id: str, **changes: Any) -> dict[str, Any]:
-    return {"run_id": run_id, "invocation_id": "r1-0-0", "cache_url": url, "cache_ttl_s": 600,
+    return {"run_id": run_id, "invocation_id": "r1-0-0", "cache_url": url, "cache_credential": "", "cache_ttl_s": 600,
             "cache_bytes_max": 2**24, "environment_id": COUNTER, "truncate_at_fragment": False, "fragment_steps": 25,
             "policy_version": VERSION, "seed": 11, "round_index": 1, "slot": 0, "episode_id": "", **changes}
 

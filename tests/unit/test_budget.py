@@ -67,6 +67,12 @@ class BudgetMachine(RuleBasedStateMachine):
         assert abs(spent - Fraction(usd)) <= Fraction(1, 10**9)
         self.spent += spent
 
+    @rule(name=NAMES)
+    def release(self, name: str) -> None:
+        """Whether anything is reserved under that name or not."""
+        self.budget.release(name)
+        self.held.pop(name, None)
+
     @rule()
     def forfeit(self) -> None:
         held = sum(self.held.values(), Fraction(0))
@@ -156,6 +162,20 @@ def test_settling_frees_the_rest():
     assert budget.settle("a", 0.25) is True
     assert (budget.spent_usd, budget.reserved_usd, budget.free_usd) == (0.25, 0.0, 0.75)
     assert budget.reserve("a", 0.75), "the name is free again"
+
+
+def test_releasing_frees_that_reservation_alone_unspent():
+    budget = Budget(1.0)
+    budget.reserve("a", 0.25)
+    budget.reserve("b", 0.5)
+    budget.release("a")
+    budget.release("never reserved")
+    assert (budget.spent_usd, budget.reserved_usd, budget.free_usd) == (0.0, 0.5, 0.5)
+    with pytest.raises(BudgetError, match="'a'"):
+        budget.settle("a", 0.1)
+    assert budget.reserve("a", 0.5), "the name is free again"
+    budget.release_all()
+    assert (budget.spent_usd, budget.reserved_usd) == (0.0, 0.0)
 
 
 def test_an_overrun_is_recorded_and_reported():

@@ -25,7 +25,8 @@ FIXED_NAMES = (
     "environment.id algorithm.kind algorithm.epochs algorithm.minibatch_steps detector.objective detector.subset_size "
     "detector.lanczos_steps scaler.kind scaler.actors_min scaler.actors_max scaler.actors_fixed scaler.window_rounds "
     "scaler.decay_factor actor.fragment_steps actor.memory_mib actor.timeout_s actor.provisioned "
-    "learner.instance_types fleet.kind fleet.processes cache.kind cache.url budget.usd stop.max_rounds stop.max_steps "
+    "learner.instance_types learner.market learner.launches_max learner.image_parameter environment.package fleet.kind "
+    "fleet.processes cache.kind cache.url budget.usd stop.max_rounds stop.max_steps "
     "stop.target_return evaluation.every_rounds evaluation.episodes seed").split()
 
 
@@ -107,6 +108,16 @@ def test_defaults_are_the_papers_scaler_and_the_issues_provisioning():
     assert experiment.stop.model_dump() == {"max_rounds": None, "max_steps": None, "target_return": None}
     assert experiment.actor.provisioned is None
     assert experiment.resolved().actor.provisioned == 64
+
+
+def test_defaults_of_a_deployment():
+    experiment = experiment_from_tree(MINIMAL, source="x.yaml")
+    assert (experiment.fleet.kind, experiment.learner.market, experiment.learner.launches_max) == (
+        "auto", "on_demand", 3)
+    assert experiment.learner.image_parameter.startswith("/aws/service/deeplearning/ami/x86_64/")
+    assert experiment.learner.instance_types == ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")
+    assert experiment.environment.package is None
+    assert (experiment.cache.kind, experiment.budget.lifetime_hours) == ("serverless", 24.0)
 
 
 def test_provisioned_defaults_to_the_fixed_scalers_actors():
@@ -412,6 +423,16 @@ def test_resolving_fills_every_computed_default_and_is_idempotent():
     assert Experiment.model_validate(resolved.model_dump()) == resolved
 
 
+@pytest.mark.parametrize(("kind", "is_deployed", "resolved"), [
+    ("auto", False, "local"), ("auto", True, "lambda"), ("local", False, "local"), ("local", True, "local"),
+    ("lambda", False, "lambda"), ("lambda", True, "lambda")])
+def test_actors_run_on_lambda_where_the_learner_was_deployed(kind: str, is_deployed: bool, resolved: str):
+    experiment = experiment_from_tree(MINIMAL | {"fleet": {"kind": kind}}, source="x.yaml")
+    assert experiment.fleet.kind == kind
+    assert experiment.resolved(is_deployed=is_deployed).fleet.kind == resolved
+    assert experiment.resolved().fleet.kind == experiment.resolved(is_deployed=False).fleet.kind
+
+
 def test_resolving_keeps_what_was_given():
     tree = MINIMAL | {"actor": {"provisioned": 0}, "fleet": {"processes": 3, "round_deadline_s": 100},
                       "learner": {"threads": 1}}
@@ -419,6 +440,73 @@ def test_resolving_keeps_what_was_given():
     resolved = experiment.resolved()
     assert (resolved.actor.provisioned, resolved.fleet.processes, resolved.fleet.round_deadline_s,
             resolved.learner.threads) == (0, 3, 100, 1)
+
+
+# What a run is, whatever it costs
+
+CHANGEABLE_LEAVES = set(
+    "budget.usd budget.lifetime_hours stop.max_rounds stop.max_steps stop.target_return fleet.kind fleet.processes "
+    "fleet.quorum fleet.round_deadline_s fleet.attempts fleet.failures_max cache.kind cache.url cache.memory_mib "
+    "learner.update_timeout_s learner.instance_types learner.market learner.launches_max learner.image_parameter "
+    "learner.volume_gib actor.provisioned".split())
+ONE_CHOICE = {"algorithm.kind"}
+
+
+def identified(**leaf: Any) -> Experiment:
+    """An experiment with an end, so that its learning rate may be linear, and the one leaf that is given."""
+    ((path, value),) = leaf.items() or [("stop.max_rounds", 77)]
+    tree = tree_with(path, value)
+    tree["stop"] = {"max_rounds": 77, "max_steps": 7777} | tree.get("stop", {})
+    return experiment_from_tree(tree, source="x.yaml")
+
+
+def others(path: str, default: Any) -> Iterator[Any]:
+    """Values that this field may have, instead of its default."""
+    for kind, _ in kinds_of(path):
+        if get_origin(kind) is Literal:
+            yield from reversed(get_args(kind))
+        elif kind is bool:
+            yield not default
+        elif kind in (int, float):
+            yield from (kind(number) for number in (61, 7, 1, 0.5, 777))
+        elif kind is str:
+            yield "another"
+        elif kind is not type(None):
+            yield ["p3.2xlarge"]
+
+
+def with_another(path: str) -> Experiment:
+    base = identified()
+    default = base
+    for key in path.split("."):
+        default = getattr(default, key)
+    for value in others(path, default):
+        if value != default:
+            try:
+                return identified(**{path: value})
+            except ExperimentError:
+                continue
+    raise AssertionError(f"no other value for {path}")
+
+
+@pytest.mark.parametrize("path", [path for path in LEAVES if path not in ONE_CHOICE])
+def test_a_run_is_the_same_run_exactly_where_only_what_is_changeable_differs(path: str):
+    for resolve in (lambda experiment: experiment, Experiment.resolved):
+        base, changed = resolve(identified()), resolve(with_another(path))
+        assert base != changed
+        assert (changed.identity == base.identity) == (path in CHANGEABLE_LEAVES)
+
+
+def test_a_run_on_lambda_is_the_run_on_one_machine():
+    experiment = identified()
+    assert experiment.resolved(is_deployed=True).identity == experiment.resolved().identity
+
+
+def test_the_identity_survives_the_yaml_and_is_the_same_everywhere(tmp_path: Path):
+    resolved = identified().resolved()
+    assert load_experiment(written(tmp_path, resolved.to_yaml())).identity == resolved.identity
+    assert len(resolved.identity) == 64
+    assert set(resolved.identity) <= set("0123456789abcdef")
 
 
 def values_for(path: str) -> st.SearchStrategy:

@@ -1,0 +1,216 @@
+"""The learner that a stack brought up: AWS as the place where a run takes place.
+
+The systemd unit that `stacks/components/learner_boot.sh` writes runs
+
+    python -m runtime.deployed EXPERIMENT.yaml DIR
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.exceptions
+from botocore.config import Config
+
+from lambda_actor.cache import TrajectoryCache
+from lambda_actor.environments import ActorEnvironment
+from lambda_actor.errors import ActorError
+from runtime.cache_server import LearnerServer
+from runtime.config import Experiment, load_experiment
+from runtime.cost.budget import Budget
+from runtime.cost.meter import Meter, WallClockMeter
+from runtime.cost.prices import PRICES
+from runtime.deployment import CACHE_PORT, Deployment
+from runtime.display import make_display, summary_lines
+from runtime.errors import ExperimentError, RunError
+from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, make_client
+from runtime.interfaces import Fleet
+from runtime.metrics import Metrics
+from runtime.places import make_cost_model, open_cache
+from runtime.prewarm import prewarm
+from runtime.records import EventLog, RunDirectory, to_json
+from runtime.results import ResultsBucket, SupersededError
+from runtime.signals import Interrupted, Signals
+from runtime.train import train
+
+_QUICK = Config(connect_timeout=3, read_timeout=5, retries={"total_max_attempts": 2})
+"""For calls that a training must not wait for."""
+_PATIENT = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
+
+
+class OnAws:
+    """Actors are Lambda invocations, the cache is the deployment's, and what stands is paid for by the clock."""
+
+    cost_basis = "metered"
+
+    def __init__(self, experiment: Experiment, signals: Signals, *, deployment: Deployment) -> None:
+        """Raises: ExperimentError: It cannot run there, or the region's prices are not known."""
+        if experiment.fleet.kind != "lambda":
+            raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} is for runs on one machine; allowed on a "
+                                  "deployed learner: auto | lambda")
+        if experiment.cache.url:
+            raise ExperimentError("cache.url is for runs on one machine; allowed on a deployed learner: null")
+        self._session = boto3.Session()
+        if self._session.region_name != PRICES.region:
+            raise ExperimentError(f"region {self._session.region_name!r}: its prices are not known; allowed: "
+                                  f"{PRICES.region}")
+        self._experiment, self._deployment, self._signals = experiment, deployment, signals
+        self._url = deployment.cache_url
+        self._concurrency = 0
+
+    def download(self, directory: RunDirectory) -> None:
+        self._results = ResultsBucket(
+            self._session.client("s3", config=_PATIENT), self._deployment.results_bucket,
+            self._deployment.results_prefix, directory.path)
+        self._results.download()
+
+    def open_cache(self, run_id: str, stack: ExitStack, events: EventLog) -> TrajectoryCache:
+        self._metrics = Metrics(self._session.client("cloudwatch", config=_QUICK), self._deployment,
+                                lambda error: events.append("metrics_lost", error=error))
+        if not self._url:
+            self._start_server(stack)
+        cache = open_cache(self._experiment, self._url, run_id, stack, credential=self._deployment.cache_credential)
+        # Whatever becomes of this process, its actors see that nobody waits for them any more.
+        stack.callback(self._stop_actors, cache, events)
+        return cache
+
+    def event_fields(self) -> dict[str, Any]:
+        return {"cache_url": self._url, "cache_credential": self._deployment.cache_credential}
+
+    def facts(self) -> dict[str, str]:
+        deployment = self._deployment
+        return {"server": self._url, "actors": f"{deployment.actor_function}, {self._concurrency} at once",
+                "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}",
+                "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",
+                "bill": f"what is used, at list prices of {PRICES.region}, {PRICES.as_of}"}
+
+    def open_fleet(self, directory: RunDirectory) -> Fleet:
+        actor, arn = self._experiment.actor, self._deployment.actor_function
+        most_actors = self._experiment.scaler.most_actors
+        client = make_client(timeout_s=actor.timeout_s, concurrency=most_actors)
+        self._concurrency = available_concurrency(client, arn, most_actors)
+        return LambdaFleet(arn, timeout_s=actor.timeout_s, concurrency=self._concurrency, client=client)
+
+    def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter:
+        model = make_cost_model(self._experiment, environment, instance_type=self._deployment.instance_type,
+                                waves=self._experiment.waves(fleet.concurrency))
+        return WallClockMeter(model, Budget(self._experiment.budget.usd),
+                              billed_since_s=float(self._deployment.billed_since))
+
+    def begin(self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any]) -> None:
+        """Proves that actors start and reach the cache; only then does the stack hear that its learner is up."""
+        actors = min(fleet.concurrency, self._experiment.scaler.smallest_round)
+        prewarm(fleet, meter, events, actors=actors, event={"prewarm": True, **event_fields},
+                timeout_s=self._experiment.actor.timeout_s)
+        tell_stack(self._deployment, is_up=True)
+
+    def ledger_changed(self, ledger: bytes, meter: Meter) -> None:
+        self._results.save_ledger(ledger, promised_usd=meter.spent_usd + meter.reserved_usd,
+                                  is_idle=meter.reserved_usd == 0.0)
+
+    def round_saved(self, row: Mapping[str, Any]) -> None:
+        self._results.round_finished()
+        self._metrics.round_finished(row)
+
+    def end(self) -> None:
+        self._metrics.flush()
+        self._results.finish()
+
+    def _start_server(self, stack: ExitStack) -> None:
+        deployment = self._deployment
+        with self._signals.shield():
+            server = LearnerServer(self._experiment.cache.memory_mib, address=deployment.private_address,
+                                   port=CACHE_PORT)
+            stack.callback(server.close)
+        self._url = server.url
+        self._results.put(deployment.cache_credential.rpartition("/")[2], server.credential)
+
+    def _stop_actors(self, cache: TrajectoryCache, events: EventLog) -> None:
+        try:
+            cache.stop()
+        except ActorError as error:
+            events.append("actors_not_stopped", error=str(error), time_out_after_s=self._experiment.actor.timeout_s)
+
+
+def tell_stack(deployment: Deployment, *, is_up: bool) -> None:
+    """Ends the wait of the stack's creation for its learner; without effect once the stack is there."""
+    client = boto3.client("cloudformation", config=_QUICK)
+    try:
+        client.signal_resource(
+            StackName=deployment.stack, LogicalResourceId=deployment.learner_resource,
+            UniqueId=deployment.instance_id, Status="SUCCESS" if is_up else "FAILURE")
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        print(f"the stack was not told: {error}", flush=True)
+
+
+def release(deployment: Deployment) -> None:
+    """Ends this instance, and lets no other take its place.
+
+    Raises:
+        ClientError: It was refused.
+    """
+    boto3.client("autoscaling", config=_PATIENT).set_desired_capacity(
+        AutoScalingGroupName=deployment.learner_group, DesiredCapacity=0, HonorCooldown=False)
+
+
+def run(experiment_path: Path, out: Path, deployment: Deployment) -> int:
+    """Trains, or continues to, and ends this instance for good when there is nothing left to do.
+
+    Returns:
+        0, or above 128 where it was interrupted, and is to be continued.
+
+    Raises:
+        ClientError: The instance could not be ended.
+    """
+    try:
+        experiment = load_experiment(experiment_path).resolved(
+            is_deployed=True, provisioned=int(deployment.provisioned))
+        summary, code = train(
+            experiment, out, resume=True, display=make_display(experiment), name=deployment.experiment,
+            make_place=lambda experiment, signals: OnAws(experiment, signals, deployment=deployment))
+        print("\n".join(summary_lines(summary, str(out))), flush=True)
+    except Interrupted as interrupt:
+        return 128 + interrupt.signal_number
+    except (RunError, ActorError, OSError) as error:
+        summary, code = {"stop_reason": "refused", "error": f"{type(error).__name__}: {error}"}, 2
+        print(f"error: {error}", flush=True)
+    if code > 128:
+        return code
+    if not (summary["error"] or "").startswith(SupersededError.__name__):
+        end(deployment, stop_reason=summary["stop_reason"], error=summary["error"], exit_code=code)
+    return 0
+
+
+def end(deployment: Deployment, *, stop_reason: str, error: str | None, exit_code: int) -> None:
+    """Leaves word in the bucket, and ends this instance for good."""
+    record = {"stop_reason": stop_reason, "error": error, "exit_code": exit_code, "stack": deployment.stack,
+              "instance_id": deployment.instance_id, "instance_type": deployment.instance_type,
+              "image_id": deployment.image_id, "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    try:
+        boto3.client("s3", config=_PATIENT).put_object(
+            Bucket=deployment.results_bucket, Key=f"{deployment.results_prefix}ended.json", Body=to_json(record))
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as failure:
+        print(f"ended.json: {failure}", flush=True)
+    if exit_code:
+        tell_stack(deployment, is_up=False)
+    release(deployment)
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code: 2 where this is no deployed learner."""
+    deployment = Deployment.from_environment(os.environ)
+    if deployment is None or len(arguments) != 2:
+        print("usage, on a deployed learner: python -m runtime.deployed EXPERIMENT.yaml DIR", file=sys.stderr)
+        return 2
+    return run(Path(arguments[0]), Path(arguments[1]), deployment)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

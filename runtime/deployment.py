@@ -1,0 +1,91 @@
+"""What a learner that was deployed to AWS is told: by the stack, through variables of its service's environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from runtime.errors import ExperimentError
+
+ENVIRONMENT_PREFIX = "NITRO_"
+METRIC_NAMESPACE = "Nitro"
+CACHE_PORT = 6380
+"""Of every cache; not the well-known one."""
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+_RUN = re.compile(r"[a-z0-9-]{1,40}")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One deployment of one experiment; each attribute is the variable NITRO_<ATTRIBUTE>.
+
+    Attributes:
+        experiment: Name of the experiment: its file's stem.
+        run: Name of the run; the same one is resumed from the bucket.
+        stack: Name of the CloudFormation stack.
+        actor_function: ARN of the actor function's alias.
+        provisioned: Actors that it keeps warm: no more than the account's quota left room for.
+        cache_url: ``rediss://host:port`` without credentials; empty where the cache runs on the learner.
+        cache_credential: Where actors and learner find the cache's credential; see `lambda_actor.credentials`.
+        results_bucket: The bucket that results and checkpoints are kept in.
+        results_prefix: What the run's keys begin with; ends in ``/``.
+        learner_group: Name of the Auto Scaling group that holds the learner.
+        learner_resource: That group's logical id in the stack.
+        billed_since: When the deployment began to cost money, seconds since 1970.
+        instance_id, instance_type, image_id: Of this instance.
+        private_address: Of this instance.
+    """
+
+    experiment: str
+    run: str
+    stack: str
+    actor_function: str
+    provisioned: str
+    cache_url: str
+    cache_credential: str
+    results_bucket: str
+    results_prefix: str
+    learner_group: str
+    learner_resource: str
+    billed_since: str
+    instance_id: str
+    instance_type: str
+    image_id: str
+    private_address: str
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Deployment | None:
+        """The deployment that ``environment`` describes; null where there is none.
+
+        Raises:
+            ExperimentError: It describes one only in part.
+        """
+        names = {field.name: ENVIRONMENT_PREFIX + field.name.upper() for field in fields(cls)}
+        if names["actor_function"] not in environment:
+            return None
+        missing = [variable for variable in names.values() if variable not in environment]
+        if missing:
+            raise ExperimentError(f"{names['actor_function']} is set, but {', '.join(missing)} "
+                                  f"{'is' if len(missing) == 1 else 'are'} not: on a deployed learner all are")
+        return cls(**{name: environment[variable] for name, variable in names.items()})
+
+
+def experiment_name(stem: str) -> str:
+    """The name under which the experiment file ``stem``.yaml is deployed: stacks, functions and keys bear it.
+
+    Raises:
+        ExperimentError: The stem cannot be made one.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+    if not _NAME.fullmatch(name):
+        raise ExperimentError(f"the experiment file's name {stem!r} cannot name a stack; allowed: letters, digits and "
+                              "dashes, beginning with a letter, at most 40")
+    return name
+
+
+def run_name(text: str) -> str:
+    """Raises: ExperimentError: ``text`` cannot name a run."""
+    if not _RUN.fullmatch(text):
+        raise ExperimentError(f"run = {text!r} is not allowed; allowed: 1 to 40 lower-case letters, digits and dashes")
+    return text

@@ -1,0 +1,72 @@
+"""Training metrics for the deployment's dashboard and alarms."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import botocore.exceptions
+
+from runtime.deployment import METRIC_NAMESPACE, Deployment
+
+INTERVAL_S = 60.0
+_METRICS = {
+    "EpisodeReturn": "episode_return_mean",
+    "EvaluationReturn": "evaluation_return_mean",
+    "Actors": "actor_count",
+    "ActorsFailed": "actors_failed",
+    "ConvexityRatio": "convexity_ratio",
+    "BoostingScore": "boosting_score",
+    "SpentUsd": "spent_usd",
+    "RoundReservedUsd": "round_reserved_usd",
+    "EnvSteps": "env_steps",
+    "RoundSeconds": "round_s",
+}
+"""Names in CloudWatch, and the keys of a round's row that they show."""
+_VALUES_MAX = 150
+
+
+class Metrics:
+    """Sends the rounds' figures, at most once a minute; a metric that cannot be sent costs the run nothing."""
+
+    def __init__(
+        self,
+        client: Any,
+        deployment: Deployment,
+        report: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        client: Of CloudWatch.
+        report: Told why metrics are lost, the first time.
+        clock: Monotonic seconds.
+        """
+        self._client, self._report, self._clock = client, report, clock
+        self._dimensions = [{"Name": "Experiment", "Value": deployment.experiment},
+                            {"Name": "Run", "Value": deployment.run}]
+        self._values: dict[str, list[float]] = {}
+        self._sent_at_s = -INTERVAL_S
+        self._has_reported = False
+
+    def round_finished(self, row: Mapping[str, Any]) -> None:
+        for name, key in _METRICS.items():
+            if row[key] is not None:
+                self._values.setdefault(name, []).append(float(row[key]))
+        if self._clock() - self._sent_at_s >= INTERVAL_S or any(
+                len(values) >= _VALUES_MAX for values in self._values.values()):
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends what was gathered since the last time."""
+        if not self._values:
+            return
+        data = [{"MetricName": name, "Dimensions": self._dimensions, "Values": values}
+                for name, values in self._values.items()]
+        self._values, self._sent_at_s = {}, self._clock()
+        try:
+            self._client.put_metric_data(Namespace=METRIC_NAMESPACE, MetricData=data)
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+            if not self._has_reported:
+                self._report(str(error))
+            self._has_reported = True

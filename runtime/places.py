@@ -1,0 +1,182 @@
+"""Where a run takes place: what it gets there for a cache, a fleet and a bill. The rest of a run does not differ."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing, suppress
+from itertools import pairwise
+from typing import Any, Protocol
+
+from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
+from lambda_actor.environments import ActorEnvironment
+from lambda_actor.errors import ActorError
+from lambda_actor.policy import HIDDEN_SIZES
+from lambda_actor.rollout import EPISODE_BYTES_MAX
+from runtime.cache_server import EmbeddedServer
+from runtime.config import Experiment
+from runtime.cost.budget import Budget
+from runtime.cost.meter import CostModel, Meter
+from runtime.cost.prices import PRICES
+from runtime.errors import ExperimentError, ServerError
+from runtime.fleet.local import LocalFleet
+from runtime.interfaces import Fleet
+from runtime.records import EventLog, RunDirectory
+from runtime.signals import Signals
+
+
+class Place(Protocol):
+    """One of them. Its methods are called in this order."""
+
+    cost_basis: str
+    """``modelled``, or ``metered`` where durations are those that are billed."""
+
+    def download(self, directory: RunDirectory) -> None:
+        """Puts what is kept elsewhere of the run into the directory, before anything there is looked at."""
+
+    def open_cache(self, run_id: str, stack: ExitStack, events: EventLog) -> TrajectoryCache:
+        """A cache that answers; ``stack`` closes it, and its server. Raises `ServerError` where none does."""
+
+    def event_fields(self) -> dict[str, Any]:
+        """How actors reach that cache, for their events."""
+
+    def facts(self) -> dict[str, str]:
+        """What people are told."""
+
+    def open_fleet(self, directory: RunDirectory) -> Fleet:
+        """Raises: FleetError: No actor can run."""
+
+    def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter: ...
+
+    def begin(self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any]) -> None:
+        """Done when everything is there, right before the first round; ``event_fields`` go into every event."""
+
+    def ledger_changed(self, ledger: bytes, meter: Meter) -> None:
+        """Called before what the ledger promises is used."""
+
+    def round_saved(self, row: Mapping[str, Any]) -> None: ...
+
+    def end(self) -> None:
+        """Called when all of the run's files are written."""
+
+
+class OnThisMachine:
+    """Actors are processes here, the cache is a server of our own or the user's, and the bill is modelled."""
+
+    cost_basis = "modelled"
+
+    def __init__(self, experiment: Experiment, signals: Signals) -> None:
+        """Raises: ExperimentError: The experiment wants Lambda actors."""
+        if experiment.fleet.kind != "local":
+            raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} needs a deployed learner (`make deploy`); "
+                                  "allowed on this machine: auto | local")
+        self._experiment, self._signals = experiment, signals
+        self._url, self._program = experiment.cache.url or "", "given by cache.url"
+
+    def download(self, directory: RunDirectory) -> None:
+        pass
+
+    def open_cache(self, run_id: str, stack: ExitStack, events: EventLog) -> TrajectoryCache:
+        if not self._url:
+            with self._signals.shield():
+                server = EmbeddedServer(self._experiment.cache.memory_mib)
+                stack.callback(server.close)
+            self._url, self._program = server.url, server.program
+        cache = open_cache(self._experiment, self._url, run_id, stack, **_own_credentials())
+        if self._experiment.cache.url:
+            stack.callback(self._remove_keys, run_id, events)
+        return cache
+
+    def event_fields(self) -> dict[str, Any]:
+        return {"cache_url": split_credentials(self._url)[0], "cache_credential": ""}
+
+    def facts(self) -> dict[str, str]:
+        return {"server": f"{redacted(self._url)} ({self._program})",
+                "bill": f"modelled from list prices, {PRICES.region}, {PRICES.as_of}"}
+
+    def open_fleet(self, directory: RunDirectory) -> Fleet:
+        return LocalFleet(
+            self._experiment.fleet.processes, timeout_s=self._experiment.actor.timeout_s,
+            memory_mib=self._experiment.actor.memory_mib, log_path=directory.actors_log_path,
+            credentials=_credentials_of_actors(self._url))
+
+    def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter:
+        return Meter(make_cost_model(self._experiment, environment), Budget(self._experiment.budget.usd))
+
+    def begin(self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any]) -> None:
+        pass
+
+    def ledger_changed(self, ledger: bytes, meter: Meter) -> None:
+        pass
+
+    def round_saved(self, row: Mapping[str, Any]) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+    def _remove_keys(self, run_id: str, events: EventLog) -> None:
+        try:
+            with closing(_cache(self._experiment, self._url, run_id, connect_attempts=0,
+                                **_own_credentials())) as cache:
+                cache.remove_run()
+        except ActorError as error:
+            with suppress(OSError):
+                events.append("keys_left_behind", error=str(error), expire_after_s=cache_ttl_s(self._experiment))
+
+
+def open_cache(experiment: Experiment, url: str, run_id: str, stack: ExitStack, **credentials: Any) -> TrajectoryCache:
+    """A cache that answers; ``stack`` closes it.
+
+    Raises:
+        ServerError: It does not.
+    """
+    try:
+        cache = _cache(experiment, url, run_id, **credentials)
+        stack.callback(cache.close)
+        cache.ping()
+    except ActorError as error:
+        raise ServerError(f"cache.url = {redacted(url)}: {error}") from None
+    return cache
+
+
+def cache_ttl_s(experiment: Experiment) -> int:
+    """Longer than a round can last, so that nothing runs out under it."""
+    return 2 * (experiment.fleet.round_deadline_s + experiment.learner.update_timeout_s) + 600
+
+
+def make_cost_model(experiment: Experiment, environment: ActorEnvironment, **options: Any) -> CostModel:
+    """Args:
+        options: Of `CostModel`.
+
+    Raises:
+        ExperimentError: The learner's instance type has no price.
+    """
+    observation, action = 4 * environment.observation_size, 4 * environment.action_size
+    # Every step bootstrapped and ending an episode, and an open episode of the largest size in and out.
+    per_step = observation + action + 4 + 8 + 1 + 1 + (8 + observation) + 24
+    sizes = (environment.observation_size, *HIDDEN_SIZES, environment.action_size)
+    parameters = sum(inputs * outputs + outputs for inputs, outputs in pairwise(sizes)) + environment.action_size
+    weights = 4 * (parameters + 2 * environment.observation_size)
+    return CostModel(experiment, PRICES, traffic_bytes_max=(
+        experiment.actor.fragment_steps * per_step + weights + 2 * EPISODE_BYTES_MAX + 4096), **options)
+
+
+def _cache(experiment: Experiment, url: str, run_id: str, **options: Any) -> TrajectoryCache:
+    return TrajectoryCache(url, run_id, ttl_s=cache_ttl_s(experiment), bytes_max=experiment.cache.memory_mib * 2**20,
+                           **options)
+
+
+def _own_credentials() -> dict[str, str | None]:
+    return {"username": os.environ.get("CACHE_USERNAME"), "password": os.environ.get("CACHE_PASSWORD")}
+
+
+def _credentials_of_actors(url: str) -> dict[str, str]:
+    """Variables for the actors: what the URL says, or else CACHE_USERNAME and CACHE_PASSWORD."""
+    _, username, password = split_credentials(url)
+    found = {"ACTOR_CACHE_USERNAME": username or os.environ.get("CACHE_USERNAME"),
+             "ACTOR_CACHE_PASSWORD": password or os.environ.get("CACHE_PASSWORD")}
+    return {name: value for name, value in found.items() if value}
+
+
+MakePlace = Callable[[Experiment, Signals], Place]

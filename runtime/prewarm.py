@@ -1,0 +1,66 @@
+"""Actors started once before the first round: warm for it, and proof that they start at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from runtime.errors import ActorsKeepFailingError
+from runtime.interfaces import CostMeter, Fleet, Invocation, Outcome
+from runtime.records import EventLog
+
+_GRACE_S = 30.0
+_INIT_S = 10.0
+
+
+def prewarm(
+    fleet: Fleet,
+    meter: CostMeter,
+    events: EventLog,
+    *,
+    actors: int,
+    event: Mapping[str, Any],
+    timeout_s: float,
+) -> None:
+    """Lets ``actors`` actors, or as many as the budget holds, import everything and reach the cache; waits for them.
+
+    Args:
+        event: What each of them receives; see `lambda_actor.handler`.
+        timeout_s: Longest that one may run, without its start-up.
+
+    Raises:
+        ActorsKeepFailingError: Not one of them could.
+    """
+    slots = {f"prewarm-{slot}": slot for slot in range(meter.add_actors(range(actors)))}
+    spent_usd, started_s = meter.spent_usd, time.monotonic()
+    fleet.start([Invocation(invocation_id, dict(event)) for invocation_id in slots])
+    outcomes = _wait(fleet, set(slots), timeout_s + _INIT_S)
+    for invocation_id, slot in slots.items():
+        outcome = outcomes.get(invocation_id) or Outcome(invocation_id, "abandoned", billed_s=timeout_s + _INIT_S)
+        _settle(meter, slot, outcome)
+    failed = [outcome.error for outcome in outcomes.values() if outcome.status != "ok"]
+    events.append("actors_prewarmed", actors=len(slots), failed=len(slots) - len(outcomes) + len(failed),
+                  usd=meter.spent_usd - spent_usd, seconds=time.monotonic() - started_s,
+                  error=failed[-1] if failed else "")
+    if slots and len(failed) + len(slots) - len(outcomes) == len(slots):
+        raise ActorsKeepFailingError("no actor starts: "
+                                     f"{failed[-1] if failed else f'none answered within {timeout_s + _INIT_S:.0f} s'}")
+
+
+def _wait(fleet: Fleet, waiting: set[str], timeout_s: float) -> dict[str, Outcome]:
+    outcomes: dict[str, Outcome] = {}
+    deadline_s = time.monotonic() + timeout_s
+    for limit_s in (deadline_s, deadline_s + _GRACE_S):
+        while waiting - outcomes.keys() and time.monotonic() < limit_s:
+            outcomes |= {outcome.invocation_id: outcome for outcome in fleet.wait(limit_s - time.monotonic())}
+        fleet.abandon(sorted(waiting - outcomes.keys()))
+    return outcomes
+
+
+def _settle(meter: CostMeter, slot: int, outcome: Outcome) -> None:
+    if outcome.was_started:
+        meter.actor_ended(slot, 0, billed_s=outcome.billed_s, init_s=outcome.init_s, is_metered=outcome.is_metered,
+                          traffic_bytes=0)
+    else:
+        meter.actor_never_started(slot, 0)

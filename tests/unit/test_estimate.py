@@ -1,0 +1,64 @@
+"""What a deployment is said to cost, against plain arithmetic with the list prices of us-east-1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.config import Experiment, experiment_from_tree, load_experiment
+from runtime.cost.estimate import estimate
+from runtime.errors import ExperimentError
+
+ROOT = Path(__file__).resolve().parents[2]
+VOLUME_100_GIB, ADDRESS, SERVERLESS = 100 * 0.08 / 730, 0.005, 0.1 * 0.084
+"""Dollars an hour."""
+
+
+def experiment(**sections: dict[str, Any]) -> Experiment:
+    tree = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}} | sections
+    return experiment_from_tree(tree, source="test").resolved(is_deployed=True)
+
+
+def test_the_shipped_experiment():
+    found = estimate(load_experiment(ROOT / "experiments" / "hopper.yaml").resolved(is_deployed=True))
+    # g5.xlarge, the dearest of the types that may be launched.
+    assert found.learner_usd_per_hour == pytest.approx(1.006 + VOLUME_100_GIB + ADDRESS)
+    assert found.cache_usd_per_hour == pytest.approx(SERVERLESS)
+    assert found.provisioned_usd_per_hour == 0.0
+    assert found.idle_usd_per_hour == pytest.approx(SERVERLESS)
+    assert found.burn_usd_per_hour == pytest.approx(1.006 + VOLUME_100_GIB + ADDRESS + SERVERLESS)
+    assert found.start_usd == pytest.approx(found.burn_usd_per_hour * 1500 / 3600)
+
+
+@pytest.mark.parametrize(("types", "usd"), [
+    (["g4dn.xlarge"], 0.526), (["c5.9xlarge", "g4dn.xlarge"], 1.53), (["g4dn.xlarge", "c5.9xlarge"], 1.53),
+    (["g4dn.xlarge", "p3.8xlarge", "g6.xlarge"], 12.24)])
+def test_the_dearest_type_counts_wherever_it_stands(types: list[str], usd: float):
+    found = estimate(experiment(learner={"instance_types": types, "volume_gib": 200}))
+    assert found.learner_usd_per_hour == pytest.approx(usd + 2 * VOLUME_100_GIB + ADDRESS)
+
+
+@pytest.mark.parametrize(("kind", "usd"), [("serverless", SERVERLESS), ("node", 0.032), ("learner", 0.0)])
+def test_every_kind_of_cache(kind: str, usd: float):
+    found = estimate(experiment(cache={"kind": kind}))
+    assert found.cache_usd_per_hour == pytest.approx(usd)
+    assert found.learner_usd_per_hour == pytest.approx(1.006 + VOLUME_100_GIB + ADDRESS)
+
+
+@pytest.mark.parametrize(("architecture", "rate"), [("x86_64", 4.1667e-6), ("arm64", 3.3334e-6)])
+def test_provisioned_concurrency_is_left_to_pay_when_the_learner_has_ended(architecture: str, rate: float):
+    found = estimate(experiment(actor={"architecture": architecture, "memory_mib": 512}))
+    # As many as a round can have: 64.
+    provisioned_usd = 3600 * 64 * 0.5 * rate
+    assert found.provisioned_usd_per_hour == pytest.approx(provisioned_usd)
+    assert found.idle_usd_per_hour == pytest.approx(SERVERLESS + provisioned_usd)
+    assert found.start_usd == pytest.approx(
+        (1.006 + VOLUME_100_GIB + ADDRESS + SERVERLESS + provisioned_usd) * 1500 / 3600)
+
+
+@pytest.mark.parametrize("types", [["g99.huge"], ["g4dn.xlarge", "g99.huge"]])
+def test_a_type_without_price_is_refused_even_as_the_last_resort(types: list[str]):
+    with pytest.raises(ExperimentError, match="'g99.huge' has no price; allowed: .*g4dn.xlarge"):
+        estimate(experiment(learner={"instance_types": types}))
