@@ -27,13 +27,16 @@ def connection_options(uri: str) -> dict[str, Any]:
     Raises:
         CacheError: The URI is of no known kind, its object cannot be read, or there is nothing to sign with.
     """
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme == "elasticache-iam" and parts.username and parts.hostname:
         is_serverless = parse_qs(parts.query).get("serverless") == ["true"]
         return {"credential_provider": ElastiCacheTokens(parts.username, parts.hostname, is_serverless=is_serverless)}
     if parts.scheme == "s3" and parts.netloc and parts.path.strip("/"):
         return read_credential_object(parts.netloc, parts.path.removeprefix("/"))
-    raise CacheError(f"cache credential {uri!r} is neither elasticache-iam://USER@CACHE nor s3://BUCKET/KEY")
+    raise CacheError("the cache credential is neither elasticache-iam://USER@CACHE nor s3://BUCKET/KEY")
 
 
 class ElastiCacheTokens(redis.CredentialProvider):

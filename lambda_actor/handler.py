@@ -27,6 +27,7 @@ from lambda_actor.rollout import NO_BYTES, Fragment, OpenEpisode, roll_out
 
 PREWARM_FIELDS: dict[str, type] = {
     "run_id": str,
+    "invocation_id": str,
     "cache_url": str,
     "cache_credential": str,
     "cache_ttl_s": int,
@@ -36,7 +37,6 @@ PREWARM_FIELDS: dict[str, type] = {
 """What an event must carry that has a field ``prewarm``: it only proves that an actor can start, and warms it."""
 EVENT_FIELDS: dict[str, type] = {
     **PREWARM_FIELDS,
-    "invocation_id": str,
     "truncate_at_fragment": bool,
     "fragment_steps": int,
     "policy_version": int,
@@ -73,7 +73,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     Returns:
         ``invocation_id``, ``status`` (accepted | duplicate | late), ``env_steps``, ``fetch_s``, ``rollout_s``,
         ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (null without a finished episode). For a
-        ``prewarm`` event only ``status``: prewarmed.
+        ``prewarm`` event only ``invocation_id`` and ``status``: prewarmed.
 
     Raises:
         EventError: A field is missing or of the wrong type.
@@ -114,7 +114,7 @@ def _prewarm(event: Mapping[str, Any]) -> dict[str, Any]:
     _cache(event).ping()
     if _sandbox.environment is None:
         _sandbox.environment = make_environment(event["environment_id"])
-    return {"status": "prewarmed"}
+    return {"invocation_id": event["invocation_id"], "status": "prewarmed"}
 
 
 def _check_event(event: Mapping[str, Any], fields: Mapping[str, type]) -> None:

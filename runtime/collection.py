@@ -14,6 +14,7 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.cache import LATE
 from lambda_actor.errors import CacheError, SchemaError, WireError
+from runtime.cost.meter import INIT_SECONDS_MAX
 from runtime.errors import ActorsKeepFailingError
 from runtime.interfaces import Cache, CostMeter, Fleet, Invocation, OpenEpisodeRecord, Outcome
 from runtime.records import EventLog
@@ -161,9 +162,10 @@ class Collection:
         if not self._pending:
             return
         self._events.append("actors_abandoned", reason=reason, count=len(self._pending))
-        for invocation_id in self._pending:
-            # An actor that the fleet cannot kill asks the cache whether it is still wanted.
-            self._cache.cancel(invocation_id)
+        with suppress(CacheError):
+            for invocation_id in self._pending:
+                # An actor that the fleet cannot kill asks the cache whether it is still wanted.
+                self._cache.cancel(invocation_id)
         self._fleet.abandon(list(self._pending))
         give_up_s = time.monotonic() + _ABANDON_TIMEOUT_S
         while self._pending and time.monotonic() < give_up_s:
@@ -171,7 +173,8 @@ class Collection:
                 self._take_in(give_up_s - time.monotonic())
         for invocation_id, (slot, attempt) in self._pending.items():
             self._cache.cancel(invocation_id)
-            self._settle(slot, attempt, Outcome(invocation_id, "abandoned", billed_s=self._spec.timeout_s), 0)
+            self._settle(slot, attempt, Outcome(
+                invocation_id, "abandoned", billed_s=self._spec.timeout_s, init_s=INIT_SECONDS_MAX), 0)
             self.collected.failed += 1
         self._pending.clear()
 

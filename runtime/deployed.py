@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from runtime.cost.prices import PRICES
 from runtime.deployment import CACHE_PORT, Deployment
 from runtime.display import make_display, summary_lines
 from runtime.errors import ExperimentError, RunError
-from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, make_client
+from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client
 from runtime.interfaces import Fleet
 from runtime.metrics import Metrics
 from runtime.places import make_cost_model, open_cache
@@ -94,7 +94,7 @@ class OnAws:
     def open_fleet(self, directory: RunDirectory) -> Fleet:
         actor, arn = self._experiment.actor, self._deployment.actor_function
         most_actors = self._experiment.scaler.most_actors
-        client = make_client(timeout_s=actor.timeout_s, concurrency=most_actors)
+        client = lambda_client(arn, timeout_s=actor.timeout_s, concurrency=most_actors)
         self._concurrency = available_concurrency(client, arn, most_actors)
         return LambdaFleet(arn, timeout_s=actor.timeout_s, concurrency=self._concurrency, client=client)
 
@@ -104,11 +104,14 @@ class OnAws:
         return WallClockMeter(model, Budget(self._experiment.budget.usd),
                               billed_since_s=float(self._deployment.billed_since))
 
-    def begin(self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any]) -> None:
+    def begin(
+        self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
+        save_ledger: Callable[[], None],
+    ) -> None:
         """Proves that actors start and reach the cache; only then does the stack hear that its learner is up."""
         actors = min(fleet.concurrency, self._experiment.scaler.smallest_round)
-        prewarm(fleet, meter, events, actors=actors, event={"prewarm": True, **event_fields},
-                timeout_s=self._experiment.actor.timeout_s)
+        prewarm(fleet, meter, events, actors=actors, event=event_fields,
+                timeout_s=self._experiment.actor.timeout_s, save_ledger=save_ledger)
         tell_stack(self._deployment, is_up=True)
 
     def ledger_changed(self, ledger: bytes, meter: Meter) -> None:

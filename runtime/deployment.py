@@ -62,12 +62,12 @@ class Deployment:
             ExperimentError: It describes one only in part.
         """
         names = {field.name: ENVIRONMENT_PREFIX + field.name.upper() for field in fields(cls)}
-        if names["actor_function"] not in environment:
-            return None
         missing = [variable for variable in names.values() if variable not in environment]
+        if len(missing) == len(names):
+            return None
         if missing:
-            raise ExperimentError(f"{names['actor_function']} is set, but {', '.join(missing)} "
-                                  f"{'is' if len(missing) == 1 else 'are'} not: on a deployed learner all are")
+            raise ExperimentError(f"the variables {', '.join(missing)} are not set: on a deployed learner all of "
+                                  f"{ENVIRONMENT_PREFIX}* are, on other machines none")
         return cls(**{name: environment[variable] for name, variable in names.items()})
 
 

@@ -48,7 +48,10 @@ class Place(Protocol):
 
     def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter: ...
 
-    def begin(self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any]) -> None:
+    def begin(
+        self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
+        save_ledger: Callable[[], None],
+    ) -> None:
         """Done when everything is there, right before the first round; ``event_fields`` go into every event."""
 
     def ledger_changed(self, ledger: bytes, meter: Meter) -> None:
@@ -103,7 +106,10 @@ class OnThisMachine:
     def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter:
         return Meter(make_cost_model(self._experiment, environment), Budget(self._experiment.budget.usd))
 
-    def begin(self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any]) -> None:
+    def begin(
+        self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
+        save_ledger: Callable[[], None],
+    ) -> None:
         pass
 
     def ledger_changed(self, ledger: bytes, meter: Meter) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from runtime.cost.meter import INIT_SECONDS_MAX
 from runtime.errors import ActorsKeepFailingError
 from runtime.interfaces import CostMeter, Fleet, Invocation, Outcome
 from runtime.records import EventLog
 
 _GRACE_S = 30.0
-_INIT_S = 10.0
 
 
 def prewarm(
@@ -22,30 +22,35 @@ def prewarm(
     actors: int,
     event: Mapping[str, Any],
     timeout_s: float,
+    save_ledger: Callable[[], None],
 ) -> None:
     """Lets ``actors`` actors, or as many as the budget holds, import everything and reach the cache; waits for them.
 
     Args:
-        event: What each of them receives; see `lambda_actor.handler`.
+        event: What each of them receives but for its id; see `lambda_actor.handler`.
         timeout_s: Longest that one may run, without its start-up.
+        save_ledger: Puts the meter's state on disk; called before anything starts.
 
     Raises:
         ActorsKeepFailingError: Not one of them could.
     """
     slots = {f"prewarm-{slot}": slot for slot in range(meter.add_actors(range(actors)))}
     spent_usd, started_s = meter.spent_usd, time.monotonic()
-    fleet.start([Invocation(invocation_id, dict(event)) for invocation_id in slots])
-    outcomes = _wait(fleet, set(slots), timeout_s + _INIT_S)
+    save_ledger()
+    fleet.start([Invocation(one, {"prewarm": True, **event, "invocation_id": one}) for one in slots])
+    outcomes = _wait(fleet, set(slots), timeout_s + INIT_SECONDS_MAX)
     for invocation_id, slot in slots.items():
-        outcome = outcomes.get(invocation_id) or Outcome(invocation_id, "abandoned", billed_s=timeout_s + _INIT_S)
+        outcome = outcomes.get(invocation_id) or Outcome(
+            invocation_id, "abandoned", billed_s=timeout_s, init_s=INIT_SECONDS_MAX)
         _settle(meter, slot, outcome)
+    save_ledger()
     failed = [outcome.error for outcome in outcomes.values() if outcome.status != "ok"]
     events.append("actors_prewarmed", actors=len(slots), failed=len(slots) - len(outcomes) + len(failed),
                   usd=meter.spent_usd - spent_usd, seconds=time.monotonic() - started_s,
                   error=failed[-1] if failed else "")
     if slots and len(failed) + len(slots) - len(outcomes) == len(slots):
-        raise ActorsKeepFailingError("no actor starts: "
-                                     f"{failed[-1] if failed else f'none answered within {timeout_s + _INIT_S:.0f} s'}")
+        silence = f"none answered within {timeout_s + INIT_SECONDS_MAX:.0f} s"
+        raise ActorsKeepFailingError(f"no actor starts: {failed[-1] if failed else silence}")
 
 
 def _wait(fleet: Fleet, waiting: set[str], timeout_s: float) -> dict[str, Outcome]:

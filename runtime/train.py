@@ -171,7 +171,7 @@ class _Run:
         self._events.append("run_started", run_id=run_id, resumed_after_round=self.loop.progress.round_index,
                             cost_basis=place.cost_basis, **facts)
         display.started(experiment.to_yaml(), {"results": str(directory.path), **facts})
-        self._begin = lambda: place.begin(fleet, self._meter, self._events, event_fields)
+        self._begin = lambda: place.begin(fleet, self._meter, self._events, event_fields, self._save_ledger)
 
     def to_the_end(self) -> tuple[dict[str, Any], int]:
         """Runs the loop; whatever happens, leaves a summary."""

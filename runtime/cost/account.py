@@ -56,7 +56,7 @@ def read_account(session: boto3.Session, experiment: Experiment) -> Account:
     """
     learner = experiment.learner
     if session.region_name is None:
-        raise AccountError("no AWS region is set; name one with the variable AWS_REGION")
+        raise AccountError("no AWS region is set; name one with the variable AWS_DEFAULT_REGION")
     account_id = _ask(lambda: session.client("sts").get_caller_identity()["Account"])
     _check_parameter(session, BOOTSTRAP_PARAMETER, f"the CDK is not set up in account {account_id}, region "
                      f"{session.region_name}; run once: make bootstrap")

@@ -47,7 +47,7 @@ class Budget:
         if usd == math.inf:
             return False
         amount = _units(usd)
-        if self._spent + sum(self._reserved.values()) + amount > self._limit:
+        if amount and self._spent + sum(self._reserved.values()) + amount > self._limit:
             return False
         self._reserved[name] = amount
         return True

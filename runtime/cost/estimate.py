@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runtime.config import Experiment
-from runtime.cost.meter import CostModel
+from runtime.cost.meter import PROVISIONED_BLOCK_S, CostModel
 from runtime.cost.prices import PRICES
 
 START_S = 600.0
@@ -54,6 +54,6 @@ def estimate(experiment: Experiment) -> Estimate:
     dearest = max(models, key=lambda model: model.learner_usd(HOUR_S))
     cache_usd = dearest.cache_usd(HOUR_S)
     learner_usd = dearest.learner_usd(HOUR_S) + dearest.infrastructure_usd(HOUR_S) - cache_usd
-    provisioned_usd = dearest.provisioned_usd(round(HOUR_S / 300))
+    provisioned_usd = dearest.provisioned_usd(round(HOUR_S / PROVISIONED_BLOCK_S))
     return Estimate(learner_usd, cache_usd, provisioned_usd,
                     (learner_usd + cache_usd + provisioned_usd) * START_S_MAX / HOUR_S)

@@ -133,7 +133,7 @@ class Meter:
         self._billed_s = 0.0
         self._blocks = 0
         self._warm_environments = 0
-        self._round_actors_usd = 0.0
+        self._round_actors_usd = self._reserved_s = 0.0
 
     @property
     def free_usd(self) -> float:
@@ -156,8 +156,8 @@ class Meter:
         Returns:
             How many; 0, and nothing reserved, where not even ``smallest`` fit.
         """
-        self._round_actors_usd = 0.0
-        if not self.budget.reserve(_BASE, sum(self._standing_usd(self._round_seconds_max))):
+        self._round_actors_usd, self._reserved_s = 0.0, self._round_seconds_max
+        if not self.budget.reserve(_BASE, sum(self._standing_usd(self._reserved_s))):
             return 0
         granted = self.add_actors(range(actors))
         if granted < min(smallest, actors):
@@ -206,12 +206,11 @@ class Meter:
             BudgetError: The round took longer than its worst case. What it cost is recorded all the same.
         """
         self._warm_environments = max(self._warm_environments, actors_started)
-        reserved_s = self._round_seconds_max
         provisioned_usd, learner_usd, infrastructure_usd, is_within = self._settle_standing(seconds)
         bill = RoundBill(self._round_actors_usd, provisioned_usd, learner_usd, infrastructure_usd,
                          self._round_actors_usd + provisioned_usd + learner_usd + infrastructure_usd)
         if not is_within:
-            raise BudgetError(f"the round took {seconds:.1f} s, longer than the {reserved_s:.0f} s "
+            raise BudgetError(f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.0f} s "
                               "reserved for it (fleet.round_deadline_s + learner.update_timeout_s)")
         return bill
 
@@ -261,6 +260,7 @@ class WallClockMeter(Meter):
         """
         super().__init__(model, budget)
         self._billed_since_s, self._billed_until_s, self._now = billed_since_s, billed_since_s, now
+        self._is_redeployed = False
 
     def catch_up(self) -> float:
         """Spends what stood idle since the last bill, whether the budget holds it or not; returns it in dollars."""
@@ -270,10 +270,16 @@ class WallClockMeter(Meter):
         return self.budget.spent_usd - spent_usd
 
     def forfeit(self) -> float:
-        """Counts what is reserved for actors as spent, and what stands until now; returns the first in dollars."""
-        self.budget.release(_BASE)
+        """Counts what is reserved for actors as spent, and what stands until now; returns the first in dollars.
+
+        Of a deployment that is over, what was reserved for what stood counts too: nobody knows when it ended.
+        """
+        if not self._is_redeployed:
+            self.budget.release(_BASE)
+        self._is_redeployed = False
+        forfeited_usd = super().forfeit()
         self.catch_up()
-        return super().forfeit()
+        return forfeited_usd
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
         """As `Meter.close_round`, but for the time that passed since the last bill, not ``seconds``."""
@@ -304,6 +310,10 @@ class WallClockMeter(Meter):
             raise ValueError("billed_until_s is negative or infinite")
         super().set_state(state)
         self._billed_until_s = max(float(billed_until_s), self._billed_since_s)
+        self._is_redeployed = billed_until_s < self._billed_since_s
+        if self._is_redeployed:
+            # Its provisioned capacity begins a block of its own.
+            self._billed_s = float(self._blocks * PROVISIONED_BLOCK_S)
 
 
 def _actor_name(slot: int, attempt: int) -> str:

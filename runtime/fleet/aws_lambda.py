@@ -84,8 +84,7 @@ def lambda_client(function_arn: str, *, timeout_s: float, concurrency: int) -> A
     try:
         return boto3.client("lambda", region_name=words[3], config=Config(
             connect_timeout=_CONNECT_TIMEOUT_S, read_timeout=timeout_s + _INIT_SECONDS_MAX + _ANSWER_MARGIN_S,
-            retries={"total_max_attempts": 1}, tcp_keepalive=True, max_pool_connections=max(10, concurrency),
-            parameter_validation=False))
+            retries={"total_max_attempts": 1}, tcp_keepalive=True, max_pool_connections=max(10, concurrency)))
     except (BotoCoreError, ValueError) as error:
         raise FleetError(f"no client of AWS Lambda can be made: {error}") from error
 

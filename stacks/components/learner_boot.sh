@@ -153,7 +153,7 @@ END
 write_environment() {
     mkdir -p "$root/etc/nitro"
     (umask 077 && env | grep '^NITRO_' | sort >"$root/etc/nitro/deployment.env")
-    echo "AWS_REGION=$BOOT_REGION" >>"$root/etc/nitro/deployment.env"
+    printf '%s\n' "AWS_REGION=$BOOT_REGION" "AWS_DEFAULT_REGION=$BOOT_REGION" >>"$root/etc/nitro/deployment.env"
 }
 
 start_learner() {

@@ -253,7 +253,6 @@ class _Unreachable(FakeCache):
         raise CacheUnavailableError("the server does not answer")
 
 
-@pytest.mark.xfail(strict=True, reason="Collection.abandon tells the fleet only if every door could be closed")
 def test_the_fleet_is_told_even_where_the_cache_is_gone(tmp_path: Path):
     round_ = Round(tmp_path, {(1, 0): NEVER_RETURNS, (3, 0): NEVER_RETURNS}, cache=_Unreachable())
     with suppress(CacheUnavailableError):

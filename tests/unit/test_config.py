@@ -433,6 +433,12 @@ def test_actors_run_on_lambda_where_the_learner_was_deployed(kind: str, is_deplo
     assert experiment.resolved().fleet.kind == experiment.resolved(is_deployed=False).fleet.kind
 
 
+@pytest.mark.parametrize(("scaler", "concurrency", "waves"), [
+    ({}, 64, 1), ({}, 1000, 1), ({}, 63, 2), ({}, 32, 2), ({}, 1, 64), ({"kind": "fixed", "actors_fixed": 5}, 2, 3)])
+def test_actors_that_cannot_all_run_at_once_come_in_waves(scaler: dict[str, Any], concurrency: int, waves: int):
+    assert experiment_from_tree(MINIMAL | {"scaler": scaler}, source="x.yaml").waves(concurrency) == waves
+
+
 def test_resolving_keeps_what_was_given():
     tree = MINIMAL | {"actor": {"provisioned": 0}, "fleet": {"processes": 3, "round_deadline_s": 100},
                       "learner": {"threads": 1}}

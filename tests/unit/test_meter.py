@@ -614,7 +614,6 @@ def test_a_round_that_takes_all_that_is_reserved_is_within_and_a_second_more_is_
         assert meter.spent_usd == pytest.approx((230 + too_long_s) * STANDING_S_USD)
 
 
-@pytest.mark.xfail(strict=True, raises=BudgetError, reason="Budget.reserve refuses 0 USD of an overrun budget")
 def test_catching_up_spends_even_what_the_budget_does_not_hold():
     clock = WallClock(SINCE_S)
     meter = by_the_clock(clock, usd=1.0)
@@ -676,7 +675,6 @@ def test_a_later_deployment_does_not_pay_for_the_gap():
     assert second.catch_up() == pytest.approx(10 * STANDING_S_USD)
 
 
-@pytest.mark.xfail(strict=True, reason="WallClockMeter.set_state goes on in the ended deployment's last block")
 def test_a_later_deployment_pays_for_provisioned_blocks_of_its_own():
     """What was left of the last block of the one before it went with it."""
     clock = WallClock(SINCE_S)
@@ -692,7 +690,6 @@ def test_a_later_deployment_pays_for_provisioned_blocks_of_its_own():
     assert second.catch_up() == pytest.approx(STANDING_S_USD + BLOCK_USD)
 
 
-@pytest.mark.xfail(strict=True, reason="WallClockMeter.forfeit releases what an ended deployment's round held")
 def test_what_a_round_held_when_its_deployment_went_is_forfeited_in_full():
     """Nobody knows any more for how long the learner stood there after its last bill."""
     clock = WallClock(SINCE_S)
