@@ -60,6 +60,7 @@ lint: setup-dev
 docs: setup-dev
 	$(BIN)/python docs/make_experiment_file_md.py
 	$(BIN)/python docs/pictures/make_architecture.py
+	$(BIN)/python docs/pictures/make_deployment.py
 
 clean:
 	rm -rf $(VENV)

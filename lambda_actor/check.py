@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import ssl
 import sys
+from itertools import pairwise
 
 import numpy as np
 
@@ -49,16 +50,21 @@ def check(environment_id: str, steps: int) -> str:
 
 
 def random_policy(environment: ActorEnvironment) -> GaussianPolicy:
-    """A policy of full size with small random weights, read from a message as an actor reads it."""
-    sizes = (environment.observation_size, *HIDDEN_SIZES, environment.action_size)
+    """A policy for it, read from a message as an actor reads it."""
+    return GaussianPolicy.from_bytes(random_weights(environment.observation_size, environment.action_size))
+
+
+def random_weights(observation_size: int, action_size: int) -> bytes:
+    """A weights message of a policy of full size, with small random weights."""
+    sizes = (observation_size, *HIDDEN_SIZES, action_size)
     draw = np.random.default_rng(0)
-    fields = {"policy_version": np.int64(0), "log_std": np.full(sizes[-1], -1.0, np.float32),
-              "observation_mean": np.zeros(sizes[0], np.float32), "observation_std": np.ones(sizes[0], np.float32),
-              "observation_clip": np.float32(10.0)}
-    for layer, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    fields = {"policy_version": np.int64(0), "log_std": np.full(action_size, -1.0, np.float32),
+              "observation_mean": np.zeros(observation_size, np.float32),
+              "observation_std": np.ones(observation_size, np.float32), "observation_clip": np.float32(10.0)}
+    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
         fields[f"weight_{layer}"] = draw.normal(0.0, 0.1, (outputs, inputs)).astype(np.float32)
         fields[f"bias_{layer}"] = np.zeros(outputs, np.float32)
-    return GaussianPolicy.from_bytes(wire.encode(wire.Kind.GAUSSIAN_WEIGHTS, fields))
+    return wire.encode(wire.Kind.GAUSSIAN_WEIGHTS, fields)
 
 
 def _check_imports() -> None:

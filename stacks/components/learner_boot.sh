@@ -15,6 +15,7 @@ readonly root="${BOOT_ROOT:-}" metadata="${BOOT_METADATA:-http://169.254.169.254
 readonly here="$root/opt/nitro" logs="$root/var/log/nitro" results="s3://$NITRO_RESULTS_BUCKET/$NITRO_RESULTS_PREFIX"
 readonly agent="/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
 step="start"
+log="$logs/boot.log"
 
 run_step() {  # NAME COMMAND…
     step="$1"
@@ -53,7 +54,7 @@ report() {  # MESSAGE: never fails, whatever does not work
     record=$(python3 -c 'import json, os, sys; print(json.dumps({
         "instance_id": os.environ.get("NITRO_INSTANCE_ID"), "step": sys.argv[1], "message": sys.argv[2],
         "log": open(sys.argv[3], errors="replace").read()[-8000:] if os.path.exists(sys.argv[3]) else ""}))' \
-        "$step" "$1" "$logs/boot.log") || record="{}"
+        "$step" "$1" "$log") || record="{}"
     echo "$1" >&2
     printf '%s\n' "$record" | aws s3 cp - "${results}boot/${NITRO_INSTANCE_ID:-unknown}-$step.json" || true
     aws cloudwatch put-metric-data --namespace Nitro --metric-name BootFailures --value 1 \
@@ -66,6 +67,10 @@ release() {  # no instance takes this one's place any more
 }
 
 failed() {  # LINE COMMAND
+    if [ "$BASH_SUBSHELL" -gt 0 ]; then
+        echo "in line $1: $2" >&2
+        exit 1
+    fi
     trap - ERR
     set +e
     report "step '$step' failed in line $1: $2"
@@ -138,7 +143,7 @@ ship_logs() {
     if [ ! -x "$agent" ] && ! command -v amazon-cloudwatch-agent-ctl >/dev/null; then
         retry curl --silent --show-error --fail --max-time 120 --output "$here/agent.deb" \
             "https://amazoncloudwatch-agent-$BOOT_REGION.s3.$BOOT_REGION.amazonaws.com/ubuntu/$(dpkg --print-architecture)/latest/amazon-cloudwatch-agent.deb"
-        dpkg --install "$here/agent.deb"
+        retry dpkg --install "$here/agent.deb"
     fi
     cat >"$here/agent.json" <<END
 {"agent": {"run_as_user": "root"},
@@ -201,17 +206,18 @@ END
 if [ "${1:-}" = give-up ]; then
     # shellcheck disable=SC1091
     set -a && . "$root/etc/nitro/deployment.env" && set +a
+    log="$logs/learner.log"
     give_up "$2"
     exit 0
 fi
+trap 'failed "$LINENO" "$BASH_COMMAND"' ERR
 mkdir -p "$here" "$logs"
 chmod 755 "$here"
-exec > >(tee -a "$logs/boot.log") 2>&1
-trap 'failed "$LINENO" "$BASH_COMMAND"' ERR
+exec > >(tee -a "$log") 2>&1
 install -m 700 "$0" "$here/boot.sh"
 run_step identify identify
-run_step stack read_stack
 run_step launches count_launch
+run_step stack read_stack
 run_step tools get_tools
 run_step files get_files
 run_step requirements install_requirements

@@ -275,6 +275,27 @@ def test_one_that_waits_for_room_was_never_started(fleets: LambdaFleets):
     assert fleet.throttles <= throttles + 1
 
 
+def test_one_given_up_while_it_is_throttled_is_not_tried_again(fleets: LambdaFleets):
+    asked = client(fleets.endpoint.url)
+    fleets.endpoint.add_function("actors", concurrency=0)
+    is_given_up, calls = threading.Event(), []
+
+    def invoke(**request: Any) -> dict[str, Any]:
+        calls.append(request)
+        assert is_given_up.wait(PATIENCE_S)
+        return asked.invoke(**request)
+
+    fleet = LambdaFleet(ARN, timeout_s=5, concurrency=1, client=SimpleNamespace(invoke=invoke, close=asked.close))
+    fleet.start([Invocation("s0", {})])
+    wait_for(lambda: calls, "the request")
+    fleet.abandon(["s0"])
+    is_given_up.set()
+    (outcome,) = outcomes(fleet, 1)
+    assert (outcome.status, outcome.was_started, outcome.billed_s) == ("abandoned", False, 0.0)
+    fleet.close()
+    assert len(calls) == 1
+
+
 def test_close_while_running_waits_for_nothing_and_leaves_no_thread(fleets: LambdaFleets):
     threads = [thread for thread in threading.enumerate() if thread.name == "lambda-fleet"]
     fleet = fleets.make(3, name="actors", reserved=2, handler=SAMPLE)
@@ -300,6 +321,12 @@ def test_two_hundred_at_once_on_few_environments(fleets: LambdaFleets, actors_of
     assert {outcome.status for outcome in actors.run(*["steady"] * 200)} == {"ok"}
     assert len(actors.trajectories(200)) == 200
     assert fleet.wait(0.0) == []
+
+
+def test_no_more_run_at_once_than_were_asked_for(fleets: LambdaFleets, actors_of):
+    fleet = fleets.make(2, reserved=2)
+    assert {outcome.status for outcome in actors_of(fleet).run(*["napping"] * 8)} == {"ok"}
+    assert fleet.throttles == 0
 
 
 def test_lambda_and_local_actors_bring_the_same_bytes(fleets: LambdaFleets, actors_of, tmp_path: Path):

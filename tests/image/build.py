@@ -1,0 +1,334 @@
+"""The actor image, built from its Dockerfile, and actors that run in it: ``python -m tests.image.build EXPERIMENT``.
+
+What the CDK would hand to Docker is handed to buildah, without Docker, an AWS account or a registry: the base image is
+made of Debian's packages instead. The actors are started by the image's own entry point, as a user without rights, on a
+file system without write access but for /tmp, as in Lambda; they serve the local Lambda endpoint, and reach the cache
+as those of a learner that runs the cache itself: over TLS, with a credential from a bucket.
+
+Needs root on Debian with the packages of `TOOLS`, and what apt and pip are set to use here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socket import create_server
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+import boto3
+import numpy as np
+from botocore.config import Config
+
+from lambda_actor import wire
+from lambda_actor.cache import ACCEPTED, TrajectoryCache
+from lambda_actor.check import random_weights
+from runtime.cache_server import LearnerServer
+from runtime.config import Experiment, load_experiment
+from runtime.errors import RunError
+from stacks.components.actor_function import ONE_THREAD
+from stacks.staging import actor_context
+from tests.helpers import PATIENCE_S
+from tests.local_aws.lambda_endpoint import REGION, LambdaEndpoint
+
+TOOLS = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "openssl": "openssl", "redis-server": "redis-server"}
+"""Programs, and Debian's packages that bring them."""
+WARM_INVOCATIONS = 20
+ABSENT_MODULE = "absent_simulator"
+_MIB = 2**20
+_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+_SETTINGS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": REGION}
+_BUCKET, _KEY = "results", "cache-credential.json"
+
+_BASE_DOCKERFILE = """\
+FROM scratch
+ADD base.tar /
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+"""
+# Replaces the worker's interpreter. In a mount namespace that ends with it; /dev is bound without /dev/shm, which
+# Lambda does not have either. Every step is an exec, so that the endpoint's worker is the actor itself.
+_WORKER = """\
+#!/usr/bin/env -S unshare --mount sh -e
+mount --bind {root} {root}
+mount -o remount,bind,ro {root}
+mount -t proc proc {root}/proc
+mount --bind /dev {root}/dev
+mount -t tmpfs -o size=512m,mode=1777 tmpfs {root}/tmp
+exec chroot --userspec={user} {root} env --chdir={folder} {command}
+"""
+_SIZES = """
+import sys
+from lambda_actor.environments import make_environment
+environment = make_environment(sys.argv[1])
+print(environment.observation_size, environment.action_size)
+"""
+
+
+class ImageError(Exception):
+    """The image, or an actor in it, is not what it should be."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A built image: its files, unpacked, and its configuration, as Docker calls it."""
+
+    root: Path
+    configuration: dict[str, Any]
+    bytes: int
+
+    def environment(self) -> dict[str, str]:
+        return dict(variable.split("=", 1) for variable in self.configuration["Env"])
+
+    def worker(self, path: Path) -> Path:
+        """Writes a program to ``path`` that runs what the image runs, whatever its arguments; returns it."""
+        configuration = self.configuration
+        path.write_text(_WORKER.format(
+            root=self.root, user=configuration["User"], folder=configuration["WorkingDir"],
+            command=" ".join(configuration["Entrypoint"] + configuration["Cmd"])))
+        path.chmod(0o755)
+        return path
+
+
+class Builder:
+    """buildah with a storage of its own in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._storage = ["--root", str(folder / "storage"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"]
+        self._pip = folder / "pip.conf"
+        self._pip.write_text(pip_configuration())
+
+    def make_base(self) -> None:
+        """The image ``base``: this machine's Debian release with Python."""
+        context = self._folder / "base"
+        context.mkdir()
+        sources = _output("apt-get", "indextargets", "--format", "deb $(REPO_URI) $(RELEASE) $(COMPONENT)",
+                          "Identifier: Packages", "Origin: Debian")
+        subprocess.run(
+            ["mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,python3-venv,ca-certificates",
+             '--customize-hook=rm -rf "$1"/etc/apt/sources.list*', sources.split()[2], str(context / "base.tar"), "-"],
+            input=sources, text=True, check=True)
+        (context / "Dockerfile").write_text(_BASE_DOCKERFILE)
+        self._run("bud", "--quiet", "--tag", "base", str(context))
+        (context / "base.tar").unlink()
+
+    def build(self, name: str, experiment: Experiment) -> str:
+        """Builds the image ``name`` from what the CDK would upload; returns what that printed.
+
+        Raises:
+            ImageError: It does not build.
+        """
+        with actor_context(experiment.environment.package) as context:
+            return self._run(
+                "bud", "--isolation", "chroot", "--network", "host", "--layers=false", "--tag", name,
+                "--build-arg", "BASE_IMAGE=localhost/base",
+                "--build-arg", f"ENVIRONMENT_ID={experiment.environment.id}",
+                "--volume", f"{self._pip}:/etc/pip.conf:ro", "--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro",
+                str(context))
+
+    def unpack(self, name: str) -> Image:
+        container = self._run("from", "--pull-never", f"localhost/{name}").strip()
+        facts = json.loads(self._run("inspect", "--type", "image", f"localhost/{name}"))
+        root = Path(self._run("mount", container).strip())
+        return Image(root, facts["OCIv1"]["config"], _bytes_in(root))
+
+    def _run(self, *arguments: str) -> str:
+        done = subprocess.run(["buildah", *self._storage, *arguments], text=True, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode:
+            raise ImageError(f"buildah {arguments[0]} failed:\n{done.stdout}")
+        return done.stdout
+
+
+def pip_configuration() -> str:
+    """pip's settings on this machine as one file, but for those that name folders of it."""
+    listed = _output(sys.executable, "-m", "pip", "config", "list")
+    settings = re.findall(r"^[^.\s]+\.([a-z-]+)='((?!/|file:).*)'$", listed, re.MULTILINE)
+    return "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings), f"cert = {_CERTIFICATES}", ""])
+
+
+@contextmanager
+def bucket(folder: Path) -> Iterator[str]:
+    """Serves the folder's folders as buckets, for reading; gives the endpoint's URL."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with mock.patch.object(SimpleHTTPRequestHandler, "log_message"), \
+            ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class Actors:
+    """The learner's side: invokes actors of an image, and takes in what they bring."""
+
+    def __init__(self, image: Image, experiment: Experiment, folder: Path, stack: ExitStack) -> None:
+        """Args:
+            stack: Ends everything that was started.
+        """
+        server = stack.enter_context(closing(LearnerServer(64, address="127.0.0.1", port=_free_port())))
+        (folder / _BUCKET).mkdir()
+        (folder / _BUCKET / _KEY).write_bytes(server.credential)
+        s3 = {**_SETTINGS, "AWS_ENDPOINT_URL_S3": stack.enter_context(bucket(folder))}
+        stack.enter_context(mock.patch.dict(os.environ, s3))
+        stack.enter_context(mock.patch.object(sys, "executable", str(image.worker(folder / "worker"))))
+        endpoint = stack.enter_context(LambdaEndpoint())
+        self._function = endpoint.add_function(
+            "actors", memory_mib=experiment.actor.memory_mib, timeout_s=PATIENCE_S,
+            environment={**image.environment(), **ONE_THREAD, **s3,
+                         "LAMBDA_TASK_ROOT": image.configuration["WorkingDir"]})
+        self._client = boto3.client("lambda", endpoint_url=endpoint.url, config=Config(
+            retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S))
+        self._experiment, self._event = experiment, _event(experiment, server.url)
+        self._sizes = _sizes(image, experiment.environment.id)
+        self._cache = stack.enter_context(closing(TrajectoryCache(
+            server.url, self._event["run_id"], credential=self._event["cache_credential"])))
+        self._cache.publish_weights(0, random_weights(*self._sizes))
+
+    def invoke(self, slot: int) -> float:
+        """One actor, from the call to its answer, in seconds.
+
+        Raises:
+            ImageError: It failed, or its trajectory is not what was asked for.
+        """
+        invocation_id = f"image-{slot}"
+        self._cache.expect([invocation_id])
+        started_s = time.perf_counter()
+        answer = self._client.invoke(FunctionName=self._function, Payload=json.dumps(
+            {**self._event, "invocation_id": invocation_id, "slot": slot}))
+        response = json.loads(answer["Payload"].read())
+        seconds = time.perf_counter() - started_s
+        if "FunctionError" in answer or response["status"] != ACCEPTED:
+            raise ImageError(f"the actor failed: {response}")
+        self._check(invocation_id, self._cache.take(PATIENCE_S))
+        return seconds
+
+    def _check(self, invocation_id: str, taken: tuple[str, bytes] | None) -> None:
+        if taken is None:
+            raise ImageError("the actor's trajectory is not in the cache")
+        fields = wire.decode(taken[1], wire.Kind.TRAJECTORY)
+        steps, (observation_size, action_size) = self._experiment.actor.fragment_steps, self._sizes
+        shapes = fields["observations"].shape, fields["actions"].shape, fields["rewards"].shape
+        if shapes != ((steps, observation_size), (steps, action_size), (steps,)):
+            raise ImageError(f"the trajectory's arrays are of other shapes than asked for: {shapes}")
+        if not {invocation_id} == {taken[0], wire.field_text(fields["invocation_id"])}:
+            raise ImageError(f"the trajectory of {taken[0]} came instead of {invocation_id}'s")
+        if not np.isfinite(fields["log_probs"]).all() or not fields["actions"].any():
+            raise ImageError("the trajectory's actions are no policy's")
+
+
+def show(experiment: Experiment, folder: Path) -> None:
+    """Builds the image and runs actors in it; prints what was measured.
+
+    Raises:
+        ImageError: Something is not as it should be.
+    """
+    builder = Builder(folder)
+    base_s = _timed(builder.make_base)
+    base_bytes = builder.unpack("base").bytes
+    print(f"base image    {base_bytes / _MIB:,.0f} MiB, {base_s:.1f} s", flush=True)
+    started_s = time.perf_counter()
+    printed = builder.build("actor", experiment)
+    build_s = time.perf_counter() - started_s
+    image = builder.unpack("actor")
+    print(f"actor image   {image.bytes / _MIB:,.0f} MiB with it, {build_s:.1f} s")
+    print(f"its check     {_line(printed, experiment.environment.id)}", flush=True)
+    with ExitStack() as stack:
+        actors = Actors(image, experiment, folder, stack)
+        print(f"cold actor    {actors.invoke(0):.3f} s for {experiment.actor.fragment_steps} steps")
+        warm_s = [actors.invoke(slot) for slot in range(1, 1 + WARM_INVOCATIONS)]
+    print(f"warm actors   {median(warm_s):.4f} s, median of {WARM_INVOCATIONS}", flush=True)
+    print(f"without the environment's package: {_refusal(builder, experiment)}")
+
+
+def _refusal(builder: Builder, experiment: Experiment) -> str:
+    """What the build says where the environment's module is not in the package.
+
+    Raises:
+        ImageError: It builds, or fails without naming the module.
+    """
+    section = experiment.environment.model_copy(update={"id": f"{ABSENT_MODULE}:make"})
+    try:
+        builder.build("absent", experiment.model_copy(update={"environment": section}))
+    except ImageError as error:
+        return _line(str(error), "the actor image does not work", ABSENT_MODULE)
+    raise ImageError("an image without the environment's module builds")
+
+
+def _event(experiment: Experiment, url: str) -> dict[str, Any]:
+    return {"run_id": "image", "cache_url": url, "cache_credential": f"s3://{_BUCKET}/{_KEY}", "cache_ttl_s": 600,
+            "cache_bytes_max": 2**26, "environment_id": experiment.environment.id,
+            "truncate_at_fragment": experiment.environment.truncate_at_fragment,
+            "fragment_steps": experiment.actor.fragment_steps, "policy_version": 0, "seed": experiment.seed,
+            "round_index": 1, "episode_id": ""}
+
+
+def _sizes(image: Image, environment_id: str) -> tuple[int, int]:
+    """Of the environment's observations and actions; asked in the image, as it need not be installed here."""
+    environment = [f"{name}={value}" for name, value in image.environment().items()]
+    printed = _output("chroot", f"--userspec={image.configuration['User']}", str(image.root), "env",
+                      f"--chdir={image.configuration['WorkingDir']}", *environment, "python", "-c", _SIZES,
+                      environment_id)
+    observation_size, action_size = printed.split()[-2:]
+    return int(observation_size), int(action_size)
+
+
+def _line(text: str, *words: str) -> str:
+    """The last line with all these words in it. Raises: ImageError: There is none."""
+    for line in reversed(text.splitlines()):
+        if all(word in line for word in words) and not line.startswith(("STEP", "Error: ")):
+            return line
+    raise ImageError(f"the build says nothing of {' and '.join(words)}:\n{text}")
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def _timed(work) -> float:
+    started_s = time.perf_counter()
+    work()
+    return time.perf_counter() - started_s
+
+
+def _free_port() -> int:
+    with create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 1 where the image is not as it should be, 2 where it cannot be built here."""
+    missing = [package for program, package in TOOLS.items() if shutil.which(program) is None]
+    if os.getuid() or missing:
+        print("the image is built as root" if os.getuid() else f"missing here: apt-get install {' '.join(missing)}",
+              file=sys.stderr)
+        return 2
+    try:
+        experiment = load_experiment(Path(arguments[0])).resolved(is_deployed=True)
+        with TemporaryDirectory(prefix="actor-image-") as folder:
+            show(experiment, Path(folder))
+    except (ImageError, RunError, subprocess.CalledProcessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

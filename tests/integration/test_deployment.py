@@ -1,0 +1,486 @@
+"""The learner's boot script, as a deployed stack hands it to an instance, run in a folder of this machine."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.deployment import METRIC_NAMESPACE, Deployment
+from stacks.assembly import make_app
+from tests.helpers import PATIENCE_S
+from tests.local_aws.metadata import InstanceMetadata
+from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
+from tests.local_aws.moto_types import deploy
+from tests.template.conftest import RUN, SETTINGS, Assembly, experiment_text
+
+STEPS = ["identify", "launches", "stack", "tools", "files", "requirements", "logs", "environment", "learner"]
+TOOLS = ("bash", "cat", "chmod", "curl", "date", "env", "grep", "install", "mkdir", "sleep", "sort", "tee")
+"""All that the script may need of an image, besides Python and what is stubbed."""
+STUBS = ("systemctl", "shutdown", "apt-get", "dpkg", "amazon-cloudwatch-agent-ctl")
+BIN = Path(sys.executable).parent
+SECRET = "the-instance-roles-secret-key"
+ADDRESS = "10.0.3.7"
+LAUNCHES_MAX = 2
+
+_STUB = """\
+#!/bin/sh
+printf '%s\\n' "${0##*/} $*" >>"$CALLS"
+case "${0##*/} $*" in $FAILING) echo "${0##*/}: refused" >&2; exit 254;; esac
+"""
+# moto knows no signals: the command line checks those words, and sends nothing.
+_AWS = _STUB + f"""
+case "$*" in *signal-resource*) set -- "$@" --generate-cli-skeleton output;; esac
+exec {BIN / "aws"} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A deployed experiment stack, and the instance that its group launched."""
+
+    server: MotoServer
+    assembly: Assembly
+    outputs: dict[str, str]
+    stack_id: str
+    instance: dict[str, Any]
+    user_data: str
+
+    @property
+    def group(self) -> str:
+        return self.outputs["LearnerGroupName"]
+
+    @property
+    def prefix(self) -> str:
+        return self.outputs["ResultsPrefix"]
+
+    def objects(self, folder: str = "") -> dict[str, bytes]:
+        """What the results bucket holds in a folder of the run, by name."""
+        store, bucket = self.server.client("s3"), self.outputs["ResultsBucket"]
+        found = store.list_objects_v2(Bucket=bucket, Prefix=self.prefix + folder).get("Contents", [])
+        return {one["Key"].removeprefix(self.prefix + folder):
+                store.get_object(Bucket=bucket, Key=one["Key"])["Body"].read() for one in found}
+
+    def reports(self) -> dict[str, dict[str, Any]]:
+        """What was left under boot/, by step."""
+        return {name.partition("-")[2] if name.startswith("unknown") else name.rpartition(
+            f"{self.instance['InstanceId']}-")[2]: json.loads(data)
+            for name, data in ((name.removesuffix(".json"), data) for name, data in self.objects("boot/").items())}
+
+    def put(self, name: str, data: bytes = b"") -> None:
+        self.server.client("s3").put_object(Bucket=self.outputs["ResultsBucket"], Key=self.prefix + name, Body=data)
+
+    def upload_files(self, folder: Path) -> None:
+        """The zip where the template says that the CDK puts it."""
+        bucket, _, key = self.told("BOOT_ASSET_URL").removeprefix("s3://").partition("/")
+        archive = shutil.make_archive(str(folder.parent / "files"), "zip", folder)
+        self.server.client("s3").create_bucket(Bucket=bucket)
+        self.server.client("s3").upload_file(archive, bucket, key)
+
+    def told(self, name: str) -> str:
+        (line,) = [line for line in self.user_data.splitlines() if line.startswith(f"export {name}=")]
+        return line.partition("=")[2].strip("'")
+
+    @property
+    def desired(self) -> int:
+        (group,) = self.server.client("autoscaling").describe_auto_scaling_groups(
+            AutoScalingGroupNames=[self.group])["AutoScalingGroups"]
+        return group["DesiredCapacity"]
+
+    def boot_failures(self) -> float:
+        """As CloudWatch counts them, of all tests so far."""
+        now = datetime.datetime.now(datetime.UTC)
+        answer = self.server.client("cloudwatch").get_metric_statistics(
+            Namespace=METRIC_NAMESPACE, MetricName="BootFailures", Statistics=["Sum"], Period=86_400,
+            Dimensions=[{"Name": "Experiment", "Value": self.told("NITRO_EXPERIMENT")}, {"Name": "Run", "Value": RUN}],
+            StartTime=now - datetime.timedelta(days=1), EndTime=now + datetime.timedelta(days=1))
+        return sum(point["Sum"] for point in answer["Datapoints"])
+
+    def forget(self) -> None:
+        """As before the first launch."""
+        store = self.server.client("s3")
+        for name in self.objects():
+            store.delete_object(Bucket=self.outputs["ResultsBucket"], Key=self.prefix + name)
+        self.server.client("autoscaling").set_desired_capacity(AutoScalingGroupName=self.group, DesiredCapacity=1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MotoServer]:
+    with MotoServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stacks(server: MotoServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Stack]:
+    """The stack of an experiment with that kind of cache."""
+    made: dict[str, Stack] = {}
+
+    def make(kind: str) -> Stack:
+        if kind not in made:
+            made[kind] = _deploy(server, kind, tmp_path_factory.mktemp(kind), is_first=not made)
+        return made[kind]
+
+    return make
+
+
+def _deploy(server: MotoServer, kind: str, directory: Path, *, is_first: bool) -> Stack:
+    experiment = directory / f"{kind}.yaml"
+    experiment.write_text(experiment_text(cache__kind=kind, learner__launches_max=LAUNCHES_MAX))
+    app = make_app({**SETTINGS, "run": RUN, "experiment": str(experiment)})
+    assembly = Assembly(Path(app.synth().directory), f"Nitro-{kind}")
+    for name in ["NitroResults", "NitroNetwork"] * is_first:
+        deploy(server.client, assembly.directory / f"{name}.template.json", name)
+    outputs = deploy(server.client, assembly.directory / f"{assembly.stack}.template.json", assembly.stack)
+    # It refuses what does not come over TLS; moto heeds no conditions, and would refuse everything.
+    server.client("s3").delete_bucket_policy(Bucket=outputs["ResultsBucket"])
+    stack_id = server.client("cloudformation").describe_stacks(StackName=assembly.stack)["Stacks"][0]["StackId"]
+    (group,) = server.client("autoscaling").describe_auto_scaling_groups(
+        AutoScalingGroupNames=[outputs["LearnerGroupName"]])["AutoScalingGroups"]
+    (launched,) = [one["InstanceId"] for one in group["Instances"]]
+    machines = server.client("ec2")
+    instance = machines.describe_instances(InstanceIds=[launched])["Reservations"][0]["Instances"][0]
+    user_data = machines.describe_instance_attribute(InstanceId=launched, Attribute="userData")["UserData"]["Value"]
+    return Stack(server, assembly, outputs, stack_id, instance, base64.b64decode(user_data).decode())
+
+
+class Machine:
+    """This machine in the place of the instance: a folder for its root, and no program but those on its PATH.
+
+    Attributes:
+        root: What the script takes for the root folder.
+        stack: To which the instance belongs.
+        metadata: What it can find out about itself.
+    """
+
+    def __init__(self, directory: Path, stack: Stack, metadata: InstanceMetadata) -> None:
+        self.root, self.stack, self.metadata = directory / "root", stack, metadata
+        self._calls, self._programs = directory / "calls", directory / "bin"
+        self._script = directory / "part-001"
+        self._script.write_text(stack.user_data)
+        self._programs.mkdir()
+        for name in TOOLS:
+            (self._programs / name).symlink_to(shutil.which(name))
+        for name, text in {**dict.fromkeys(STUBS, _STUB), "aws": _AWS,
+                           "python3": f'#!/bin/sh\nexec {BIN / "python"} "$@"\n'}.items():
+            self.add_program(name, text)
+        (self.root / "opt" / "nitro").mkdir(parents=True)
+        (self.root / "opt" / "nitro" / ".venv").symlink_to(BIN.parent)
+
+    def add_program(self, name: str, text: str = _STUB) -> None:
+        path = self._programs / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def boot(self, *arguments: str, script: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Runs the script; variables may say FAILING, a pattern of the calls that fail."""
+        return subprocess.run(
+            [self._programs / "bash", script or self._script, *arguments], capture_output=True, text=True,
+            timeout=PATIENCE_S, check=False, cwd=self.root,
+            env={"PATH": str(self._programs), "HOME": str(self.root), "LANG": "C.UTF-8", "CALLS": str(self._calls),
+                 "FAILING": "", "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "BOOT_PAUSE_S": "0",
+                 "BOOT_ROOT": str(self.root), "BOOT_METADATA": self.metadata.url, **CREDENTIALS,
+                 "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": self.stack.server.url, **variables})
+
+    def calls(self, beginning: str = "") -> list[str]:
+        calls = self._calls.read_text().splitlines() if self._calls.exists() else []
+        return [call for call in calls if call.startswith(beginning)]
+
+    def read(self, path: str) -> str:
+        return (self.root / path).read_text()
+
+    def settings(self) -> dict[str, str]:
+        """What the learner's service finds in its environment."""
+        lines = self.read("etc/nitro/deployment.env").splitlines()
+        return dict(line.partition("=")[::2] for line in lines)
+
+
+@pytest.fixture
+def machine_of(
+    stacks: Callable[[str], Stack], tmp_path: Path
+) -> Iterator[Callable[[str], Machine]]:
+    """A fresh machine of a fresh deployment with that kind of cache."""
+    with InstanceMetadata({}) as metadata:
+        def make(kind: str = "serverless") -> Machine:
+            stack = stacks(kind)
+            stack.forget()
+            metadata.values.update({
+                "instance-id": stack.instance["InstanceId"], "instance-type": stack.instance["InstanceType"],
+                "ami-id": stack.instance["ImageId"], "local-ipv4": ADDRESS})
+            stack.upload_files(stack.assembly.learner_asset())
+            return Machine(tmp_path, stack, metadata)
+
+        yield make
+
+
+@pytest.fixture
+def machine(machine_of: Callable[[str], Machine]) -> Machine:
+    return machine_of("serverless")
+
+
+def steps(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Those that were begun."""
+    words = [line.split(" ", 1) for line in done.stdout.splitlines() if line[:2] == "20" and "Z " in line]
+    return [word[1] for word in words]
+
+
+@pytest.fixture(params=["serverless", "learner"])
+def booted(machine_of: Callable[[str], Machine], request: pytest.FixtureRequest) -> Machine:
+    machine = machine_of(request.param)
+    failures = machine.stack.boot_failures()
+    done = machine.boot()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert steps(done) == [*STEPS, "done"]
+    assert machine.read("var/log/nitro/boot.log") == done.stdout
+    assert (machine.stack.reports(), machine.stack.boot_failures() - failures) == ({}, 0.0)
+    return machine
+
+
+def test_an_instance_boots_and_starts_its_learner(booted: Machine) -> None:
+    _check_environment(booted)
+    _check_launch(booted)
+    _check_tools(booted)
+    _check_units(booted)
+    _check_agent(booted)
+    _check_that_nothing_is_secret(booted)
+
+
+def _check_environment(machine: Machine) -> None:
+    stack = machine.stack
+    kind = stack.assembly.stack.removeprefix("Nitro-")
+    cache = {
+        "serverless": (f"rediss://nitro-{kind}-moto00.serverless.use1.cache.amazonaws.com:6379",
+                       f"elasticache-iam://nitro-{kind}@nitro-{kind}?serverless=true"),
+        "learner": ("", f"s3://{stack.outputs['ResultsBucket']}/{stack.prefix}cache-credential.json")}[kind]
+    created = stack.server.client("cloudformation").describe_stacks(
+        StackName=stack.assembly.stack)["Stacks"][0]["CreationTime"]
+    settings = machine.settings()
+    assert settings.pop("AWS_REGION") == REGION
+    assert set(settings) == {f"NITRO_{field.name.upper()}" for field in fields(Deployment)}
+    assert Deployment.from_environment(settings) == Deployment(
+        experiment=kind, run=RUN, stack=stack.told("NITRO_STACK"), actor_function=stack.outputs["ActorFunction"],
+        provisioned="0", cache_url=cache[0], cache_credential=cache[1],
+        results_bucket=stack.outputs["ResultsBucket"], results_prefix=f"{kind}/{RUN}/",
+        learner_group=f"Nitro-{kind}-learner", learner_resource="LearnerGroup",
+        billed_since=str(int(created.timestamp())), instance_id=stack.instance["InstanceId"],
+        instance_type="g4dn.xlarge", image_id=stack.instance["ImageId"], private_address=ADDRESS)
+    assert (machine.root / "etc/nitro/deployment.env").stat().st_mode & 0o777 == 0o600
+
+
+def _check_launch(machine: Machine) -> None:
+    deployment = machine.stack.stack_id.rpartition("/")[2]
+    assert list(machine.stack.objects("launches/")) == [f"{deployment}/{machine.stack.instance['InstanceId']}"]
+    assert machine.stack.desired == 1
+    assert machine.calls("shutdown") == machine.calls("aws cloudformation signal") == []
+
+
+def _check_tools(machine: Machine) -> None:
+    wants_server = machine.stack.assembly.stack == "Nitro-learner"
+    asked = " ".join(machine.calls("apt-get"))
+    assert ("redis-server" in asked) == wants_server
+    assert machine.calls("systemctl") == [
+        *["systemctl disable --now redis-server"] * wants_server,
+        "systemctl daemon-reload", "systemctl enable --now nitro-learner.service"]
+
+
+def _check_units(machine: Machine) -> None:
+    folder = machine.root / "etc/systemd/system"
+    learner = _unit(folder / "nitro-learner.service")
+    here = machine.root / "opt/nitro"
+    command = learner["ExecStart"].split()
+    assert command == [f"{here}/.venv/bin/python", "-m", "runtime.deployed", f"{here}/experiment.yaml",
+                       f"{machine.root}/var/lib/nitro/run"]
+    assert os.access(command[0], os.X_OK)
+    assert Path(command[3]).read_bytes() == (machine.stack.assembly.learner_asset() / "experiment.yaml").read_bytes()
+    assert Path(learner["WorkingDirectory"], "runtime", "deployed.py").is_file()
+    assert learner["EnvironmentFile"] == f"{machine.root}/etc/nitro/deployment.env"
+    assert (learner["DynamicUser"], learner["StateDirectory"]) == ("yes", "nitro")
+    assert learner["OnFailure"] == "nitro-give-up.service"
+    assert learner["StandardOutput"] == f"append:{machine.root}/var/log/nitro/learner.log"
+    assert _unit(folder / "nitro-give-up.service")["ExecStart"].split()[1:3] == [f"{here}/boot.sh", "give-up"]
+    assert (here / "boot.sh").read_text() == machine.stack.user_data
+    if shutil.which("systemd-analyze"):
+        _verify(folder)
+
+
+def _unit(path: Path) -> dict[str, str]:
+    return dict(line.partition("=")[::2] for line in path.read_text().splitlines() if "=" in line)
+
+
+def _verify(folder: Path) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, folder.glob("nitro-*.service"))],
+        capture_output=True, text=True, check=False)
+    assert "nitro-" not in done.stderr + done.stdout, done.stderr
+
+
+def _check_agent(machine: Machine) -> None:
+    stack, path = machine.stack, machine.root / "opt/nitro/agent.json"
+    (call,) = machine.calls("amazon-cloudwatch-agent-ctl")
+    assert call.endswith(f"-a fetch-config -m ec2 -s -c file:{path}")
+    shipped = json.loads(path.read_text())["logs"]["logs_collected"]["files"]["collect_list"]
+    assert [(one["file_path"], one["log_group_name"], one["log_stream_name"]) for one in shipped] == [
+        (f"{machine.root}/var/log/nitro/{name}.log", stack.outputs["LearnerLogs"],
+         f"{stack.instance['InstanceId']}/{name}") for name in ("boot", "learner")]
+
+
+def _check_that_nothing_is_secret(machine: Machine) -> None:
+    secrets = [SECRET.encode(), machine.metadata.token.encode()]
+    files = [path for path in machine.root.rglob("*") if path.is_file() and ".venv" not in path.parts]
+    assert len(files) > 50
+    assert [path for path in files if any(secret in path.read_bytes() for secret in secrets)] == []
+    assert not any(secret.decode() in call for secret in secrets for call in machine.calls())
+
+
+# What fails
+
+
+def broken_requirements(machine: Machine) -> None:
+    folder = machine.root.parent / "broken"
+    shutil.copytree(machine.stack.assembly.learner_asset(), folder)
+    (folder / "requirements.txt").write_text("there-is-no-such-package==1\n")
+    machine.stack.upload_files(folder)
+
+
+def broken_runtime(machine: Machine) -> None:
+    folder = machine.root.parent / "broken"
+    shutil.copytree(machine.stack.assembly.learner_asset(), folder)
+    (folder / "requirements.txt").write_text("")
+    (folder / "runtime" / "deployed.py").write_text("raise RuntimeError('half a file')\n")
+    machine.stack.upload_files(folder)
+
+
+def no_files(machine: Machine) -> None:
+    bucket, _, key = machine.stack.told("BOOT_ASSET_URL").removeprefix("s3://").partition("/")
+    machine.stack.server.client("s3").delete_object(Bucket=bucket, Key=key)
+
+
+def no_metadata(machine: Machine) -> None:
+    machine.metadata.token = "another"
+    machine.metadata.values.clear()
+
+
+def no_address(machine: Machine) -> None:
+    del machine.metadata.values["local-ipv4"]
+
+
+def nothing(machine: Machine) -> None:
+    pass
+
+
+@pytest.mark.parametrize(("step", "arrange", "failing", "words"), [
+    ("identify", no_metadata, "", "metadatum instance-id"),
+    ("identify", no_address, "", "metadatum local-ipv4"),
+    ("launches", nothing, "aws s3api*", "aws s3api list-objects-v2"),
+    ("stack", nothing, "aws cloudformation describe-stacks*", "retry aws cloudformation describe-stacks"),
+    ("files", no_files, "", '"$@"'),
+    ("requirements", broken_requirements, "", '"$@"'),
+    ("requirements", broken_runtime, "", "import runtime.deployed"),
+    ("learner", nothing, "systemctl enable*", "systemctl enable --now nitro-learner.service"),
+])
+def test_a_step_that_fails_is_reported_everywhere_once_and_ends_the_instance(
+    machine: Machine, step: str, arrange: Callable[[Machine], None], failing: str, words: str
+) -> None:
+    arrange(machine)
+    failures = machine.stack.boot_failures()
+    done = machine.boot(FAILING=failing)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert steps(done) == STEPS[:STEPS.index(step) + 1]
+    ((reported, report),) = machine.stack.reports().items()
+    assert (reported, report["step"]) == (step, step)
+    assert report["message"].startswith(f"step '{step}' failed in line ")
+    assert words in report["message"] + report["log"]
+    assert machine.stack.boot_failures() - failures == 1
+    (signal,) = machine.calls("aws cloudformation signal-resource")
+    known = machine.stack.instance["InstanceId"] if step != "identify" or arrange is no_address else "unknown"
+    assert signal == (f"aws cloudformation signal-resource --stack-name {machine.stack.stack_id} --status FAILURE "
+                      f"--logical-resource-id LearnerGroup --unique-id {known}")
+    assert machine.calls("shutdown") == ["shutdown -h now"] == machine.calls()[-1:]
+    assert machine.stack.desired == 1
+    assert SECRET not in json.dumps(report)
+
+
+def test_metadata_that_do_not_answer_at_all(machine: Machine) -> None:
+    done = machine.boot(BOOT_METADATA="http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert list(machine.stack.reports()) == ["identify"]
+    assert machine.calls("shutdown") == ["shutdown -h now"]
+
+
+def test_an_instance_that_can_tell_nobody_ends_itself_all_the_same(machine: Machine) -> None:
+    done = machine.boot(FAILING="aws *")
+    assert (done.returncode, machine.calls("shutdown")) == (1, ["shutdown -h now"])
+
+
+def test_what_has_bad_moments_is_tried_again(machine: Machine) -> None:
+    moments = machine.root.parent / "moments"
+    machine.add_program("curl", f"""#!/bin/sh
+echo x >>{moments}
+[ $(grep -c x {moments}) -gt 3 ] || exit 7
+exec {shutil.which("curl")} "$@"
+""")
+    done = machine.boot(FAILING="aws s3api*")
+    assert steps(done) == STEPS[:2]
+
+
+def test_logs_that_are_not_shipped_are_reported_and_the_learner_starts(machine: Machine) -> None:
+    failures = machine.stack.boot_failures()
+    done = machine.boot(FAILING="amazon-cloudwatch-agent-ctl*")
+    assert (done.returncode, steps(done)) == (0, [*STEPS, "done"])
+    ((step, report),) = machine.stack.reports().items()
+    assert (step, report["message"]) == ("logs", "logs are not shipped")
+    assert machine.stack.boot_failures() - failures == 1
+    assert machine.calls("systemctl")[-1] == "systemctl enable --now nitro-learner.service"
+    assert machine.calls("shutdown") == []
+
+
+def test_a_launch_too_many_ends_the_group_and_installs_nothing(machine: Machine) -> None:
+    stack = machine.stack
+    own, earlier = stack.stack_id.rpartition("/")[2], "an-earlier-deployment"
+    for number in range(LAUNCHES_MAX):
+        stack.put(f"launches/{own}/i-{number}")
+    stack.put(f"launches/{earlier}/i-0")
+    done = machine.boot()
+    assert (done.returncode, steps(done)) == (0, STEPS[:2])
+    assert stack.desired == 0
+    (report,) = stack.reports().values()
+    assert report["message"] == f"this was launch {LAUNCHES_MAX + 1}; learner.launches_max = {LAUNCHES_MAX}"
+    assert machine.calls("apt-get") == machine.calls("systemctl") == machine.calls("shutdown") == []
+    assert not (machine.root / "opt/nitro/files.zip").exists()
+
+
+def test_the_last_launch_that_is_allowed_goes_on(machine: Machine) -> None:
+    own = machine.stack.stack_id.rpartition("/")[2]
+    machine.stack.put(f"launches/{own}/i-0")
+    machine.stack.put("launches/an-earlier-deployment/i-0")
+    done = machine.boot(FAILING="aws cloudformation describe-stacks*")
+    assert f"launch {LAUNCHES_MAX} of {LAUNCHES_MAX}" in done.stdout
+    assert steps(done) == STEPS[:3]
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_giving_up_ends_the_group_or_at_least_the_instance(machine: Machine, is_released: bool) -> None:
+    here = machine.root / "opt/nitro"
+    machine.boot(FAILING="systemctl enable*")
+    machine.stack.forget()
+    (machine.root / "var/log/nitro/learner.log").write_text("its last words")
+    calls = len(machine.calls())
+    done = machine.boot("give-up", "it keeps dying", script=here / "boot.sh", CALLS=str(machine.root / "after"),
+                        FAILING="" if is_released else "aws autoscaling*")
+    assert done.returncode == 0, done.stderr
+    assert machine.stack.desired == (0 if is_released else 1)
+    ((step, report),) = machine.stack.reports().items()
+    assert (step, report["message"], report["log"]) == ("give-up", "it keeps dying", "its last words")
+    assert report["instance_id"] == machine.stack.instance["InstanceId"]
+    after = (machine.root / "after").read_text().splitlines()
+    assert [call for call in after if call.startswith("shutdown")] == ([] if is_released else ["shutdown -h now"])
+    assert len(machine.calls()) == calls
