@@ -31,10 +31,10 @@ from botocore.exceptions import (
     SSLError,
 )
 
+from runtime.cost.meter import INIT_SECONDS_MAX
 from runtime.errors import FleetError
 from runtime.interfaces import Invocation, Outcome
 
-_INIT_SECONDS_MAX = 10
 _ANSWER_MARGIN_S = 15
 _CONNECT_TIMEOUT_S = 10
 _ABANDON_GRACE_S = 3.0
@@ -83,7 +83,7 @@ def lambda_client(function_arn: str, *, timeout_s: float, concurrency: int) -> A
         raise FleetError(f"{function_arn!r} is not the ARN of a function")
     try:
         return boto3.client("lambda", region_name=words[3], config=Config(
-            connect_timeout=_CONNECT_TIMEOUT_S, read_timeout=timeout_s + _INIT_SECONDS_MAX + _ANSWER_MARGIN_S,
+            connect_timeout=_CONNECT_TIMEOUT_S, read_timeout=timeout_s + INIT_SECONDS_MAX + _ANSWER_MARGIN_S,
             retries={"total_max_attempts": 1}, tcp_keepalive=True, max_pool_connections=max(10, concurrency)))
     except (BotoCoreError, ValueError) as error:
         raise FleetError(f"no client of AWS Lambda can be made: {error}") from error
@@ -254,7 +254,7 @@ class LambdaFleet:
             return None
         except _PERHAPS_RAN as error:
             return Outcome(invocation.invocation_id, "crashed", error=_one_line(
-                f"no answer came, though it may have run: {error}"), billed_s=self._timeout_s)
+                f"no answer came, though it may have run: {error}"), billed_s=self._timeout_s, init_s=INIT_SECONDS_MAX)
 
     def _is_passing(self, error: ClientError) -> bool:
         status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], error.response["Error"]["Code"]
@@ -298,7 +298,7 @@ class LambdaFleet:
         for call in [one for one in self._calls.values() if one.reported_by_s is not None
                      and one.reported_by_s <= now_s]:
             self._report(call, Outcome(call.invocation.invocation_id, "abandoned", billed_s=self._timeout_s,
-                                       error="still running at the round's deadline"))
+                                       init_s=INIT_SECONDS_MAX, error="still running at the round's deadline"))
 
     def _until_grace_ends_s(self) -> float:
         ends_s = [call.reported_by_s for call in self._calls.values() if call.reported_by_s is not None]
@@ -322,7 +322,7 @@ class LambdaFleet:
 def _outcome(invocation_id: str, answer: Mapping[str, Any], payload: bytes, timeout_s: float) -> Outcome:
     report = parse_report(_log(answer), answer["ResponseMetadata"].get("RequestId", ""))
     bill = ({"billed_s": report.billed_s, "init_s": report.init_s, "is_metered": True} if report
-            else {"billed_s": timeout_s})
+            else {"billed_s": timeout_s, "init_s": INIT_SECONDS_MAX})
     content = _parsed(payload)
     if "FunctionError" in answer:
         status, error = _function_error(content, payload)

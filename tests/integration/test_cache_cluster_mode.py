@@ -1,0 +1,57 @@
+"""ElastiCache Serverless is a cluster behind one address: all that the cache sends stays within one slot there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from lambda_actor.cache import ACCEPTED, DUPLICATE, LATE, TrajectoryCache
+from tests.integration.conftest import TcpServer, wait_until
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[redis.Redis]:
+    """A server in cluster mode that has all slots, and a plain client of it."""
+    server = TcpServer(tmp_path, "cluster-enabled yes")
+    server.start()
+    client = redis.Redis(port=server.port)
+    client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    wait_until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), "the cluster to be ready")
+    yield client
+    client.close()
+    server.stop()
+
+
+def test_the_server_refuses_what_spans_slots(cluster: redis.Redis) -> None:
+    with pytest.raises(redis.ResponseError, match="same slot"):
+        cluster.mget("a", "b")
+
+
+def test_a_whole_round(cluster: redis.Redis) -> None:
+    port = cluster.connection_pool.connection_kwargs["port"]
+    cache = TrajectoryCache(f"redis://127.0.0.1:{port}", "run-1")
+    cache.ping()
+    cache.publish_weights(0, b"weights")
+    cache.publish_episodes({"1-0": b"episode", "1-1": b"another"})
+    cache.expect(["a", "b", "c"])
+    assert cache.is_wanted("a")
+    assert cache.fetch_weights(0) == b"weights"
+    assert cache.fetch_episode("1-0") == b"episode"
+    assert cache.submit("a", b"trajectory") == ACCEPTED
+    assert cache.submit("a", b"trajectory") == DUPLICATE
+    assert cache.take(1.0) == ("a", b"trajectory")
+    assert cache.submit("b", b"never taken") == ACCEPTED
+    assert not cache.cancel("b")
+    assert cache.cancel("c")
+    assert cache.submit("c", b"too late") == LATE
+    assert cache.forget(["a", "b", "c"]) == 1
+    cache.discard_episodes(["1-0", "1-1"])
+    cache.forget_weights(0)
+    cache.stop()
+    assert not cache.is_wanted("a")
+    cache.remove_run()
+    assert cluster.keys() == []
+    cache.close()
