@@ -44,7 +44,7 @@ class EnvironmentSection(_Section):
     id: str = Field(min_length=1, description="Gymnasium id, or module:factory of your own environment")
     package: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="what a deployment installs into the actor image and on the learner so that the environment "
-        "can be imported: a folder with a pyproject.toml, relative to where the command runs, or a pinned requirement "
+        "can be imported: a folder with a pyproject.toml, relative to the experiment file, or a pinned requirement "
         "such as my-envs==1.2.0")
     truncate_at_fragment: bool = Field(False, description="abandon the open episode at the end of each fragment "
                                        "instead of letting a later actor continue it")

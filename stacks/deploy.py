@@ -6,6 +6,7 @@ What follows ``--`` goes to the CDK's command line.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
@@ -13,12 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import boto3
+from botocore.exceptions import BotoCoreError
 
 from lambda_actor.errors import ActorError
 from runtime.cost.account import Account, AccountError, read_account
 from runtime.cost.estimate import START_S, START_S_MAX, Estimate, estimate
 from runtime.cost.prices import PRICES
-from runtime.errors import RunError
+from runtime.errors import ExperimentError, RunError
 from runtime.train import smallest_budget_usd
 from stacks.cdk import run_cdk
 from stacks.plan import Plan
@@ -26,7 +28,9 @@ from stacks.plan import Plan
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: that of the CDK, or 2 where nothing was deployed."""
-    options = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    own = words[:words.index("--")] if "--" in words else words
+    options = _parser().parse_args(own)
     context = {"experiment": str(options.experiment.resolve()), "run": options.run}
     try:
         plan = Plan.from_context(context.get)
@@ -34,14 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(limits(plan, expected)), flush=True)
         _check_budget(plan, expected)
         _check_tools()
-        account = read_account(boto3.Session(), plan.experiment)
-        _check_region(account)
-    except (RunError, ActorError) as error:
+        account = read_account(_session(), plan.experiment, function=f"{plan.stack_name}-actor")
+    except (RunError, ActorError, BotoCoreError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print("\n".join(account_lines(plan, account)), flush=True)
-    return run_cdk(["deploy", "--all", *options.more, *_context_arguments(
-        context | {"actor_concurrency": account.actor_concurrency})])
+    return run_cdk(["deploy", "--all", *_context_arguments(context | {"actor_concurrency": account.actor_concurrency}),
+                    *words[len(own) + 1:]], region=account.region)
 
 
 def limits(plan: Plan, expected: Estimate) -> list[str]:
@@ -86,16 +89,23 @@ def account_lines(plan: Plan, account: Account) -> list[str]:
 
 def _check_budget(plan: Plan, expected: Estimate) -> None:
     """Raises: AccountError: The start would use the budget up."""
-    needed_usd = expected.burn_usd_per_hour * START_S / 3600 + smallest_budget_usd(plan.experiment)
+    needed_usd, and_round = expected.burn_usd_per_hour * START_S / 3600, ""
+    try:
+        needed_usd, and_round = needed_usd + smallest_budget_usd(plan.experiment), " and one round's worst case"
+    except ExperimentError as error:
+        if plan.experiment.environment.package is None:
+            raise
+        print(f"             the budget is not checked against a round's worst case: {error}", flush=True)
     if plan.experiment.budget.usd < needed_usd:
+        # Rounded up: what is printed must be accepted.
         raise AccountError(f"budget.usd = {plan.experiment.budget.usd:g} cannot hold the {START_S / 60:.0f} minutes "
-                           f"that a start takes and one round's worst case; allowed: budget.usd from {needed_usd:.2f}")
+                           f"that a start takes{and_round}; allowed: budget.usd from "
+                           f"{math.ceil(needed_usd * 100) / 100:.2f}")
 
 
-def _check_region(account: Account) -> None:
-    """Raises: AccountError: Its prices are not known."""
-    if account.region != PRICES.region:
-        raise AccountError(f"region {account.region}: its prices are not known; allowed: {PRICES.region}")
+def _session() -> boto3.Session:
+    """With the region that the CDK's command line would take: boto3 does not know AWS_REGION."""
+    return boto3.Session(region_name=os.environ.get("AWS_REGION") or None)
 
 
 def _check_tools() -> None:
@@ -111,11 +121,12 @@ def _context_arguments(context: dict[str, object]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m stacks.deploy", description="Deploy one experiment to AWS.")
+    parser = argparse.ArgumentParser(
+        prog="python -m stacks.deploy", usage="%(prog)s EXPERIMENT.yaml [--run NAME] [-- ARGUMENT ...]",
+        description="Deploy one experiment to AWS.", epilog="What follows -- goes to the CDK's command line.")
     parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
     parser.add_argument("--run", metavar="NAME", help="name of the run (default: it follows from the experiment, so "
                         "that the same experiment continues its run)")
-    parser.add_argument("more", nargs="*", metavar="ARGUMENT", help="what else the CDK is told, after --")
     return parser
 
 

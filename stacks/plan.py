@@ -32,6 +32,7 @@ class Plan:
         name: Of the experiment.
         run: Of the run.
         file: The experiment file, byte for byte.
+        package: ``environment.package``; a folder's path starts from the experiment file's folder.
         actor_concurrency: Concurrent executions that the account has left for functions without a reservation;
             null = more than enough.
     """
@@ -40,6 +41,7 @@ class Plan:
     name: str
     run: str
     file: bytes
+    package: str | None = None
     actor_concurrency: int | None = None
 
     @classmethod
@@ -63,6 +65,7 @@ class Plan:
             name=experiment_name(path.stem),
             run=run_name(str(context("run") or experiment.identity[:RUN_CHARACTERS])),
             file=path.read_bytes(),
+            package=_located(experiment.environment.package, path.parent),
             actor_concurrency=whole_number("actor_concurrency", context("actor_concurrency"), None),
         )
 
@@ -105,6 +108,10 @@ class Plan:
         if self.actor_concurrency is None:
             return wanted
         return min(wanted, max(0, self.actor_concurrency - UNRESERVABLE_CONCURRENCY))
+
+
+def _located(package: str | None, folder: Path) -> str | None:
+    return str(folder / package) if package and (folder / package).is_dir() else package
 
 
 def whole_number(name: str, value: Any, default: int | None, *, low: int = 0, high: int = 10**6) -> int | None:

@@ -81,7 +81,7 @@ class ActorFunction(Construct):
     def _make_function(self, plan: Plan, network: NetworkStack) -> lambda_.DockerImageFunction:
         experiment = plan.experiment
         platform, architecture = _PLATFORMS[experiment.actor.architecture]
-        with actor_context(experiment.environment.package) as folder:
+        with actor_context(plan.package) as folder:
             code = lambda_.DockerImageCode.from_image_asset(
                 str(folder), platform=platform, build_args={"ENVIRONMENT_ID": experiment.environment.id})
             return lambda_.DockerImageFunction(

@@ -176,7 +176,7 @@ def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
 
 
 def _upload(scope: Construct, plan: Plan) -> assets.Asset:
-    with learner_files(plan.experiment.environment.package, plan.file) as folder:
+    with learner_files(plan.package, plan.file) as folder:
         return assets.Asset(scope, "Files", path=str(folder))
 
 

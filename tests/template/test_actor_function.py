@@ -45,11 +45,6 @@ def test_a_small_account_degrades(
     assert warm.get("ProvisionedConcurrentExecutions") == provisioned
 
 
-def test_warm_actors_are_paid_for_only_where_actors_are_functions(synthesise: Synthesise) -> None:
-    made = synthesise(actor__provisioned=6, fleet__kind="local")
-    assert "ProvisionedConcurrencyConfig" not in made.only("AWS::Lambda::Alias")
-
-
 def test_a_failed_invocation_is_not_repeated_behind_the_learners_back(serverless: Assembly) -> None:
     config = serverless.only("AWS::Lambda::EventInvokeConfig")
     assert (config["MaximumRetryAttempts"], config["MaximumEventAgeInSeconds"]) == (0, 60)

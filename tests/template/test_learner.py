@@ -120,7 +120,7 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
     assert told == {
         "NITRO_EXPERIMENT": NAME, "NITRO_RUN": RUN, "NITRO_STACK": STACK,
         "NITRO_ACTOR_FUNCTION": f"<{made.name('AWS::Lambda::Alias')}>",
-        "NITRO_CACHE_URL": url.format(*cache), "NITRO_CACHE_CREDENTIAL": credential,
+        "NITRO_PROVISIONED": "0", "NITRO_CACHE_URL": url.format(*cache), "NITRO_CACHE_CREDENTIAL": credential,
         "NITRO_RESULTS_BUCKET": "<NitroResults:ExportsOutputRefResults2557532808F30F70>",
         "NITRO_RESULTS_PREFIX": f"{NAME}/{RUN}/", "NITRO_LEARNER_GROUP": f"{STACK}-learner",
         "NITRO_LEARNER_RESOURCE": group,

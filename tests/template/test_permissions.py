@@ -29,6 +29,7 @@ WITHOUT_RESOURCES = {
 """Actions that IAM, or who checks them, knows no narrower resource for, and why."""
 FREE_PARTS = {
     f"{BUCKET}/{NAME}/{RUN}/*": "the run's own objects",
+    f"{BUCKET}/{NAME}/{RUN}/checkpoints/*": "the run's own checkpoints",
     ACCOUNT.format("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{STACK}-learner"):
         "the identifier in the middle is drawn by AWS",
 }
@@ -77,6 +78,7 @@ def test_what_the_learner_may_do(synthesise: Synthesise, kind: str) -> None:
         "CacheConnect": ("Allow", ["elasticache:Connect"], CONNECT[kind], None)}
     assert role_rights(made, "Learner") == {
         "Results": ("Allow", ["s3:GetObject", "s3:PutObject"], [f"{BUCKET}/{NAME}/{RUN}/*"], None),
+        "OldCheckpoints": ("Allow", ["s3:DeleteObject"], [f"{BUCKET}/{NAME}/{RUN}/checkpoints/*"], None),
         "ListResults": ("Allow", ["s3:ListBucket"], [BUCKET], {"StringLike": {"s3:prefix": f"{NAME}/{RUN}/*"}}),
         "OwnFiles": ("Allow", ["s3:GetObject"], [f"arn:<AWS::Partition>:s3:::{made.learner_key()}"], None),
         "Metrics": ("Allow", ["cloudwatch:PutMetricData"], ["*"],

@@ -21,6 +21,7 @@ def plan(folder: Path, *, name: str = "walker", context: dict[str, Any] | None =
 
 @pytest.mark.parametrize(("changes", "named"), [
     ({"cache__url": "rediss://u:secret@host"}, "cache.url"),
+    ({"fleet__kind": "local"}, "fleet.kind"),
     ({"cache__kind": "node", "cache__memory_mib": 1025}, "cache.memory_mib = 1025"),
     ({"learner__instance_types": ["c7g.4xlarge", "c7i.4xlarge"]}, "mixes x86_64 and arm64"),
     ({"learner__instance_types": ["c7g.4xlarge"]}, "is an image for x86_64"),
@@ -92,3 +93,11 @@ def test_a_hundred_executions_stay_unreserved(
 ])
 def test_graviton_families_are_told_by_their_g(kind: str, types: list[str]) -> None:
     assert {name: processor(name) for name in types} == dict.fromkeys(types, kind)
+
+
+def test_a_package_is_looked_for_beside_the_experiment_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_env").mkdir()
+    monkeypatch.chdir("/")
+    assert plan(tmp_path, environment__package="./my_env").package == str(tmp_path / "my_env")
+    assert plan(tmp_path, environment__package="my-envs==1.2.0").package == "my-envs==1.2.0"
+    assert plan(tmp_path).package is None
