@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,8 +39,8 @@ from lambda_actor.cache import ACCEPTED, TrajectoryCache
 from lambda_actor.check import random_weights
 from runtime.cache_server import LearnerServer
 from runtime.config import Experiment, load_experiment
-from runtime.errors import RunError
-from stacks.components.actor_function import ONE_THREAD
+from runtime.errors import ExperimentError, RunError
+from runtime.fleet.local import SINGLE_THREADED
 from stacks.staging import actor_context
 from tests.helpers import PATIENCE_S
 from tests.local_aws.lambda_endpoint import REGION, LambdaEndpoint
@@ -54,6 +54,8 @@ _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _SETTINGS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": REGION}
 _BUCKET, _KEY = "results", "cache-credential.json"
 
+# The public image has no compiled standard library either; and the mirrors are this machine's affair.
+_AS_PUBLIC = 'find "$1"/usr/lib/python3* -name "*.pyc" -delete; rm -r "$1"/etc/apt/sources.list*'
 _BASE_DOCKERFILE = """\
 FROM scratch
 ADD base.tar /
@@ -88,7 +90,7 @@ class Image:
 
     root: Path
     configuration: dict[str, Any]
-    bytes: int
+    size_bytes: int
 
     def environment(self) -> dict[str, str]:
         return dict(variable.split("=", 1) for variable in self.configuration["Env"])
@@ -120,7 +122,7 @@ class Builder:
                           "Identifier: Packages", "Origin: Debian")
         subprocess.run(
             ["mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,python3-venv,ca-certificates",
-             '--customize-hook=rm -rf "$1"/etc/apt/sources.list*', sources.split()[2], str(context / "base.tar"), "-"],
+             f"--customize-hook={_AS_PUBLIC}", sources.split()[2], str(context / "base.tar"), "-"],
             input=sources, text=True, check=True)
         (context / "Dockerfile").write_text(_BASE_DOCKERFILE)
         self._run("bud", "--quiet", "--tag", "base", str(context))
@@ -184,11 +186,11 @@ class Actors:
         (folder / _BUCKET / _KEY).write_bytes(server.credential)
         s3 = {**_SETTINGS, "AWS_ENDPOINT_URL_S3": stack.enter_context(bucket(folder))}
         stack.enter_context(mock.patch.dict(os.environ, s3))
-        stack.enter_context(mock.patch.object(sys, "executable", str(image.worker(folder / "worker"))))
         endpoint = stack.enter_context(LambdaEndpoint())
         self._function = endpoint.add_function(
-            "actors", memory_mib=experiment.actor.memory_mib, timeout_s=PATIENCE_S,
-            environment={**image.environment(), **ONE_THREAD, **s3,
+            "actors", command=[str(image.worker(folder / "worker"))], memory_mib=experiment.actor.memory_mib,
+            timeout_s=PATIENCE_S,
+            environment={**image.environment(), **SINGLE_THREADED, **s3,
                          "LAMBDA_TASK_ROOT": image.configuration["WorkingDir"]})
         self._client = boto3.client("lambda", endpoint_url=endpoint.url, config=Config(
             retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S))
@@ -206,15 +208,14 @@ class Actors:
         """
         invocation_id = f"image-{slot}"
         self._cache.expect([invocation_id])
-        started_s = time.perf_counter()
-        answer = self._client.invoke(FunctionName=self._function, Payload=json.dumps(
-            {**self._event, "invocation_id": invocation_id, "slot": slot}))
-        response = json.loads(answer["Payload"].read())
-        seconds = time.perf_counter() - started_s
-        if "FunctionError" in answer or response["status"] != ACCEPTED:
+        seconds, response = _timed(self._answer, {**self._event, "invocation_id": invocation_id, "slot": slot})
+        if response.get("status") != ACCEPTED:
             raise ImageError(f"the actor failed: {response}")
         self._check(invocation_id, self._cache.take(PATIENCE_S))
         return seconds
+
+    def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        return json.loads(self._client.invoke(FunctionName=self._function, Payload=json.dumps(event))["Payload"].read())
 
     def _check(self, invocation_id: str, taken: tuple[str, bytes] | None) -> None:
         if taken is None:
@@ -224,7 +225,7 @@ class Actors:
         shapes = fields["observations"].shape, fields["actions"].shape, fields["rewards"].shape
         if shapes != ((steps, observation_size), (steps, action_size), (steps,)):
             raise ImageError(f"the trajectory's arrays are of other shapes than asked for: {shapes}")
-        if not {invocation_id} == {taken[0], wire.field_text(fields["invocation_id"])}:
+        if {invocation_id} != {taken[0], wire.field_text(fields["invocation_id"])}:
             raise ImageError(f"the trajectory of {taken[0]} came instead of {invocation_id}'s")
         if not np.isfinite(fields["log_probs"]).all() or not fields["actions"].any():
             raise ImageError("the trajectory's actions are no policy's")
@@ -237,14 +238,11 @@ def show(experiment: Experiment, folder: Path) -> None:
         ImageError: Something is not as it should be.
     """
     builder = Builder(folder)
-    base_s = _timed(builder.make_base)
-    base_bytes = builder.unpack("base").bytes
-    print(f"base image    {base_bytes / _MIB:,.0f} MiB, {base_s:.1f} s", flush=True)
-    started_s = time.perf_counter()
-    printed = builder.build("actor", experiment)
-    build_s = time.perf_counter() - started_s
+    base_s, _ = _timed(builder.make_base)
+    print(f"base image    {builder.unpack('base').size_bytes / _MIB:,.0f} MiB, {base_s:.1f} s", flush=True)
+    build_s, printed = _timed(builder.build, "actor", experiment)
     image = builder.unpack("actor")
-    print(f"actor image   {image.bytes / _MIB:,.0f} MiB with it, {build_s:.1f} s")
+    print(f"actor image   {image.size_bytes / _MIB:,.0f} MiB with it, {build_s:.1f} s")
     print(f"its check     {_line(printed, experiment.environment.id)}", flush=True)
     with ExitStack() as stack:
         actors = Actors(image, experiment, folder, stack)
@@ -302,10 +300,11 @@ def _output(*command: str) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def _timed(work) -> float:
+def _timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+    """How many seconds ``work`` took, and what it returned."""
     started_s = time.perf_counter()
-    work()
-    return time.perf_counter() - started_s
+    returned = work(*arguments)
+    return time.perf_counter() - started_s, returned
 
 
 def _free_port() -> int:
@@ -326,7 +325,7 @@ def main(arguments: Sequence[str]) -> int:
             show(experiment, Path(folder))
     except (ImageError, RunError, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ExperimentError) else 1
     return 0
 
 

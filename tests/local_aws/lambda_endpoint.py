@@ -67,6 +67,7 @@ class FunctionSettings:
 
     Attributes:
         handler: As in the image's CMD.
+        command: What starts a worker, before the handler's name.
         environment: All that its workers get besides what Lambda sets.
         concurrency: Reserved; null leaves it to the account.
         provisioned: Environments of ``qualifier`` that start before their first use.
@@ -75,6 +76,7 @@ class FunctionSettings:
 
     name: str
     handler: str = "lambda_actor.handler.handler"
+    command: Sequence[str] = (sys.executable, "-m", "awslambdaric")
     environment: Mapping[str, str] = field(default_factory=dict)
     memory_mib: int = 1024
     timeout_s: float = 60
@@ -180,7 +182,7 @@ class _Environment:
         self._since_s = time.perf_counter()
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "awslambdaric", settings.handler], cwd=ROOT, env=self._variables(),
+                [*settings.command, settings.handler], cwd=ROOT, env=self._variables(),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=group)
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._serve, self._await_exit)]
         for thread in self._threads:
