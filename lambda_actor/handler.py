@@ -112,7 +112,7 @@ def _prewarm(event: Mapping[str, Any]) -> dict[str, Any]:
     """Makes the environment and reaches the cache, for the invocations to come."""
     _check_event(event, PREWARM_FIELDS)
     _cache(event).ping()
-    if _sandbox.environment is None:
+    if _sandbox.environment is None or _sandbox.environment.environment_id != event["environment_id"]:
         _sandbox.environment = make_environment(event["environment_id"])
     return {"invocation_id": event["invocation_id"], "status": "prewarmed"}
 

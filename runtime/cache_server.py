@@ -12,7 +12,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -153,7 +152,10 @@ class LearnerServer(_GuardedServer):
                 "user default off", f"user {_USERNAME} on >{self._password} ~* &* +@all -@admin -@dangerous"]
 
     def _probe(self) -> None:
-        socket.create_connection((self._address, self._port), timeout=1.0).close()
+        # Not just a connection: the server of a killed learner may still be there for a moment.
+        with closing(TrajectoryCache(f"{self.url}?ssl_ca_certs={self._directory / 'certificate.pem'}", "start",
+                                     username=_USERNAME, password=self._password, connect_attempts=0)) as cache:
+            cache.ping()
 
 
 def _make_certificate(key: Path, certificate: Path, address: str) -> None:

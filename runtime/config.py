@@ -122,7 +122,8 @@ class LearnerSection(_Section):
         3, description="instances that a deployment may launch, the first one and its replacements")
     image_parameter: str = Field(
         "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id", min_length=1,
-        description="SSM parameter that names the instance's image, an Ubuntu or Debian; resolved once, at deployment")
+        description="SSM parameter that names the instance's image, an Ubuntu with the AWS CLI, such as AWS' deep "
+        "learning images; resolved once, at deployment")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the policy is trained; auto = cuda "
                                                    "where there is one")
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(

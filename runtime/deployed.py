@@ -18,6 +18,7 @@ from typing import Any
 import boto3
 import botocore.exceptions
 from botocore.config import Config
+from botocore.parsers import ResponseParserError
 
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment
@@ -149,7 +150,7 @@ def tell_stack(deployment: Deployment, *, is_up: bool) -> None:
         client.signal_resource(
             StackName=deployment.stack, LogicalResourceId=deployment.learner_resource,
             UniqueId=deployment.instance_id, Status="SUCCESS" if is_up else "FAILURE")
-    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, ResponseParserError) as error:
         print(f"the stack was not told: {error}", flush=True)
 
 
@@ -201,8 +202,8 @@ def end(deployment: Deployment, *, stop_reason: str, error: str | None, exit_cod
             Bucket=deployment.results_bucket, Key=f"{deployment.results_prefix}ended.json", Body=to_json(record))
     except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as failure:
         print(f"ended.json: {failure}", flush=True)
-    if exit_code:
-        tell_stack(deployment, is_up=False)
+    # Also where all went well: of a run that was finished before, the stack has not heard yet.
+    tell_stack(deployment, is_up=not exit_code)
     release(deployment)
 
 

@@ -23,7 +23,7 @@ class Deployment:
     Attributes:
         experiment: Name of the experiment: its file's stem.
         run: Name of the run; the same one is resumed from the bucket.
-        stack: Name of the CloudFormation stack.
+        stack: Id of the CloudFormation stack; its rights go by that, not by its name.
         actor_function: ARN of the actor function's alias.
         provisioned: Actors that it keeps warm: no more than the account's quota left room for.
         cache_url: ``rediss://host:port`` without credentials; empty where the cache runs on the learner.

@@ -28,7 +28,10 @@ _VALUES_MAX = 150
 
 
 class Metrics:
-    """Sends the rounds' figures, at most once a minute; a metric that cannot be sent costs the run nothing."""
+    """Sends the rounds' figures, once a minute, or after 150 rounds where that is sooner.
+
+    A metric that cannot be sent costs the run nothing.
+    """
 
     def __init__(
         self,

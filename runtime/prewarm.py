@@ -23,6 +23,7 @@ def prewarm(
     event: Mapping[str, Any],
     timeout_s: float,
     save_ledger: Callable[[], None],
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Lets ``actors`` actors, or as many as the budget holds, import everything and reach the cache; waits for them.
 
@@ -30,15 +31,16 @@ def prewarm(
         event: What each of them receives but for its id; see `lambda_actor.handler`.
         timeout_s: Longest that one may run, without its start-up.
         save_ledger: Puts the meter's state on disk; called before anything starts.
+        clock: Monotonic seconds.
 
     Raises:
         ActorsKeepFailingError: Not one of them could.
     """
     slots = {f"prewarm-{slot}": slot for slot in range(meter.add_actors(range(actors)))}
-    spent_usd, started_s = meter.spent_usd, time.monotonic()
+    spent_usd, started_s = meter.spent_usd, clock()
     save_ledger()
     fleet.start([Invocation(one, {"prewarm": True, **event, "invocation_id": one}) for one in slots])
-    outcomes = _wait(fleet, set(slots), timeout_s + INIT_SECONDS_MAX)
+    outcomes = _wait(fleet, set(slots), timeout_s + INIT_SECONDS_MAX, clock)
     for invocation_id, slot in slots.items():
         outcome = outcomes.get(invocation_id) or Outcome(
             invocation_id, "abandoned", billed_s=timeout_s, init_s=INIT_SECONDS_MAX)
@@ -46,19 +48,19 @@ def prewarm(
     save_ledger()
     failed = [outcome.error for outcome in outcomes.values() if outcome.status != "ok"]
     events.append("actors_prewarmed", actors=len(slots), failed=len(slots) - len(outcomes) + len(failed),
-                  usd=meter.spent_usd - spent_usd, seconds=time.monotonic() - started_s,
-                  error=failed[-1] if failed else "")
+                  usd=meter.spent_usd - spent_usd, seconds=clock() - started_s,
+                  error=failed[0] if failed else "")
     if slots and len(failed) + len(slots) - len(outcomes) == len(slots):
         silence = f"none answered within {timeout_s + INIT_SECONDS_MAX:.0f} s"
-        raise ActorsKeepFailingError(f"no actor starts: {failed[-1] if failed else silence}")
+        raise ActorsKeepFailingError(f"no actor starts: {failed[0] if failed else silence}")
 
 
-def _wait(fleet: Fleet, waiting: set[str], timeout_s: float) -> dict[str, Outcome]:
+def _wait(fleet: Fleet, waiting: set[str], timeout_s: float, clock: Callable[[], float]) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = clock() + timeout_s
     for limit_s in (deadline_s, deadline_s + _GRACE_S):
-        while waiting - outcomes.keys() and time.monotonic() < limit_s:
-            outcomes |= {outcome.invocation_id: outcome for outcome in fleet.wait(limit_s - time.monotonic())}
+        while waiting - outcomes.keys() and (remaining_s := limit_s - clock()) > 0:
+            outcomes |= {outcome.invocation_id: outcome for outcome in fleet.wait(remaining_s)}
         fleet.abandon(sorted(waiting - outcomes.keys()))
     return outcomes
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ from runtime.errors import RunError
 
 _LEDGER = "ledger.json"
 _ROUNDS = "rounds.jsonl"
+_LEDGER_TRIES = 5
 _CHECKPOINT = re.compile(r"checkpoints/round_\d+\.(?:json|safetensors)")
 _FILE = re.compile(rf"(?:rounds|events)\.jsonl|config\.yaml|{re.escape(_LEDGER)}|summary\.json|policy\.safetensors|"
-                   rf"actors\.log|tensorboard/[\w.-]+|{_CHECKPOINT.pattern}")
+                   rf"actors\.log|tensorboard/\w[\w.-]*|{_CHECKPOINT.pattern}")
 
 
 class ResultsError(RunError):
@@ -32,8 +35,8 @@ class ResultsBucket:
     """Mirrors a run's directory under a prefix.
 
     The ledger is there before money is promised. Everything else follows at most every `UPLOAD_INTERVAL_S` seconds: a
-    learner whose instance vanishes repeats the rounds since then, with the same results. Writing the ledger fails when
-    somebody else wrote it since, so that of two learners of one run only the newer goes on.
+    learner whose instance vanishes repeats the rounds since then, with the same results. `download` takes the run
+    over: whatever another learner writes afterwards is refused, so that of two learners only the newer goes on.
     """
 
     def __init__(
@@ -49,35 +52,39 @@ class ResultsBucket:
         self._ledger_tag: str | None = None
         self._uploaded: dict[str, tuple[int, int]] = {}
         self._uploaded_at_s = -UPLOAD_INTERVAL_S
+        self._writer = uuid.uuid4().hex
         self._promised_usd = 0.0
+        self._was_idle = True
         self.is_superseded = False
 
     def download(self) -> bool:
         """Puts what the bucket holds of the run in the place of what the directory holds; False where it has nothing.
 
         Raises:
-            ResultsError: The bucket cannot be read.
+            SupersededError: Another learner keeps writing.
+            ResultsError: The bucket cannot be read or written.
         """
+        ledger = self._take_over()
         names = self._names()
-        if _LEDGER not in names:
-            return False
-        if not any(_CHECKPOINT.fullmatch(name) for name in names):
+        if not any(name.endswith(".json") and _CHECKPOINT.fullmatch(name) for name in names):
             # Rows whose checkpoint never came: those rounds are done again.
             names.discard(_ROUNDS)
+        if ledger is None and not names:
+            return False
         for path in self._files():
             path.unlink()
-        for name in sorted(names):
-            response = self._call(self._client.get_object, Key=self._prefix + name)
-            if name == _LEDGER:
-                self._ledger_tag = response["ETag"]
+        if ledger is not None:
+            (self._directory / _LEDGER).write_bytes(ledger)
+        # Rows after checkpoints: a learner that still uploads does it the other way round.
+        for name in sorted(names - {_LEDGER}, key=_upload_order, reverse=True):
             path = self._directory / name
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(response["Body"].read())
+            path.write_bytes(self._get(name)[-1])
             self._uploaded[name] = _stamp(path)
         return True
 
     def save_ledger(self, ledger: bytes, *, promised_usd: float, is_idle: bool) -> None:
-        """Keeps the ledger, where it promises more than the one that the bucket has.
+        """Keeps the ledger, where it promises something new, or more than the one that the bucket has.
 
         Args:
             promised_usd: All that is spent or reserved.
@@ -87,24 +94,30 @@ class ResultsBucket:
             SupersededError: Another learner wrote it since.
             ResultsError: The bucket cannot be written.
         """
-        if is_idle:
-            self._promised_usd = 0.0
-        elif promised_usd > self._promised_usd:
+        if promised_usd > self._promised_usd or (self._was_idle and not is_idle):
             self._put_ledger(ledger)
             self._promised_usd = promised_usd
+        self._was_idle = is_idle
 
     def round_finished(self) -> None:
-        """Uploads what changed, if the last time is long enough ago."""
+        """Uploads what changed, if the last time is long enough ago.
+
+        Raises:
+            SupersededError: Another learner continues the run; nothing was uploaded.
+            ResultsError: The bucket cannot be read or written.
+        """
         if self._clock() - self._uploaded_at_s >= UPLOAD_INTERVAL_S:
             self._upload()
 
     def finish(self) -> None:
-        """Uploads all that changed, the ledger too; nothing where another learner continues the run."""
-        if self.is_superseded:
-            return
+        """Uploads all that changed, the ledger first; nothing where another learner continues the run.
+
+        Raises: As `round_finished`.
+        """
         ledger = self._directory / _LEDGER
-        if ledger.exists():
-            self._put_ledger(ledger.read_bytes())
+        if self.is_superseded or not ledger.exists():
+            return
+        self._put_ledger(ledger.read_bytes())
         self._upload()
 
     def put(self, name: str, data: bytes) -> None:
@@ -112,6 +125,8 @@ class ResultsBucket:
         self._call(self._client.put_object, Key=self._prefix + name, Body=data)
 
     def _upload(self) -> None:
+        if self._call(self._client.head_object, Key=self._prefix + _LEDGER)["ETag"] != self._ledger_tag:
+            raise self._give_way()
         changed = [path for path in self._files() if self._uploaded.get(self._name(path)) != _stamp(path)]
         for path in sorted(changed, key=lambda path: _upload_order(self._name(path))):
             stamp = _stamp(path)
@@ -126,26 +141,72 @@ class ResultsBucket:
                 self._call(self._client.delete_object, Key=self._prefix + name)
                 del self._uploaded[name]
 
+    def _take_over(self) -> bytes | None:
+        """The ledger, which no learner before this one can write from now on; null where there is none."""
+        for _ in range(_LEDGER_TRIES):
+            self.is_superseded = False
+            self._ledger_tag, _, ledger = self._find_ledger()
+            if self._ledger_tag is None:
+                return None
+            with suppress(SupersededError):
+                # Other bytes that mean the same: what the writer before us expects to find is not there any more.
+                self._put_ledger(ledger + b"\n")
+                return ledger
+        raise self._give_way()
+
     def _put_ledger(self, ledger: bytes) -> None:
+        """Raises: SupersededError: What is there is neither what this learner found nor what it wrote."""
+        for _ in range(_LEDGER_TRIES):
+            if self._replace_ledger(ledger):
+                return
+            tag, writer, _ = self._find_ledger()
+            # It is our own where the answer to an earlier try was lost.
+            if tag != self._ledger_tag and writer != self._writer:
+                raise self._give_way()
+            self._ledger_tag = tag
+        raise ResultsError(f"the results bucket {self._bucket}: the ledger is refused again and again")
+
+    def _replace_ledger(self, ledger: bytes) -> bool:
+        """Writes it where the one that this learner knows is still there; False where it is not."""
         condition = {"IfMatch": self._ledger_tag} if self._ledger_tag else {"IfNoneMatch": "*"}
         try:
-            response = self._call(self._client.put_object, Key=self._prefix + _LEDGER, Body=ledger, **condition)
+            response = self._call(self._client.put_object, Key=self._prefix + _LEDGER, Body=ledger,
+                                  Metadata={"writer": self._writer}, **condition)
         except ResultsError as error:
-            code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
-            if code in ("PreconditionFailed", "ConditionalRequestConflict"):
-                self.is_superseded = True
-                raise SupersededError("another learner continues this run: its ledger in the bucket is not the one "
-                                      "that this learner wrote") from None
+            if _code(error) in ("PreconditionFailed", "ConditionalRequestConflict"):
+                return False
             raise
         self._ledger_tag = response["ETag"]
+        return True
+
+    def _find_ledger(self) -> tuple[str | None, str | None, bytes]:
+        """Its tag, its writer and its contents; null and empty where there is none."""
+        # Listed first: S3 forbids a missing object to whoever may list one prefix only.
+        return self._get(_LEDGER) if _LEDGER in self._names() else (None, None, b"")
+
+    def _give_way(self) -> SupersededError:
+        self.is_superseded = True
+        return SupersededError("another learner continues this run: its ledger in the bucket is not the one that this "
+                               "learner wrote")
+
+    def _get(self, name: str) -> tuple[str, str | None, bytes]:
+        """Tag, writer where one is named, and contents."""
+        def read(**where: str) -> tuple[str, str | None, bytes]:
+            response = self._client.get_object(**where)
+            return response["ETag"], response["Metadata"].get("writer"), response["Body"].read()
+
+        return self._call(read, Key=self._prefix + name)
 
     def _names(self) -> set[str]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
-        keys = self._call(lambda Bucket: [found["Key"] for page in pages for found in page.get("Contents", [])])
+        def list_keys(**where: str) -> list[str]:
+            pages = self._client.get_paginator("list_objects_v2").paginate(**where)
+            return [found["Key"] for page in pages for found in page.get("Contents", [])]
+
+        keys = self._call(list_keys, Prefix=self._prefix)
         return {name for key in keys if _FILE.fullmatch(name := key.removeprefix(self._prefix))}
 
     def _files(self) -> list[Path]:
-        """The run's own files in the directory, but for the ledger's sake none that is half written."""
+        """The run's own files in the directory, but for the ledger and what is half written."""
         return [path for path in sorted(self._directory.rglob("*")) if path.is_file()
                 and _FILE.fullmatch(self._name(path)) and self._name(path) != _LEDGER]
 
@@ -157,6 +218,12 @@ class ResultsBucket:
             return operation(Bucket=self._bucket, **arguments)
         except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
             raise ResultsError(f"the results bucket {self._bucket}: {error}") from error
+
+
+def _code(error: ResultsError) -> str | None:
+    """S3's name for what went wrong; null where it was not S3 that refused."""
+    cause = error.__cause__
+    return cause.response["Error"]["Code"] if isinstance(cause, botocore.exceptions.ClientError) else None
 
 
 def _upload_order(name: str) -> tuple[bool, bool]:

@@ -50,13 +50,13 @@ def preflight(experiment: Experiment) -> ActorEnvironment:
     return environment
 
 
-def smallest_budget_usd(experiment: Experiment) -> float:
-    """What the worst case of a round of the fewest actors costs.
+def smallest_budget_usd(experiment: Experiment, *, instance_type: str) -> float:
+    """What the worst case of a round of the fewest actors costs, with such a learner.
 
     Raises:
         ExperimentError: The environment cannot be made or used, or an instance type has no price.
     """
-    return _round_usd(experiment, _make_environment(experiment))
+    return _round_usd(experiment, _make_environment(experiment), instance_type=instance_type)
 
 
 def _make_environment(experiment: Experiment) -> ActorEnvironment:
@@ -66,9 +66,9 @@ def _make_environment(experiment: Experiment) -> ActorEnvironment:
         raise ExperimentError(str(error)) from None
 
 
-def _round_usd(experiment: Experiment, environment: ActorEnvironment) -> float:
+def _round_usd(experiment: Experiment, environment: ActorEnvironment, **options: Any) -> float:
     smallest = experiment.scaler.smallest_round
-    meter = Meter(make_cost_model(experiment, environment), Budget(1e9))
+    meter = Meter(make_cost_model(experiment, environment, **options), Budget(1e9))
     meter.open_round(smallest, smallest=smallest)
     return meter.reserved_usd
 
@@ -190,8 +190,8 @@ class _Run:
         self._signals.ignore()
         self._meter.forfeit()
         summary = self._summary(reason, error)
-        with suppress(OSError):
-            # Nothing finished depends on these: a full disk must not hide the reason why the run ends.
+        with suppress(OSError, RunError):
+            # Nothing finished depends on these: a full disk or a lost bucket must not hide the reason why the run ends.
             self._save_ledger()
             self._events.append("run_ended", stop_reason=reason, error=error)
             write_atomically(self._directory.summary_path, to_json(summary))

@@ -74,6 +74,11 @@ class Plan:
         return f"Nitro-{self.name}"
 
     @property
+    def function_name(self) -> str:
+        """Of the actor function."""
+        return f"{self.stack_name}-actor"
+
+    @property
     def prefix(self) -> str:
         """What the run's keys in the results bucket begin with."""
         return f"{self.name}/{self.run}/"

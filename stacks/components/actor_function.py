@@ -42,7 +42,7 @@ class ActorFunction(Construct):
     def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
         super().__init__(scope, construct_id)
         # A physical name, so that the role can name the function without waiting for it.
-        self._name = f"{plan.stack_name}-actor"
+        self._name = plan.function_name
         self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
                                        removal_policy=RemovalPolicy.DESTROY)
         self.role = self._make_role()

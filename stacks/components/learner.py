@@ -115,7 +115,7 @@ class Learner(Construct):
         return {
             "NITRO_EXPERIMENT": plan.name,
             "NITRO_RUN": plan.run,
-            "NITRO_STACK": plan.stack_name,
+            "NITRO_STACK": Aws.STACK_ID,
             "NITRO_ACTOR_FUNCTION": actor.alias.function_arn,
             "NITRO_PROVISIONED": str(plan.provisioned_actors),
             "NITRO_CACHE_URL": cache.url,

@@ -23,7 +23,7 @@ from lambda_actor.errors import (
     ForeignMessageError,
     UnusableEnvironmentError,
 )
-from lambda_actor.handler import EVENT_FIELDS, handler
+from lambda_actor.handler import EVENT_FIELDS, PREWARM_FIELDS, handler
 from lambda_actor.policy import GaussianPolicy
 from lambda_actor.rollout import NO_BYTES, OpenEpisode, roll_out
 from runtime.fleet.local import LocalFleet
@@ -229,6 +229,63 @@ def test_an_actor_that_nobody_waits_for_gives_up(
     with pytest.raises(InterruptedError):
         handler({**event, "fragment_steps": 10_000}, None)
     assert cache.take(0.02) is None
+
+
+# Before the first round
+
+
+def test_a_prewarm_event_proves_the_environment_and_the_cache(
+    server_url: str, run_id: str, cache: TrajectoryCache, sandbox: Any
+) -> None:
+    prewarmed = {name: make_event(server_url, run_id)[name] for name in PREWARM_FIELDS} | {"prewarm": True}
+    assert handler(prewarmed, None) == {"invocation_id": "r1-0-0", "status": "prewarmed"}
+    assert sandbox.environment.environment_id == COUNTER
+    assert sandbox.cache is not None
+
+
+def test_a_prewarmed_actor_samples_what_a_cold_one_does(
+    event: dict[str, Any], cache: TrajectoryCache, sandbox: Any
+) -> None:
+    handler(event, None)
+    _, cold = taken(cache)
+    sandbox.environment = sandbox.policy = None
+    handler({**event, "prewarm": True}, None)
+    warm_environment = sandbox.environment
+    cache.forget(["r1-0-0"])
+    cache.expect(["r1-0-0"])
+    handler(event, None)
+    _, warm = taken(cache)
+    assert sandbox.environment is warm_environment
+    assert warm.keys() == cold.keys()
+    assert all(np.array_equal(warm[name], cold[name]) for name in cold)
+
+
+def test_a_prewarm_event_submits_nothing(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    handler({**event, "prewarm": True}, None)
+    assert cache.take(0.05) is None
+
+
+@pytest.mark.parametrize("name", list(PREWARM_FIELDS))
+def test_a_prewarm_event_must_be_whole_too(event: dict[str, Any], name: str) -> None:
+    prewarmed = {**event, "prewarm": True}
+    with pytest.raises(EventError, match=name):
+        handler({**prewarmed, name: None}, None)
+    del prewarmed[name]
+    with pytest.raises(EventError, match=f"lacks '{name}'"):
+        handler(prewarmed, None)
+
+
+def test_an_actor_that_cannot_start_says_why(event: dict[str, Any]) -> None:
+    with pytest.raises(UnusableEnvironmentError, match="no_such_module"):
+        handler({**event, "prewarm": True, "environment_id": "no_such_module:make"}, None)
+
+
+def test_an_actor_that_cannot_reach_the_cache_says_so_before_it_makes_anything(
+    event: dict[str, Any], tmp_path: Path, sandbox: Any
+) -> None:
+    with pytest.raises(CacheUnavailableError):
+        handler({**event, "prewarm": True, "cache_url": f"unix://{tmp_path}/nobody.sock"}, None)
+    assert sandbox.environment is None
 
 
 # Failures

@@ -118,7 +118,7 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
     group = made.name("AWS::AutoScaling::AutoScalingGroup")
     assert told.pop("BOOT_LOG_GROUP").strip("<>") in made.resources("AWS::Logs::LogGroup")
     assert told == {
-        "NITRO_EXPERIMENT": NAME, "NITRO_RUN": RUN, "NITRO_STACK": STACK,
+        "NITRO_EXPERIMENT": NAME, "NITRO_RUN": RUN, "NITRO_STACK": "<AWS::StackId>",
         "NITRO_ACTOR_FUNCTION": f"<{made.name('AWS::Lambda::Alias')}>",
         "NITRO_PROVISIONED": "0", "NITRO_CACHE_URL": url.format(*cache), "NITRO_CACHE_CREDENTIAL": credential,
         "NITRO_RESULTS_BUCKET": "<NitroResults:ExportsOutputRefResults2557532808F30F70>",

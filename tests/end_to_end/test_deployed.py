@@ -1,0 +1,322 @@
+"""``python -m runtime.deployed`` as systemd runs it, all of AWS on this machine: real actors, a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+
+from lambda_actor.credentials import credential_object
+from runtime.deployment import METRIC_NAMESPACE
+from tests.helpers import PATIENCE_S, ROOT, SMALL_EXPERIMENT, events, results_only, rounds, summary, wait_for
+from tests.integration.conftest import USER_PASSWORD, USERNAME, tcp_server_with_auth, tls_server  # noqa: F401
+from tests.integration.lambda_fleets import ACTOR_ENVIRONMENT
+from tests.integration.test_learner_server import require_tls
+from tests.local_aws.lambda_endpoint import LambdaEndpoint
+from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
+
+BUCKET, PREFIX, GROUP = "results", "small/first/", "Nitro-small-learner"
+CREDENTIAL_KEY = PREFIX + "cache-credential.json"
+MOST_ACTORS = 6
+ENDLESS_EXPERIMENT = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 5000")
+SIGNAL_ANSWER = b'<SignalResourceResponse xmlns="http://cloudformation.amazonaws.com/doc/2010-05-15/"/>'
+
+
+class Signals:
+    """CloudFormation as far as moto lacks it: what learners tell their stack."""
+
+    def __init__(self) -> None:
+        self.received: list[dict[str, str]] = []
+        received = self.received
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_POST(self) -> None:
+                received.append(dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode())))
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(SIGNAL_ANSWER)))
+                self.end_headers()
+                self.wfile.write(SIGNAL_ANSWER)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Signals:
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@dataclass
+class Account:
+    """What the deployment has in AWS, and the learners that were started in it."""
+
+    directory: Path
+    moto: MotoServer
+    functions: LambdaEndpoint
+    signals: Signals
+    function: str = ""
+    cache_url: str = ""
+    learners: list[subprocess.Popen] = field(default_factory=list)
+
+    def start(
+        self, out: Path, *, instance: str = "i-1", text: str = SMALL_EXPERIMENT, **changed: str
+    ) -> subprocess.Popen:
+        """A learner on ``instance``, in an environment as its deployment.env makes it."""
+        experiment = self.directory / "small.yaml"
+        experiment.write_text(text)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "runtime.deployed", str(experiment), str(out)], cwd=ROOT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={
+                **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "CACHE_"))},
+                **CREDENTIALS, "AWS_REGION": REGION, "PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": self.moto.url,
+                "AWS_ENDPOINT_URL_LAMBDA": self.functions.url, "AWS_ENDPOINT_URL_CLOUDFORMATION": self.signals.url,
+                "NITRO_EXPERIMENT": "small", "NITRO_RUN": "first", "NITRO_STACK": "Nitro-small",
+                "NITRO_ACTOR_FUNCTION": self.function, "NITRO_PROVISIONED": "0", "NITRO_CACHE_URL": self.cache_url,
+                "NITRO_CACHE_CREDENTIAL": f"s3://{BUCKET}/{CREDENTIAL_KEY}", "NITRO_RESULTS_BUCKET": BUCKET,
+                "NITRO_RESULTS_PREFIX": PREFIX, "NITRO_LEARNER_GROUP": GROUP,
+                "NITRO_LEARNER_RESOURCE": "LearnerGroup", "NITRO_BILLED_SINCE": str(int(time.time())),
+                "NITRO_INSTANCE_ID": instance, "NITRO_INSTANCE_TYPE": "g4dn.xlarge", "NITRO_IMAGE_ID": "ami-1",
+                "NITRO_PRIVATE_ADDRESS": "127.0.0.1", **changed})
+        self.learners.append(process)
+        return process
+
+    def run(self, out: Path, **options: Any) -> tuple[int, str]:
+        """A learner until its end; returns its exit code and what it printed."""
+        return finish(self.start(out, **options))
+
+    def add_function(self, name: str) -> str:
+        """One that has this project alone; returns its ARN."""
+        return self.functions.add_function(name, concurrency=MOST_ACTORS, timeout_s=30, environment={
+            **ACTOR_ENVIRONMENT, "AWS_ENDPOINT_URL": self.moto.url})
+
+    def kept(self, name: str) -> bytes:
+        """What the bucket has under that name."""
+        return self.moto.client("s3").get_object(Bucket=BUCKET, Key=PREFIX + name)["Body"].read()
+
+    def names(self) -> set[str]:
+        found = self.moto.client("s3").list_objects_v2(Bucket=BUCKET, Prefix=PREFIX).get("Contents", [])
+        return {one["Key"].removeprefix(PREFIX) for one in found}
+
+    def spent(self) -> list[int]:
+        """What each ledger that the bucket ever had says was spent, oldest first."""
+        store = self.moto.client("s3")
+        versions = store.list_object_versions(Bucket=BUCKET, Prefix=PREFIX + "ledger.json")["Versions"]
+        ledgers = [store.get_object(Bucket=BUCKET, Key=one["Key"], VersionId=one["VersionId"])["Body"].read()
+                   for one in reversed(versions)]
+        return [json.loads(ledger)["budget"]["spent"] for ledger in ledgers]
+
+    @property
+    def desired(self) -> int:
+        (group,) = self.moto.client("autoscaling").describe_auto_scaling_groups(
+            AutoScalingGroupNames=[GROUP])["AutoScalingGroups"]
+        return group["DesiredCapacity"]
+
+    def told(self) -> list[tuple[str, str, str]]:
+        """What the stack heard: of which instance, and what."""
+        assert {one["Action"] for one in self.signals.received} <= {"SignalResource"}
+        return [(one["StackName"], one["UniqueId"], one["Status"]) for one in self.signals.received]
+
+    def forget(self) -> None:
+        """As right after a first deployment; no learner of before is left."""
+        for learner in self.learners:
+            learner.kill()
+            learner.communicate()
+        self.learners.clear()
+        self.signals.received.clear()
+        store = self.moto.client("s3")
+        for one in store.list_object_versions(Bucket=BUCKET).get("Versions", []):
+            store.delete_object(Bucket=BUCKET, Key=one["Key"], VersionId=one["VersionId"])
+        self.moto.client("autoscaling").set_desired_capacity(AutoScalingGroupName=GROUP, DesiredCapacity=1)
+
+
+@pytest.fixture(scope="module")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
+    with MotoServer() as moto, LambdaEndpoint() as functions, Signals() as signals:
+        account = Account(tmp_path_factory.mktemp("account"), moto, functions, signals)
+        moto.client("s3").create_bucket(Bucket=BUCKET)
+        moto.client("s3").put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+        groups = moto.client("autoscaling")
+        groups.create_launch_configuration(
+            LaunchConfigurationName="learner", ImageId="ami-12c6146b", InstanceType="g4dn.xlarge")
+        groups.create_auto_scaling_group(
+            AutoScalingGroupName=GROUP, LaunchConfigurationName="learner", MinSize=0, MaxSize=1, DesiredCapacity=1,
+            AvailabilityZones=[f"{REGION}a"])
+        account.function = account.add_function("Nitro-small-actor")
+        yield account
+        account.forget()
+
+
+@pytest.fixture
+def account(aws: Account, request: pytest.FixtureRequest) -> Iterator[Account]:
+    """Just deployed, with a cache that speaks TLS and wants a password."""
+    aws.forget()
+    server = request.getfixturevalue("tls_server")
+    aws.cache_url = f"rediss://127.0.0.1:{server.port}"
+    aws.moto.client("s3").put_object(Bucket=BUCKET, Key=CREDENTIAL_KEY, Body=credential_object(
+        username=USERNAME, password=USER_PASSWORD, ca_certificate=server.certificate.read_text()))
+    yield aws
+    aws.forget()
+
+
+def finish(learner: subprocess.Popen) -> tuple[int, str]:
+    printed, _ = learner.communicate(timeout=PATIENCE_S)
+    return learner.returncode, printed
+
+
+def finished_rounds(out: Path) -> int:
+    path = out / "rounds.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_it_trains_as_on_one_machine_and_everything_is_kept(account: Account, reference: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, printed = account.run(out)
+    assert code == 0, printed
+    assert results_only(rounds(out)) == results_only(rounds(reference))
+    _check_kept(account, out)
+    _check_bill(rounds(out), summary(out))
+    _check_metrics(account, rounds(out))
+    assert account.told()[0] == ("Nitro-small", "i-1", "SUCCESS")
+    assert account.desired == 0
+    assert USER_PASSWORD not in printed + "".join(path.read_text(errors="replace") for path in out.glob("*.*"))
+
+
+def _check_kept(account: Account, out: Path) -> None:
+    names = account.names()
+    assert {"ledger.json", "summary.json", "config.yaml", "policy.safetensors", "rounds.jsonl", "events.jsonl",
+            "checkpoints/round_000005.json", "checkpoints/round_000005.safetensors", "ended.json"} <= names
+    for path in out.rglob("*"):
+        name = path.relative_to(out).as_posix()
+        if path.is_file() and not path.name.startswith("."):
+            assert account.kept(name) == path.read_bytes(), name
+    ended = json.loads(account.kept("ended.json"))
+    assert (ended["stop_reason"], ended["error"], ended["exit_code"]) == ("max_rounds", None, 0)
+    assert (ended["stack"], ended["instance_id"], ended["instance_type"], ended["image_id"]) == (
+        "Nitro-small", "i-1", "g4dn.xlarge", "ami-1")
+
+
+def _check_bill(rows: list[dict[str, Any]], ended: dict[str, Any]) -> None:
+    assert ended["cost_basis"] == "metered"
+    spent = [row["spent_usd"] for row in rows]
+    assert spent == sorted(spent)
+    assert 0.0 < sum(row["round_cost_usd"] for row in rows) <= ended["spent_usd"] < ended["budget_usd"]
+
+
+def _check_metrics(account: Account, rows: list[dict[str, Any]]) -> None:
+    found = account.moto.client("cloudwatch").list_metrics(Namespace=METRIC_NAMESPACE)["Metrics"]
+    assert {"EpisodeReturn", "Actors", "ConvexityRatio", "SpentUsd", "RoundReservedUsd", "EnvSteps"} <= {
+        one["MetricName"] for one in found}
+    assert {(one["Name"], one["Value"]) for metric in found for one in metric["Dimensions"]} == {
+        ("Experiment", "small"), ("Run", "first")}
+    now = time.time()
+    (point,) = account.moto.client("cloudwatch").get_metric_statistics(
+        Namespace=METRIC_NAMESPACE, MetricName="Actors", Period=10**6 // 60 * 60, Statistics=["Sum"],
+        Dimensions=[{"Name": "Experiment", "Value": "small"}, {"Name": "Run", "Value": "first"}],
+        StartTime=now - 80_000, EndTime=now + 3600)["Datapoints"]
+    assert point["Sum"] == sum(row["actor_count"] for row in rows)
+
+
+def test_a_replacement_continues_from_the_bucket_and_then_there_is_nothing_left_to_do(
+    account: Account, reference: Path, tmp_path: Path
+) -> None:
+    first = account.start(tmp_path / "first", text=ENDLESS_EXPERIMENT)
+    wait_for(lambda: finished_rounds(tmp_path / "first") >= 2, "two rounds")
+    first.kill()
+    finish(first)
+    assert account.desired == 1
+
+    code, printed = account.run(tmp_path / "second", instance="i-2")
+    assert code == 0, printed
+    assert events(tmp_path / "second", "run_started")[-1]["resumed_after_round"] >= 1
+    assert results_only(rounds(tmp_path / "second")) == results_only(rounds(reference))
+    assert account.kept("rounds.jsonl") == (tmp_path / "second" / "rounds.jsonl").read_bytes()
+    assert account.kept("policy.safetensors") == (reference / "policy.safetensors").read_bytes()
+    assert events(tmp_path / "second", "reservation_forfeited"), "the first one had reserved a round"
+    assert account.spent() == sorted(account.spent())
+    assert account.desired == 0
+
+    account.signals.received.clear()
+    assert account.run(tmp_path / "third", instance="i-3")[0] == 0
+    assert account.told() == [("Nitro-small", "i-3", "SUCCESS")]
+    assert rounds(tmp_path / "third") == rounds(tmp_path / "second")
+
+
+def test_of_two_learners_the_older_ends_and_one_that_is_stopped_keeps_everything(
+    account: Account, tmp_path: Path
+) -> None:
+    older = account.start(tmp_path / "older", text=ENDLESS_EXPERIMENT)
+    wait_for(lambda: finished_rounds(tmp_path / "older") >= 1 and "rounds.jsonl" in account.names(), "a round")
+    older.send_signal(signal.SIGSTOP)
+    newer = account.start(tmp_path / "newer", text=ENDLESS_EXPERIMENT, instance="i-2")
+    wait_for(lambda: finished_rounds(tmp_path / "newer") >= 2, "two rounds")
+
+    older.send_signal(signal.SIGCONT)
+    code, printed = finish(older)
+    assert (code, "SupersededError" in printed) == (0, True), printed
+    assert account.desired == 1
+    assert "ended.json" not in account.names()
+
+    rows = finished_rounds(tmp_path / "newer")
+    wait_for(lambda: finished_rounds(tmp_path / "newer") > rows, "the newer one to go on")
+    newer.send_signal(signal.SIGTERM)
+    code, printed = finish(newer)
+    assert code == 143, printed
+    assert account.desired == 1
+    assert "ended.json" not in account.names()
+    assert json.loads(account.kept("summary.json"))["stop_reason"] == "interrupted"
+    for name in ("rounds.jsonl", "ledger.json", "policy.safetensors", "events.jsonl"):
+        assert account.kept(name) == (tmp_path / "newer" / name).read_bytes(), name
+
+
+def test_an_environment_that_no_actor_can_import_ends_it_before_the_first_round(
+    account: Account, tmp_path: Path
+) -> None:
+    module = tmp_path / "only_on_the_learner"
+    module.mkdir()
+    (module / "own_environment.py").write_text(
+        "import gymnasium\n\n\ndef make():\n    return gymnasium.make('Hopper-v5')\n")
+    text = SMALL_EXPERIMENT.replace("{id: Hopper-v5}", "{id: 'own_environment:make', truncate_at_fragment: true}")
+    code, printed = account.run(tmp_path / "run", text=text, PYTHONPATH=f"{ROOT}:{module}",
+                                NITRO_ACTOR_FUNCTION=account.add_function("without-it"))
+    assert code == 0, printed
+    assert finished_rounds(tmp_path / "run") == 0
+    ended = json.loads(account.kept("ended.json"))
+    assert (ended["stop_reason"], ended["exit_code"]) == ("failed", 1)
+    assert "No module named 'own_environment'" in ended["error"]
+    assert account.told() == [("Nitro-small", "i-1", "FAILURE")]
+    assert account.desired == 0
+
+
+def test_the_cache_may_be_on_the_learner(aws: Account, reference: Path, tmp_path: Path) -> None:
+    require_tls()
+    aws.forget()
+    aws.cache_url = ""
+    text = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 2") + "cache: {kind: learner}\n"
+    out = tmp_path / "run"
+    code, printed = aws.run(out, text=text)
+    assert code == 0, printed
+    assert len(rounds(out)) == 2
+    assert results_only(rounds(out)[:1]) == results_only(rounds(reference)[:1])
+    password = json.loads(aws.kept("cache-credential.json"))["password"]
+    assert password not in printed + "".join(path.read_text(errors="replace") for path in out.glob("*.*"))
+    assert aws.desired == 0

@@ -1,0 +1,162 @@
+"""What an account is asked before anything is deployed, against moto's AWS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import moto
+import pytest
+
+from runtime.config import Experiment, experiment_from_tree
+from runtime.cost.account import AccountError, read_account, vcpu_quota
+from runtime.errors import ExperimentError
+from tests.local_aws.moto_types import BOOTSTRAP_PARAMETER
+
+FUNCTION = "Nitro-hopper-actor"
+ON_DEMAND = {"standard": "L-1216C47A", "graphics": "L-DB2E81BA", "training": "L-417A185B"}
+SPOT = {"standard": "L-34B43A08", "graphics": "L-3819A6DF", "training": "L-7212CCBC"}
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch, moto.mock_aws():
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        session().client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String")
+        yield
+
+
+def session(region: str | None = "us-east-1", **credentials: str) -> boto3.Session:
+    return boto3.Session(region_name=region, **{"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+                         | credentials)
+
+
+def experiment(**learner: Any) -> Experiment:
+    return experiment_from_tree({"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}, "learner": learner},
+                                source="test").resolved(is_deployed=True)
+
+
+def read(of: Experiment, aws_session: boto3.Session | None = None) -> Any:
+    return read_account(aws_session or session(), of, function=FUNCTION)
+
+
+def make_function(reserved: int | None) -> None:
+    role = session().client("iam").create_role(RoleName="actor", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    client = session().client("lambda")
+    client.create_function(FunctionName=FUNCTION, Role=role, PackageType="Image",
+                           Code={"ImageUri": "123456789012.dkr.ecr.us-east-1.amazonaws.com/actor:latest"})
+    if reserved is not None:
+        client.put_function_concurrency(FunctionName=FUNCTION, ReservedConcurrentExecutions=reserved)
+
+
+def remove_function() -> None:
+    session().client("lambda").delete_function(FunctionName=FUNCTION)
+    session().client("iam").delete_role(RoleName="actor")
+
+
+def test_a_new_account(aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "10")
+    account = read(experiment(instance_types=["g4dn.xlarge", "g5.xlarge"]))
+    assert (account.account_id, account.region, account.actor_concurrency) == ("123456789012", "us-east-1", 10)
+    assert account.vcpus == {"g4dn.xlarge": (4, 64.0), "g5.xlarge": (4, 64.0)}
+    assert account.usable_types == ["g4dn.xlarge", "g5.xlarge"]
+
+
+@pytest.mark.parametrize("reserved", [None, 64])
+def test_what_the_function_of_an_earlier_deployment_reserved_may_be_used_again(
+        aws: None, monkeypatch: pytest.MonkeyPatch, reserved: int | None) -> None:
+    monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "200")
+    make_function(reserved)
+    try:
+        assert read(experiment()).actor_concurrency == 200
+    finally:
+        remove_function()
+
+
+def test_a_type_that_does_not_fit_is_passed_over(aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOTO_EC2_GPU_VCPU_QUOTA", "8")
+    account = read(experiment(instance_types=["g4dn.4xlarge", "g4dn.2xlarge", "g4dn.xlarge"]))
+    assert account.vcpus == {"g4dn.4xlarge": (16, 8.0), "g4dn.2xlarge": (8, 8.0), "g4dn.xlarge": (4, 8.0)}
+    assert account.usable_types == ["g4dn.2xlarge", "g4dn.xlarge"]
+
+
+@pytest.mark.parametrize(("market", "code"), [("on_demand", "L-DB2E81BA"), ("spot", "L-3819A6DF")])
+def test_where_none_fits_the_quota_to_raise_is_named(
+        aws: None, monkeypatch: pytest.MonkeyPatch, market: str, code: str) -> None:
+    monkeypatch.setenv("MOTO_EC2_GPU_VCPU_QUOTA", "0")
+    with pytest.raises(AccountError) as error:
+        read(experiment(instance_types=["g4dn.xlarge", "g5.2xlarge"], market=market))
+    assert str(error.value) == (
+        "learner.instance_types: none may be launched in account 123456789012, region us-east-1: g4dn.xlarge has 4 "
+        f"vCPUs, the quota {code} allows 0; g5.2xlarge has 8 vCPUs, the quota {code} allows 0. Ask for more under "
+        "Service Quotas, Amazon EC2")
+
+
+def test_an_account_without_the_cdk_is_told_what_to_run(aws: None) -> None:
+    ssm = session().client("ssm")
+    ssm.delete_parameter(Name=BOOTSTRAP_PARAMETER)
+    try:
+        with pytest.raises(AccountError, match="123456789012, region us-east-1; run once: make bootstrap"):
+            read(experiment())
+    finally:
+        ssm.put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String")
+
+
+def test_an_image_that_is_not_there(aws: None) -> None:
+    with pytest.raises(AccountError, match="learner.image_parameter = '/my/image' is no SSM parameter in us-east-1"):
+        read(experiment(image_parameter="/my/image"))
+
+
+def test_no_credentials(aws: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    # moto sets some.
+    for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_EC2_METADATA_DISABLED"]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    with pytest.raises(AccountError, match="the AWS account cannot be asked: Unable to locate credentials"):
+        read(experiment(), boto3.Session(region_name="us-east-1"))
+
+
+@pytest.mark.parametrize(("region", "shown"), [(None, "not set"), ("eu-central-1", "eu-central-1"), ("x y", "x y")])
+def test_a_region_without_prices_is_refused_before_anything_is_asked(region: str | None, shown: str) -> None:
+    class Silent:
+        region_name = region
+
+    with pytest.raises(AccountError, match=f"region {shown}: its prices are not known; allowed: us-east-1, .*AWS_REG"):
+        read(experiment(), Silent())
+
+
+def test_a_type_that_ec2_does_not_know(aws: None) -> None:
+    with pytest.raises(AccountError, match=r"do not exist: \[g4dn.huge\]"):
+        read(experiment(instance_types=["g5.xlarge", "g4dn.huge"]))
+
+
+def test_a_type_of_a_family_with_a_quota_of_its_own(aws: None) -> None:
+    with pytest.raises(ExperimentError, match="the quota of 'inf1.xlarge' is not known; allowed: .* VT, Z"):
+        read(experiment(instance_types=["inf1.xlarge"]))
+
+
+@pytest.mark.parametrize(("family", "types"), {
+    "graphics": "g4dn.xlarge g4ad.4xlarge g5.xlarge g5g.xlarge g6.xlarge g6e.48xlarge gr6.4xlarge g6f.large "
+                "vt1.3xlarge",
+    "training": "p2.xlarge p3.2xlarge p3dn.24xlarge p4de.24xlarge p5.48xlarge p6-b200.48xlarge",
+    "standard": "a1.large c5.4xlarge c7i.4xlarge c7g.4xlarge c7gn.large c6in.large d3en.xlarge h1.2xlarge i4i.large "
+                "im4gn.large is4gen.medium m7g.large m7i-flex.large m5zn.metal r7iz.large t3.micro t4g.small "
+                "z1d.large",
+}.items())
+def test_every_family_has_its_quota(family: str, types: str) -> None:
+    for instance_type in types.split():
+        assert vcpu_quota(instance_type, "on_demand") == ON_DEMAND[family], instance_type
+        assert vcpu_quota(instance_type, "spot") == SPOT[family], instance_type
+
+
+@pytest.mark.parametrize("instance_type", [
+    "x1e.xlarge", "x2gd.large", "x8g.large", "inf1.xlarge", "inf2.xlarge", "trn1.2xlarge", "trn1n.32xlarge",
+    "dl1.24xlarge", "dl2q.24xlarge", "hpc7g.4xlarge", "hpc6a.48xlarge", "f1.2xlarge", "f2.6xlarge", "mac1.metal",
+    "mac2-m2.metal", "u-6tb1.56xlarge", "u7i-12tb.224xlarge", "vtx1.large", "", ".large", "5g.xlarge", "G5.xlarge",
+    "huge"])
+def test_a_family_with_another_quota_is_refused(instance_type: str) -> None:
+    with pytest.raises(ExperimentError, match=f"the quota of {instance_type!r} is not known"):
+        vcpu_quota(instance_type, "on_demand")

@@ -1,0 +1,138 @@
+"""Actors before the first round: reserved and on disk before they start, settled to the cent, and a proof."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.config import experiment_from_tree
+from runtime.cost.budget import Budget
+from runtime.cost.meter import CostModel, Meter
+from runtime.cost.prices import PRICES
+from runtime.errors import ActorsKeepFailingError, FleetError
+from runtime.prewarm import prewarm
+from runtime.records import EventLog
+from tests.fakes import CRASHED, DEAF, ERROR, NEVER_RETURNS, NEVER_STARTED, OK, FakeCache, FakeFleet, ManualClock, Play
+
+TIMEOUT_S = 30
+WARM = replace(OK, submits=None, billed_s=2.5, init_s=1.0, is_metered=True)
+GIB_S, REQUEST = 1.66667e-5, 0.2e-6
+EXPERIMENT = experiment_from_tree(
+    {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0},
+     "actor": {"provisioned": 0, "timeout_s": TIMEOUT_S, "memory_mib": 1024}, "cache": {"kind": "node"}},
+    source="test").resolved()
+BOUND_USD = (TIMEOUT_S + 10) * GIB_S + REQUEST
+UNIT = 2.0**-36
+
+
+class Bench:
+    """A fleet that plays a script, a meter with a budget, and what was said and saved."""
+
+    def __init__(self, path: Path, plays: list[Play] | Callable[[Mapping[str, Any], int], Play], usd: float = 1.0):
+        self.clock, self.log = ManualClock(), []
+        script = plays if callable(plays) else lambda event, nth: plays[nth]
+        self.fleet = FakeFleet(FakeCache(), self.clock, script, log=self.log)
+        self.meter = Meter(CostModel(EXPERIMENT, PRICES, traffic_bytes_max=0), Budget(usd))
+        self._events_path = path / "events.jsonl"
+
+    def prewarm(self, actors: int) -> None:
+        # The fake looks its plays up by round and slot; the n-th actor that starts plays the n-th one.
+        prewarm(self.fleet, self.meter, EventLog(self._events_path, lambda: "now"), actors=actors,
+                event={"run_id": "r", "slot": 0, "round_index": 0}, timeout_s=TIMEOUT_S, clock=self.clock,
+                save_ledger=lambda: self.log.append(("ledger", self.meter.spent_usd, self.meter.reserved_usd)))
+
+    @property
+    def event(self) -> dict[str, Any]:
+        (line,) = self._events_path.read_text().splitlines()
+        return json.loads(line)
+
+    @property
+    def steps(self) -> list[str]:
+        return [entry[0] for entry in self.log if entry != ("abandon", ())]
+
+
+def test_reserved_and_saved_before_they_start_and_settled_when_they_ended(tmp_path: Path):
+    bench = Bench(tmp_path, [WARM] * 3)
+    bench.prewarm(3)
+    usd = 3 * (2.5 * GIB_S + REQUEST)
+    assert bench.steps == ["ledger", "start", "ledger"]
+    assert bench.log[0][1:] == (0.0, pytest.approx(3 * BOUND_USD, abs=3 * UNIT))
+    assert (bench.meter.spent_usd, bench.meter.reserved_usd) == (pytest.approx(usd, abs=3 * UNIT), 0.0)
+    assert bench.log[-1] == ("ledger", bench.meter.spent_usd, 0.0)
+    assert bench.event == {"time": "now", "event": "actors_prewarmed", "actors": 3, "failed": 0,
+                           "usd": bench.meter.spent_usd, "seconds": 0.0, "error": ""}
+
+
+def test_what_each_of_them_receives(tmp_path: Path):
+    bench = Bench(tmp_path, [WARM] * 2)
+    bench.prewarm(2)
+    assert [(one.invocation_id, dict(one.event)) for one in reversed(bench.fleet.started)] == [
+        (f"prewarm-{slot}", {"prewarm": True, "run_id": "r", "slot": 0, "round_index": 0,
+                             "invocation_id": f"prewarm-{slot}"}) for slot in range(2)]
+
+
+def test_some_that_fail_are_told(tmp_path: Path):
+    bench = Bench(tmp_path, [WARM, replace(ERROR, billed_s=1.0, is_metered=True), WARM, CRASHED])
+    bench.prewarm(4)
+    assert (bench.event["actors"], bench.event["failed"]) == (4, 2)
+    assert bench.event["error"] == ERROR.error
+    assert bench.meter.reserved_usd == 0.0
+
+
+@pytest.mark.parametrize("plays", [[ERROR] * 3, [NEVER_RETURNS, ERROR, NEVER_STARTED], [DEAF, DEAF, ERROR]])
+def test_all_that_fail_end_the_run_with_the_root_error(tmp_path: Path, plays: list[Play]):
+    bench = Bench(tmp_path, plays)
+    with pytest.raises(ActorsKeepFailingError, match="no actor starts: RuntimeError: broken joint"):
+        bench.prewarm(3)
+    assert (bench.event["failed"], bench.event["error"]) == (3, ERROR.error)
+    assert bench.meter.reserved_usd == 0.0
+    assert bench.steps[-1] == "ledger"
+
+
+def test_those_that_never_answer_are_given_up_and_billed_at_the_bound(tmp_path: Path):
+    bench = Bench(tmp_path, [DEAF, WARM, DEAF])
+    bench.prewarm(3)
+    assert ("abandon", ("prewarm-0", "prewarm-2")) in bench.log
+    assert bench.meter.spent_usd == pytest.approx(2 * BOUND_USD + 2.5 * GIB_S + REQUEST, abs=3 * UNIT)
+    assert (bench.event["failed"], bench.event["seconds"]) == (2, TIMEOUT_S + 10 + 30)
+
+
+def test_where_none_answers_that_is_the_error(tmp_path: Path):
+    bench = Bench(tmp_path, [DEAF] * 2)
+    with pytest.raises(ActorsKeepFailingError, match="none answered within 40 s"):
+        bench.prewarm(2)
+    assert bench.meter.spent_usd == pytest.approx(2 * BOUND_USD, abs=2 * UNIT)
+
+
+def test_those_that_end_when_they_are_given_up_are_billed_what_they_had(tmp_path: Path):
+    bench = Bench(tmp_path, [WARM, replace(NEVER_RETURNS, billed_s=7.0, is_metered=True), NEVER_STARTED])
+    bench.prewarm(3)
+    assert bench.meter.spent_usd == pytest.approx((2.5 + 7.0) * GIB_S + 2 * REQUEST, abs=2 * UNIT)
+    assert (bench.event["failed"], bench.event["seconds"]) == (2, TIMEOUT_S + 10)
+
+
+@pytest.mark.parametrize(("usd", "started"), [(2.5 * BOUND_USD, 2), (0.5 * BOUND_USD, 0)])
+def test_as_many_as_the_budget_holds(tmp_path: Path, usd: float, started: int):
+    bench = Bench(tmp_path, [WARM] * 2, usd)
+    bench.prewarm(5)
+    assert len(bench.fleet.started) == bench.event["actors"] == started
+    assert (bench.event["failed"], bench.event["seconds"], bench.meter.reserved_usd) == (0, 0.0, 0.0)
+    # The names of the reservations are free again.
+    assert bench.meter.add_actors(range(started)) == started
+
+
+def test_a_fleet_that_fails_leaves_its_reservations_to_be_forfeited(tmp_path: Path):
+    bench = Bench(tmp_path, [WARM] * 2)
+
+    def fail(timeout_s: float) -> list:
+        raise FleetError("no way to AWS")
+
+    bench.fleet.wait = fail
+    with pytest.raises(FleetError):
+        bench.prewarm(2)
+    assert bench.meter.forfeit() == pytest.approx(2 * BOUND_USD, abs=2 * UNIT)
