@@ -18,7 +18,7 @@ def draw() -> plt.Figure:
     axes.set(xlim=(0, 110), ylim=(0, 54))
     axes.axis("off")
     box(axes, 1, 2, 74, 50, "", SAND, edge="#bbb39f")
-    axes.text(3, 49, "runtime: on the learner instance in AWS, or on a laptop", fontsize=10, color="#7a705a")
+    axes.text(3, 49, "a laptop, or in AWS: the learner's instance and its cache", fontsize=10, color="#7a705a")
 
     box(axes, 5, 30, 18, 13, "Learner\nPPO; a checkpoint\nafter each round", BLUE)
     box(axes, 46, 30, 20, 13, "Trajectory cache\nRedis or Valkey", GREEN)
@@ -33,7 +33,7 @@ def draw() -> plt.Figure:
     arrow(axes, (23.6, 40), (45.4, 40), "1  weights", (34.5, 42))
     arrow(axes, (45.4, 33), (23.6, 33), "6  batch, in slot order", (34.5, 31))
     arrow(axes, (66.6, 40), (83.4, 40), "weights", (79.5, 42))
-    arrow(axes, (83.4, 33), (66.6, 33), "5  samples,\nonce each", (79.6, 29.6))
+    arrow(axes, (83.4, 33), (66.6, 33), "5  samples", (78.6, 31))
     arrow(axes, (14, 29.4), (14, 19.6), "2  policy, samples", (14, 25))
     arrow(axes, (23.6, 12.5), (30.4, 12.5), "3  R", (27, 14.4))
     arrow(axes, (46.6, 12.5), (53.4, 12.5), "I", (50, 14.4))

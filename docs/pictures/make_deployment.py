@@ -21,7 +21,7 @@ def draw() -> plt.Figure:
     axes.text(31, 60, "NitroNetwork: one VPC, no NAT, for all experiments", fontsize=10, color=SHARED)
     for y, height, name in ((36, 21, "public subnets: out, never in"), (5, 25, "isolated subnets: no way out")):
         box(axes, 31, y, 52, height, "", "#ffffff", edge="#cfc7b3")
-        axes.text(82.4, y + height - 1.6, name, fontsize=9, color=SHARED, ha="right")
+        axes.text(57.3, y + height - 1.6, name, fontsize=9, color=SHARED, ha="center")
 
     box(axes, 33, 37.5, 20, 15, "Learner\nGPU instance,\ngroup of at most 1", BLUE)
     box(axes, 33, 7, 20, 15, "Trajectory cache\nElastiCache, TLS,\nIAM tokens", GREEN)
@@ -37,7 +37,7 @@ def draw() -> plt.Figure:
     arrow(axes, (62.4, 14.5), (53.6, 14.5), "samples", (58.2, 16.6))
     axes.add_line(plt.Line2D((53.6, 71.5), (41, 41), lw=1.3, color=INK))
     axes.text(62.5, 42.8, "invokes", ha="center", va="center", fontsize=8.8, color=INK)
-    arrow(axes, (71.5, 41), (71.5, 24.2), "up to 1,000 at once", (71.5, 33.1))
+    arrow(axes, (71.5, 41), (71.5, 24.2), "many at once", (71.5, 33.1))
     axes.text(1, 18, "blue, green, white:\nthe stack of one experiment,\ngone with make destroy", fontsize=9,
               color=EXPERIMENT, va="top")
     axes.text(1, 9, "sand, orange:\nshared and long-lived,\nidle: what is stored", fontsize=9, color=SHARED,
