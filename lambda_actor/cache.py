@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import redis
@@ -31,6 +31,7 @@ from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, Cach
 ACCEPTED, DUPLICATE, LATE = "accepted", "duplicate", "late"
 
 _SOCKET_TIMEOUT_S = 6.0
+_IDS_PER_COMMAND = 1000
 
 _SUBMIT = """
 local state = redis.call('HGET', KEYS[1], ARGV[1])
@@ -193,8 +194,8 @@ class TrajectoryCache:
         if not ids:
             return
         key = self._key("invocations")
-        self._pipelined(lambda pipe: [pipe.hset(key, mapping=dict.fromkeys(ids, "expected")),
-                                      pipe.expire(key, self._ttl_s)])
+        self._pipelined(lambda pipe: [*(pipe.hset(key, mapping=dict.fromkeys(some, "expected"))
+                                        for some in _batched(ids)), pipe.expire(key, self._ttl_s)])
 
     def cancel(self, invocation_id: str) -> bool:
         """Closes the door for one invocation; False where its trajectory is already in and will be taken."""
@@ -232,8 +233,8 @@ class TrajectoryCache:
         ids = list(invocation_ids)
         with self._translated():
             # The door first: what is submitted from now on is late.
-            if ids:
-                self._redis.hdel(self._key("invocations"), *ids)
+            for some in _batched(ids):
+                self._redis.hdel(self._key("invocations"), *some)
             pipe = self._redis.pipeline(transaction=False)
             for invocation_id in ids:
                 self._take(keys=[self._key(f"trajectory:{invocation_id}"), self._key("bytes")], client=pipe)
@@ -286,6 +287,11 @@ class TrajectoryCache:
             raise CacheUnavailableError(f"{self._url}: an option of this URL is not known: {error}") from error
         except redis.RedisError as error:
             raise CacheError(f"the server at {self._url} refused a command: {error}") from error
+
+
+def _batched(ids: list[str]) -> Iterator[list[str]]:
+    """``ids`` in as many as fit into one command: ElastiCache Serverless refuses more than 3,999 arguments."""
+    return (ids[i:i + _IDS_PER_COMMAND] for i in range(0, len(ids), _IDS_PER_COMMAND))
 
 
 def split_credentials(url: str) -> tuple[str, str | None, str | None]:

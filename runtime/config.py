@@ -115,7 +115,8 @@ class ActorSection(_Section):
 class LearnerSection(_Section):
     instance_types: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         ("g4dn.xlarge", "g5.xlarge", "g6.xlarge"), strict=False,
-        description="EC2 types to try in this order; the first one's price is what a run on one machine is billed")
+        description="EC2 types to try, in this order if on demand; the first one's price is what a run on one machine "
+        "is billed")
     market: Literal["on_demand", "spot"] = Field("on_demand", description="how the instance is bought; spot may be "
                                                  "interrupted and is counted at the on-demand price")
     launches_max: Annotated[int, Field(ge=1, le=100)] = Field(

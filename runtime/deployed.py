@@ -8,6 +8,7 @@ The systemd unit that `stacks/components/learner_boot.sh` writes runs
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -41,6 +42,9 @@ from runtime.results import ResultsBucket, SupersededError
 from runtime.signals import Interrupted, Signals
 from runtime.train import train
 
+SUPERSEDED = 75
+"""Exit code: the unit then ends the instance."""
+_GPU_TYPE = re.compile(r"(?:g|gr|p)\d")
 _QUICK = Config(connect_timeout=3, read_timeout=5, retries={"total_max_attempts": 2})
 """For calls that a training must not wait for."""
 _PATIENT = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
@@ -65,6 +69,7 @@ class OnAws:
         self._experiment, self._deployment, self._signals = experiment, deployment, signals
         self._url = deployment.cache_url
         self._concurrency = 0
+        self._is_announced = False
 
     def download(self, directory: RunDirectory) -> None:
         self._results = ResultsBucket(
@@ -113,7 +118,7 @@ class OnAws:
         actors = min(fleet.concurrency, self._experiment.scaler.smallest_round)
         prewarm(fleet, meter, events, actors=actors, event=event_fields,
                 timeout_s=self._experiment.actor.timeout_s, save_ledger=save_ledger)
-        tell_stack(self._deployment, is_up=True)
+        self._is_announced = tell_stack(self._deployment, is_up=True)
 
     def ledger_changed(self, ledger: bytes, meter: Meter) -> None:
         self._results.save_ledger(ledger, promised_usd=meter.spent_usd + meter.reserved_usd,
@@ -122,6 +127,9 @@ class OnAws:
     def round_saved(self, row: Mapping[str, Any]) -> None:
         self._results.round_finished()
         self._metrics.round_finished(row)
+        if not self._is_announced:
+            # Else the stack would take a learner back that trains.
+            self._is_announced = tell_stack(self._deployment, is_up=True)
 
     def end(self) -> None:
         self._metrics.flush()
@@ -143,23 +151,35 @@ class OnAws:
             events.append("actors_not_stopped", error=str(error), time_out_after_s=self._experiment.actor.timeout_s)
 
 
-def tell_stack(deployment: Deployment, *, is_up: bool) -> None:
-    """Ends the wait of the stack's creation for its learner; without effect once the stack is there."""
-    client = boto3.client("cloudformation", config=_QUICK)
+def tell_stack(deployment: Deployment, *, is_up: bool) -> bool:
+    """Ends the wait of the stack's creation for its learner, if it waits; False where it could not be reached."""
+    client = boto3.client("cloudformation", config=_PATIENT)
     try:
         client.signal_resource(
             StackName=deployment.stack, LogicalResourceId=deployment.learner_resource,
             UniqueId=deployment.instance_id, Status="SUCCESS" if is_up else "FAILURE")
-    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, ResponseParserError) as error:
+    except botocore.exceptions.ClientError as error:
+        # It answered: a stack that is there already waits for nobody.
         print(f"the stack was not told: {error}", flush=True)
+    except (botocore.exceptions.BotoCoreError, ResponseParserError) as error:
+        print(f"the stack cannot be told: {error}", flush=True)
+        return False
+    return True
 
 
 def release(deployment: Deployment) -> None:
-    """Ends this instance, and lets no other take its place.
+    """Keeps no actor warm any more, ends this instance, and lets no other take its place.
 
     Raises:
-        ClientError: It was refused.
+        ClientError: The instance could not be ended.
     """
+    function, _, alias = deployment.actor_function.rpartition(":")
+    if int(deployment.provisioned):
+        try:
+            boto3.client("lambda", config=_PATIENT).delete_provisioned_concurrency_config(
+                FunctionName=function, Qualifier=alias)
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+            print(f"the warm actors stay, and cost money, until the stack is destroyed: {error}", flush=True)
     boto3.client("autoscaling", config=_PATIENT).set_desired_capacity(
         AutoScalingGroupName=deployment.learner_group, DesiredCapacity=0, HonorCooldown=False)
 
@@ -168,7 +188,7 @@ def run(experiment_path: Path, out: Path, deployment: Deployment) -> int:
     """Trains, or continues to, and ends this instance for good when there is nothing left to do.
 
     Returns:
-        0, or above 128 where it was interrupted, and is to be continued.
+        0; above 128 where it was interrupted, and is to be continued; `SUPERSEDED` where another learner goes on.
 
     Raises:
         ClientError: The instance could not be ended.
@@ -176,6 +196,7 @@ def run(experiment_path: Path, out: Path, deployment: Deployment) -> int:
     try:
         experiment = load_experiment(experiment_path).resolved(
             is_deployed=True, provisioned=int(deployment.provisioned))
+        experiment = _on_its_gpu(experiment, deployment)
         summary, code = train(
             experiment, out, resume=True, display=make_display(experiment), name=deployment.experiment,
             make_place=lambda experiment, signals: OnAws(experiment, signals, deployment=deployment))
@@ -187,9 +208,17 @@ def run(experiment_path: Path, out: Path, deployment: Deployment) -> int:
         print(f"error: {error}", flush=True)
     if code > 128:
         return code
-    if not (summary["error"] or "").startswith(SupersededError.__name__):
-        end(deployment, stop_reason=summary["stop_reason"], error=summary["error"], exit_code=code)
+    if (summary["error"] or "").startswith(SupersededError.__name__):
+        return SUPERSEDED
+    end(deployment, stop_reason=summary["stop_reason"], error=summary["error"], exit_code=code)
     return 0
+
+
+def _on_its_gpu(experiment: Experiment, deployment: Deployment) -> Experiment:
+    """With ``auto``, an instance that is paid for its GPU uses it, or the run is refused."""
+    if experiment.learner.device != "auto" or not _GPU_TYPE.match(deployment.instance_type):
+        return experiment
+    return experiment.model_copy(update={"learner": experiment.learner.model_copy(update={"device": "cuda"})})
 
 
 def end(deployment: Deployment, *, stop_reason: str, error: str | None, exit_code: int) -> None:

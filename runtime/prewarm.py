@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runtime.cost.meter import INIT_SECONDS_MAX
-from runtime.errors import ActorsKeepFailingError
+from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.interfaces import CostMeter, Fleet, Invocation, Outcome
 from runtime.records import EventLog
 
@@ -34,9 +34,13 @@ def prewarm(
         clock: Monotonic seconds.
 
     Raises:
+        BudgetError: It holds none.
         ActorsKeepFailingError: Not one of them could.
     """
     slots = {f"prewarm-{slot}": slot for slot in range(meter.add_actors(range(actors)))}
+    if not slots:
+        raise BudgetError(f"the budget does not hold even one actor: {meter.free_usd:.4f} USD of it are free, after "
+                          "what the deployment has cost so far")
     spent_usd, started_s = meter.spent_usd, clock()
     save_ledger()
     fleet.start([Invocation(one, {"prewarm": True, **event, "invocation_id": one}) for one in slots])
@@ -50,7 +54,7 @@ def prewarm(
     events.append("actors_prewarmed", actors=len(slots), failed=len(slots) - len(outcomes) + len(failed),
                   usd=meter.spent_usd - spent_usd, seconds=clock() - started_s,
                   error=failed[0] if failed else "")
-    if slots and len(failed) + len(slots) - len(outcomes) == len(slots):
+    if len(failed) + len(slots) - len(outcomes) == len(slots):
         silence = f"none answered within {timeout_s + INIT_SECONDS_MAX:.0f} s"
         raise ActorsKeepFailingError(f"no actor starts: {failed[0] if failed else silence}")
 

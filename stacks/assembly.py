@@ -10,10 +10,8 @@ from cdk_nag import AwsSolutionsChecks
 
 from stacks.experiment import ExperimentStack
 from stacks.network import NetworkStack
-from stacks.plan import Plan, whole_number
+from stacks.plan import Plan, zone_names
 from stacks.results import ResultsStack
-
-AVAILABILITY_ZONES = 3
 
 
 def make_app(settings: Mapping[str, Any]) -> cdk.App:
@@ -23,7 +21,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
 
     - ``run``: the run's name; by default it follows from all that decides what the run's rounds are,
     - ``actor_concurrency``: concurrent executions that the account has left for functions without a reservation,
-    - ``availability_zones``: how many the network spans; 3.
+    - ``zones``: names of the network's availability zones, with commas; by default the region's first three.
 
     Args:
         settings: The context of cdk.json. The CDK command line hands it over by itself, and more with ``-c``, which
@@ -35,9 +33,8 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     app = cdk.App(context=settings)
     context = app.node.try_get_context
     plan = Plan.from_context(context)
-    zones = whole_number("availability_zones", context("availability_zones"), AVAILABILITY_ZONES, low=2, high=6)
     results = ResultsStack(app, "NitroResults")
-    network = NetworkStack(app, "NitroNetwork", availability_zones=zones, results_bucket=results.bucket)
+    network = NetworkStack(app, "NitroNetwork", zones=zone_names(context("zones")), results_bucket=results.bucket)
     ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results)
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app

@@ -7,6 +7,8 @@ and nothing else, the learner has a public address.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aws_cdk import Aws, Fn, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
@@ -19,6 +21,8 @@ from runtime.deployment import CACHE_PORT
 SERVERLESS_CACHE_PORT = 6379
 """ElastiCache Serverless cannot listen elsewhere."""
 HTTPS_PORT = 443
+ZONES = 3
+"""No more than ElastiCache Serverless can use."""
 ISOLATED = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
 PUBLIC = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC)
 
@@ -34,17 +38,18 @@ class NetworkStack(Stack):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, availability_zones: int, results_bucket: s3.IBucket
+        self, scope: Construct, construct_id: str, *, zones: Sequence[str] | None, results_bucket: s3.IBucket
     ) -> None:
         """Args:
-        availability_zones: Zones to spread over; GPU instances and ElastiCache want several.
+        zones: Names of the availability zones; GPU instances and ElastiCache want several, and not every zone has
+            everything. Null = the region's first three.
         results_bucket: The only bucket that can be read from the isolated subnets.
         """
         super().__init__(scope, construct_id, description="Nitro: the network of all experiments")
         self.vpc = ec2.Vpc(
             self, "Vpc",
             ip_addresses=ec2.IpAddresses.cidr("10.0.0.0/16"),
-            availability_zones=[Fn.select(index, Fn.get_azs()) for index in range(availability_zones)],
+            availability_zones=list(zones or (Fn.select(index, Fn.get_azs()) for index in range(ZONES))),
             nat_gateways=0,
             restrict_default_security_group=False,
             subnet_configuration=[

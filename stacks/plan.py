@@ -20,6 +20,8 @@ NODE_MEMORY_MIB = 1024
 """What a cache.t4g.small (1.37 GiB) holds once ElastiCache has put its quarter aside, rounded down."""
 RUN_CHARACTERS = 8
 _ELASTICACHE_NAME_CHARACTERS = 40
+_ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
+_RETIRED = "p3."
 _FAMILY = re.compile(r"(?P<series>[a-z]+)\d+(?P<options>[a-z-]*)")
 
 
@@ -56,17 +58,18 @@ class Plan:
         """
         path = context("experiment")
         if not path:
-            raise ExperimentError("which experiment? Name its file: cdk deploy --all -c experiment=FILE.yaml")
+            raise ExperimentError("which experiment? Name its file: -c experiment=FILE.yaml")
         path = Path(path)
         experiment = load_experiment(path).resolved(is_deployed=True)
         _check(experiment)
+        package = _located(experiment.environment.package, path.parent)
         return cls(
             experiment=experiment,
             name=experiment_name(path.stem),
-            run=run_name(str(context("run") or experiment.identity[:RUN_CHARACTERS])),
+            run=run_name(str(context("run") or _identity(experiment, package)[:RUN_CHARACTERS])),
             file=path.read_bytes(),
-            package=_located(experiment.environment.package, path.parent),
-            actor_concurrency=whole_number("actor_concurrency", context("actor_concurrency"), None),
+            package=package,
+            actor_concurrency=_whole_number("actor_concurrency", context("actor_concurrency")),
         )
 
     @property
@@ -119,21 +122,44 @@ def _located(package: str | None, folder: Path) -> str | None:
     return str(folder / package) if package and (folder / package).is_dir() else package
 
 
-def whole_number(name: str, value: Any, default: int | None, *, low: int = 0, high: int = 10**6) -> int | None:
+def _identity(experiment: Experiment, package: str | None) -> str:
+    """All that decides what the run's rounds are: the experiment, and the code of an environment in a folder."""
+    digest = hashlib.sha256(experiment.identity.encode())
+    if package is None or not Path(package).is_dir():
+        return experiment.identity
+    for path in sorted(Path(package).rglob("*")):
+        name = path.relative_to(package).as_posix()
+        if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in name.split("/")):
+            digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def zone_names(value: str | None) -> list[str] | None:
+    """The context key ``zones``, taken apart.
+
+    Raises:
+        ExperimentError: It does not name two or three availability zones.
+    """
+    if value is None:
+        return None
+    names = str(value).split(",")
+    if not 2 <= len(set(names)) == len(names) <= 3 or not all(_ZONE.fullmatch(name) for name in names):
+        raise ExperimentError(f"zones = {value!r} is not allowed; allowed: two or three availability zones such as "
+                              "us-east-1a,us-east-1b")
+    return names
+
+
+def _whole_number(name: str, value: Any) -> int | None:
     """``value`` of the context key ``name``, which the command line gives as text.
 
     Raises:
-        ExperimentError: It is no whole number within ``low`` and ``high``.
+        ExperimentError: It is no whole number from 0.
     """
     if value is None:
-        return default
-    try:
-        number = int(str(value))
-    except ValueError:
-        number = low - 1
-    if not low <= number <= high:
-        raise ExperimentError(f"{name} = {value!r} is not allowed; allowed: a whole number from {low} to {high:,}")
-    return number
+        return None
+    if not re.fullmatch(r"\d{1,9}", str(value), re.ASCII):
+        raise ExperimentError(f"{name} = {value!r} is not allowed; allowed: a whole number from 0")
+    return int(value)
 
 
 def processor(instance_type: str) -> str:
@@ -153,6 +179,11 @@ def _check(experiment: Experiment) -> None:
     if experiment.cache.kind == "node" and experiment.cache.memory_mib > NODE_MEMORY_MIB:
         raise ExperimentError(f"cache.memory_mib = {experiment.cache.memory_mib} does not fit into the node of "
                               f"cache.kind = node; allowed: 16 to {NODE_MEMORY_MIB}, or cache.kind = serverless")
+    retired = [name for name in experiment.learner.instance_types if name.startswith(_RETIRED)]
+    if retired:
+        raise ExperimentError(f"learner.instance_types = {', '.join(retired)}: EC2 does not offer P3 any more, and "
+                              "today's drivers do not know its GPU; its price is for the paper's settings on one "
+                              "machine. Allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others")
     _check_processors(experiment)
 
 

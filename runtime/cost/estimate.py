@@ -34,12 +34,12 @@ class Estimate:
     @property
     def burn_usd_per_hour(self) -> float:
         """What exists costs so much, whether anything is trained or not."""
-        return self.learner_usd_per_hour + self.idle_usd_per_hour
+        return self.learner_usd_per_hour + self.cache_usd_per_hour + self.provisioned_usd_per_hour
 
     @property
     def idle_usd_per_hour(self) -> float:
-        """What is left to pay when the learner has ended, until the stack is destroyed."""
-        return self.cache_usd_per_hour + self.provisioned_usd_per_hour
+        """What is left to pay when the learner has ended and let the warm actors go, until the stack is destroyed."""
+        return self.cache_usd_per_hour
 
 
 def estimate(experiment: Experiment) -> Estimate:

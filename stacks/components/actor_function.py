@@ -50,12 +50,16 @@ class ActorFunction(Construct):
         self.alias = lambda_.Alias(
             self, "Alias", alias_name=ALIAS, version=self.function.current_version,
             provisioned_concurrent_executions=plan.provisioned_actors or None)
+        # Nobody here invokes it that way; whoever does by hand shall not pay three times, hours later.
         self.alias.configure_async_invoke(retry_attempts=0, max_event_age=Duration.seconds(EVENT_AGE_MAX_S))
 
     def grant_operate(self, role: iam.IRole) -> None:
-        """Lets ``role`` invoke the alias, and ask how many may run at once."""
+        """Lets ``role`` invoke the alias, ask how many may run at once, and keep none warm any more."""
         role.add_to_principal_policy(iam.PolicyStatement(
             sid="ActorInvoke", actions=["lambda:InvokeFunction"], resources=[self.alias.function_arn]))
+        role.add_to_principal_policy(iam.PolicyStatement(
+            sid="ActorRelease", actions=["lambda:DeleteProvisionedConcurrencyConfig"],
+            resources=[self.alias.function_arn]))
         role.add_to_principal_policy(iam.PolicyStatement(
             sid="ActorConcurrency", actions=["lambda:GetFunctionConcurrency"], resources=[self.function.function_arn]))
         role.add_to_principal_policy(iam.PolicyStatement(

@@ -21,7 +21,6 @@ NODE_TYPE = "cache.t4g.small"
 NODE_ENGINE_VERSION = "8.2"
 NODE_PARAMETER_FAMILY = "valkey8"
 SERVERLESS_ENGINE_VERSION = "8"
-SERVERLESS_ZONES_MAX = 3
 ECPU_PER_S_MIN = 1000
 ECPU_PER_S_MAX = 15_000_000
 ECPU_PER_S_AND_ACTOR = 1000
@@ -110,8 +109,7 @@ class ServerlessCache(Construct):
             major_engine_version=SERVERLESS_ENGINE_VERSION,
             serverless_cache_name=self._name,
             description=f"Trajectories of {plan.stack_name}",
-            subnet_ids=network.vpc.select_subnets(
-                subnet_type=ISOLATED.subnet_type).subnet_ids[:SERVERLESS_ZONES_MAX],
+            subnet_ids=network.vpc.select_subnets(subnet_type=ISOLATED.subnet_type).subnet_ids,
             security_group_ids=[self.group.security_group_id],
             user_group_id=_CacheUser(self, "Access", name=self._name).group.ref,
             cache_usage_limits=_usage_limits(plan),

@@ -72,9 +72,9 @@ class Learner(Construct):
         template = self._make_launch_template(plan, image)
         self.group = self._make_group(plan, network, template)
         # The instance is what costs most: it comes last, when all it needs is there, its rights included.
-        self.group.node.add_dependency(actor.alias, self.role)
-        if cache.resource is not None:
-            self.group.node.add_dependency(cache.resource)
+        self.group.node.add_dependency(actor.alias, self.role, self.security_group)
+        if cache.resource is not None and cache.group is not None:
+            self.group.node.add_dependency(cache.resource, cache.group)
 
     def _make_role(self, plan: Plan, results: ResultsStack) -> iam.Role:
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
@@ -127,6 +127,7 @@ class Learner(Construct):
             "BOOT_REGION": Aws.REGION,
             "BOOT_STACK_ID": Aws.STACK_ID,
             "BOOT_ASSET_URL": self._files.s3_object_url,
+            "BOOT_LIFETIME_S": str(round(plan.experiment.budget.lifetime_hours * 3600)),
             "BOOT_LAUNCHES_MAX": str(plan.experiment.learner.launches_max),
             "BOOT_LOG_GROUP": self.log_group.log_group_name,
             "BOOT_CACHE_KIND": plan.experiment.cache.kind,

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from lambda_actor.credentials import credential_object
+from runtime.deployed import SUPERSEDED
 from runtime.deployment import METRIC_NAMESPACE
 from tests.helpers import PATIENCE_S, ROOT, SMALL_EXPERIMENT, events, results_only, rounds, summary, wait_for
 from tests.integration.conftest import USER_PASSWORD, USERNAME, tcp_server_with_auth, tls_server  # noqa: F401
@@ -272,7 +273,7 @@ def test_of_two_learners_the_older_ends_and_one_that_is_stopped_keeps_everything
 
     older.send_signal(signal.SIGCONT)
     code, printed = finish(older)
-    assert (code, "SupersededError" in printed) == (0, True), printed
+    assert (code, "SupersededError" in printed) == (SUPERSEDED, True), printed
     assert account.desired == 1
     assert "ended.json" not in account.names()
 

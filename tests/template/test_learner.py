@@ -125,7 +125,8 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
         "NITRO_RESULTS_PREFIX": f"{NAME}/{RUN}/", "NITRO_LEARNER_GROUP": f"{STACK}-learner",
         "NITRO_LEARNER_RESOURCE": group,
         "BOOT_REGION": "<AWS::Region>", "BOOT_STACK_ID": "<AWS::StackId>",
-        "BOOT_ASSET_URL": f"s3://{made.learner_key()}", "BOOT_LAUNCHES_MAX": "3", "BOOT_CACHE_KIND": kind}
+        "BOOT_ASSET_URL": f"s3://{made.learner_key()}", "BOOT_LAUNCHES_MAX": "3", "BOOT_LIFETIME_S": "86400",
+        "BOOT_CACHE_KIND": kind}
 
 
 def test_the_boot_script_follows_letter_for_letter(serverless: Assembly) -> None:

@@ -91,6 +91,7 @@ def test_what_the_learner_may_do(synthesise: Synthesise, kind: str) -> None:
             "autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{STACK}-learner")], None),
         "SessionManager": ("Allow", SESSION, ["*"], None),
         "ActorInvoke": ("Allow", ["lambda:InvokeFunction"], [f"<{alias}>"], None),
+        "ActorRelease": ("Allow", ["lambda:DeleteProvisionedConcurrencyConfig"], [f"<{alias}>"], None),
         "ActorConcurrency": ("Allow", ["lambda:GetFunctionConcurrency"], [f"<{function}>"], None),
         "AccountConcurrency": ("Allow", ["lambda:GetAccountSettings"], ["*"], None),
         **connect,

@@ -22,6 +22,7 @@ def plan(folder: Path, *, name: str = "walker", context: dict[str, Any] | None =
 @pytest.mark.parametrize(("changes", "named"), [
     ({"cache__url": "rediss://u:secret@host"}, "cache.url"),
     ({"fleet__kind": "local"}, "fleet.kind"),
+    ({"learner__instance_types": ["g5.xlarge", "p3.2xlarge"]}, "learner.instance_types = p3.2xlarge"),
     ({"cache__kind": "node", "cache__memory_mib": 1025}, "cache.memory_mib = 1025"),
     ({"learner__instance_types": ["c7g.4xlarge", "c7i.4xlarge"]}, "mixes x86_64 and arm64"),
     ({"learner__instance_types": ["c7g.4xlarge"]}, "is an image for x86_64"),
@@ -101,3 +102,16 @@ def test_a_package_is_looked_for_beside_the_experiment_file(tmp_path: Path, monk
     assert plan(tmp_path, environment__package="./my_env").package == str(tmp_path / "my_env")
     assert plan(tmp_path, environment__package="my-envs==1.2.0").package == "my-envs==1.2.0"
     assert plan(tmp_path).package is None
+
+
+def test_another_code_of_the_package_is_another_run(tmp_path: Path) -> None:
+    folder = tmp_path / "my_env"
+    folder.mkdir()
+    (folder / "envs.py").write_text("REWARD = 1")
+    runs = [plan(tmp_path, environment__package="./my_env").run]
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "envs.pyc").write_bytes(b"compiled")
+    runs.append(plan(tmp_path, environment__package="./my_env").run)
+    (folder / "envs.py").write_text("REWARD = 2")
+    runs.append(plan(tmp_path, environment__package="./my_env").run)
+    assert runs[0] == runs[1] != runs[2]

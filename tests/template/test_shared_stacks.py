@@ -9,7 +9,9 @@ from pathlib import Path
 import aws_cdk as cdk
 import pytest
 
+from runtime.errors import ExperimentError
 from stacks.network import NetworkStack
+from stacks.plan import zone_names
 from stacks.results import ResultsStack
 from tests.template.conftest import SETTINGS, Assembly, Synthesise, flat, listed
 
@@ -34,7 +36,7 @@ def test_they_do_not_depend_on_the_experiment(synthesise: Synthesise, stack: str
 def test_exports_do_not_wait_for_an_experiment_that_imports(each_kind: Assembly) -> None:
     app = cdk.App(context=SETTINGS)
     results = ResultsStack(app, "NitroResults")
-    NetworkStack(app, "NitroNetwork", availability_zones=3, results_bucket=results.bucket)
+    NetworkStack(app, "NitroNetwork", zones=None, results_bucket=results.bucket)
     alone = Path(app.synth().directory)
     for stack in SHARED:
         assert json.loads((alone / f"{stack}.template.json").read_text()) == each_kind.template(stack)
@@ -65,12 +67,19 @@ def test_three_zones_of_public_and_isolated_subnets(serverless: Assembly) -> Non
     assert not any(found["Properties"]["MapPublicIpOnLaunch"] for found in subnets.values())
 
 
-@pytest.mark.parametrize(("zones", "of_the_cache"), [(2, 2), (4, 3)])
-def test_other_numbers_of_zones_where_asked(synthesise: Synthesise, zones: int, of_the_cache: int) -> None:
-    made = synthesise(context={"availability_zones": str(zones)})
-    assert len(made.resources("AWS::EC2::Subnet", "NitroNetwork")) == 2 * zones
-    assert len(made.only("AWS::AutoScaling::AutoScalingGroup")["VPCZoneIdentifier"]) == zones
-    assert len(made.only("AWS::ElastiCache::ServerlessCache")["SubnetIds"]) == of_the_cache
+def test_named_zones(synthesise: Synthesise) -> None:
+    made = synthesise(context={"zones": "us-east-1b,us-east-1d"})
+    subnets = made.resources("AWS::EC2::Subnet", "NitroNetwork").values()
+    zones = sorted(found["Properties"]["AvailabilityZone"] for found in subnets)
+    assert zones == ["us-east-1b"] * 2 + ["us-east-1d"] * 2
+    assert len(made.only("AWS::ElastiCache::ServerlessCache")["SubnetIds"]) == 2
+
+
+@pytest.mark.parametrize("zones", ["", "us-east-1a", "us-east-1a,us-east-1a", "a,b", "us-east-1", 3,
+                                   "us-east-1a,us-east-1b,us-east-1c,us-east-1d"])
+def test_zones_that_are_refused(zones: object) -> None:
+    with pytest.raises(ExperimentError, match="two or three availability zones"):
+        zone_names(zones)
 
 
 def test_isolated_means_no_way_out(serverless: Assembly) -> None:

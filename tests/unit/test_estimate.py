@@ -53,7 +53,7 @@ def test_provisioned_concurrency_is_left_to_pay_when_the_learner_has_ended(archi
     # As many as a round can have: 64.
     provisioned_usd = 3600 * 64 * 0.5 * rate
     assert found.provisioned_usd_per_hour == pytest.approx(provisioned_usd)
-    assert found.idle_usd_per_hour == pytest.approx(SERVERLESS + provisioned_usd)
+    assert found.idle_usd_per_hour == pytest.approx(SERVERLESS)
     assert found.start_usd == pytest.approx(
         (1.006 + VOLUME_100_GIB + ADDRESS + SERVERLESS + provisioned_usd) * 1500 / 3600)
 

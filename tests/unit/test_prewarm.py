@@ -14,7 +14,7 @@ from runtime.config import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import CostModel, Meter
 from runtime.cost.prices import PRICES
-from runtime.errors import ActorsKeepFailingError, FleetError
+from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError
 from runtime.prewarm import prewarm
 from runtime.records import EventLog
 from tests.fakes import CRASHED, DEAF, ERROR, NEVER_RETURNS, NEVER_STARTED, OK, FakeCache, FakeFleet, ManualClock, Play
@@ -116,14 +116,20 @@ def test_those_that_end_when_they_are_given_up_are_billed_what_they_had(tmp_path
     assert (bench.event["failed"], bench.event["seconds"]) == (2, TIMEOUT_S + 10)
 
 
-@pytest.mark.parametrize(("usd", "started"), [(2.5 * BOUND_USD, 2), (0.5 * BOUND_USD, 0)])
-def test_as_many_as_the_budget_holds(tmp_path: Path, usd: float, started: int):
-    bench = Bench(tmp_path, [WARM] * 2, usd)
+def test_as_many_as_the_budget_holds(tmp_path: Path):
+    bench = Bench(tmp_path, [WARM] * 2, 2.5 * BOUND_USD)
     bench.prewarm(5)
-    assert len(bench.fleet.started) == bench.event["actors"] == started
+    assert len(bench.fleet.started) == bench.event["actors"] == 2
     assert (bench.event["failed"], bench.event["seconds"], bench.meter.reserved_usd) == (0, 0.0, 0.0)
     # The names of the reservations are free again.
-    assert bench.meter.add_actors(range(started)) == started
+    assert bench.meter.add_actors(range(2)) == 2
+
+
+def test_a_budget_that_holds_not_even_one_ends_the_run(tmp_path: Path):
+    bench = Bench(tmp_path, [], 0.5 * BOUND_USD)
+    with pytest.raises(BudgetError, match="does not hold even one actor"):
+        bench.prewarm(5)
+    assert bench.fleet.started == []
 
 
 def test_a_fleet_that_fails_leaves_its_reservations_to_be_forfeited(tmp_path: Path):
