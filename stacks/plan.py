@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ NODE_MEMORY_MIB = 1024
 RUN_CHARACTERS = 8
 _ELASTICACHE_NAME_CHARACTERS = 40
 _ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
+_ENVIRONMENT_ID = re.compile(r"[\w./:-]{1,200}")
 _RETIRED = "p3."
 _FAMILY = re.compile(r"(?P<series>[a-z]+)\d+(?P<options>[a-z-]*)")
 
@@ -179,6 +179,9 @@ def _check(experiment: Experiment) -> None:
     if experiment.cache.kind == "node" and experiment.cache.memory_mib > NODE_MEMORY_MIB:
         raise ExperimentError(f"cache.memory_mib = {experiment.cache.memory_mib} does not fit into the node of "
                               f"cache.kind = node; allowed: 16 to {NODE_MEMORY_MIB}, or cache.kind = serverless")
+    if not _ENVIRONMENT_ID.fullmatch(experiment.environment.id):
+        raise ExperimentError(f"environment.id = {experiment.environment.id!r} cannot be deployed; allowed: letters, "
+                              "digits and . _ / : -")
     retired = [name for name in experiment.learner.instance_types if name.startswith(_RETIRED)]
     if retired:
         raise ExperimentError(f"learner.instance_types = {', '.join(retired)}: EC2 does not offer P3 any more, and "
@@ -199,7 +202,3 @@ def _check_processors(experiment: Experiment) -> None:
         raise ExperimentError(f"learner.image_parameter = {learner.image_parameter} is an image for "
                               f"{'/'.join(sorted(named))}, but learner.instance_types = "
                               f"{', '.join(learner.instance_types)} are {processors.pop()}")
-
-
-if __name__ == "__main__":
-    print(Plan.from_context({"experiment": sys.argv[1]}.get).stack_name)

@@ -70,7 +70,11 @@ def _stage_package(package: str | None, folder: Path) -> None:
     if package is not None and Path(package).is_dir():
         if not any((Path(package) / name).is_file() for name in ("pyproject.toml", "setup.py")):
             raise ExperimentError(f"environment.package = {package!r} is a folder without pyproject.toml or setup.py")
-        shutil.copytree(package, folder / "source", ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
+        _check_links(Path(package))
+        try:
+            shutil.copytree(package, folder / "source", ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
+        except (OSError, RecursionError) as error:
+            raise ExperimentError(f"environment.package = {package!r} cannot be copied: {error}") from None
         requirement = "./source\n"
     elif package is not None:
         if not _REQUIREMENT.fullmatch(package):
@@ -78,3 +82,10 @@ def _stage_package(package: str | None, folder: Path) -> None:
                                   "requirement such as my-envs==1.2.0")
         requirement = f"{package}\n"
     (folder / "requirements.txt").write_text(requirement)
+
+
+def _check_links(package: Path) -> None:
+    """Raises: ExperimentError: A link leads out of the folder: what it leads to is not meant to travel."""
+    for path in package.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(package.resolve()):
+            raise ExperimentError(f"environment.package: {path} leads out of the folder; allowed: links within it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,12 +10,21 @@ from typing import Any
 
 import boto3
 import botocore.exceptions
+import botocore.parsers
 
 from runtime.config import Experiment
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, RunError
+from runtime.teardown import find_stack
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
+NETWORK_STACK = "NitroNetwork"
+_NOT_DEPLOYED = {"ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS", "DELETE_COMPLETE"}
+"""Statuses of a stack that has no resources: a deployment makes it anew."""
+_ZONES = 3
+_UNFIT_ZONE = "use1-az3"
+"""It has no Lambda, no ElastiCache Serverless and no recent GPUs; its letter differs from account to account."""
+_TEXT_CHARACTERS = 200
 _STANDARD, _GRAPHICS, _TRAINING = "Standard (A, C, D, H, I, M, R, T, Z)", "G and VT", "P"
 _VCPU_QUOTAS = {
     ("on_demand", _STANDARD): "L-1216C47A", ("spot", _STANDARD): "L-34B43A08",
@@ -37,13 +47,15 @@ class Account:
 
     Attributes:
         account_id, region: Which.
-        actor_concurrency: Concurrent executions that no other function has reserved.
+        actor_concurrency: Concurrent executions that no function has reserved.
+        zones: Names of the network's availability zones: those that it has, or else shall have.
         vcpus: By instance type, its own vCPUs and those that the quota of its family allows.
     """
 
     account_id: str
     region: str
     actor_concurrency: int
+    zones: tuple[str, ...]
     vcpus: Mapping[str, tuple[int, float]]
 
     @property
@@ -52,27 +64,55 @@ class Account:
         return [name for name, (needed, allowed) in self.vcpus.items() if needed <= allowed]
 
 
-def read_account(session: boto3.Session, experiment: Experiment, *, function: str) -> Account:
+def open_session() -> boto3.Session:
+    """With the region that the CDK's command line would take: boto3 does not know AWS_REGION.
+
+    Raises:
+        AccountError: No region is set.
+    """
+    session = boto3.Session(region_name=os.environ.get("AWS_REGION") or None)
+    if session.region_name is None:
+        raise AccountError(f"no region is set: set AWS_DEFAULT_REGION={PRICES.region}")
+    return session
+
+
+def check_region(session: boto3.Session) -> None:
+    """Raises: AccountError: The region's prices are not known."""
+    if session.region_name != PRICES.region:
+        overriding = " and unset AWS_REGION" if os.environ.get("AWS_REGION") else ""
+        raise AccountError(f"region {session.region_name}: its prices are not known; set "
+                           f"AWS_DEFAULT_REGION={PRICES.region}{overriding}")
+
+
+def identify(session: boto3.Session) -> str:
+    """The account's number.
+
+    Raises:
+        AccountError: There are no usable credentials.
+    """
+    return ask(lambda: session.client("sts").get_caller_identity()["Account"])
+
+
+def read_account(session: boto3.Session, experiment: Experiment, *, stack: str) -> Account:
     """Asks the account, and checks that the experiment's image and the CDK's own resources are there.
 
     Args:
-        function: Name of the actor function, which an earlier deployment may have made.
+        stack: Name of the experiment's stack, which must not be there yet.
 
     Raises:
-        AccountError: There are no usable credentials, the region's prices are not known, something is missing, or not
-            one of the instance types may run; the text says what to do.
+        AccountError: There are no usable credentials, the region's prices are not known, the stack is there, something
+            is missing, or not one of the instance types may run; the text says what to do.
     """
-    learner = experiment.learner
-    if session.region_name != PRICES.region:
-        raise AccountError(f"region {session.region_name or 'not set'}: its prices are not known; allowed: "
-                           f"{PRICES.region}, named by the variable AWS_REGION")
-    account_id = _ask(lambda: session.client("sts").get_caller_identity()["Account"])
+    check_region(session)
+    account_id = identify(session)
+    _check_not_deployed(session, stack)
     _check_parameter(session, BOOTSTRAP_PARAMETER, f"the CDK is not set up in account {account_id}, region "
                      f"{session.region_name}; run once: make bootstrap")
+    learner = experiment.learner
     _check_parameter(session, learner.image_parameter,
                      f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "
                      f"{session.region_name}")
-    account = Account(account_id, session.region_name, _concurrency(session, function),
+    account = Account(account_id, session.region_name, _concurrency(session), _zones(session),
                       _vcpus(session, learner.instance_types, learner.market))
     if not account.usable_types:
         needs = "; ".join(f"{name} has {needed} vCPUs, the quota {vcpu_quota(name, learner.market)} allows {allowed:g}"
@@ -96,25 +136,44 @@ def vcpu_quota(instance_type: str, market: str) -> str:
     return _VCPU_QUOTAS[market, family]
 
 
-def _concurrency(session: boto3.Session, function: str) -> int:
-    """What is unreserved, and what the actor function has reserved already: a deployment may use it again."""
-    client = session.client("lambda")
-    unreserved = _ask(lambda: client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"])
-    try:
-        own = _ask(lambda: client.get_function_concurrency(FunctionName=function))
-    except AccountError as error:
-        if isinstance(error.__cause__, client.exceptions.ResourceNotFoundException):
-            return unreserved
-        raise
-    return unreserved + own.get("ReservedConcurrentExecutions", 0)
+def _check_not_deployed(session: boto3.Session, stack: str) -> None:
+    """Raises: AccountError: An update would neither replace the learner nor be undone if it does not come up."""
+    found = ask(lambda: find_stack(session.client("cloudformation"), stack))
+    if found and found["StackStatus"] not in _NOT_DEPLOYED:
+        raise AccountError(f"{stack} is deployed already ({found['StackStatus']}); `make destroy` first: its results "
+                           "stay, and the run goes on from them")
+
+
+def _concurrency(session: boto3.Session) -> int:
+    settings = ask(lambda: session.client("lambda").get_account_settings())
+    return settings["AccountLimit"]["UnreservedConcurrentExecutions"]
+
+
+def _zones(session: boto3.Session) -> tuple[str, ...]:
+    """Those of the network as it was made, in its order, since subnets cannot move; without one, by lasting id."""
+    client = session.client("ec2")
+    subnets = ask(lambda: client.describe_subnets(Filters=[
+        {"Name": "tag:aws:cloudformation:stack-name", "Values": [NETWORK_STACK]}]))["Subnets"]
+    if subnets:
+        return tuple(dict.fromkeys(subnet["AvailabilityZone"] for subnet in sorted(subnets, key=_logical_id)))
+    zones = ask(lambda: client.describe_availability_zones(Filters=[
+        {"Name": "zone-type", "Values": ["availability-zone"]},
+        {"Name": "state", "Values": ["available"]}]))["AvailabilityZones"]
+    names = {zone["ZoneId"]: zone["ZoneName"] for zone in zones if zone["ZoneId"] != _UNFIT_ZONE}
+    return tuple(names[zone_id] for zone_id in sorted(names)[:_ZONES])
+
+
+def _logical_id(subnet: Mapping[str, Any]) -> str:
+    """A subnet's name in its template; the CDK numbers them by zone."""
+    return next(tag["Value"] for tag in subnet["Tags"] if tag["Key"] == "aws:cloudformation:logical-id")
 
 
 def _vcpus(session: boto3.Session, names: tuple[str, ...], market: str) -> dict[str, tuple[int, float]]:
-    types = _ask(lambda: session.client("ec2").describe_instance_types(InstanceTypes=list(names)))["InstanceTypes"]
+    types = ask(lambda: session.client("ec2").describe_instance_types(InstanceTypes=list(names)))["InstanceTypes"]
     needed = {one["InstanceType"]: one["VCpuInfo"]["DefaultVCpus"] for one in types}
     quotas = session.client("service-quotas")
     codes = {name: vcpu_quota(name, market) for name in names}
-    allowed = {code: _ask(lambda code=code: quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code))
+    allowed = {code: ask(lambda code=code: quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code))
                for code in set(codes.values())}
     return {name: (needed[name], allowed[codes[name]]["Quota"]["Value"]) for name in names}
 
@@ -122,15 +181,32 @@ def _vcpus(session: boto3.Session, names: tuple[str, ...], market: str) -> dict[
 def _check_parameter(session: boto3.Session, name: str, problem: str) -> None:
     client = session.client("ssm")
     try:
-        _ask(lambda: client.get_parameter(Name=name))
+        ask(lambda: client.get_parameter(Name=name))
     except AccountError as error:
         if isinstance(error.__cause__, client.exceptions.ParameterNotFound):
             raise AccountError(problem) from None
         raise
 
 
-def _ask(question: Callable[[], Any]) -> Any:
+def ask(question: Callable[[], Any]) -> Any:
+    """The answer of an AWS service.
+
+    Raises:
+        AccountError: There is none.
+    """
     try:
         return question()
-    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
-        raise AccountError(f"the AWS account cannot be asked: {error}") from error
+    except botocore.exceptions.NoCredentialsError as error:
+        raise AccountError("there are no AWS credentials: run `aws configure` or set AWS_PROFILE") from error
+    except botocore.exceptions.ClientError as error:
+        said = error.response["Error"]
+        raise AccountError(f"the AWS account cannot be asked: {error.operation_name}: {_one_line(said['Code'])}: "
+                           f"{_one_line(said['Message'])}") from error
+    except (botocore.exceptions.BotoCoreError, botocore.parsers.ResponseParserError) as error:
+        raise AccountError(f"the AWS account cannot be asked: {_one_line(str(error))}") from error
+
+
+def _one_line(text: str) -> str:
+    """The beginning: an answer that is none, a proxy's, say, may be a whole page."""
+    line = " ".join(text.split())
+    return line if len(line) <= _TEXT_CHARACTERS else f"{line[:_TEXT_CHARACTERS]}…"

@@ -2,9 +2,10 @@
 #
 # Every step that fails is reported: in the log, in the bucket under boot/, as a metric, and to the stack, whose creation
 # fails then. A failed instance ends itself; its group launches another, until BOOT_LAUNCHES_MAX were launched: then the
-# group is set to 0 and stays there.
+# group is set to 0 and stays there, and no actor is kept warm. That also happens where a launch cannot be counted.
 #
-# `give-up REASON` does the last part for the unit that systemd starts when the learner keeps dying.
+# `give-up REASON` does the last part for the units that systemd starts when the learner keeps dying, and when the
+# instance has lived for BOOT_LIFETIME_S, however far it came.
 #
 # BOOT_ROOT is put before every path that is written, BOOT_METADATA is where the instance's metadata are: for tests.
 
@@ -14,7 +15,9 @@ export HOME="${HOME:-/root}" DEBIAN_FRONTEND=noninteractive AWS_DEFAULT_REGION="
 readonly root="${BOOT_ROOT:-}" metadata="${BOOT_METADATA:-http://169.254.169.254}/latest"
 readonly here="$root/opt/nitro" logs="$root/var/log/nitro" results="s3://$NITRO_RESULTS_BUCKET/$NITRO_RESULTS_PREFIX"
 readonly agent="/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
+readonly units="$root/etc/systemd/system"
 step="start"
+is_counted=""
 log="$logs/boot.log"
 
 run_step() {  # NAME COMMAND…
@@ -28,7 +31,7 @@ retry() {  # COMMAND…: mirrors and networks have bad moments
     local pause_s
     for pause_s in 5 20 60; do
         "$@" && return 0
-        echo "again in $pause_s s: $1" >&2
+        echo "again in $pause_s s: $*" >&2
         sleep "${BOOT_PAUSE_S:-$pause_s}"
     done
     "$@"
@@ -61,7 +64,17 @@ report() {  # MESSAGE: never fails, whatever does not work
         --dimensions "Experiment=$NITRO_EXPERIMENT,Run=$NITRO_RUN" || true
 }
 
-release() {  # no instance takes this one's place any more
+tell_stack() {  # its creation fails at once, if it waits
+    aws cloudformation signal-resource --stack-name "$BOOT_STACK_ID" --status FAILURE \
+        --logical-resource-id "$NITRO_LEARNER_RESOURCE" --unique-id "${NITRO_INSTANCE_ID:-unknown}" || true
+}
+
+release() {  # no actor is kept warm, and no instance takes this one's place any more
+    if [ "$NITRO_PROVISIONED" -gt 0 ]; then
+        retry aws lambda delete-provisioned-concurrency-config --function-name "${NITRO_ACTOR_FUNCTION%:*}" \
+            --qualifier "${NITRO_ACTOR_FUNCTION##*:}" ||
+            echo "the warm actors stay, and cost money, until the stack is destroyed" >&2
+    fi
     retry aws autoscaling set-desired-capacity --auto-scaling-group-name "$NITRO_LEARNER_GROUP" --desired-capacity 0 \
         --no-honor-cooldown
 }
@@ -74,8 +87,9 @@ failed() {  # LINE COMMAND
     trap - ERR
     set +e
     report "step '$step' failed in line $1: $2"
-    aws cloudformation signal-resource --stack-name "$BOOT_STACK_ID" --status FAILURE \
-        --logical-resource-id "$NITRO_LEARNER_RESOURCE" --unique-id "${NITRO_INSTANCE_ID:-unknown}" || true
+    tell_stack
+    # Else nothing would bound the launches.
+    [ -n "$is_counted" ] || release || true
     # So that people can read the log's end where it is shipped to.
     sleep "${BOOT_PAUSE_S:-10}"
     shutdown -h now
@@ -85,7 +99,37 @@ failed() {  # LINE COMMAND
 give_up() {  # REASON
     step="give-up"
     report "$1"
+    tell_stack
     release || shutdown -h now
+}
+
+write_ending() {  # UNIT DESCRIPTION REASON
+    cat >"$units/$1.service" <<END
+[Unit]
+Description=$2
+
+[Service]
+Type=oneshot
+ExecStart=/bin/bash $here/boot.sh give-up "$3"
+END
+}
+
+limit_lifetime() {  # from now on, and over reboots: a time that went by meanwhile counts
+    mkdir -p "$units"
+    write_ending nitro-lifetime "Ends an instance that has lived long enough" "budget.lifetime_hours is over"
+    cat >"$units/nitro-lifetime.timer" <<END
+[Unit]
+Description=The instance's lifetime
+
+[Timer]
+OnCalendar=$(date -u -d "$BOOT_LIFETIME_S seconds" '+%F %T UTC')
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+END
+    systemctl daemon-reload
+    systemctl enable --now nitro-lifetime.timer
 }
 
 get_tools() {
@@ -112,16 +156,21 @@ read_stack() {
     export NITRO_BILLED_SINCE
 }
 
+mark_launch() {  # FOLDER
+    date -u +%FT%TZ | aws s3 cp - "$results$1$NITRO_INSTANCE_ID"
+}
+
 count_launch() {  # of this deployment, not of earlier ones of the same run
     local launches deployment="launches/${BOOT_STACK_ID##*/}/"
-    date -u +%FT%TZ | aws s3 cp - "$results$deployment$NITRO_INSTANCE_ID"
-    launches=$(aws s3api list-objects-v2 --bucket "$NITRO_RESULTS_BUCKET" --query 'length(Contents)' --output text \
-        --prefix "$NITRO_RESULTS_PREFIX$deployment")
+    retry mark_launch "$deployment"
+    launches=$(retry aws s3api list-objects-v2 --bucket "$NITRO_RESULTS_BUCKET" --output text \
+        --prefix "$NITRO_RESULTS_PREFIX$deployment" --query 'length(Contents)')
     echo "launch $launches of $BOOT_LAUNCHES_MAX"
     if [ "$launches" -gt "$BOOT_LAUNCHES_MAX" ]; then
         give_up "this was launch $launches; learner.launches_max = $BOOT_LAUNCHES_MAX"
         exit 0
     fi
+    is_counted=1
 }
 
 get_files() {
@@ -132,7 +181,7 @@ get_files() {
 
 install_requirements() {
     [ -x "$here/.venv/bin/python" ] || python3 -m venv "$here/.venv"
-    local pip=("$here/.venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet)
+    local pip=(timeout 1200 "$here/.venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet)
     retry "${pip[@]}" --requirement "$here/requirements.txt"
     # The experiment's own environment, within the versions that are installed.
     (cd "$here/package" && retry "${pip[@]}" --constraint "$here/requirements.txt" --requirement requirements.txt)
@@ -162,8 +211,9 @@ write_environment() {
 }
 
 start_learner() {
-    mkdir -p "$root/etc/systemd/system"
-    cat >"$root/etc/systemd/system/nitro-learner.service" <<END
+    # A thousand actors are a socket and a thread each. An unprivileged user cannot make CUDA's devices. One whose run
+    # another learner continues (75) is done, and its instance with it.
+    cat >"$units/nitro-learner.service" <<END
 [Unit]
 Description=Nitro learner
 Wants=network-online.target
@@ -179,34 +229,37 @@ StateDirectory=nitro
 WorkingDirectory=$here
 EnvironmentFile=$root/etc/nitro/deployment.env
 Environment=HOME=$root/var/lib/nitro PYTHONUNBUFFERED=1
+LimitNOFILE=65536
+TasksMax=infinity
+ExecStartPre=-+/usr/bin/nvidia-modprobe -c 0 -u
 ExecStart=$here/.venv/bin/python -m runtime.deployed $here/experiment.yaml $root/var/lib/nitro/run
+ExecStopPost=+/bin/sh -c 'if [ "\$\$EXIT_STATUS" = 75 ]; then shutdown -h now; fi'
 Restart=on-abnormal
-RestartSec=10
+RestartSec=30
 TimeoutStopSec=90
 KillMode=mixed
-SuccessExitStatus=129 130 143
+SuccessExitStatus=75 129 130 143
+RestartForceExitStatus=74 129 130 143
 StandardOutput=append:$logs/learner.log
 StandardError=append:$logs/learner.log
 
 [Install]
 WantedBy=multi-user.target
 END
-    cat >"$root/etc/systemd/system/nitro-give-up.service" <<END
-[Unit]
-Description=Ends the instance of a learner that cannot go on
-
-[Service]
-Type=oneshot
-ExecStart=/bin/bash $here/boot.sh give-up "the learner keeps dying; its log tells why"
-END
+    write_ending nitro-give-up "Ends the instance of a learner that cannot go on" \
+        "the learner keeps dying; its log tells why"
     systemctl daemon-reload
     systemctl enable --now nitro-learner.service
 }
 
 if [ "${1:-}" = give-up ]; then
-    # shellcheck disable=SC1091
-    set -a && . "$root/etc/nitro/deployment.env" && set +a
-    log="$logs/learner.log"
+    if [ -e "$root/etc/nitro/deployment.env" ]; then
+        # shellcheck disable=SC1091
+        set -a && . "$root/etc/nitro/deployment.env" && set +a
+    fi
+    if [ -e "$logs/learner.log" ]; then
+        log="$logs/learner.log"
+    fi
     give_up "$2"
     exit 0
 fi
@@ -215,6 +268,7 @@ mkdir -p "$here" "$logs"
 chmod 755 "$here"
 exec > >(tee -a "$log") 2>&1
 install -m 700 "$0" "$here/boot.sh"
+run_step lifetime limit_lifetime
 run_step identify identify
 run_step launches count_launch
 run_step stack read_stack

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from lambda_actor.credentials import credential_object
-from runtime.deployed import SUPERSEDED
+from runtime.deployed import SUPERSEDED, TRY_AGAIN
 from runtime.deployment import METRIC_NAMESPACE
 from tests.helpers import PATIENCE_S, ROOT, SMALL_EXPERIMENT, events, results_only, rounds, summary, wait_for
 from tests.integration.conftest import USER_PASSWORD, USERNAME, tcp_server_with_auth, tls_server  # noqa: F401
@@ -321,3 +321,22 @@ def test_the_cache_may_be_on_the_learner(aws: Account, reference: Path, tmp_path
     password = json.loads(aws.kept("cache-credential.json"))["password"]
     assert password not in printed + "".join(path.read_text(errors="replace") for path in out.glob("*.*"))
     assert aws.desired == 0
+
+
+def test_trouble_that_may_pass_is_no_reason_to_end_the_deployment(account: Account, tmp_path: Path) -> None:
+    code, printed = account.run(tmp_path / "run", NITRO_CACHE_URL="rediss://127.0.0.1:1")
+    assert (code, "ServerError" in printed or "does not answer" in printed) == (TRY_AGAIN, True), printed
+    assert account.desired == 1
+    assert account.told() == []
+    assert not {"ended.json", "refused.json"} & account.names()
+
+
+def test_what_is_refused_does_not_change_how_the_run_before_it_ended(account: Account, tmp_path: Path) -> None:
+    text = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 1")
+    code, printed = account.run(tmp_path / "first", text=text)
+    assert code == 0, printed
+    ended = account.kept("ended.json")
+    code, printed = account.run(tmp_path / "second", text=text.replace("seed: 3", "seed: 4"))
+    assert (code, "was another experiment" in printed) == (0, True), printed
+    assert account.kept("ended.json") == ended
+    assert "seed is 4 now" in json.loads(account.kept("refused.json"))["error"]

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import aws_cdk as cdk
 import boto3
+import botocore.exceptions
+import botocore.parsers
 import moto
 import pytest
 
 from runtime.config import Experiment, experiment_from_tree
-from runtime.cost.account import AccountError, read_account, vcpu_quota
+from runtime.cost import account
+from runtime.cost.account import NETWORK_STACK, AccountError, ask, open_session, read_account, vcpu_quota
 from runtime.errors import ExperimentError
-from tests.local_aws.moto_types import BOOTSTRAP_PARAMETER
+from stacks.network import NetworkStack
+from stacks.plan import zone_names
+from stacks.results import ResultsStack
+from tests.local_aws.moto_types import BOOTSTRAP_PARAMETER, deploy
 
-FUNCTION = "Nitro-hopper-actor"
+STACK = "Nitro-hopper"
+TEMPLATE = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
 ON_DEMAND = {"standard": "L-1216C47A", "graphics": "L-DB2E81BA", "training": "L-417A185B"}
 SPOT = {"standard": "L-34B43A08", "graphics": "L-3819A6DF", "training": "L-7212CCBC"}
 
@@ -39,21 +49,7 @@ def experiment(**learner: Any) -> Experiment:
 
 
 def read(of: Experiment, aws_session: boto3.Session | None = None) -> Any:
-    return read_account(aws_session or session(), of, function=FUNCTION)
-
-
-def make_function(reserved: int | None) -> None:
-    role = session().client("iam").create_role(RoleName="actor", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
-    client = session().client("lambda")
-    client.create_function(FunctionName=FUNCTION, Role=role, PackageType="Image",
-                           Code={"ImageUri": "123456789012.dkr.ecr.us-east-1.amazonaws.com/actor:latest"})
-    if reserved is not None:
-        client.put_function_concurrency(FunctionName=FUNCTION, ReservedConcurrentExecutions=reserved)
-
-
-def remove_function() -> None:
-    session().client("lambda").delete_function(FunctionName=FUNCTION)
-    session().client("iam").delete_role(RoleName="actor")
+    return read_account(aws_session or session(), of, stack=STACK)
 
 
 def test_a_new_account(aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,15 +60,82 @@ def test_a_new_account(aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert account.usable_types == ["g4dn.xlarge", "g5.xlarge"]
 
 
-@pytest.mark.parametrize("reserved", [None, 64])
-def test_what_the_function_of_an_earlier_deployment_reserved_may_be_used_again(
-        aws: None, monkeypatch: pytest.MonkeyPatch, reserved: int | None) -> None:
+def test_what_other_functions_have_reserved_is_not_there(aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "200")
-    make_function(reserved)
+    role = session().client("iam").create_role(RoleName="other", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    client = session().client("lambda")
+    client.create_function(FunctionName="other", Role=role, PackageType="Image",
+                           Code={"ImageUri": "123456789012.dkr.ecr.us-east-1.amazonaws.com/other:latest"})
+    client.put_function_concurrency(FunctionName="other", ReservedConcurrentExecutions=64)
     try:
-        assert read(experiment()).actor_concurrency == 200
+        assert read(experiment()).actor_concurrency == 136
     finally:
-        remove_function()
+        client.delete_function(FunctionName="other")
+        session().client("iam").delete_role(RoleName="other")
+
+
+# What is deployed already
+
+
+def test_a_stack_that_is_there_is_not_deployed_onto(aws: None) -> None:
+    formation = session().client("cloudformation")
+    formation.create_stack(StackName=f"{STACK}-2", TemplateBody=TEMPLATE)
+    read(experiment())
+    formation.create_stack(StackName=STACK, TemplateBody=TEMPLATE)
+    with pytest.raises(AccountError) as error:
+        read(experiment())
+    assert str(error.value) == (
+        "Nitro-hopper is deployed already (CREATE_COMPLETE); `make destroy` first: its results stay, and the run goes "
+        "on from them")
+    formation.delete_stack(StackName=STACK)
+    read(experiment())
+    formation.delete_stack(StackName=f"{STACK}-2")
+
+
+@pytest.mark.parametrize(("status", "is_there"), {
+    "ROLLBACK_COMPLETE": False, "REVIEW_IN_PROGRESS": False, "DELETE_COMPLETE": False, "CREATE_IN_PROGRESS": True,
+    "DELETE_FAILED": True, "ROLLBACK_FAILED": True, "UPDATE_ROLLBACK_COMPLETE": True}.items())
+def test_a_stack_without_resources_is_none(
+        aws: None, monkeypatch: pytest.MonkeyPatch, status: str, is_there: bool) -> None:
+    monkeypatch.setattr(account, "find_stack", lambda client, name: {"StackName": name, "StackStatus": status})
+    if is_there:
+        with pytest.raises(AccountError, match=rf"{STACK} is deployed already \({status}\)"):
+            read(experiment())
+    else:
+        read(experiment())
+
+
+# Availability zones
+
+
+def test_a_new_network_gets_the_first_zones_by_id_without_the_unfit_one(aws: None) -> None:
+    known = {zone["ZoneName"]: zone["ZoneId"] for zone in
+             session().client("ec2").describe_availability_zones()["AvailabilityZones"]}
+    assert "use1-az3" in known.values()
+    zones = read(experiment()).zones
+    assert [known[name] for name in zones] == ["use1-az1", "use1-az2", "use1-az4"]
+    assert zone_names(",".join(zones)) == list(zones)
+
+
+@pytest.mark.parametrize("zones", [
+    None, ["us-east-1d", "us-east-1a", "us-east-1c"], ["us-east-1f", "us-east-1b"]], ids=str)
+def test_a_network_that_is_there_keeps_its_zones_and_their_order(aws: None, zones: list[str] | None) -> None:
+    """A template that moved a subnet could not be deployed."""
+    zones = zones or list(read(experiment()).zones)
+    app = cdk.App()
+    results = ResultsStack(app, "NitroResults")
+    NetworkStack(app, NETWORK_STACK, zones=zones, results_bucket=results.bucket)
+    assembly = app.synth()
+    try:
+        for name in ("NitroResults", NETWORK_STACK):
+            deploy(session().client, Path(assembly.get_stack_by_name(name).template_full_path), name)
+        assert read(experiment()).zones == tuple(zones)
+    finally:
+        for name in (NETWORK_STACK, "NitroResults"):
+            session().client("cloudformation").delete_stack(StackName=name)
+
+
+# Quotas
 
 
 def test_a_type_that_does_not_fit_is_passed_over(aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,17 +178,48 @@ def test_no_credentials(aws: None, monkeypatch: pytest.MonkeyPatch, tmp_path: An
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    with pytest.raises(AccountError, match="the AWS account cannot be asked: Unable to locate credentials"):
+    with pytest.raises(AccountError, match="^there are no AWS credentials: run `aws configure` or set AWS_PROFILE$"):
         read(experiment(), boto3.Session(region_name="us-east-1"))
 
 
-@pytest.mark.parametrize(("region", "shown"), [(None, "not set"), ("eu-central-1", "eu-central-1"), ("x y", "x y")])
-def test_a_region_without_prices_is_refused_before_anything_is_asked(region: str | None, shown: str) -> None:
+@pytest.mark.parametrize("region", ["eu-central-1", "x y"])
+@pytest.mark.parametrize(("variable", "more"), [("", ""), ("eu-central-1", " and unset AWS_REGION")])
+def test_a_region_without_prices_is_refused_before_anything_is_asked(
+        monkeypatch: pytest.MonkeyPatch, region: str, variable: str, more: str) -> None:
     class Silent:
         region_name = region
 
-    with pytest.raises(AccountError, match=f"region {shown}: its prices are not known; allowed: us-east-1, .*AWS_REG"):
+    monkeypatch.setenv("AWS_REGION", variable)
+    with pytest.raises(AccountError) as error:
         read(experiment(), Silent())
+    assert str(error.value) == f"region {region}: its prices are not known; set AWS_DEFAULT_REGION=us-east-1{more}"
+
+
+def test_without_a_region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(AccountError, match="^no region is set: set AWS_DEFAULT_REGION=us-east-1$"):
+        open_session()
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    assert open_session().region_name == "us-east-1"
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert open_session().region_name == "eu-west-1"
+
+
+PAGE = "<html>\n" + "no way\n" * 500
+
+
+@pytest.mark.parametrize("error", [
+    botocore.exceptions.ClientError({"Error": {"Code": "403", "Message": PAGE}}, "GetCallerIdentity"),
+    botocore.parsers.ResponseParserError(PAGE)], ids=["error", "unparsed"])
+def test_a_page_instead_of_an_answer_is_shortened_to_a_line(error: Exception) -> None:
+    def refuse() -> None:
+        raise error
+
+    with pytest.raises(AccountError, match=r"cannot be asked: (GetCallerIdentity: 403: )?<html> no way no.*…$") as end:
+        ask(refuse)
+    assert len(str(end.value)) < 300
 
 
 def test_a_type_that_ec2_does_not_know(aws: None) -> None:

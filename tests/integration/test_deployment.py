@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,8 +26,10 @@ from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
 from tests.local_aws.moto_types import deploy
 from tests.template.conftest import RUN, SETTINGS, Assembly, experiment_text
 
-STEPS = ["identify", "launches", "stack", "tools", "files", "requirements", "logs", "environment", "learner"]
-TOOLS = ("bash", "cat", "chmod", "curl", "date", "env", "grep", "install", "mkdir", "sleep", "sort", "tee")
+STEPS = ["lifetime", "identify", "launches", "stack", "tools", "files", "requirements", "logs", "environment",
+         "learner"]
+TOOLS = ("bash", "cat", "chmod", "curl", "date", "env", "grep", "install", "mkdir", "sleep", "sort", "tee",
+         "timeout")
 """All that the script may need of an image, besides Python and what is stubbed."""
 STUBS = ("systemctl", "shutdown", "apt-get", "dpkg", "amazon-cloudwatch-agent-ctl")
 BIN = Path(sys.executable).parent
@@ -161,10 +164,12 @@ class Machine:
         root: What the script takes for the root folder.
         stack: To which the instance belongs.
         metadata: What it can find out about itself.
+        made_at_s: When, by the clock on the wall.
     """
 
     def __init__(self, directory: Path, stack: Stack, metadata: InstanceMetadata) -> None:
         self.root, self.stack, self.metadata = directory / "root", stack, metadata
+        self.made_at_s = time.time()
         self._calls, self._programs = directory / "calls", directory / "bin"
         self._script = directory / "part-001"
         self._script.write_text(stack.user_data)
@@ -184,18 +189,36 @@ class Machine:
 
     def add_program(self, name: str | Path, text: str = _STUB) -> None:
         path = self._programs / name
+        if path.is_symlink() or not path.resolve().is_relative_to(self.root.parent.resolve()):
+            raise ValueError(f"{path} may not be one of this machine's own programs")
         path.write_text(text)
         path.chmod(0o755)
 
     def boot(self, *arguments: str, script: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs the script; variables may say FAILING, a pattern of the calls that fail."""
+        return self.run("bash", str(script or self._script), *arguments, **variables)
+
+    def run(self, program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Runs one of its programs, or one of this machine's that is named by its path."""
         return subprocess.run(
-            [self._programs / "bash", script or self._script, *arguments], capture_output=True, text=True,
+            [self._programs / program, *arguments], capture_output=True, text=True,
             timeout=PATIENCE_S, check=False, cwd=self.root,
             env={"PATH": str(self._programs), "HOME": str(self.root), "LANG": "C.UTF-8", "CALLS": str(self._calls),
                  "FAILING": "", "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "BOOT_PAUSE_S": "0",
                  "BOOT_ROOT": str(self.root), "BOOT_METADATA": self.metadata.url, **CREDENTIALS,
                  "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": self.stack.server.url, **variables})
+
+    def run_unit(self, name: str, **variables: str) -> None:
+        """Does what systemd would, where that unit of the script's is started."""
+        _, script, *arguments = shlex.split(_unit(self.root / "etc/systemd/system" / name)["ExecStart"])
+        done = self.boot(*arguments, script=Path(script), **variables)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def tell(self, name: str, value: str) -> None:
+        """The stack says that instead."""
+        line = f"export {name}={shlex.quote(self.stack.told(name))}\n"
+        assert line in self._script.read_text()
+        self._script.write_text(self._script.read_text().replace(line, f"export {name}={shlex.quote(value)}\n"))
 
     def calls(self, beginning: str = "") -> list[str]:
         calls = self._calls.read_text().splitlines() if self._calls.exists() else []
@@ -295,6 +318,7 @@ def _check_tools(machine: Machine) -> None:
     asked = " ".join(machine.calls("apt-get"))
     assert ("redis-server" in asked) == wants_server
     assert machine.calls("systemctl") == [
+        "systemctl daemon-reload", "systemctl enable --now nitro-lifetime.timer",
         *["systemctl disable --now redis-server"] * wants_server,
         "systemctl daemon-reload", "systemctl enable --now nitro-learner.service"]
 
@@ -315,8 +339,27 @@ def _check_units(machine: Machine) -> None:
     assert learner["StandardOutput"] == f"append:{machine.root}/var/log/nitro/learner.log"
     assert _unit(folder / "nitro-give-up.service")["ExecStart"].split()[1:3] == [f"{here}/boot.sh", "give-up"]
     assert (here / "boot.sh").read_text() == machine.stack.user_data
+    _check_limits(learner)
+    _check_lifetime(machine, folder)
     if shutil.which("systemd-analyze"):
         _verify(folder)
+
+
+def _check_limits(learner: dict[str, str]) -> None:
+    """What a thousand open invocations need, and CUDA under a user that may not run what is setuid."""
+    assert int(learner["LimitNOFILE"]) >= 65_536
+    assert learner["TasksMax"] == "infinity"
+    assert learner["ExecStartPre"] == "-+/usr/bin/nvidia-modprobe -c 0 -u"
+    assert learner["SuccessExitStatus"].split() == ["75", "129", "130", "143"]
+    assert learner["RestartForceExitStatus"].split() == ["74", "129", "130", "143"]
+
+
+def _check_lifetime(machine: Machine, folder: Path) -> None:
+    timer = _unit(folder / "nitro-lifetime.timer")
+    lifetime = datetime.timedelta(seconds=int(machine.stack.told("BOOT_LIFETIME_S")))
+    ends = datetime.datetime.strptime(timer["OnCalendar"], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=datetime.UTC)
+    assert int(machine.made_at_s) <= (ends - lifetime).timestamp() <= time.time()
+    assert (timer["Persistent"], timer["WantedBy"]) == ("true", "timers.target")
 
 
 def _unit(path: Path) -> dict[str, str]:
@@ -325,7 +368,7 @@ def _unit(path: Path) -> dict[str, str]:
 
 def _verify(folder: Path) -> None:
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *map(str, folder.glob("nitro-*.service"))],
+        ["systemd-analyze", "verify", "--man=no", *map(str, folder.glob("nitro-*"))],
         capture_output=True, text=True, check=False)
     assert "nitro-" not in done.stderr + done.stdout, done.stderr
 
@@ -378,6 +421,10 @@ def no_metadata(machine: Machine) -> None:
     machine.metadata.values.clear()
 
 
+def stubbed_timeout(machine: Machine) -> None:
+    machine.add_program("timeout")
+
+
 def no_address(machine: Machine) -> None:
     del machine.metadata.values["local-ipv4"]
 
@@ -387,14 +434,17 @@ def nothing(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("step", "arrange", "failing", "words"), [
+    ("lifetime", nothing, "systemctl enable*", "systemctl enable --now nitro-lifetime.timer"),
     ("identify", no_metadata, "", "metadatum instance-id"),
     ("identify", no_address, "", "metadatum local-ipv4"),
-    ("launches", nothing, "aws s3api*", "aws s3api list-objects-v2"),
+    ("launches", nothing, "aws s3 cp - */launches/*", "mark_launch launches/"),
+    ("launches", nothing, "aws s3api*", "retry aws s3api list-objects-v2"),
     ("stack", nothing, "aws cloudformation describe-stacks*", "retry aws cloudformation describe-stacks"),
     ("files", no_files, "", '"$@"'),
     ("requirements", broken_requirements, "", '"$@"'),
     ("requirements", broken_runtime, "", "import runtime.deployed"),
-    ("learner", nothing, "systemctl enable*", "systemctl enable --now nitro-learner.service"),
+    ("requirements", stubbed_timeout, "timeout 1200 *python -m pip install*", "timeout 1200"),
+    ("learner", nothing, "systemctl enable*learner*", "systemctl enable --now nitro-learner.service"),
 ])
 def test_a_step_that_fails_is_reported_everywhere_once_and_ends_the_instance(
     machine: Machine, step: str, arrange: Callable[[Machine], None], failing: str, words: str
@@ -410,11 +460,12 @@ def test_a_step_that_fails_is_reported_everywhere_once_and_ends_the_instance(
     assert words in report["message"] + report["log"]
     assert machine.stack.boot_failures() - failures == 1
     (signal,) = machine.calls("aws cloudformation signal-resource")
-    known = machine.stack.instance["InstanceId"] if step != "identify" or arrange is no_address else "unknown"
+    known = "unknown" if step == "lifetime" or arrange is no_metadata else machine.stack.instance["InstanceId"]
     assert signal == (f"aws cloudformation signal-resource --stack-name {machine.stack.stack_id} --status FAILURE "
                       f"--logical-resource-id LearnerGroup --unique-id {known}")
     assert machine.calls("shutdown") == ["shutdown -h now"] == machine.calls()[-1:]
-    assert machine.stack.desired == 1
+    # What fails before it was counted would otherwise be launched again for ever.
+    assert machine.stack.desired == (STEPS.index(step) > STEPS.index("launches"))
     assert SECRET not in json.dumps(report)
 
 
@@ -438,7 +489,30 @@ echo >>{moments}
 exec {shutil.which("curl")} "$@"
 """)
     done = machine.boot(FAILING="aws s3api*")
-    assert steps(done) == STEPS[:2]
+    assert steps(done) == STEPS[:STEPS.index("launches") + 1]
+
+
+def test_a_launch_is_counted_though_the_first_calls_fail(machine: Machine) -> None:
+    moments = machine.root.parent / "moments"
+    machine.add_program("aws", f"""#!/bin/sh
+case "$*" in "s3 cp -"*|s3api*) echo "$2" >>{moments}; [ $(grep -c "^$2$" {moments}) -gt 1 ] || exit 255;; esac
+exec {BIN / "aws"} "$@"
+""")
+    done = machine.boot(FAILING="systemctl enable*learner*")
+    assert moments.read_text().split()[:4] == ["cp", "cp", "list-objects-v2", "list-objects-v2"]
+    assert f"launch 1 of {LAUNCHES_MAX}" in done.stdout
+    (mark,) = machine.stack.objects("launches/").values()
+    assert mark.startswith(b"20")
+    assert machine.stack.desired == 1
+
+
+@pytest.mark.parametrize(("code", "ends"), [("75", True), ("0", False), ("143", False), ("TERM", False)])
+def test_a_learner_whose_run_another_continues_ends_its_instance(machine: Machine, code: str, ends: bool) -> None:
+    assert machine.boot().returncode == 0
+    command = _unit(machine.root / "etc/systemd/system/nitro-learner.service")["ExecStopPost"]
+    shell, *arguments = shlex.split(command.removeprefix("+").replace("$$", "$"))
+    assert (command[0], machine.run(shell, *arguments, EXIT_STATUS=code).returncode) == ("+", 0)
+    assert machine.calls("shutdown") == ["shutdown -h now"] * ends
 
 
 def test_logs_that_are_not_shipped_are_reported_and_the_learner_starts(machine: Machine) -> None:
@@ -459,11 +533,13 @@ def test_a_launch_too_many_ends_the_group_and_installs_nothing(machine: Machine)
         stack.put(f"launches/{own}/i-{number}")
     stack.put(f"launches/{earlier}/i-0")
     done = machine.boot()
-    assert (done.returncode, steps(done)) == (0, STEPS[:2])
+    assert (done.returncode, steps(done)) == (0, STEPS[:STEPS.index("launches") + 1])
     assert stack.desired == 0
+    assert len(machine.calls(f"aws cloudformation signal-resource --stack-name {stack.stack_id} --status FAILURE")) == 1
     (report,) = stack.reports().values()
     assert report["message"] == f"this was launch {LAUNCHES_MAX + 1}; learner.launches_max = {LAUNCHES_MAX}"
-    assert machine.calls("apt-get") == machine.calls("systemctl") == machine.calls("shutdown") == []
+    assert machine.calls("apt-get") == machine.calls("shutdown") == []
+    assert machine.calls("systemctl")[-1] == "systemctl enable --now nitro-lifetime.timer"
     assert not (machine.root / "opt/nitro/files.zip").exists()
 
 
@@ -473,19 +549,46 @@ def test_the_last_launch_that_is_allowed_goes_on(machine: Machine) -> None:
     machine.stack.put("launches/an-earlier-deployment/i-0")
     done = machine.boot(FAILING="aws cloudformation describe-stacks*")
     assert f"launch {LAUNCHES_MAX} of {LAUNCHES_MAX}" in done.stdout
-    assert steps(done) == STEPS[:3]
+    assert steps(done) == STEPS[:STEPS.index("stack") + 1]
 
 
 def test_giving_up_ends_the_group_or_at_least_the_instance(machine: Machine) -> None:
     assert machine.boot().returncode == 0
     (machine.root / "var/log/nitro/learner.log").write_text("its last words")
-    command = _unit(machine.root / "etc/systemd/system/nitro-give-up.service")["ExecStart"]
-    _, script, *arguments = shlex.split(command)
-    assert machine.boot(*arguments, script=Path(script), FAILING="aws autoscaling*").returncode == 0
+    machine.run_unit("nitro-give-up.service", FAILING="aws autoscaling*")
     assert (machine.stack.desired, machine.calls("shutdown")) == (1, ["shutdown -h now"])
-    assert machine.boot(*arguments, script=Path(script)).returncode == 0
+    machine.run_unit("nitro-give-up.service", FAILING="aws cloudformation signal-resource*")
     assert (machine.stack.desired, machine.calls("shutdown")) == (0, ["shutdown -h now"])
+    assert machine.calls("aws lambda") == []
     ((step, report),) = machine.stack.reports().items()
     assert (step, report["message"], report["log"]) == (
         "give-up", "the learner keeps dying; its log tells why", "its last words")
     assert report["instance_id"] == machine.stack.instance["InstanceId"]
+
+
+def test_a_lifetime_that_is_over_ends_an_instance_that_does_not_know_itself(machine: Machine) -> None:
+    no_metadata(machine)
+    assert machine.boot().returncode == 1
+    assert not (machine.root / "etc/nitro/deployment.env").exists()
+    machine.stack.forget()
+    machine.run_unit("nitro-lifetime.service")
+    assert machine.stack.desired == 0
+    ((step, report),) = machine.stack.reports().items()
+    assert (step, report["message"], report["instance_id"]) == ("give-up", "budget.lifetime_hours is over", None)
+    assert "metadatum instance-id" in report["log"]
+    assert machine.calls("aws cloudformation signal-resource")[-1].endswith("--unique-id unknown")
+
+
+@pytest.mark.parametrize("failing", ["", "aws lambda*"])
+def test_giving_up_takes_the_warm_actors_away_if_it_can(machine: Machine, failing: str) -> None:
+    machine.tell("NITRO_PROVISIONED", "3")
+    assert machine.boot().returncode == 0
+    function, _, alias = machine.stack.outputs["ActorFunction"].rpartition(":")
+    machine.stack.server.client("lambda").put_provisioned_concurrency_config(
+        FunctionName=function, Qualifier=alias, ProvisionedConcurrentExecutions=3)
+    machine.run_unit("nitro-give-up.service", FAILING=failing)
+    assert set(machine.calls("aws lambda")) == {
+        f"aws lambda delete-provisioned-concurrency-config --function-name {function} --qualifier {alias}"}
+    ended, released = (machine.calls().index(machine.calls(f"aws {what}")[0]) for what in ("lambda", "autoscaling"))
+    assert ended < released
+    assert machine.stack.desired == 0

@@ -40,7 +40,7 @@ def test_the_command_line_anywhere_and_python_alone_make_the_same(tmp_path: Path
 
 
 @pytest.mark.parametrize(("context", "line"), [
-    ({}, "which experiment? Name its file: cdk deploy --all -c experiment=FILE.yaml\n"),
+    ({}, "which experiment? Name its file: -c experiment=FILE.yaml\n"),
     ({"experiment": "none.yaml"}, "none.yaml: cannot be read: No such file or directory\n"),
 ])
 def test_a_refusal_is_one_line_and_leaves_nothing(tmp_path: Path, context: dict[str, object], line: str) -> None:

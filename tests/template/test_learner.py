@@ -15,7 +15,8 @@ from tests.template.conftest import NAME, RUN, STACK, Assembly, Synthesise, flat
 from tests.template.conftest import user_data as rendered_user_data
 
 FOUND_BY_THE_BOOT_SCRIPT = {"billed_since", "instance_id", "instance_type", "image_id", "private_address"}
-BOOT_ONLY = {"BOOT_REGION", "BOOT_STACK_ID", "BOOT_ASSET_URL", "BOOT_LAUNCHES_MAX", "BOOT_LOG_GROUP", "BOOT_CACHE_KIND"}
+BOOT_ONLY = {"BOOT_REGION", "BOOT_STACK_ID", "BOOT_ASSET_URL", "BOOT_LAUNCHES_MAX", "BOOT_LIFETIME_S", "BOOT_LOG_GROUP",
+             "BOOT_CACHE_KIND"}
 ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT = {"BOOT_ROOT", "BOOT_METADATA", "BOOT_PAUSE_S"}
 USER_DATA_BYTES_MAX = 16_384
 """EC2's limit."""

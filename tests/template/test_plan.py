@@ -22,6 +22,8 @@ def plan(folder: Path, *, name: str = "walker", context: dict[str, Any] | None =
 @pytest.mark.parametrize(("changes", "named"), [
     ({"cache__url": "rediss://u:secret@host"}, "cache.url"),
     ({"fleet__kind": "local"}, "fleet.kind"),
+    ({"environment__id": "${Token[TOKEN.12]}"}, "environment.id"),
+    ({"environment__id": "a\nb"}, "environment.id"),
     ({"learner__instance_types": ["g5.xlarge", "p3.2xlarge"]}, "learner.instance_types = p3.2xlarge"),
     ({"cache__kind": "node", "cache__memory_mib": 1025}, "cache.memory_mib = 1025"),
     ({"learner__instance_types": ["c7g.4xlarge", "c7i.4xlarge"]}, "mixes x86_64 and arm64"),

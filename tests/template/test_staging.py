@@ -93,3 +93,12 @@ def test_equal_sources_make_equal_assets(synthesise: Synthesise, serverless: Ass
     other = synthesise(cache="node")
     assert other.image_asset()["directory"] == serverless.image_asset()["directory"]
     assert other.learner_asset().name != serverless.learner_asset().name, "its experiment differs"
+
+
+def test_links_within_a_package_travel_and_links_out_of_it_are_refused(package: Path, tmp_path: Path) -> None:
+    (package / "envs" / "same.xml").symlink_to(package / "envs" / "data" / "body.xml")
+    with actor_context(str(package)) as staged:
+        assert (staged / "package" / "source" / "envs" / "same.xml").read_text() == "envs/data/body.xml"
+    (package / "envs" / "keys").symlink_to("/etc/hostname")
+    with pytest.raises(ExperimentError, match="envs/keys leads out of the folder"), actor_context(str(package)):
+        pass

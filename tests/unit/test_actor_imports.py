@@ -171,7 +171,8 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
 
 @pytest.mark.parametrize(("name", "doors"), [
     ("redis", {"lambda_actor/cache.py", "lambda_actor/credentials.py"}),
-    ("boto3", {"runtime/cost/account.py", "runtime/deployed.py", "runtime/fleet/aws_lambda.py"}),
+    ("boto3", {"runtime/cost/account.py", "runtime/deployed.py", "runtime/fleet/aws_lambda.py",
+               "runtime/teardown.py"}),
     ("aws_cdk", set()),
     ("mujoco", {"lambda_actor/environments.py"}),
     ("gymnasium", {"lambda_actor/environments.py"}),

@@ -10,18 +10,28 @@ from runtime.deployment import Deployment, experiment_name, run_name
 from runtime.errors import ExperimentError
 
 NAMES = [field.name for field in fields(Deployment)]
-WHOLE = {f"NITRO_{name.upper()}": f"the {name}" for name in NAMES}
+VALUES = {name: f"the {name}" for name in NAMES} | {"provisioned": "3", "billed_since": "1700000000"}
+WHOLE = {f"NITRO_{name.upper()}": value for name, value in VALUES.items()}
 OTHERS = {"HOME": "/root", "PATH": "/usr/bin", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 def test_every_attribute_has_its_variable():
     deployment = Deployment.from_environment(WHOLE | OTHERS)
-    assert asdict(deployment) == {name: f"the {name}" for name in NAMES}
+    assert asdict(deployment) == VALUES
     assert {"NITRO_ACTOR_FUNCTION", "NITRO_CACHE_CREDENTIAL", "NITRO_BILLED_SINCE"} <= WHOLE.keys()
 
 
 def test_what_is_empty_is_told_too():
     assert Deployment.from_environment(WHOLE | {"NITRO_CACHE_URL": ""}).cache_url == ""
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("PROVISIONED", "x"), ("PROVISIONED", "-3"), ("PROVISIONED", ""), ("PROVISIONED", "1.5"),
+    ("BILLED_SINCE", "abc"), ("BILLED_SINCE", "nan"), ("BILLED_SINCE", "inf"), ("BILLED_SINCE", "-1"),
+    ("BILLED_SINCE", "99999999999")])
+def test_what_cannot_be_is_refused(name: str, value: str):
+    with pytest.raises(ExperimentError, match=f"NITRO_{name} = '{value}' is not allowed"):
+        Deployment.from_environment(WHOLE | {f"NITRO_{name}": value})
 
 
 @pytest.mark.parametrize("environment", [{}, OTHERS], ids=["empty", "others"])
@@ -64,7 +74,7 @@ def test_names_that_a_run_may_have(name: str):
     assert run_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "x" * 41, "Seed", "a_b", "a/b", "..", "a b", "a\n", "\u0661", "\u00e9"])
+@pytest.mark.parametrize("name", ["", "x" * 41, "-x", "Seed", "a_b", "a/b", "..", "a b", "a\n", "\u0661", "\u00e9"])
 def test_names_that_a_run_may_not_have(name: str):
     with pytest.raises(ExperimentError, match="1 to 40 lower-case letters, digits and dashes") as caught:
         run_name(name)

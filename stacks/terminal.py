@@ -1,0 +1,23 @@
+"""How the commands of a deployment talk to people."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+_COLUMNS, _INDENT = 96, 13
+
+
+def laid_out(facts: Mapping[str, str]) -> list[str]:
+    """Lines of labelled texts, wrapped."""
+    indent = " " * _INDENT
+    return [line for label, text in facts.items() for line in textwrap.wrap(
+        text, _COLUMNS, initial_indent=label.ljust(_INDENT), subsequent_indent=indent, break_on_hyphens=False)]
+
+
+def is_confirmed(question: str) -> bool:
+    """Asks on the terminal; anything but yes, the end of the input too, means no."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
