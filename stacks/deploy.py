@@ -105,10 +105,10 @@ def limits(plan: Plan, expected: Estimate) -> list[str]:
                    f"warm actors ${expected.provisioned_usd_per_hour:.3f}; "
                    "actors at work come on top",
         "after that": _after(expected.idle_usd_per_hour),
-        "worst case": f"${burn_usd * experiment.budget.lifetime_hours:.2f}: a learner that hangs, until its instance ends "
-                      f"itself after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}. Nothing outside the "
-                      f"instance ends it yet, but `make destroy`. One that is not up within {START_S_MAX / 60:.0f} "
-                      "minutes is taken back",
+        "worst case": f"${burn_usd * experiment.budget.lifetime_hours:.2f}: a learner that hangs, until its instance "
+                      f"ends itself after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}. Nothing "
+                      "outside the instance ends it yet, but `make destroy`. One that is not up within "
+                      f"{START_S_MAX / 60:.0f} minutes is taken back",
         "shared": "network and results bucket: what the results take, $0.023 a GB and month",
         "prices": f"list prices of {PRICES.region}, {PRICES.as_of}; AWS' bill is what counts",
     })

@@ -66,7 +66,7 @@ class TcpServer:
     """A server on a loopback port that can be stopped and started again on the same port, empty."""
 
     def __init__(self, directory: Path, *settings: str) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._configuration = directory / "server.conf"
         self._configuration.write_text("\n".join([
             f"port {self.port}", "bind 127.0.0.1", 'save ""', "appendonly no", f"dir {directory}", *settings, ""]))
@@ -237,7 +237,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

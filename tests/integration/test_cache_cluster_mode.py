@@ -9,13 +9,14 @@ import pytest
 import redis
 
 from lambda_actor.cache import ACCEPTED, DUPLICATE, LATE, TrajectoryCache
-from tests.integration.conftest import TcpServer, wait_until
+from tests.integration.conftest import TcpServer, free_port, wait_until
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[redis.Redis]:
     """A server in cluster mode that has all slots, and a plain client of it."""
-    server = TcpServer(tmp_path, "cluster-enabled yes")
+    # Its bus would otherwise listen 10,000 ports higher, where there may be none.
+    server = TcpServer(tmp_path, "cluster-enabled yes", f"cluster-port {free_port()}")
     server.start()
     client = redis.Redis(port=server.port)
     client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)

@@ -101,7 +101,7 @@ def test_it_is_told_exactly_what_it_reads(each_kind: Assembly) -> None:
     found = {f"NITRO_{name.upper()}" for name in FOUND_BY_THE_BOOT_SCRIPT}
     assert found < read
     assert set(told) == (read - found) | BOOT_ONLY
-    assert Deployment.from_environment({**told, **dict.fromkeys(found, "")}).experiment == NAME
+    assert Deployment.from_environment({**told, **dict.fromkeys(found, "1")}).experiment == NAME
 
 
 @pytest.mark.parametrize(("kind", "url", "credential"), [

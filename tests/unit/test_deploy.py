@@ -103,8 +103,9 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
                                f"actors ${WARM:.3f}; actors at work come on top")
     assert said["after that"] == "$0.032 an hour until `make destroy`, for the cache, $0.77 a day"
     assert said["worst case"] == (
-        f"${5 * burn:.2f}: a learner that hangs, until its instance ends itself after budget.lifetime_hours = 5. Nothing "
-        "outside the instance ends it yet, but `make destroy`. One that is not up within 25 minutes is taken back")
+        f"${5 * burn:.2f}: a learner that hangs, until its instance ends itself after budget.lifetime_hours = 5. "
+        "Nothing outside the instance ends it yet, but `make destroy`. One that is not up within 25 minutes is taken "
+        "back")
     assert said["account"] == "123456789012, us-east-1"
     assert said["prices"].startswith("list prices of us-east-1, 2026-11-20")
 
