@@ -27,7 +27,7 @@ from lambda_actor.errors import ActorError, CacheError
 from runtime.cache_server import LearnerServer
 from runtime.config import Experiment, load_experiment
 from runtime.cost.budget import Budget
-from runtime.cost.meter import Meter, WallClockMeter
+from runtime.cost.meter import Meter, WallClockMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.deployment import CACHE_PORT, Deployment
 from runtime.display import make_display, summary_lines
@@ -110,7 +110,7 @@ class OnAws:
         model = make_cost_model(self._experiment, environment, instance_type=self._deployment.instance_type,
                                 waves=self._experiment.waves(fleet.concurrency))
         return WallClockMeter(model, Budget(self._experiment.budget.usd),
-                              billed_since_s=float(self._deployment.billed_since))
+                              billed_since_s=float(self._deployment.billed_since), now=steady_clock())
 
     def begin(
         self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],

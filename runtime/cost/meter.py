@@ -248,6 +248,12 @@ class Meter:
         return math.ceil(seconds / PROVISIONED_BLOCK_S)
 
 
+def steady_clock() -> Callable[[], float]:
+    """A clock that gives seconds since 1970 and is not moved when somebody sets the system's."""
+    started_s, started_at_s = time.time(), time.monotonic()
+    return lambda: started_s + time.monotonic() - started_at_s
+
+
 class WallClockMeter(Meter):
     """The bill of a deployed learner: what stands is paid for by the clock, between rounds and before the first too."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import time
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from runtime.config import Experiment, experiment_from_tree
 from runtime.cost.budget import Budget
-from runtime.cost.meter import BETWEEN_ROUNDS_S, CostModel, Meter, WallClockMeter, vcpu_share
+from runtime.cost.meter import BETWEEN_ROUNDS_S, CostModel, Meter, WallClockMeter, steady_clock, vcpu_share
 from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
 from runtime.errors import BudgetError, ExperimentError
 
@@ -723,3 +724,12 @@ def test_a_state_without_a_sound_last_bill_is_refused_and_changes_nothing(billed
     with pytest.raises(KeyError):
         meter.set_state(Meter(model(), Budget(1.0)).get_state())
     assert meter.get_state() == before
+
+
+def test_setting_the_systems_clock_neither_bills_twice_nor_for_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 50.0)
+    clock = steady_clock()
+    monkeypatch.setattr(time, "time", lambda: 1_700_003_600.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 62.5)
+    assert clock() == 1_700_000_012.5
