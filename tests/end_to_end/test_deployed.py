@@ -7,11 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -26,6 +24,7 @@ from tests.integration.conftest import USER_PASSWORD, USERNAME, tcp_server_with_
 from tests.integration.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.integration.test_learner_server import require_tls
 from tests.local_aws.lambda_endpoint import LambdaEndpoint
+from tests.local_aws.loopback import LoopbackServer, QuietHandler
 from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
 
 BUCKET, PREFIX, GROUP = "results", "small/first/", "Nitro-small-learner"
@@ -35,36 +34,19 @@ ENDLESS_EXPERIMENT = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 5000
 SIGNAL_ANSWER = b'<SignalResourceResponse xmlns="http://cloudformation.amazonaws.com/doc/2010-05-15/"/>'
 
 
-class Signals:
+class _SignalHandler(QuietHandler):
+    def do_POST(self) -> None:
+        text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.owner.received.append(dict(parse_qsl(text)))
+        self.answer(200, SIGNAL_ANSWER)
+
+
+class Signals(LoopbackServer):
     """CloudFormation as far as moto lacks it: what learners tell their stack."""
 
     def __init__(self) -> None:
+        super().__init__(_SignalHandler)
         self.received: list[dict[str, str]] = []
-        received = self.received
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: Any) -> None:
-                pass
-
-            def do_POST(self) -> None:
-                received.append(dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode())))
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(SIGNAL_ANSWER)))
-                self.end_headers()
-                self.wfile.write(SIGNAL_ANSWER)
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Signals:
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 @dataclass

@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import secrets
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+
+from tests.local_aws.loopback import LoopbackServer, QuietHandler
 
 _TOKEN_PATH = "/latest/api/token"
 _DATA_PATH = "/latest/meta-data/"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        pass
-
+class _Handler(QuietHandler):
     def do_PUT(self) -> None:
         if self.path == _TOKEN_PATH and self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "").isdigit():
-            self._answer(200, self.server.metadata.token)
+            self.answer(200, self.server.owner.token.encode())
         else:
-            self._answer(400)
+            self.answer(400)
 
     def do_GET(self) -> None:
-        values = self.server.metadata.values
+        values = self.server.owner.values
         name = self.path.removeprefix(_DATA_PATH)
-        if self.headers.get("X-aws-ec2-metadata-token") != self.server.metadata.token:
-            self._answer(401)
+        if self.headers.get("X-aws-ec2-metadata-token") != self.server.owner.token:
+            self.answer(401)
         elif name in values:
-            self._answer(200, values[name])
+            self.answer(200, values[name].encode())
         else:
-            self._answer(404)
-
-    def _answer(self, status: int, text: str = "") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
+            self.answer(404)
 
 
-class InstanceMetadata:
+class InstanceMetadata(LoopbackServer):
     """The service, on a loopback port, as a context manager.
 
     Attributes:
@@ -48,17 +38,5 @@ class InstanceMetadata:
     """
 
     def __init__(self, values: dict[str, str]) -> None:
+        super().__init__(_Handler)
         self.values, self.token = values, secrets.token_hex(28)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._server.metadata = self
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> InstanceMetadata:
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
