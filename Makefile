@@ -2,7 +2,7 @@
 # make train   set up, then train EXPERIMENT (default experiments/hopper.yaml)
 # make synth   tell what EXPERIMENT costs in AWS, and write its CloudFormation templates to cdk.out; needs no account
 # make deploy  tell what EXPERIMENT costs in AWS, ask the account and you, and deploy it
-# make destroy delete EXPERIMENT's stack; its results stay
+# make destroy take EXPERIMENT down now; its results stay
 # make bootstrap  prepare an AWS account and region for the CDK, once
 # make image   build the actor image of EXPERIMENT with Debian's buildah, and run an actor in it; as root on Debian
 # make test    set up, then lint and run all tests
@@ -41,8 +41,8 @@ synth: setup-deploy
 deploy: setup-deploy
 	$(BIN)/python -m stacks.deploy "$(EXPERIMENT)" $(ARGS)
 
-destroy: setup-deploy
-	$(BIN)/python -m stacks.destroy "$(EXPERIMENT)" $(ARGS)
+destroy: setup
+	$(BIN)/python -m runtime stop "$(EXPERIMENT)" $(ARGS)
 
 bootstrap: setup-deploy
 	$(BIN)/python -m stacks.cdk bootstrap -c "experiment=$(EXPERIMENT)" $(ARGS)

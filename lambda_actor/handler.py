@@ -25,13 +25,17 @@ from lambda_actor.errors import EventError
 from lambda_actor.policy import GaussianPolicy
 from lambda_actor.rollout import NO_BYTES, Fragment, OpenEpisode, roll_out
 
-PREWARM_FIELDS: dict[str, type] = {
+STOP_FIELDS: dict[str, type] = {
     "run_id": str,
-    "invocation_id": str,
     "cache_url": str,
     "cache_credential": str,
     "cache_ttl_s": int,
     "cache_bytes_max": int,
+}
+"""What an event must carry that has a field ``stop``: it tells all actors of the run to give up."""
+PREWARM_FIELDS: dict[str, type] = {
+    **STOP_FIELDS,
+    "invocation_id": str,
     "environment_id": str,
 }
 """What an event must carry that has a field ``prewarm``: it only proves that an actor can start, and warms it."""
@@ -67,18 +71,20 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Fetches the event's policy version, rolls out one fragment, submits it under its invocation id.
 
     Args:
-        event: See `EVENT_FIELDS` and `PREWARM_FIELDS`.
+        event: See `EVENT_FIELDS`, `PREWARM_FIELDS` and `STOP_FIELDS`.
         context: Lambda's context object; not used.
 
     Returns:
         ``invocation_id``, ``status`` (accepted | duplicate | late), ``env_steps``, ``fetch_s``, ``rollout_s``,
         ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (null without a finished episode). For a
-        ``prewarm`` event only ``invocation_id`` and ``status``: prewarmed.
+        ``prewarm`` event only ``invocation_id`` and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
 
     Raises:
         EventError: A field is missing or of the wrong type.
         ActorError: See `lambda_actor.errors`.
     """
+    if "stop" in event:
+        return _stop(event)
     if "prewarm" in event:
         return _prewarm(event)
     _check_event(event, EVENT_FIELDS)
@@ -106,6 +112,13 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         "episodes_finished": len(returns),
         "episode_return_mean": float(returns.mean()) if len(returns) else None,
     }
+
+
+def _stop(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Sets the stop key, for whoever cannot reach the cache."""
+    _check_event(event, STOP_FIELDS)
+    _cache(event).stop()
+    return {"status": "stopped"}
 
 
 def _prewarm(event: Mapping[str, Any]) -> dict[str, Any]:

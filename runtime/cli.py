@@ -1,4 +1,4 @@
-"""The command line: ``python -m runtime train`` and ``python -m runtime evaluate``."""
+"""The command line: ``python -m runtime train``, ``evaluate``, and what looks at a deployment."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import datetime
 import json
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from lambda_actor.errors import ActorError
 from runtime.config import Experiment, allowed_values, default_text, load_experiment, walk_fields
+from runtime.deployment import experiment_name
 from runtime.errors import RunError
 
 
@@ -80,6 +83,128 @@ def _evaluate(options: argparse.Namespace) -> int:
     return 0
 
 
+def _status(options: argparse.Namespace) -> int:
+    from runtime.operations import status_lines
+    from runtime.survey import survey
+
+    client, account, region = _account()
+    document = survey(client, options.experiment and _name(options), account=account, region=region,
+                      now_s=time.time())
+    print(json.dumps(document, indent=2) if options.json else "\n".join(status_lines(document)))
+    return 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    from runtime.operations import show_logs
+
+    client, _, _ = _account()
+    show_logs(client, _name(options), _say, of_actors=options.actors, since_s=60.0 * options.since,
+              is_following=options.follow, now=time.time, sleep=time.sleep)
+    return 0
+
+
+def _results(options: argparse.Namespace) -> int:
+    from runtime.kept import download, find_bucket, find_runs
+    from runtime.operations import choose_run, continue_lines, results_lines
+
+    client, _, _ = _account()
+    name = _name(options)
+    runs = find_runs(client, find_bucket(client), name)
+    run = choose_run(runs, options.run, name)
+    print("\n".join(results_lines(runs)), flush=True)
+    if run is None:
+        print(f"\nto download one: python -m runtime results {options.experiment} --run RUN [--out DIR]")
+        return 0
+    out = options.out or Path("runs") / f"{name}-{run.run}"
+    print(f"\n{run.url}", flush=True)
+    download(run, out, _say)
+    file = Path(options.experiment)
+    print("\n".join(["", f"downloaded to:    {out}",
+                     *continue_lines(run, out, name, file if file.is_file() else None)]))
+    return 0
+
+
+def _reconcile(options: argparse.Namespace) -> int:
+    from runtime.cost.bill import ask_bill, bill_lines
+    from runtime.kept import find_bucket, find_runs
+    from runtime.operations import choose_run, counted, run_days
+    from runtime.survey import OperationError
+
+    client, _, _ = _account()
+    name = _name(options)
+    runs = find_runs(client, find_bucket(client), name)
+    run = choose_run(runs, options.run, name)
+    if run is None:
+        raise OperationError(f"{name} has several runs: name one with --run: {', '.join(one.run for one in runs)}")
+    first, last, ended_s_ago = run_days(run, time.time())
+    counted_usd, counted_by = counted(client, run, name)
+    bill = ask_bill(client("ce"), name, run.run, first=first, last=last)
+    print("\n".join(bill_lines(bill, run=f"{name}/{run.run}", counted_usd=counted_usd, counted_by=counted_by,
+                               ended_s_ago=ended_s_ago)))
+    return 0
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from botocore.exceptions import BotoCoreError
+
+    from runtime.cost.account import AccountError, open_session
+    from runtime.stop import STACK_PREFIX, stop_stack
+    from runtime.teardown import TeardownError
+
+    if (options.experiment is None) == (options.stack is None):
+        raise RunError("stop what? Name an experiment, or a stack with --stack NAME")
+    name = options.stack or f"{STACK_PREFIX}-{_name(options)}"
+    if not name.startswith(STACK_PREFIX):
+        raise AccountError(f"--stack {name} is not ours to delete; allowed: names that begin with {STACK_PREFIX}")
+    try:
+        stop_stack(open_session(), name, is_asked=not options.yes)
+    except TeardownError as error:
+        print(f"error: {error}\nThe guard goes on trying, once a minute; run this again to watch it", file=sys.stderr)
+        return 1
+    except BotoCoreError as error:
+        raise AccountError(str(error)) from error
+    except KeyboardInterrupt:
+        print("\nNot waiting any longer: what has begun goes on, and the guard sees to its end", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _account() -> tuple[Callable[[str], Any], str, str]:
+    """Clients, the account's number, and the region.
+
+    Raises:
+        AccountError: No region is set, or there are no usable credentials.
+    """
+    from runtime.cost.account import identify, open_session
+    from runtime.teardown import clients
+
+    session = open_session()
+    return clients(session), identify(session), session.region_name
+
+
+def _name(options: argparse.Namespace) -> str:
+    """The experiment's, of which the user gives the name or the file.
+
+    Raises:
+        ExperimentError: It cannot be one.
+    """
+    return experiment_name(Path(options.experiment).stem)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _interruptible(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """The command, which Ctrl-C ends without more words: it has changed nothing."""
+    def run(options: argparse.Namespace) -> int:
+        try:
+            return command(options)
+        except KeyboardInterrupt:
+            return 130
+    return run
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m runtime", description="Train deep-RL policies with serverless actors, within a budget.")
@@ -106,6 +231,61 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--seed", type=_not_negative, default=0, metavar="N",
                           help="seed of the start states (default: 0)")
     evaluate.set_defaults(command=_evaluate)
+    _add_operations(commands)
+    return parser
+
+
+def _add_operations(commands: Any) -> None:
+    """What looks at a deployment; only ``stop`` changes something."""
+    status = _add_operation(
+        commands, "status", _status, "show what is deployed, what it costs, and what is left over",
+        "Show every deployment of the account and region with its state and its dollars, resources that cost money "
+        "and belong to no stack any more, runs that are gone, and whether the guard watches. With EXPERIMENT, that "
+        "one in more detail.", nargs="?")
+    status.add_argument("--json", action="store_true", help="print one JSON document (default: text for people)")
+    logs = _add_operation(
+        commands, "logs", _logs, "show what a deployment logs",
+        "Show the learner's log events of a deployment, or what the bucket kept where its stack is gone.")
+    logs.add_argument("--actors", action="store_true", help="the actors' events (default: the learner's)")
+    logs.add_argument("--follow", action="store_true",
+                      help="go on until Ctrl-C, or until the stack is gone (default: show and end)")
+    logs.add_argument("--since", type=_positive, default=60, metavar="MINUTES",
+                      help="how far back (default: 60; kept is a week)")
+    results = _add_operation(
+        commands, "results", _results, "list the runs that the bucket keeps, and download one",
+        "List an experiment's runs in the results bucket, and download one of them: the only one, or --run.")
+    results.add_argument("--run", metavar="RUN", help="which run (default: the only one)")
+    results.add_argument("--out", type=Path, metavar="DIR",
+                         help="directory to download it to (default: runs/EXPERIMENT-RUN)")
+    reconcile = _add_operation(
+        commands, "reconcile", _reconcile, "compare a run's dollars with AWS' bill, a day later",
+        "Ask Cost Explorer what AWS bills for a run, and compare it with what the run counted. Each request costs "
+        "$0.01; the run's tags have to be cost allocation tags.")
+    reconcile.add_argument("--run", metavar="RUN", help="which run (default: the only one)")
+
+
+    stop = commands.add_parser(
+        "stop", help="take a deployment down now", description="Take an experiment's deployment down: its learner "
+        "puts its results into the bucket, then all of it is deleted. Waits until it is gone. Exit codes: 0 gone, 1 "
+        "some of it is left, 2 nothing was done, 130 after Ctrl-C: what has begun goes on.")
+    stop.add_argument("experiment", nargs="?", metavar="EXPERIMENT",
+                      help="name or file of an experiment; only the file's name counts")
+    stop.add_argument("--stack", metavar="NAME", help="delete a shared stack instead: NitroGuard, NitroNetwork or "
+                      "NitroResults, when no experiment needs it any more (default: none)")
+    stop.add_argument("--yes", action="store_true", help="do not ask (default: ask)")
+    stop.set_defaults(command=_stop)
+
+
+def _add_operation(
+    commands: Any, name: str, command: Callable[[argparse.Namespace], int], help_text: str, description: str,
+    nargs: str | None = None,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=help_text, description=description + " Exit codes: 0, or 2 where AWS "
+                                 "cannot be asked or there is nothing to show, 130 after Ctrl-C.")
+    parser.add_argument("experiment", nargs=nargs, metavar="EXPERIMENT",
+                        help="name or file of an experiment; only the file's name counts"
+                        + (" (default: all)" if nargs else ""))
+    parser.set_defaults(command=_interruptible(command))
     return parser
 
 

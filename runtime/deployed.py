@@ -7,8 +7,10 @@ The systemd unit that `stacks/components/learner_boot.sh` writes runs
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -27,24 +29,36 @@ from lambda_actor.errors import ActorError, CacheError
 from runtime.cache_server import LearnerServer
 from runtime.config import Experiment, load_experiment
 from runtime.cost.budget import Budget
-from runtime.cost.meter import Meter, WallClockMeter, steady_clock
-from runtime.cost.prices import PRICES
+from runtime.cost.meter import BETWEEN_ROUNDS_S, INIT_SECONDS_MAX, Meter, WallClockMeter, steady_clock
+from runtime.cost.prices import PRICES, PriceTable
 from runtime.deployment import CACHE_PORT, Deployment
 from runtime.display import make_display, summary_lines
-from runtime.errors import ActorsKeepFailingError, ExperimentError, FleetError, RunError, ServerError
+from runtime.errors import (
+    ActorsKeepFailingError,
+    ExperimentError,
+    FleetError,
+    GuardError,
+    RunError,
+    ServerError,
+)
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency
+from runtime.heartbeat import Figures, Heartbeat
 from runtime.interfaces import Fleet
+from runtime.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
 from runtime.metrics import Metrics
-from runtime.places import make_cost_model, open_cache
+from runtime.places import cache_ttl_s, make_cost_model, open_cache
 from runtime.prewarm import prewarm
 from runtime.records import EventLog, RunDirectory, to_json
 from runtime.results import ResultsBucket, ResultsError, SupersededError
 from runtime.signals import Interrupted, Signals
 from runtime.train import train
 
+GUARD_SILENT_S = 1800.0
+"""A learner does not begin where the guard has not looked for longer."""
+_REASON_CHARACTERS = 500
 TRY_AGAIN, SUPERSEDED = 74, 75
 """Exit codes: the unit starts it again, a few times an hour; the unit ends the instance."""
-_PASSING = (ResultsError, ServerError, FleetError, CacheError)
+_PASSING = (ResultsError, LedgerError, ServerError, FleetError, CacheError)
 """Of AWS and the network, not of the experiment: the run goes on from the bucket."""
 _GPU_TYPE = re.compile(r"(?:g|gr|p)\d")
 _QUICK = Config(connect_timeout=3, read_timeout=5, retries={"total_max_attempts": 2})
@@ -57,23 +71,39 @@ class OnAws:
 
     cost_basis = "metered"
 
-    def __init__(self, experiment: Experiment, signals: Signals, *, deployment: Deployment) -> None:
-        """Raises: ExperimentError: It cannot run there, or the region's prices are not known."""
+    def __init__(
+        self, experiment: Experiment, signals: Signals, *, deployment: Deployment,
+        prices: PriceTable = PRICES, now: Callable[[], float] | None = None,
+    ) -> None:
+        """Args:
+            prices: Those that were taken when it was deployed.
+            now: Seconds since 1970; null = a clock that is not moved when somebody sets the system's.
+
+        Raises:
+            ExperimentError: It cannot run there, or the region's prices are not known.
+        """
         if experiment.fleet.kind != "lambda":
             raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} is for runs on one machine; allowed on a "
                                   "deployed learner: auto | lambda")
         if experiment.cache.url:
             raise ExperimentError("cache.url is for runs on one machine; allowed on a deployed learner: null")
         self._session = boto3.Session()
-        if self._session.region_name != PRICES.region:
+        if self._session.region_name != prices.region:
             raise ExperimentError(f"region {self._session.region_name!r}: its prices are not known; allowed: "
-                                  f"{PRICES.region}")
+                                  f"{prices.region}")
+        self.prices = prices
         self._experiment, self._deployment, self._signals = experiment, deployment, signals
+        self._now = now or steady_clock()
+        self._ledger = Ledger(self._session.client("dynamodb", config=_PATIENT), deployment.ledger_table)
+        self.heartbeat = Heartbeat(self._ledger, deployment, now=self._now, ended=_end_this_process)
         self._url = deployment.cache_url
         self._concurrency = 0
         self._is_announced = False
 
     def download(self, directory: RunDirectory) -> None:
+        """Takes the run over, too, unless nobody would end it."""
+        _check_guard(self._ledger, self._now())
+        self._entry = self.heartbeat.take_over()
         self._results = ResultsBucket(
             self._session.client("s3", config=_PATIENT), self._deployment.results_bucket,
             self._deployment.results_prefix, directory.path)
@@ -86,6 +116,10 @@ class OnAws:
         if not self._url:
             self._start_server(stack)
         cache = open_cache(self._experiment, self._url, run_id, stack, credential=self._deployment.cache_credential)
+        stack.callback(self.heartbeat.close)
+        self.heartbeat.start(json.dumps({
+            "stop": True, "run_id": run_id, "cache_ttl_s": cache_ttl_s(self._experiment),
+            "cache_bytes_max": self._experiment.cache.memory_mib * 2**20, **self.event_fields()}))
         # Whatever becomes of this process, its actors see that nobody waits for them any more.
         stack.callback(self._stop_actors, cache, events)
         return cache
@@ -98,7 +132,7 @@ class OnAws:
         return {"server": self._url, "actors": f"{deployment.actor_function}, {self._concurrency} at once",
                 "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}",
                 "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",
-                "bill": f"what is used, at list prices of {PRICES.region}, {PRICES.as_of}"}
+                "bill": f"what is used, at {self.prices.source} of {self.prices.region}, {self.prices.as_of}"}
 
     def open_fleet(self, directory: RunDirectory) -> Fleet:
         actor, arn = self._experiment.actor, self._deployment.actor_function
@@ -107,10 +141,16 @@ class OnAws:
         return LambdaFleet(arn, timeout_s=actor.timeout_s, concurrency=self._concurrency)
 
     def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter:
-        model = make_cost_model(self._experiment, environment, instance_type=self._deployment.instance_type,
+        model = make_cost_model(self._experiment, environment, self.prices,
+                                instance_type=self._deployment.instance_type,
                                 waves=self._experiment.waves(fleet.concurrency))
-        return WallClockMeter(model, Budget(self._experiment.budget.usd),
-                              billed_since_s=float(self._deployment.billed_since), now=steady_clock())
+        # What is kept for the teardown is not the learner's to spend.
+        usable_usd = max(0.0, self._experiment.budget.usd - float(self._deployment.tail_usd))
+        return WallClockMeter(model, Budget(usable_usd), billed_since_s=float(self._deployment.billed_since),
+                              now=self._now)
+
+    def spent_usd(self) -> float:
+        return self._entry.spent_usd
 
     def begin(
         self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
@@ -125,11 +165,17 @@ class OnAws:
         except ActorsKeepFailingError:
             # Once more: that few actors may all have had bad luck.
             prewarm(fleet, meter, events, **settings)
+        self.heartbeat.trains()
         self._is_announced = tell_stack(self._deployment, is_up=True)
 
-    def ledger_changed(self, ledger: bytes, meter: Meter) -> None:
-        self._results.save_ledger(ledger, promised_usd=meter.spent_usd + meter.reserved_usd,
-                                  is_idle=meter.reserved_usd == 0.0)
+    def ledger_changed(self, ledger: bytes, meter: WallClockMeter) -> None:
+        is_new = self._results.save_ledger(ledger, promised_usd=meter.spent_usd + meter.reserved_usd,
+                                           is_idle=meter.reserved_usd == 0.0)
+        actor_s = self._experiment.actor.timeout_s + INIT_SECONDS_MAX
+        self._figures = Figures(meter.spent_usd, meter.reserved_usd, meter.burn_usd_per_hour, meter.covered_until_s,
+                                self._experiment.budget.usd)
+        self.heartbeat.promise(self._figures, is_written=is_new, due_s=BETWEEN_ROUNDS_S + max(
+            meter.covered_until_s, self._now() + 2 * actor_s))
 
     def round_saved(self, row: Mapping[str, Any]) -> None:
         try:
@@ -147,6 +193,7 @@ class OnAws:
     def end(self) -> None:
         self._metrics.flush()
         self._results.finish()
+        self.heartbeat.promise(self._figures, due_s=self._now() + BETWEEN_ROUNDS_S)
 
     def _start_server(self, stack: ExitStack) -> None:
         deployment = self._deployment
@@ -197,8 +244,27 @@ def release(deployment: Deployment) -> None:
         AutoScalingGroupName=deployment.learner_group, DesiredCapacity=0, HonorCooldown=False)
 
 
-def run(experiment_path: Path, out: Path, deployment: Deployment) -> int:
+def _check_guard(ledger: Ledger, now_s: float) -> None:
+    """Raises: GuardError: Nobody would take this deployment down."""
+    looked_at_s = ledger.last_tick_s()
+    if looked_at_s is None or now_s - looked_at_s > GUARD_SILENT_S:
+        since = "never looked" if looked_at_s is None else f"not looked for {(now_s - looked_at_s) / 60:.0f} minutes"
+        raise GuardError(f"the guard has {since}: nothing would end this deployment by itself. See the alarms and the "
+                         "log of the stack NitroGuard")
+
+
+def _end_this_process() -> None:
+    """As if the instance was being shut down: the round ends, everything is kept."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run(
+    experiment_path: Path, out: Path, deployment: Deployment, now: Callable[[], float] | None = None
+) -> int:
     """Trains, or continues to, and ends this instance for good when there is nothing left to do.
+
+    Args:
+        now: Seconds since 1970; null = this machine's steady clock.
 
     Returns:
         0; above 128 where it was interrupted, `TRY_AGAIN` where AWS or the network failed: it is to be continued;
@@ -207,28 +273,43 @@ def run(experiment_path: Path, out: Path, deployment: Deployment) -> int:
     Raises:
         ClientError: The instance could not be ended.
     """
+    places: list[OnAws] = []
+
+    def make_place(experiment: Experiment, signals: Signals) -> OnAws:
+        places.append(OnAws(experiment, signals, deployment=deployment, prices=prices, now=now))
+        return places[-1]
+
+    prices = PRICES
     try:
+        prices = _frozen_prices(experiment_path.with_name("prices.json"))
         experiment = load_experiment(experiment_path).resolved(
             is_deployed=True, provisioned=int(deployment.provisioned))
         experiment = _on_its_gpu(experiment, deployment)
         summary, code = train(
             experiment, out, resume=True, display=make_display(experiment), name=deployment.experiment,
-            make_place=lambda experiment, signals: OnAws(experiment, signals, deployment=deployment))
+            make_place=make_place, prices=prices)
         print("\n".join(summary_lines(summary, str(out))), flush=True)
     except Interrupted as interrupt:
-        return 128 + interrupt.signal_number
+        summary, code = {"stop_reason": "interrupted", "error": None}, 128 + interrupt.signal_number
     except (RunError, ActorError, OSError) as error:
         summary, code = {"stop_reason": "refused", "error": f"{type(error).__name__}: {error}"}, 2
         print(f"error: {error}", flush=True)
-    if code > 128:
-        return code
     failure = (summary["error"] or "").partition(":")[0]
-    if failure == SupersededError.__name__:
+    if places and places[0].heartbeat.order_reason:
+        summary, code = summary | {"stop_reason": f"taken down: {places[0].heartbeat.order_reason}"}, 0
+    elif code > 128:
+        return code
+    elif failure in (SupersededError.__name__, LostRunError.__name__):
         return SUPERSEDED
-    if code and failure in _names(_PASSING):
+    elif code and failure in _names(_PASSING) - {TeardownOrderedError.__name__}:
         return TRY_AGAIN
     end(deployment, stop_reason=summary["stop_reason"], error=summary["error"], exit_code=code)
     return 0
+
+
+def _frozen_prices(path: Path) -> PriceTable:
+    """Those that were taken when it was deployed; of templates that were made without asking, the dated table's."""
+    return PriceTable.from_json(path.read_bytes()) if path.exists() else PRICES
 
 
 def _names(errors: Iterable[type[Exception]]) -> set[str]:
@@ -255,13 +336,27 @@ def end(deployment: Deployment, *, stop_reason: str, error: str | None, exit_cod
             Key=deployment.results_prefix + ("refused.json" if stop_reason == "refused" else "ended.json"))
     except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as failure:
         print(f"ended.json: {failure}", flush=True)
+    _tell_ledger(deployment, stop_reason if error is None else f"{stop_reason}: {error}")
     # Also where all went well: of a run that was finished before, the stack has not heard yet.
     tell_stack(deployment, is_up=not exit_code)
     release(deployment)
 
 
-def main(arguments: list[str]) -> int:
-    """Returns the exit code: 2 where this is no deployed learner."""
+def _tell_ledger(deployment: Deployment, reason: str) -> None:
+    """Lets the guard take the deployment down at once; it would, later, without being told."""
+    try:
+        Ledger(boto3.client("dynamodb", config=_PATIENT), deployment.ledger_table).finish(
+            deployment.key, stack=deployment.stack, reason=reason[:_REASON_CHARACTERS])
+    except LedgerError as error:
+        print(f"the guard was not told: {error}", flush=True)
+
+
+def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
+    """Returns the exit code: 2 where this is no deployed learner.
+
+    Args:
+        now: Seconds since 1970; null = this machine's steady clock.
+    """
     try:
         deployment = Deployment.from_environment(os.environ)
     except ExperimentError as error:
@@ -270,7 +365,7 @@ def main(arguments: list[str]) -> int:
     if deployment is None or len(arguments) != 2:
         print("usage, on a deployed learner: python -m runtime.deployed EXPERIMENT.yaml DIR", file=sys.stderr)
         return 2
-    return run(Path(arguments[0]), Path(arguments[1]), deployment)
+    return run(Path(arguments[0]), Path(arguments[1]), deployment, now)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ class Deployment:
         cache_credential: Where actors and learner find the cache's credential; see `lambda_actor.credentials`.
         results_bucket: The bucket that results and checkpoints are kept in.
         results_prefix: What the run's keys begin with; ends in ``/``.
+        ledger_table: The ledger's.
+        tail_usd: Part of the budget that is kept for taking the deployment down.
         learner_group: Name of the Auto Scaling group that holds the learner.
         learner_resource: That group's logical id in the stack.
         billed_since: When the deployment began to cost money, seconds since 1970.
@@ -48,6 +50,8 @@ class Deployment:
     cache_credential: str
     results_bucket: str
     results_prefix: str
+    ledger_table: str
+    tail_usd: str
     learner_group: str
     learner_resource: str
     billed_since: str
@@ -55,6 +59,11 @@ class Deployment:
     instance_type: str
     image_id: str
     private_address: str
+
+    @property
+    def key(self) -> str:
+        """Of the run's entry in the ledger."""
+        return f"{self.experiment}/{self.run}"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Deployment | None:
@@ -73,6 +82,8 @@ class Deployment:
         made = cls(**{name: environment[variable] for name, variable in names.items()})
         if not re.fullmatch(r"\d{1,5}", made.provisioned, re.ASCII):
             raise ExperimentError(f"NITRO_PROVISIONED = {made.provisioned!r} is not allowed; allowed: a whole number")
+        if not re.fullmatch(r"\d{1,6}(\.\d*)?", made.tail_usd, re.ASCII):
+            raise ExperimentError(f"NITRO_TAIL_USD = {made.tail_usd!r} is not allowed; allowed: dollars from 0")
         if (not re.fullmatch(r"\d{1,12}(\.\d*)?", made.billed_since, re.ASCII)
                 or float(made.billed_since) > time.time() + _CLOCK_SKEW_S):
             raise ExperimentError(f"NITRO_BILLED_SINCE = {made.billed_since!r} is not allowed; allowed: seconds since "

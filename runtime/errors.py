@@ -38,6 +38,10 @@ class FleetError(RunError):
     """The fleet itself failed, not one of its actors."""
 
 
+class GuardError(RunError):
+    """Nothing would end the deployment."""
+
+
 class ServerError(RunError):
     """The trajectory cache's server cannot be started or reached."""
 

@@ -17,7 +17,7 @@ from runtime.cache_server import EmbeddedServer
 from runtime.config import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import CostModel, Meter
-from runtime.cost.prices import PRICES
+from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError, ServerError
 from runtime.fleet.local import LocalFleet
 from runtime.interfaces import Fleet
@@ -30,6 +30,8 @@ class Place(Protocol):
 
     cost_basis: str
     """``modelled``, or ``metered`` where durations are those that are billed."""
+    prices: PriceTable
+    """What the bill is made from."""
 
     def download(self, directory: RunDirectory) -> None:
         """Puts what is kept elsewhere of the run into the directory, before anything there is looked at."""
@@ -47,6 +49,9 @@ class Place(Protocol):
         """Raises: FleetError: No actor can run."""
 
     def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter: ...
+
+    def spent_usd(self) -> float:
+        """The least that the run has cost before this process, by what is kept elsewhere than in its directory."""
 
     def begin(
         self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
@@ -67,6 +72,7 @@ class OnThisMachine:
     """Actors are processes here, the cache is a server of our own or the user's, and the bill is modelled."""
 
     cost_basis = "modelled"
+    prices = PRICES
 
     def __init__(self, experiment: Experiment, signals: Signals) -> None:
         """Raises: ExperimentError: The experiment wants Lambda actors."""
@@ -105,6 +111,9 @@ class OnThisMachine:
 
     def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter:
         return Meter(make_cost_model(self._experiment, environment), Budget(self._experiment.budget.usd))
+
+    def spent_usd(self) -> float:
+        return 0.0
 
     def begin(
         self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
@@ -151,7 +160,9 @@ def cache_ttl_s(experiment: Experiment) -> int:
     return 2 * (experiment.fleet.round_deadline_s + experiment.learner.update_timeout_s) + 600
 
 
-def make_cost_model(experiment: Experiment, environment: ActorEnvironment, **options: Any) -> CostModel:
+def make_cost_model(
+    experiment: Experiment, environment: ActorEnvironment, prices: PriceTable = PRICES, **options: Any
+) -> CostModel:
     """Args:
         options: Of `CostModel`.
 
@@ -164,7 +175,7 @@ def make_cost_model(experiment: Experiment, environment: ActorEnvironment, **opt
     sizes = (environment.observation_size, *HIDDEN_SIZES, environment.action_size)
     parameters = sum(inputs * outputs + outputs for inputs, outputs in pairwise(sizes)) + environment.action_size
     weights = 4 * (parameters + 2 * environment.observation_size)
-    return CostModel(experiment, PRICES, traffic_bytes_max=(
+    return CostModel(experiment, prices, traffic_bytes_max=(
         experiment.actor.fragment_steps * per_step + weights + 2 * EPISODE_BYTES_MAX + 4096), **options)
 
 

@@ -55,6 +55,7 @@ class RunDirectory:
             self._lock.close()
             raise RunDirectoryError(f"--out {path}: another process is training there") from None
         self.config_path = path / "config.yaml"
+        self.prices_path = path / "prices.json"
         self.rounds_path = path / "rounds.jsonl"
         self.events_path = path / "events.jsonl"
         self.summary_path = path / "summary.json"

@@ -19,8 +19,8 @@ _LEDGER = "ledger.json"
 _ROUNDS = "rounds.jsonl"
 _LEDGER_TRIES = 5
 _CHECKPOINT = re.compile(r"checkpoints/round_\d+\.(?:json|safetensors)")
-_FILE = re.compile(rf"(?:rounds|events)\.jsonl|config\.yaml|{re.escape(_LEDGER)}|summary\.json|policy\.safetensors|"
-                   rf"actors\.log|tensorboard/\w[\w.-]*|{_CHECKPOINT.pattern}")
+_FILE = re.compile(rf"(?:rounds|events)\.jsonl|config\.yaml|prices\.json|{re.escape(_LEDGER)}|summary\.json|"
+                   rf"policy\.safetensors|actors\.log|tensorboard/\w[\w.-]*|{_CHECKPOINT.pattern}")
 
 
 class ResultsError(RunError):
@@ -83,8 +83,11 @@ class ResultsBucket:
             self._uploaded[name] = _stamp(path)
         return True
 
-    def save_ledger(self, ledger: bytes, *, promised_usd: float, is_idle: bool) -> None:
+    def save_ledger(self, ledger: bytes, *, promised_usd: float, is_idle: bool) -> bool:
         """Keeps the ledger, where it promises something new, or more than the one that the bucket has.
+
+        Returns:
+            Whether it did.
 
         Args:
             promised_usd: All that is spent or reserved.
@@ -94,10 +97,12 @@ class ResultsBucket:
             SupersededError: Another learner wrote it since.
             ResultsError: The bucket cannot be written.
         """
-        if promised_usd > self._promised_usd or (self._was_idle and not is_idle):
+        is_new = promised_usd > self._promised_usd or (self._was_idle and not is_idle)
+        if is_new:
             self._put_ledger(ledger)
             self._promised_usd = promised_usd
         self._was_idle = is_idle
+        return is_new
 
     def round_finished(self) -> None:
         """Uploads what changed, if the last time is long enough ago.

@@ -19,7 +19,7 @@ from runtime.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoi
 from runtime.config import CHANGEABLE, Experiment, load_experiment, unchangeable
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.cost.prices import PRICES
+from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Display
 from runtime.places import MakePlace, OnThisMachine, Place, cache_ttl_s, make_cost_model
@@ -29,7 +29,7 @@ from runtime.scaler import make_scaler
 from runtime.signals import Interrupted, ShieldedFleet, Signals
 
 
-def preflight(experiment: Experiment) -> ActorEnvironment:
+def preflight(experiment: Experiment, prices: PriceTable = PRICES) -> ActorEnvironment:
     """Refuses what cannot work, before anything starts; returns the environment that evaluation uses.
 
     Raises:
@@ -38,7 +38,7 @@ def preflight(experiment: Experiment) -> ActorEnvironment:
     """
     environment = _make_environment(experiment)
     _check_open_episodes(experiment, environment)
-    needed_usd = _round_usd(experiment, environment)
+    needed_usd = _round_usd(experiment, environment, prices)
     if needed_usd > experiment.budget.usd:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {experiment.scaler.smallest_round} "
@@ -50,13 +50,13 @@ def preflight(experiment: Experiment) -> ActorEnvironment:
     return environment
 
 
-def smallest_budget_usd(experiment: Experiment, *, instance_type: str) -> float:
+def smallest_budget_usd(experiment: Experiment, prices: PriceTable, *, instance_type: str) -> float:
     """What the worst case of a round of the fewest actors costs, with such a learner.
 
     Raises:
         ExperimentError: The environment cannot be made or used, or an instance type has no price.
     """
-    return _round_usd(experiment, _make_environment(experiment), instance_type=instance_type)
+    return _round_usd(experiment, _make_environment(experiment), prices, instance_type=instance_type)
 
 
 def _make_environment(experiment: Experiment) -> ActorEnvironment:
@@ -66,9 +66,11 @@ def _make_environment(experiment: Experiment) -> ActorEnvironment:
         raise ExperimentError(str(error)) from None
 
 
-def _round_usd(experiment: Experiment, environment: ActorEnvironment, **options: Any) -> float:
+def _round_usd(
+    experiment: Experiment, environment: ActorEnvironment, prices: PriceTable, **options: Any
+) -> float:
     smallest = experiment.scaler.smallest_round
-    meter = Meter(make_cost_model(experiment, environment, **options), Budget(1e9))
+    meter = Meter(make_cost_model(experiment, environment, prices, **options), Budget(1e9))
     meter.open_round(smallest, smallest=smallest)
     return meter.reserved_usd
 
@@ -81,6 +83,7 @@ def train(
     display: Display,
     name: str,
     make_place: MakePlace = OnThisMachine,
+    prices: PriceTable = PRICES,
 ) -> tuple[dict[str, Any], int]:
     """Trains until a reason to stop.
 
@@ -90,6 +93,7 @@ def train(
         resume: Continue what ``out`` holds; where it holds nothing yet, start afresh.
         name: The experiment's name, for people.
         make_place: Makes the place where it takes place.
+        prices: Of that place.
 
     Returns:
         What summary.json holds, and the exit code: 0, 1 for a failed run, 130 or 143 for an interrupted one.
@@ -97,7 +101,7 @@ def train(
     Raises:
         RunError: Nothing was started: the directory, the server or the checkpoint is not usable.
     """
-    environment = preflight(experiment)
+    environment = preflight(experiment, prices)
     with ExitStack() as stack:
         signals = Signals()
         place = make_place(experiment, signals)
@@ -161,6 +165,7 @@ class _Run:
         self._events.listen(display.event)
         self._restore()
         write_atomically(directory.config_path, experiment.to_yaml().encode())
+        write_atomically(directory.prices_path, place.prices.to_json())
         directory.summary_path.unlink(missing_ok=True)
         # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
         self._tensorboard = SummaryWriter(str(directory.tensorboard_path), purge_step=1)
@@ -223,6 +228,11 @@ class _Run:
         self._directory.check_rounds(self.loop.progress.round_index)
         self._directory.cut_rounds_back(self.loop.progress.round_index)
         self._restore_ledger()
+        elsewhere_usd = self._place.spent_usd() - self._meter.spent_usd - self._meter.reserved_usd
+        if elsewhere_usd > 0.0:
+            self._meter.add_spent(elsewhere_usd)
+            self._events.append("spent_elsewhere", usd=elsewhere_usd,
+                                reason="what the ledger knows that the run's directory does not: a teardown, say")
         spent_usd = self._meter.spent_usd
         forfeited_usd = self._meter.forfeit()
         standing_usd = self._meter.spent_usd - spent_usd - forfeited_usd
@@ -289,8 +299,8 @@ class _Run:
             "actors": sum(row.get("actor_count") or 0 for row in rounds),
             "actors_failed": sum(row.get("actors_failed") or 0 for row in rounds),
             "cost_basis": self._place.cost_basis,
-            "prices_region": PRICES.region,
-            "prices_as_of": PRICES.as_of,
+            "prices_region": self._place.prices.region,
+            "prices_as_of": self._place.prices.as_of,
             "spent_usd": spent_usd,
             "budget_usd": self._experiment.budget.usd,
             "usd_per_million_steps": spent_usd / steps * 1e6 if steps else None,

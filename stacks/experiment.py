@@ -5,11 +5,12 @@ from __future__ import annotations
 from aws_cdk import CfnOutput, Stack, Tags
 from constructs import Construct
 
-from runtime.cost.estimate import estimate
+from runtime.deployments import tags_of_limits
 from stacks.components.actor_function import ActorFunction
 from stacks.components.cache import make_cache
 from stacks.components.dashboard import Dashboard
 from stacks.components.learner import Learner
+from stacks.guard import GuardStack
 from stacks.network import NetworkStack
 from stacks.plan import Plan
 from stacks.results import ResultsStack
@@ -19,13 +20,16 @@ class ExperimentStack(Stack):
     """Actors, cache, learner and dashboard of one experiment. Nothing in it outlives it."""
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack, results: ResultsStack
+        self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack, results: ResultsStack,
+        guard: GuardStack,
     ) -> None:
-        super().__init__(scope, construct_id, description=f"Nitro: experiment {plan.name}, run {plan.run}")
+        # The stack's own tags too: by them the guard finds it.
+        super().__init__(scope, construct_id, description=f"Nitro: experiment {plan.name}, run {plan.run}",
+                         tags=_tags(plan))
         cache = make_cache(self, plan=plan, network=network, results_bucket=results.bucket)
         actor = ActorFunction(self, "Actor", plan=plan, network=network)
         cache.grant_connect(actor.role)
-        learner = Learner(self, "Learner", plan=plan, network=network, results=results, actor=actor,
+        learner = Learner(self, "Learner", plan=plan, network=network, results=results, guard=guard, actor=actor,
                           cache=cache)
         dashboard = Dashboard(self, "Dashboard", plan=plan, function=actor.function)
         for name, value in {
@@ -39,16 +43,14 @@ class ExperimentStack(Stack):
             "ActorFunction": actor.alias.function_arn,
         }.items():
             CfnOutput(self, name, value=value)
-        self._tag(plan)
+        # All that can be tagged, so that a bill can be told apart, and leftovers found.
+        for name, value in _tags(plan).items():
+            Tags.of(self).add(name, value)
 
-    def _tag(self, plan: Plan) -> None:
-        """Tags all that can be tagged, so that a bill can be told apart, and leftovers found."""
-        budget = plan.experiment.budget
-        for name, value in {
-            "experiment": plan.name,
-            "run": plan.run,
-            "budget-usd": f"{budget.usd:g}",
-            "lifetime-hours": f"{budget.lifetime_hours:g}",
-            "burn-usd-per-hour": f"{estimate(plan.experiment).burn_usd_per_hour:.4f}",
-        }.items():
-            Tags.of(self).add(f"nitro:{name}", value)
+
+def _tags(plan: Plan) -> dict[str, str]:
+    expected, budget = plan.estimate, plan.experiment.budget
+    return tags_of_limits(
+        experiment=plan.name, run=plan.run, budget_usd=budget.usd, tail_usd=expected.tail_usd,
+        burn_usd_per_hour=expected.burn_usd_per_hour, cache_usd_per_hour=expected.cache_usd_per_hour,
+        lifetime_hours=budget.lifetime_hours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from runtime.config import Experiment, load_experiment
+from runtime.cost.estimate import Estimate, estimate
+from runtime.cost.prices import PRICES, PriceTable
 from runtime.deployment import experiment_name, run_name
 from runtime.errors import ExperimentError
 
@@ -37,6 +40,7 @@ class Plan:
         package: ``environment.package``; a folder's path starts from the experiment file's folder.
         actor_concurrency: Concurrent executions that the account has left for functions without a reservation;
             null = more than enough.
+        prices: At which everything is counted.
     """
 
     experiment: Experiment
@@ -45,6 +49,7 @@ class Plan:
     file: bytes
     package: str | None = None
     actor_concurrency: int | None = None
+    prices: PriceTable = PRICES
 
     @classmethod
     def from_context(cls, context: Callable[[str], Any]) -> Plan:
@@ -61,7 +66,9 @@ class Plan:
             raise ExperimentError("which experiment? Name its file: -c experiment=FILE.yaml")
         path = Path(path)
         experiment = load_experiment(path).resolved(is_deployed=True)
+        prices = _prices(context("prices"))
         _check(experiment)
+        _check_tail(experiment, prices)
         package = _located(experiment.environment.package, path.parent)
         return cls(
             experiment=experiment,
@@ -70,7 +77,13 @@ class Plan:
             file=path.read_bytes(),
             package=package,
             actor_concurrency=_whole_number("actor_concurrency", context("actor_concurrency")),
+            prices=prices,
         )
+
+    @property
+    def estimate(self) -> Estimate:
+        """What it may cost."""
+        return estimate(self.experiment, self.prices)
 
     @property
     def stack_name(self) -> str:
@@ -82,9 +95,14 @@ class Plan:
         return f"{self.stack_name}-actor"
 
     @property
+    def key(self) -> str:
+        """Of the run's entry in the ledger."""
+        return f"{self.name}/{self.run}"
+
+    @property
     def prefix(self) -> str:
         """What the run's keys in the results bucket begin with."""
-        return f"{self.name}/{self.run}/"
+        return f"{self.key}/"
 
     @property
     def cache_name(self) -> str:
@@ -132,6 +150,16 @@ def _identity(experiment: Experiment, package: str | None) -> str:
         if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in name.split("/")):
             digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
+
+
+def _prices(path: str | None) -> PriceTable:
+    """Raises: ExperimentError: The file of prices is none."""
+    if path is None:
+        return PRICES
+    try:
+        return PriceTable.from_json(Path(path).read_bytes())
+    except OSError as error:
+        raise ExperimentError(f"prices = {path!r} cannot be read: {error.strerror}") from None
 
 
 def zone_names(value: str | None) -> list[str] | None:
@@ -188,6 +216,14 @@ def _check(experiment: Experiment) -> None:
                               "today's drivers do not know its GPU; its price is for the paper's settings on one "
                               "machine. Allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others")
     _check_processors(experiment)
+
+
+def _check_tail(experiment: Experiment, prices: PriceTable) -> None:
+    """Raises: ExperimentError: Nothing would be left to train with; or an instance type has no price."""
+    tail_usd = estimate(experiment, prices).tail_usd
+    if experiment.budget.usd <= tail_usd:
+        raise ExperimentError(f"budget.usd = {experiment.budget.usd:g} does not even hold what taking the deployment "
+                              f"down can cost; allowed: budget.usd above {math.ceil(tail_usd * 100) / 100:.2f}")
 
 
 def _check_processors(experiment: Experiment) -> None:

@@ -1,4 +1,4 @@
-"""Folders that a deployment uploads: the actor image's build context, and what the learner runs.
+"""Folders that a deployment uploads: the actor image's build context, what the learner runs, and the guard.
 
 They are put together in a temporary folder, so that nothing else of a working directory travels, hidden files and
 caches least of all, and equal sources make equal assets.
@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from runtime.cost.prices import PriceTable
 from runtime.errors import ExperimentError
 
 ROOT = Path(__file__).resolve().parents[1]
+GUARD_MODULES = ("__init__", "deployments", "errors", "guard", "ledger", "teardown")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "*.egg-info", "venv", "node_modules", "cdk.out")
 
@@ -39,12 +41,13 @@ def actor_context(package: str | None) -> Iterator[Path]:
 
 
 @contextmanager
-def learner_files(package: str | None, experiment_file: bytes) -> Iterator[Path]:
-    """What the learner unpacks: runtime/, lambda_actor/, package/, requirements.txt and experiment.yaml.
+def learner_files(package: str | None, experiment_file: bytes, prices: PriceTable) -> Iterator[Path]:
+    """What the learner unpacks: runtime/, lambda_actor/, package/, requirements.txt, experiment.yaml and prices.json.
 
     Args:
         package: ``environment.package``.
         experiment_file: The experiment file, byte for byte.
+        prices: At which everything is counted as long as this deployment lasts.
 
     Raises:
         ExperimentError: `_stage_package` says when.
@@ -55,7 +58,19 @@ def learner_files(package: str | None, experiment_file: bytes) -> Iterator[Path]
             shutil.copytree(ROOT / name, staged / name, ignore=_LEFT_OUT)
         shutil.copy(ROOT / "requirements.txt", staged)
         (staged / "experiment.yaml").write_bytes(experiment_file)
+        (staged / "prices.json").write_bytes(prices.to_json())
         _stage_package(package, staged / "package")
+        yield staged
+
+
+@contextmanager
+def guard_files() -> Iterator[Path]:
+    """What the guard's function is: the few modules of runtime/ that it needs, none of which needs more than boto3."""
+    with TemporaryDirectory() as folder:
+        staged = Path(folder)
+        (staged / "runtime").mkdir()
+        for name in GUARD_MODULES:
+            shutil.copy(ROOT / "runtime" / f"{name}.py", staged / "runtime")
         yield staged
 
 

@@ -76,14 +76,6 @@ def open_session() -> boto3.Session:
     return session
 
 
-def check_region(session: boto3.Session) -> None:
-    """Raises: AccountError: The region's prices are not known."""
-    if session.region_name != PRICES.region:
-        overriding = " and unset AWS_REGION" if os.environ.get("AWS_REGION") else ""
-        raise AccountError(f"region {session.region_name}: its prices are not known; set "
-                           f"AWS_DEFAULT_REGION={PRICES.region}{overriding}")
-
-
 def identify(session: boto3.Session) -> str:
     """The account's number.
 
@@ -100,10 +92,9 @@ def read_account(session: boto3.Session, experiment: Experiment, *, stack: str) 
         stack: Name of the experiment's stack, which must not be there yet.
 
     Raises:
-        AccountError: There are no usable credentials, the region's prices are not known, the stack is there, something
-            is missing, or not one of the instance types may run; the text says what to do.
+        AccountError: There are no usable credentials, the stack is there, something is missing, or not one of the
+            instance types may run; the text says what to do.
     """
-    check_region(session)
     account_id = identify(session)
     _check_not_deployed(session, stack)
     _check_parameter(session, BOOTSTRAP_PARAMETER, f"the CDK is not set up in account {account_id}, region "

@@ -36,6 +36,10 @@ class Budget:
         """What is neither spent nor reserved; negative only after `settle` had to record an overrun."""
         return (self._limit - self._spent - sum(self._reserved.values())) / _UNITS_PER_USD
 
+    def is_reserved(self, name: str) -> bool:
+        """Whether something is reserved under ``name``."""
+        return name in self._reserved
+
     def reserve(self, name: str, usd: float) -> bool:
         """Sets ``usd`` aside under ``name``; False, and nothing changed, where it does not fit.
 

@@ -29,6 +29,7 @@ BETWEEN_ROUNDS_S = 60.0
 """Reserved for checkpoints and uploads where time is paid for by the clock."""
 _HOURS_PER_MONTH = 730
 _BASE = "round"
+_ELSEWHERE = "elsewhere"
 
 
 def vcpu_share(memory_mib: int) -> float:
@@ -105,6 +106,12 @@ class CostModel:
             "node": prices.cache_node_hour_usd, "learner": 0.0}[self._cache_kind]
         return seconds / 3600 * hourly
 
+    @property
+    def burn_usd_per_hour(self) -> float:
+        """What a deployment costs while nothing is done in it."""
+        return (self.learner_usd(3600) + self.infrastructure_usd(3600) + self.upload_usd(3600)
+                + self.provisioned_usd(3600 // PROVISIONED_BLOCK_S))
+
     def upload_usd(self, seconds: float) -> float:
         """Requests to the bucket; see `runtime.results`."""
         return seconds / UPLOAD_INTERVAL_S * REQUESTS_PER_UPLOAD * self._prices.put_usd
@@ -149,6 +156,11 @@ class Meter:
 
     def forfeit(self) -> float:
         return self.budget.forfeit()
+
+    def add_spent(self, usd: float) -> None:
+        """Counts what was spent without this meter, whether the budget holds it or not."""
+        self.budget.reserve(_ELSEWHERE, 0.0)
+        self.budget.settle(_ELSEWHERE, usd)
 
     def open_round(self, actors: int, *, smallest: int) -> int:
         """Reserves the round's worst case with as many actors as fit, at most ``actors``.
@@ -267,6 +279,16 @@ class WallClockMeter(Meter):
         super().__init__(model, budget)
         self._billed_since_s, self._billed_until_s, self._now = billed_since_s, billed_since_s, now
         self._is_redeployed = False
+
+    @property
+    def covered_until_s(self) -> float:
+        """Until then, what is spent and reserved holds all that stands; seconds since 1970."""
+        return self._billed_until_s + (self._reserved_s if self.budget.is_reserved(_BASE) else 0.0)
+
+    @property
+    def burn_usd_per_hour(self) -> float:
+        """What stands costs so much."""
+        return self._model.burn_usd_per_hour
 
     def catch_up(self) -> float:
         """Spends what stood idle since the last bill, whether the budget holds it or not; returns it in dollars."""

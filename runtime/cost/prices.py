@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import datetime
+import json
+import sys
+import textwrap
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from runtime.errors import ExperimentError
+
+ARCHITECTURES = ("x86_64", "arm64")
+_SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -17,10 +27,18 @@ class LambdaPrices:
 
 @dataclass(frozen=True)
 class PriceTable:
-    """List prices in US dollars of one region on one day."""
+    """List prices in US dollars of one region on one day.
+
+    Attributes:
+        as_of: The day, such as 2026-11-20.
+        source: Where they were taken from, for people.
+        functions: By processor architecture; one may be missing.
+        skus: By price, the SKU of AWS' product and the day since which its price holds; empty where nobody asked.
+    """
 
     region: str
     as_of: str
+    source: str
     functions: Mapping[str, LambdaPrices]
     request_usd: float
     instance_hour_usd: Mapping[str, float]
@@ -31,11 +49,97 @@ class PriceTable:
     volume_gib_month_usd: float
     public_ipv4_hour_usd: float
     put_usd: float
+    skus: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self), indent=2).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> PriceTable:
+        """What `to_json` made, exactly.
+
+        Raises:
+            ExperimentError: It is no price table; the text names the field, its value and what is allowed.
+        """
+        try:
+            tree = json.loads(data, object_pairs_hook=_mapping)
+        except (ValueError, RecursionError) as error:
+            raise ExperimentError(f"prices: is not JSON: {error}") from None
+        tree = _keys("prices", tree, cls)
+        texts = {name: _text(f"prices.{name}", tree[name]) for name in ("region", "source")}
+        functions = {name: _lambda_prices(f"prices.functions.{name}", tree["functions"][name])
+                     for name in _names("prices.functions", tree["functions"], allowed=ARCHITECTURES)}
+        instances = {name: _usd(f"prices.instance_hour_usd.{name}", tree["instance_hour_usd"][name])
+                     for name in _names("prices.instance_hour_usd", tree["instance_hour_usd"])}
+        skus = {name: _text(f"prices.skus.{name}", tree["skus"][name]) for name in _names("prices.skus", tree["skus"])}
+        numbers = {name: _usd(f"prices.{name}", value) for name, value in tree.items() if name in _NUMBERS}
+        return cls(as_of=_day("prices.as_of", tree["as_of"]), functions=functions, instance_hour_usd=instances,
+                   skus=skus, **texts, **numbers)
+
+
+_NUMBERS = {one.name for one in fields(PriceTable) if one.type == "float"}
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises: ValueError: A key stands there twice."""
+    tree = dict(pairs)
+    if len(tree) < len(pairs):
+        raise ValueError(f"a key stands there twice: {[key for key, _ in pairs][:20]}")
+    return tree
+
+
+def _keys(name: str, tree: Any, made: type) -> dict[str, Any]:
+    """Raises: ExperimentError: It is no mapping of exactly this class' fields."""
+    known = [one.name for one in fields(made)]
+    found = _names(name, tree, allowed=known)
+    if missing := [key for key in known if key not in found]:
+        raise ExperimentError(f"{name}: {missing} is missing; allowed: {known}")
+    return tree
+
+
+def _names(name: str, tree: Any, *, allowed: Collection[str] = ()) -> Collection[str]:
+    """Raises: ExperimentError: It is no mapping; or, where names are allowed, it is empty or has others."""
+    if not isinstance(tree, dict) or (allowed and not tree):
+        raise ExperimentError(f"{name} = {_shown(tree)} is not allowed; allowed: a mapping"
+                              f"{f' of {list(allowed)}' if allowed else ''}")
+    if unknown := [key for key in tree if allowed and key not in allowed]:
+        raise ExperimentError(f"{name}: {_shown(unknown)} is not known; allowed: {list(allowed)}")
+    return tree.keys()
+
+
+def _lambda_prices(name: str, tree: Any) -> LambdaPrices:
+    return LambdaPrices(**{key: _usd(f"{name}.{key}", usd) for key, usd in _keys(name, tree, LambdaPrices).items()})
+
+
+def _usd(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
+        raise ExperimentError(f"{name} = {_shown(value)} is not allowed; allowed: a finite number above 0")
+    return float(value)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ExperimentError(f"{name} = {_shown(value)} is not allowed; allowed: a text")
+    return value
+
+
+def _day(name: str, value: Any) -> str:
+    try:
+        if datetime.date.fromisoformat(value).isoformat() == value:
+            return value
+    except (TypeError, ValueError):
+        pass
+    raise ExperimentError(f"{name} = {_shown(value)} is not allowed; allowed: a day such as 2026-11-20")
+
+
+def _shown(value: Any) -> str:
+    return textwrap.shorten(repr(value), _SHOWN_CHARACTERS, placeholder="…")
 
 
 PRICES = PriceTable(
     region="us-east-1",
     as_of="2026-11-20",
+    source="the dated table",
     functions={
         "x86_64": LambdaPrices(1.66667e-5, 4.1667e-6, 9.7222e-6),
         "arm64": LambdaPrices(1.33334e-5, 3.3334e-6, 7.7778e-6),

@@ -18,6 +18,7 @@ from runtime.deployment import METRIC_NAMESPACE
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.components.actor_function import ActorFunction
 from stacks.components.cache import Cache
+from stacks.guard import GuardStack
 from stacks.network import HTTPS_PORT, PUBLIC, NetworkStack
 from stacks.plan import Plan
 from stacks.results import ResultsStack
@@ -52,6 +53,7 @@ class Learner(Construct):
         plan: Plan,
         network: NetworkStack,
         results: ResultsStack,
+        guard: GuardStack,
         actor: ActorFunction,
         cache: Cache,
     ) -> None:
@@ -64,11 +66,12 @@ class Learner(Construct):
         self.security_group = _make_security_group(self, network, cache)
         self.role = self._make_role(plan, results)
         actor.grant_operate(self.role)
+        guard.grant_write(self.role, plan.key)
         if cache.resource is not None:
             cache.grant_connect(self.role)
         image = ec2.MachineImage.from_ssm_parameter(plan.experiment.learner.image_parameter)
         self.image_id = image.get_image(self).image_id
-        self._variables = self._make_variables(plan, results, actor, cache)
+        self._variables = self._make_variables(plan, results, guard, actor, cache)
         template = self._make_launch_template(plan, image)
         self.group = self._make_group(plan, network, template)
         # The instance is what costs most: it comes last, when all it needs is there, its rights included.
@@ -110,7 +113,7 @@ class Learner(Construct):
         ]
 
     def _make_variables(
-        self, plan: Plan, results: ResultsStack, actor: ActorFunction, cache: Cache
+        self, plan: Plan, results: ResultsStack, guard: GuardStack, actor: ActorFunction, cache: Cache
     ) -> dict[str, str]:
         return {
             "NITRO_EXPERIMENT": plan.name,
@@ -122,6 +125,8 @@ class Learner(Construct):
             "NITRO_CACHE_CREDENTIAL": cache.credential,
             "NITRO_RESULTS_BUCKET": results.bucket.bucket_name,
             "NITRO_RESULTS_PREFIX": plan.prefix,
+            "NITRO_LEDGER_TABLE": guard.ledger.table_name,
+            "NITRO_TAIL_USD": f"{plan.estimate.tail_usd:.6f}",
             "NITRO_LEARNER_GROUP": self.group_name,
             "NITRO_LEARNER_RESOURCE": GROUP_LOGICAL_ID,
             "BOOT_REGION": Aws.REGION,
@@ -177,7 +182,7 @@ def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
 
 
 def _upload(scope: Construct, plan: Plan) -> assets.Asset:
-    with learner_files(plan.package, plan.file) as folder:
+    with learner_files(plan.package, plan.file, plan.prices) as folder:
         return assets.Asset(scope, "Files", path=str(folder))
 
 

@@ -69,6 +69,24 @@ tell_stack() {  # its creation fails at once, if it waits
         --logical-resource-id "$NITRO_LEARNER_RESOURCE" --unique-id "${NITRO_INSTANCE_ID:-unknown}" || true
 }
 
+write_ledger() {  # STATE REASON: a sign for the guard, unless it takes the deployment down already
+    local request
+    request=$(python3 -c 'if True:
+        import json, os, sys, time
+        instance = os.environ.get("NITRO_INSTANCE_ID", "unknown")
+        texts = {"stack": os.environ["NITRO_STACK"], "state": sys.argv[1], "reason": sys.argv[2], "stop_event": "",
+                 "writer": instance, "instance_id": instance}
+        values = {name: {"S": text} for name, text in texts.items()} | {"heartbeat_at_s": {"N": str(time.time())}}
+        print(json.dumps({
+            "TableName": os.environ["NITRO_LEDGER_TABLE"],
+            "Key": {"run": {"S": os.environ["NITRO_EXPERIMENT"] + "/" + os.environ["NITRO_RUN"]}},
+            "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in values),
+            "ConditionExpression": "attribute_not_exists(#teardown) OR #teardown.#stack <> :stack",
+            "ExpressionAttributeNames": {f"#{name}": name for name in [*values, "teardown"]},
+            "ExpressionAttributeValues": {f":{name}": value for name, value in values.items()}}))' "$1" "$2")
+    aws dynamodb update-item --cli-input-json "$request" 2>&1
+}
+
 release() {  # no actor is kept warm, and no instance takes this one's place any more
     if [ "$NITRO_PROVISIONED" -gt 0 ]; then
         retry aws lambda delete-provisioned-concurrency-config --function-name "${NITRO_ACTOR_FUNCTION%:*}" \
@@ -99,6 +117,7 @@ failed() {  # LINE COMMAND
 give_up() {  # REASON
     step="give-up"
     report "$1"
+    write_ledger finished "$1" || true
     tell_stack
     release || shutdown -h now
 }
@@ -145,6 +164,16 @@ get_tools() {
     if [[ " ${packages[*]} " == *" redis-server "* ]]; then
         # The learner starts one of its own; the package's would stand there open.
         systemctl disable --now redis-server
+    fi
+}
+
+tell_guard() {  # that this instance boots: the deployment is not taken down as one that is silent
+    local answer
+    if ! answer=$(retry write_ledger starting ""); then
+        echo "$answer" >&2
+        [[ "$answer" == *ConditionalCheckFailed* ]] || return 1
+        give_up "the deployment is being taken down"
+        exit 0
     fi
 }
 
@@ -272,6 +301,7 @@ run_step lifetime limit_lifetime
 run_step identify identify
 run_step launches count_launch
 run_step stack read_stack
+run_step guard tell_guard
 run_step tools get_tools
 run_step files get_files
 run_step requirements install_requirements

@@ -19,6 +19,7 @@ import pytest
 from lambda_actor.credentials import credential_object
 from runtime.deployed import SUPERSEDED, TRY_AGAIN
 from runtime.deployment import METRIC_NAMESPACE
+from runtime.ledger import FINISHED, TRAINING, Entry, Ledger
 from tests.helpers import PATIENCE_S, ROOT, SMALL_EXPERIMENT, events, results_only, rounds, summary, wait_for
 from tests.integration.conftest import USER_PASSWORD, USERNAME, tcp_server_with_auth, tls_server  # noqa: F401
 from tests.integration.lambda_fleets import ACTOR_ENVIRONMENT
@@ -27,7 +28,8 @@ from tests.local_aws.lambda_endpoint import LambdaEndpoint
 from tests.local_aws.loopback import LoopbackServer, QuietHandler
 from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
 
-BUCKET, PREFIX, GROUP = "results", "small/first/", "Nitro-small-learner"
+BUCKET, PREFIX, GROUP, TABLE = "results", "small/first/", "Nitro-small-learner", "ledger"
+RUN, TAIL_USD = "small/first", 0.0625
 CREDENTIAL_KEY = PREFIX + "cache-credential.json"
 MOST_ACTORS = 6
 ENDLESS_EXPERIMENT = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 5000")
@@ -77,6 +79,7 @@ class Account:
                 "NITRO_ACTOR_FUNCTION": self.function, "NITRO_PROVISIONED": "0", "NITRO_CACHE_URL": self.cache_url,
                 "NITRO_CACHE_CREDENTIAL": f"s3://{BUCKET}/{CREDENTIAL_KEY}", "NITRO_RESULTS_BUCKET": BUCKET,
                 "NITRO_RESULTS_PREFIX": PREFIX, "NITRO_LEARNER_GROUP": GROUP,
+                "NITRO_LEDGER_TABLE": TABLE, "NITRO_TAIL_USD": str(TAIL_USD),
                 "NITRO_LEARNER_RESOURCE": "LearnerGroup", "NITRO_BILLED_SINCE": str(int(time.time())),
                 "NITRO_INSTANCE_ID": instance, "NITRO_INSTANCE_TYPE": "g4dn.xlarge", "NITRO_IMAGE_ID": "ami-1",
                 "NITRO_PRIVATE_ADDRESS": "127.0.0.1", **changed})
@@ -109,6 +112,14 @@ class Account:
         return [json.loads(ledger)["budget"]["spent"] for ledger in ledgers]
 
     @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.moto.client("dynamodb"), TABLE)
+
+    @property
+    def entry(self) -> Entry:
+        return self.ledger.get(RUN)
+
+    @property
     def desired(self) -> int:
         (group,) = self.moto.client("autoscaling").describe_auto_scaling_groups(
             AutoScalingGroupNames=[GROUP])["AutoScalingGroups"]
@@ -130,6 +141,8 @@ class Account:
         for one in store.list_object_versions(Bucket=BUCKET).get("Versions", []):
             store.delete_object(Bucket=BUCKET, Key=one["Key"], VersionId=one["VersionId"])
         self.moto.client("autoscaling").set_desired_capacity(AutoScalingGroupName=GROUP, DesiredCapacity=1)
+        self.moto.client("dynamodb").delete_item(TableName=TABLE, Key={"run": {"S": RUN}})
+        self.ledger.tick(time.time())
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +151,9 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
         account = Account(tmp_path_factory.mktemp("account"), moto, functions, signals)
         moto.client("s3").create_bucket(Bucket=BUCKET)
         moto.client("s3").put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+        moto.client("dynamodb").create_table(
+            TableName=TABLE, KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}], BillingMode="PAY_PER_REQUEST",
+            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}])
         groups = moto.client("autoscaling")
         groups.create_launch_configuration(
             LaunchConfigurationName="learner", ImageId="ami-12c6146b", InstanceType="g4dn.xlarge")
@@ -179,6 +195,7 @@ def test_it_trains_as_on_one_machine_and_everything_is_kept(account: Account, re
     _check_kept(account, out)
     _check_bill(rounds(out), summary(out))
     _check_metrics(account, rounds(out))
+    _check_ledger(account.entry, summary(out))
     assert account.told()[0] == ("Nitro-small", "i-1", "SUCCESS")
     assert account.desired == 0
     assert USER_PASSWORD not in printed + "".join(path.read_text(errors="replace") for path in out.glob("*.*"))
@@ -203,6 +220,17 @@ def _check_bill(rows: list[dict[str, Any]], ended: dict[str, Any]) -> None:
     spent = [row["spent_usd"] for row in rows]
     assert spent == sorted(spent)
     assert 0.0 < sum(row["round_cost_usd"] for row in rows) <= ended["spent_usd"] < ended["budget_usd"]
+
+
+def _check_ledger(entry: Entry, ended: dict[str, Any]) -> None:
+    assert (entry.state, entry.reason, entry.stack, entry.instance_id) == (
+        FINISHED, "max_rounds", "Nitro-small", "i-1")
+    assert (entry.spent_usd, entry.reserved_usd) == (pytest.approx(ended["spent_usd"]), 0.0)
+    assert entry.burn_usd_per_hour == pytest.approx(0.526 + 0.0084 + 0.005 + 100 * 0.08 / 730 + 360 * 12 * 0.005e-3)
+    assert abs(entry.covered_until_s - time.time()) < 600
+    stop = json.loads(entry.stop_event)
+    assert (stop["stop"], stop["cache_credential"]) == (True, f"s3://{BUCKET}/{CREDENTIAL_KEY}")
+    assert USER_PASSWORD not in entry.stop_event
 
 
 def _check_metrics(account: Account, rows: list[dict[str, Any]]) -> None:
@@ -322,3 +350,60 @@ def test_what_is_refused_does_not_change_how_the_run_before_it_ended(account: Ac
     assert (code, "was another experiment" in printed) == (0, True), printed
     assert account.kept("ended.json") == ended
     assert "seed is 4 now" in json.loads(account.kept("refused.json"))["error"]
+
+
+# The ledger and the guard
+
+
+def test_a_learner_that_is_told_to_end_keeps_its_results_stops_its_actors_and_does_not_come_back(
+    account: Account, tmp_path: Path
+) -> None:
+    learner = account.start(tmp_path / "run", text=ENDLESS_EXPERIMENT)
+    wait_for(lambda: finished_rounds(tmp_path / "run") >= 2, "two rounds")
+    entry = account.entry
+    assert (entry.state, entry.order) == (TRAINING, None)
+    account.ledger.order(RUN, stack="Nitro-small", reason="stopped by hand", now_s=time.time())
+    code, printed = finish(learner)
+    assert code == 0, printed
+    entry = account.entry
+    assert (entry.state, entry.reason) == (FINISHED, "taken down: stopped by hand")
+    assert json.loads(account.kept("ended.json"))["stop_reason"] == "taken down: stopped by hand"
+    assert account.kept("rounds.jsonl") == (tmp_path / "run" / "rounds.jsonl").read_bytes()
+    assert json.loads(account.kept("ledger.json"))["budget"]["reserved"] == {}
+    assert entry.reserved_usd == 0.0
+    assert account.desired == 0
+
+    code, printed = account.run(tmp_path / "late", instance="i-2", text=ENDLESS_EXPERIMENT)
+    assert (code, "is being taken down" in printed) == (0, True), printed
+    assert finished_rounds(tmp_path / "late") == 0
+    assert account.entry.spent_usd == entry.spent_usd
+
+
+def test_a_learner_does_not_begin_where_nobody_would_end_it(account: Account, tmp_path: Path) -> None:
+    account.ledger.tick(time.time() - 7200)
+    code, printed = account.run(tmp_path / "run")
+    assert (code, "the guard has not looked for 120 minutes" in printed) == (0, True), printed
+    assert "rounds.jsonl" not in account.names()
+    assert account.entry.state == FINISHED
+    assert account.desired == 0
+
+
+def test_what_an_earlier_deployment_and_its_teardown_have_cost_is_spent(account: Account, tmp_path: Path) -> None:
+    account.ledger.close(RUN, stack="an earlier one", spent_usd=0.5, now_s=time.time() - 86_400)
+    out = tmp_path / "run"
+    code, printed = account.run(out)
+    assert code == 0, printed
+    (event,) = events(out, "spent_elsewhere")
+    assert event["usd"] == pytest.approx(0.5)
+    assert 0.5 < summary(out)["spent_usd"] < 0.6
+    assert account.entry.spent_usd == pytest.approx(summary(out)["spent_usd"])
+
+
+def test_the_tail_is_not_the_learners_to_spend(account: Account, tmp_path: Path) -> None:
+    # Half a dollar less the tail, of which nearly all is spent already: enough for actors, not for a round's learner.
+    account.ledger.close(RUN, stack="an earlier one", spent_usd=0.5 - TAIL_USD - 0.02, now_s=time.time())
+    text = SMALL_EXPERIMENT.replace("usd: 1.0", "usd: 0.5")
+    code, printed = account.run(tmp_path / "run", text=text)
+    assert code == 0, printed
+    assert (account.entry.state, account.entry.reason.partition(":")[0]) == (FINISHED, "budget")
+    assert summary(tmp_path / "run")["rounds"] == 0

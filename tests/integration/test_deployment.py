@@ -26,7 +26,7 @@ from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
 from tests.local_aws.moto_types import deploy
 from tests.template.conftest import RUN, SETTINGS, Assembly, experiment_text
 
-STEPS = ["lifetime", "identify", "launches", "stack", "tools", "files", "requirements", "logs", "environment",
+STEPS = ["lifetime", "identify", "launches", "stack", "guard", "tools", "files", "requirements", "logs", "environment",
          "learner"]
 TOOLS = ("bash", "cat", "chmod", "curl", "date", "env", "grep", "install", "mkdir", "sleep", "sort", "tee",
          "timeout")
@@ -142,7 +142,7 @@ def _deploy(server: MotoServer, kind: str, directory: Path, *, is_first: bool) -
     experiment.write_text(experiment_text(cache__kind=kind, learner__launches_max=LAUNCHES_MAX))
     app = make_app({**SETTINGS, "run": RUN, "experiment": str(experiment)})
     assembly = Assembly(Path(app.synth().directory), f"Nitro-{kind}")
-    for name in ["NitroResults", "NitroNetwork"] * is_first:
+    for name in ["NitroResults", "NitroNetwork", "NitroGuard"] * is_first:
         deploy(server.client, assembly.directory / f"{name}.template.json", name)
     outputs = deploy(server.client, assembly.directory / f"{assembly.stack}.template.json", assembly.stack)
     # It refuses what does not come over TLS; moto heeds no conditions, and would refuse everything.
@@ -300,6 +300,7 @@ def _check_environment(machine: Machine) -> None:
         experiment=kind, run=RUN, stack=stack.told("NITRO_STACK"), actor_function=stack.outputs["ActorFunction"],
         provisioned="0", cache_url=cache[0], cache_credential=cache[1],
         results_bucket=stack.outputs["ResultsBucket"], results_prefix=f"{kind}/{RUN}/",
+        ledger_table=stack.told("NITRO_LEDGER_TABLE"), tail_usd=stack.told("NITRO_TAIL_USD"),
         learner_group=f"Nitro-{kind}-learner", learner_resource="LearnerGroup",
         billed_since=str(int(created.timestamp())), instance_id=stack.instance["InstanceId"],
         instance_type="g4dn.xlarge", image_id=stack.instance["ImageId"], private_address=ADDRESS)

@@ -28,6 +28,8 @@ Client = Callable[[str], Any]
 NETWORK, STACK = "TestNetwork", "TestStack"
 TAGS = [{"Key": "nitro:run", "Value": "r1"}]
 QUOTAS = {"MOTO_LAMBDA_CONCURRENCY_QUOTA": "321", "MOTO_EC2_GPU_VCPU_QUOTA": "8"}
+STACK_TAGS = {"nitro:budget-usd": "2.5", "nitro:run": "r1"}
+POLICY = {"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Principal": "*", "Action": "sns:Publish"}]}
 
 
 def ref(name: str) -> dict[str, Any]:
@@ -127,6 +129,8 @@ TEMPLATE = {
         "Template": resource("EC2::LaunchTemplate", LaunchTemplateData={
             "ImageId": ref("Image"), "IamInstanceProfile": {"Arn": attribute("Profile", "Arn")},
             "NetworkInterfaces": [{"DeviceIndex": 0, "Groups": [attribute("CacheGroup", "GroupId")]}],
+            "BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {
+                "VolumeSize": 100, "VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True}}],
             "UserData": {"Fn::Base64": {"Fn::Join": [":", [
                 attribute("Serverless", "Endpoint.Address"), attribute("Node", "PrimaryEndPoint.Port")]]}},
         }),
@@ -146,12 +150,14 @@ TEMPLATE = {
                           EvaluationPeriods=1, MetricName="SpentUsd", Namespace="Nitro", Period=60, Threshold=0.135,
                           Statistic="Maximum", TreatMissingData="notBreaching"),
         "Dashboard": resource("CloudWatch::Dashboard", DashboardName="test", DashboardBody='{"widgets": []}'),
+        "Topic": resource("SNS::Topic"),
+        "TopicPolicy": resource("SNS::TopicPolicy", Topics=[ref("Topic")], PolicyDocument=POLICY),
     },
     "Outputs": {name: {"Value": value} for name, value in {
         "Bucket": ref("Bucket"), "CacheGroup": attribute("CacheGroup", "GroupId"), "Subnets": ref("Subnets"),
         "Parameters": ref("Parameters"), "Alias": attribute("Alias", "AliasArn"), "Alarm": ref("Alarm"),
         "Serverless": attribute("Serverless", "Endpoint.Address"), "Version": attribute("Version", "FunctionArn"),
-        "Node": attribute("Node", "PrimaryEndPoint.Address")}.items()},
+        "Node": attribute("Node", "PrimaryEndPoint.Address"), "Topic": ref("Topic")}.items()},
 }
 
 
@@ -179,6 +185,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
 def outputs(client: Client, tmp_path: Path) -> Iterator[dict[str, str]]:
     """The outputs of both stacks, which are there until the test ends."""
     found = {}
+    (tmp_path / "manifest.json").write_text(json.dumps({"artifacts": {STACK: {"properties": {"tags": STACK_TAGS}}}}))
     for name, template in ((NETWORK, NETWORK_TEMPLATE), (STACK, TEMPLATE)):
         file = tmp_path / f"{name}.template.json"
         file.write_text(json.dumps(template))
@@ -315,6 +322,61 @@ def test_one_instance_runs_and_desired_zero_ends_it(client: Client, outputs: dic
     assert (group["DesiredCapacity"], group["Instances"]) == (0, [])
 
 
+def test_its_disk_is_the_templates_alone(client: Client, outputs: dict[str, str]) -> None:
+    [instance] = instances(client)
+    [volume] = client("ec2").describe_volumes()["Volumes"]
+    assert (volume["Size"], volume["Encrypted"]) == (100, True)
+    assert [one["InstanceId"] for one in volume["Attachments"]] == [instance["InstanceId"]]
+
+
+def test_one_that_is_terminated_is_replaced_as_long_as_its_group_wants_one(
+    client: Client, outputs: dict[str, str]
+) -> None:
+    groups, machines = client("autoscaling"), client("ec2")
+    [first] = instances(client)
+    machines.terminate_instances(InstanceIds=[first["InstanceId"]])
+    [second] = instances(client)
+    assert second["InstanceId"] != first["InstanceId"]
+    assert TAGS[0] in second["Tags"]
+    [group] = groups.describe_auto_scaling_groups(AutoScalingGroupNames=["test-learner"])["AutoScalingGroups"]
+    assert [one["InstanceId"] for one in group["Instances"]] == [second["InstanceId"]]
+    machines.terminate_instances(InstanceIds=[first["InstanceId"]])
+    assert instances(client) == [second]
+    groups.update_auto_scaling_group(AutoScalingGroupName="test-learner", MinSize=0, MaxSize=0, DesiredCapacity=0)
+    machines.terminate_instances(InstanceIds=[second["InstanceId"]])
+    assert (instances(client), machines.describe_volumes()["Volumes"]) == ([], [])
+
+
+def test_a_stack_has_the_tags_that_its_assembly_gives_it(client: Client, outputs: dict[str, str]) -> None:
+    formation = client("cloudformation")
+    tags = {name: {tag["Key"]: tag["Value"] for tag in formation.describe_stacks(StackName=name)["Stacks"][0]["Tags"]}
+            for name in (NETWORK, STACK)}
+    assert tags == {NETWORK: {}, STACK: STACK_TAGS}
+
+
+def test_a_stack_takes_the_signal_that_it_would_wait_for_and_no_more(client: Client, outputs: dict[str, str]) -> None:
+    formation = client("cloudformation")
+
+    def tell(resource: str = "Learner", status: str = "SUCCESS") -> None:
+        formation.signal_resource(StackName=STACK, LogicalResourceId=resource, UniqueId="i-1", Status=status)
+
+    with pytest.raises(ClientError, match="Resource Nothing does not exist"):
+        tell("Nothing")
+    tell()
+    [event] = [event for event in formation.describe_stack_events(StackName=STACK)["StackEvents"]
+               if event["LogicalResourceId"] == "Learner"]
+    assert event["ResourceStatusReason"] == "Received SUCCESS signal with UniqueId i-1"
+    assert event["ResourceType"] == "AWS::AutoScaling::AutoScalingGroup"
+    for resource in ("Learner", "Function"):
+        with pytest.raises(ClientError, match=r"ValidationError.* is in CREATE_COMPLETE state and cannot be signaled"):
+            tell(resource, "FAILURE")
+
+
+def test_a_topics_policy(client: Client, outputs: dict[str, str]) -> None:
+    attributes = client("sns").get_topic_attributes(TopicArn=outputs["Topic"])["Attributes"]
+    assert json.loads(attributes["Policy"]) == POLICY
+
+
 def instances(client: Client) -> list[dict[str, Any]]:
     found = client("ec2").describe_instances(Filters=[{"Name": "instance-state-name", "Values": ["running"]}])
     return [instance for reservation in found["Reservations"] for instance in reservation["Instances"]]
@@ -330,13 +392,13 @@ def everything(client: Client) -> dict[str, int]:
     kinds = {
         "ec2": ("describe_vpcs", "describe_subnets", "describe_route_tables", "describe_internet_gateways",
                 "describe_vpc_endpoints", "describe_flow_logs", "describe_security_groups",
-                "describe_launch_templates", "describe_network_interfaces"),
+                "describe_launch_templates", "describe_network_interfaces", "describe_volumes"),
         "elasticache": ("describe_users", "describe_user_groups", "describe_serverless_caches",
                         "describe_replication_groups", "describe_cache_subnet_groups",
                         "describe_cache_parameter_groups"),
         "lambda": ("list_functions",), "autoscaling": ("describe_auto_scaling_groups",), "s3": ("list_buckets",),
         "cloudwatch": ("describe_alarms", "list_dashboards"), "logs": ("describe_log_groups",),
-        "iam": ("list_roles", "list_instance_profiles"), "cloudformation": ("list_exports",),
+        "iam": ("list_roles", "list_instance_profiles"), "cloudformation": ("list_exports",), "sns": ("list_topics",),
     }
     counts = {operation: sum(len(value) for value in getattr(client(service), operation)().values()
                              if isinstance(value, list))
@@ -349,7 +411,16 @@ def test_deleting_the_stacks_leaves_nothing(client: Client, tmp_path: Path, requ
     request.getfixturevalue("outputs")
     during = everything(client)
     assert [kind for kind in before if during[kind] <= before[kind]] == []
+    formation = client("cloudformation")
+    stack = formation.describe_stacks(StackName=STACK)["Stacks"][0]["StackId"]
+    had = [one["PhysicalResourceId"] for one in formation.list_stack_resources(StackName=stack)[
+        "StackResourceSummaries"]]
     delete(client)
+    assert everything(client) == before
+    # What CloudFormation remembers of it is not made anew by being asked for.
+    assert {"test-actor", "test-learner", "test-cache"} <= set(had)
+    assert [one["PhysicalResourceId"] for one in formation.list_stack_resources(StackName=stack)[
+        "StackResourceSummaries"]] == had
     assert everything(client) == before
 
 
@@ -358,6 +429,27 @@ def test_a_property_that_the_service_does_not_know_is_refused(tmp_path: Path) ->
     template.write_text(json.dumps({"Resources": {"User": resource("ElastiCache::User", UserID="test")}}))
     with in_process() as client, pytest.raises(ValueError, match="UserID"):
         deploy(client, template, "Wrong")
+
+
+def test_a_deletion_can_fail_and_a_cache_can_be_somewhere_else(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Fails=1")
+    monkeypatch.setenv("MOTO_ELASTICACHE_ENDPOINT", "127.0.0.1:7001")
+    template = tmp_path / "cache.template.json"
+    template.write_text(json.dumps({
+        "Resources": {"Cache": resource("ElastiCache::ServerlessCache", Engine="valkey", ServerlessCacheName="moved")},
+        "Outputs": {"At": {"Value": {"Fn::Join": [":", [
+            attribute("Cache", "Endpoint.Address"), attribute("Cache", "Endpoint.Port")]]}}}}))
+    with in_process() as client:
+        formation, caches = client("cloudformation"), client("elasticache")
+        assert deploy(client, template, "Fails")["At"] == "127.0.0.1:7001"
+        stack = formation.describe_stacks(StackName="Fails")["Stacks"][0]["StackId"]
+        formation.delete_stack(StackName=stack)
+        [failed] = formation.describe_stacks(StackName=stack)["Stacks"]
+        assert (failed["StackStatus"], "failed to delete" in failed["StackStatusReason"]) == ("DELETE_FAILED", True)
+        caches.delete_serverless_cache(ServerlessCacheName="moved")
+        formation.delete_stack(StackName=stack)
+        assert formation.describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"] == "DELETE_COMPLETE"
+        assert caches.describe_serverless_caches()["ServerlessCaches"] == []
 
 
 def test_the_server_ends_with_its_parent() -> None:

@@ -1,4 +1,4 @@
-"""``python -m stacks.destroy``: a stack is gone when CloudFormation says so, and what is left is told; against moto."""
+"""``python -m runtime stop``: a stack is gone when CloudFormation says so, and what is left is told; against moto."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import moto
 import pytest
 from botocore.exceptions import ClientError
 
-from runtime import teardown
+from runtime import cli, stop, teardown
 from runtime.teardown import TeardownError, delete_stack, find_stack, stack_names
-from stacks import destroy
 
 TEMPLATE = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}, "Queue": {"Type": "AWS::SQS::Queue"}}})
 STACK = "Nitro-hopper"
@@ -168,31 +167,31 @@ ALL = ["Nitro-hopper", "Nitro-walker", "NitroNetwork", "theirs"]
 
 def test_only_the_files_name_counts(aws: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "hopper.yaml").write_text("budget: {usd: [")
-    assert destroy.main([str(tmp_path / "hopper.yaml"), "--yes"]) == 0
-    assert destroy.main(["gone/Walker.yaml", "--yes"]) == 0
+    assert cli.main(["stop", str(tmp_path / "hopper.yaml"), "--yes"]) == 0
+    assert cli.main(["stop", "gone/Walker.yaml", "--yes"]) == 0
     assert names(aws) == ["NitroNetwork", "theirs"]
     said = capsys.readouterr().out.splitlines()
     assert said[:3] == ["account      123456789012, us-east-1", "stack        Nitro-hopper, CREATE_COMPLETE",
-                        "stays        the results bucket and the network (stacks NitroResults and NitroNetwork)"]
+                        "stays        the results bucket, the network and the guard (stacks NitroResults, NitroNetwork"]
     assert "Nitro-hopper is gone" in said
     assert said[-1] == "Nitro-walker is gone"
 
 
 def test_a_stack_by_name(aws: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert destroy.main(["--stack", "NitroNetwork", "--yes"]) == 0
+    assert cli.main(["stop", "--stack", "NitroNetwork", "--yes"]) == 0
     assert "stays        the results bucket (stack NitroResults)\n" in capsys.readouterr().out
-    assert destroy.main(["--stack", "theirs", "--yes"]) == 2
+    assert cli.main(["stop", "--stack", "theirs", "--yes"]) == 2
     assert "--stack theirs is not ours to delete" in capsys.readouterr().err
     assert names(aws) == ["Nitro-hopper", "Nitro-walker", "theirs"]
 
 
 def test_a_stack_that_is_not_there_is_no_success(
         aws: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert destroy.main(["ant.yaml", "--yes"]) == 2
+    assert cli.main(["stop", "ant.yaml", "--yes"]) == 2
     assert capsys.readouterr().err.startswith(
         "error: no stack Nitro-ant in account 123456789012, region us-east-1; there are: Nitro-hopper, Nitro-walker. ")
     monkeypatch.setenv("AWS_REGION", "us-west-2")
-    assert destroy.main(["hopper.yaml", "--yes"]) == 2
+    assert cli.main(["stop", "hopper.yaml", "--yes"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: no stack Nitro-hopper in account 123456789012, region us-west-2; there are: none. ")
     assert "AWS_DEFAULT_REGION" in error
@@ -203,20 +202,20 @@ def test_a_stack_that_is_not_there_is_no_success(
     "y\n": True, "YES\n": True, "n\n": False, "\n": False, "": False, "yikes\n": False}.items())
 def test_it_asks_on_a_terminal(aws: Any, monkeypatch: pytest.MonkeyPatch, typed: str, is_gone: bool) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(typed))
-    assert destroy.main(["hopper.yaml"]) == (0 if is_gone else 2)
+    assert cli.main(["stop", "hopper.yaml"]) == (0 if is_gone else 2)
     assert (STACK in names(aws)) is not is_gone
 
 
 def test_without_a_terminal_it_wants_to_be_told(
         aws: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    assert destroy.main(["hopper.yaml"]) == 2
+    assert cli.main(["stop", "hopper.yaml"]) == 2
     assert capsys.readouterr().err == "error: nothing was deleted: there is no terminal to ask on; say --yes\n"
     assert names(aws) == ALL
 
 
 @pytest.mark.parametrize(("problem", "code", "text"), [
-    (TeardownError("Nitro-hopper is DELETE_FAILED"), 1, "error: Nitro-hopper is DELETE_FAILED\nRun it again"),
+    (TeardownError("Nitro-hopper is DELETE_FAILED"), 1, "error: Nitro-hopper is DELETE_FAILED\nThe guard goes on"),
     (failure("ExpiredToken", "expired", "DescribeStacks"), 1,
      "error: the AWS account cannot be asked: DescribeStacks: ExpiredToken: expired. A deletion that has begun"),
     (KeyboardInterrupt(), 130, "\nNot waiting any longer"),
@@ -227,8 +226,8 @@ def test_its_exit_code_tells_what_has_become_of_it(
     def fail(*_: object) -> None:
         raise problem
 
-    monkeypatch.setattr(destroy, "delete_stack", fail)
-    assert destroy.main(["hopper.yaml", "--yes"]) == code
+    monkeypatch.setattr(stop, "take_down", fail)
+    assert cli.main(["stop", "hopper.yaml", "--yes"]) == code
     assert capsys.readouterr().err.startswith(text)
 
 
@@ -239,20 +238,20 @@ def test_without_a_region_or_credentials_it_says_what_to_do(
         for name in [name for name in os.environ if name.startswith("AWS_") and "KEY" in name]:
             patch.delenv(name)
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-        assert destroy.main(["hopper.yaml", "--yes"]) == 2
+        assert cli.main(["stop", "hopper.yaml", "--yes"]) == 2
         assert capsys.readouterr().err == (
             "error: there are no AWS credentials: run `aws configure` or set AWS_PROFILE\n")
         patch.delenv("AWS_DEFAULT_REGION")
-        assert destroy.main(["hopper.yaml", "--yes"]) == 2
+        assert cli.main(["stop", "hopper.yaml", "--yes"]) == 2
         assert capsys.readouterr().err == "error: no region is set: set AWS_DEFAULT_REGION=us-east-1\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["a.yaml", "--stack", "NitroNetwork"], ["a.yaml", "b.yaml"]], ids=str)
-def test_its_usage(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        destroy.main(arguments)
+@pytest.mark.parametrize("arguments", [[], ["a.yaml", "--stack", "NitroNetwork"]], ids=str)
+def test_its_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stop", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("error: stop what? Name an experiment, or a stack with --stack NAME")
 
 
 def test_a_name_that_no_stack_can_have(aws: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert destroy.main(["7.yaml", "--yes"]) == 2
+    assert cli.main(["stop", "7.yaml", "--yes"]) == 2
     assert "the experiment file's name '7' cannot name a stack" in capsys.readouterr().err

@@ -5,8 +5,12 @@ types registered here while it handles ``create_stack``; they make their resourc
 client whose requests never leave the process, so that they work inside a moto server as well as under ``mock_aws``,
 and botocore checks every property of a template against the service's model.
 
-Two quotas are read from the environment, as moto does: MOTO_LAMBDA_CONCURRENCY_QUOTA (concurrent executions, 1000) and
-MOTO_EC2_GPU_VCPU_QUOTA (vCPUs of running G and VT instances, on demand and spot each, 64).
+Some things are read from the environment, as moto does:
+
+- MOTO_LAMBDA_CONCURRENCY_QUOTA: concurrent executions, 1000;
+- MOTO_EC2_GPU_VCPU_QUOTA: vCPUs of running G and VT instances, on demand and spot each, 64;
+- MOTO_ELASTICACHE_ENDPOINT: ``host:port`` of every serverless cache, in the place of a name that nothing answers to;
+- MOTO_FAILING_DELETIONS: ``STACK=COUNT``: so many times, deleting that stack ends in DELETE_FAILED.
 """
 
 from __future__ import annotations
@@ -14,9 +18,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote
 
@@ -31,6 +38,9 @@ from moto.awslambda.responses import LambdaResponse
 from moto.awslambda.urls import url_paths as lambda_url_paths
 from moto.cloudformation import parsing
 from moto.cloudformation.exceptions import UnformattedGetAttTemplateException
+from moto.cloudformation.exceptions import ValidationError as StackError
+from moto.cloudformation.models import CloudFormationBackend, Event, Stack
+from moto.cloudformation.responses import CloudFormationResponse
 from moto.core.botocore_stubber import BotocoreStubber
 from moto.core.common_models import CloudFormationModel
 from moto.core.models import botocore_stubber
@@ -53,6 +63,7 @@ Values = Mapping[str, Any]
 Call = Callable[[str, Values], dict[str, Any]]
 """Calls an operation of one service, such as ``call("DeleteUser", {"UserId": "learner"})``."""
 
+ACCOUNT, REGION = "123456789012", "us-east-1"
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 IMAGE_PARAMETER_PREFIX = "/aws/service/deeplearning/ami/"
 IMAGE_ID = "ami-1e749f67"
@@ -70,20 +81,43 @@ def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: 
 
     Args:
         client: Makes a client of a service, as ``boto3.client`` and `tests.local_aws.moto_server.MotoServer.client` do.
-        template: A file of the cloud assembly, ``….template.json``.
+        template: A file of the cloud assembly, ``….template.json``. The assembly's manifest beside it, if there is one,
+            says how the stack itself is tagged; the CDK's command line reads it there as well.
         parameters: Values of the template's parameters that shall not be the default.
 
     Raises:
         ClientError: The stack was refused, or one of the name is there.
     """
     client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String", Overwrite=True)
+    _upload_assets(client, template.with_name(f"{name}.assets.json"))
     formation = client("cloudformation")
     formation.create_stack(
-        StackName=name, TemplateBody=template.read_text(), Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"],
+        StackName=name, Tags=_stack_tags(template, name), TemplateBody=template.read_text(),
+        Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"],
         Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in (parameters or {}).items()])
     stack = formation.describe_stacks(StackName=name)["Stacks"][0]
     assert stack["StackStatus"] == "CREATE_COMPLETE", stack["StackStatus"]
     return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
+
+
+def _upload_assets(client: Callable[[str], Any], assets: Path) -> None:
+    """Puts what the template names in the CDK's own bucket there, as the CDK's command line does."""
+    files = json.loads(assets.read_text())["files"].values() if assets.exists() else []
+    for file in [file for file in files if file["source"]["packaging"] == "zip"]:
+        with TemporaryDirectory() as folder:
+            archive = shutil.make_archive(f"{folder}/asset", "zip", assets.parent / file["source"]["path"])
+            for place in file["destinations"].values():
+                bucket, key = (place[name].replace("${AWS::AccountId}", ACCOUNT).replace("${AWS::Region}", REGION)
+                               for name in ("bucketName", "objectKey"))
+                client("s3").create_bucket(Bucket=bucket)
+                client("s3").upload_file(archive, bucket, key)
+
+
+def _stack_tags(template: Path, name: str) -> list[dict[str, str]]:
+    manifest = template.with_name("manifest.json")
+    artifacts = json.loads(manifest.read_text())["artifacts"] if manifest.exists() else {}
+    tags = artifacts.get(name, {}).get("properties", {}).get("tags", {})
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 # How a type reaches moto
@@ -425,7 +459,7 @@ class EventInvokeConfig(_Resource, CloudFormationModel):
         call("DeleteFunctionEventInvokeConfig", {"FunctionName": function, "Qualifier": qualifier})
 
 
-# Auto Scaling, CloudWatch, S3
+# Auto Scaling, CloudWatch, SNS, S3
 
 
 class AutoScalingGroup(_Resource, CloudFormationModel):
@@ -455,6 +489,21 @@ class Alarm(_Resource, CloudFormationModel):
     @staticmethod
     def remove(call: Call, physical_id: str) -> None:
         call("DeleteAlarms", {"AlarmNames": [physical_id]})
+
+
+class TopicPolicy(_Resource, CloudFormationModel):
+    TYPE, SERVICE = "AWS::SNS::TopicPolicy", "sns"
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        for topic in properties["Topics"]:
+            call("SetTopicAttributes", {"TopicArn": topic, "AttributeName": "Policy",
+                                        "AttributeValue": json.dumps(properties["PolicyDocument"])})
+        return name, {}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        """It goes with its topics."""
 
 
 class BucketPolicy(_Resource, CloudFormationModel):
@@ -545,11 +594,13 @@ class _ElastiCacheOperations:
         name = given["ServerlessCacheName"]
         if "UserGroupId" in given:
             _lookup(backend, "UserGroup", given["UserGroupId"])
-        host = f"{name}-moto00.serverless.use1.cache.amazonaws.com"
+        host, _, port = os.environ.get(
+            "MOTO_ELASTICACHE_ENDPOINT", f"{name}-moto00.serverless.use1.cache.amazonaws.com:6379").rpartition(":")
         cache = _store(backend, "ServerlessCache", name, {
             **_without(given, "Tags"), "Status": "available", "ARN": _arn(backend, "serverlesscache", name),
             "FullEngineVersion": f"{given.get('MajorEngineVersion', '8')}.0",
-            "Endpoint": {"Address": host, "Port": 6379}, "ReaderEndpoint": {"Address": host, "Port": 6380}})
+            "Endpoint": {"Address": host, "Port": int(port)},
+            "ReaderEndpoint": {"Address": host, "Port": int(port) + 1}})
         _tag(backend, cache, given)
         return ActionResult({"ServerlessCache": cache})
 
@@ -691,13 +742,52 @@ def _no_provisioned_concurrency() -> LambdaClientError:
     return error
 
 
+class _StackOperations:
+    """Signals, which moto's stacks do not wait for: those that they would wait for are taken all the same."""
+
+    def signal_resource(self) -> EmptyResult:
+        told = {name: self._get_param(name) for name in ("StackName", "LogicalResourceId", "UniqueId", "Status")}
+        stack = self.cloudformation_backend.get_stack(told["StackName"])
+        resource = stack.template_dict["Resources"].get(told["LogicalResourceId"])
+        if resource is None or stack.status.startswith("DELETE"):
+            raise StackError(message=f"Resource {told['LogicalResourceId']} does not exist for stack {stack.name}")
+        taken = [event for event in stack.events if event.logical_resource_id == told["LogicalResourceId"]]
+        if len(taken) >= resource.get("CreationPolicy", {}).get("ResourceSignal", {}).get("Count", 0):
+            raise StackError(message=f"Stack {stack.stack_id} is in {stack.status} state and cannot be signaled")
+        stack.events.append(Event(
+            stack.stack_id, stack.name, told["LogicalResourceId"], told["LogicalResourceId"], resource["Type"],
+            "CREATE_IN_PROGRESS" if told["Status"] == "SUCCESS" else "CREATE_FAILED",
+            f"Received {told['Status']} signal with UniqueId {told['UniqueId']}", None))
+        return EmptyResult()
+
+
+def _stack_resources(stack: Stack) -> list[Any]:
+    """Also of a stack that is gone, which CloudFormation remembers; moto would make them anew."""
+    return stack.last_resources if stack.status == "DELETE_COMPLETE" else list(_own_stack_resources(stack))
+
+
+def _delete_stack(backend: CloudFormationBackend, name_or_id: str) -> None:
+    """As moto, or, if it is to fail, with nothing deleted yet."""
+    stack = next((one for one in backend.stacks.values() if name_or_id in (one.name, one.stack_id)), None)
+    name, _, count = os.environ.get("MOTO_FAILING_DELETIONS", "").partition("=")
+    if stack is None or stack.name != name or sum(one.resource_status == "DELETE_FAILED" for one in stack.events) >= (
+            int(count)):
+        if stack is not None:
+            stack.last_resources = list(stack.stack_resources)
+        _own_stack_deletion(backend, name_or_id)
+        return
+    stack.status, stack.stack_status_reason = "DELETE_FAILED", "The following resource(s) failed to delete: [Learner]."
+    stack._add_stack_event("DELETE_FAILED", stack.stack_status_reason)
+
+
 # What is added to moto's own
 
 
 def _register() -> None:
     for function in (parsing.get_model_list, parsing.get_model_map, parsing.get_name_type_map):
         function.cache_clear()
-    for operations, responses in ((_ElastiCacheOperations, ElastiCacheResponse), (_LambdaOperations, LambdaResponse)):
+    for operations, responses in ((_ElastiCacheOperations, ElastiCacheResponse), (_LambdaOperations, LambdaResponse),
+                                  (_StackOperations, CloudFormationResponse)):
         for name, method in vars(operations).items():
             if callable(method):
                 setattr(responses, name, method)
@@ -754,10 +844,29 @@ def _first_override(group: FakeAutoScalingGroup) -> str:
 
 
 def _terminate(instance: Instance) -> Any:
-    """Ends an instance, with its network interface where a group launched it; moto would leave that behind."""
-    if hasattr(instance, "autoscaling_group"):
-        instance.nics[0].delete_on_termination = True
-    return _own_terminate(instance)
+    """Ends an instance; where a group launched it, with its network interface, which moto would leave behind."""
+    group = getattr(instance, "autoscaling_group", None)
+    if group is None:
+        return _own_terminate(instance)
+    if instance.state == "terminated":
+        return copy(instance._state)
+    instance.nics[0].delete_on_termination = True
+    answer = _own_terminate(instance)
+    # A replacement for one that its group has not given up.
+    states = [state for state in group.instance_states if state.instance is not instance]
+    if len(states) < (group.desired_capacity or 0):
+        group.instance_states = states
+        group.set_desired_capacity(group.desired_capacity)
+    return answer
+
+
+def _add_block_device(instance: Instance, size: int, device_path: str, *more: Any, **options: Any) -> None:
+    """In the place of the root volume that moto has given it; moto would leave that behind."""
+    volume = instance.block_device_mapping.get(device_path)
+    if volume is not None:
+        instance.ec2_backend.detach_volume(volume.volume_id, instance.id, device_path)
+        instance.ec2_backend.delete_volume(volume.volume_id)
+    _own_block_device(instance, size, device_path, *more, **options)
 
 
 def _interface_groups(version: LaunchTemplateVersion) -> list[str]:
@@ -785,6 +894,9 @@ def _load_image_parameter(parameters: ParameterDict, key: str) -> None:
 
 _own_instance_type = FakeAutoScalingGroup.instance_type.fget
 _own_terminate = Instance.terminate
+_own_block_device = Instance.add_block_device
+_own_stack_deletion = CloudFormationBackend.delete_stack
+_own_stack_resources = Stack.stack_resources.fget
 _own_security_groups = LaunchTemplateVersion.security_groups.fget
 _own_service_quota = ServiceQuotasBackend.get_service_quota
 _own_loading = ParameterDict._check_loading_status
@@ -798,6 +910,9 @@ _let_delete(InternetGateway, _remove_gateway)
 _let_delete(FlowLogs, lambda call, log: call("DeleteFlowLogs", {"FlowLogIds": [log.id]}))
 FakeAutoScalingGroup.instance_type = property(_first_override)
 Instance.terminate = _terminate
+Instance.add_block_device = _add_block_device
+CloudFormationBackend.delete_stack = _delete_stack
+Stack.stack_resources = property(_stack_resources)
 LaunchTemplateVersion.security_groups = property(_interface_groups)
 ServiceQuotasBackend.get_service_quota = _get_service_quota
 ParameterDict._check_loading_status = _load_image_parameter

@@ -62,6 +62,13 @@ class Assembly:
         return (f"cdk-hnb659fds-assets-<AWS::AccountId>-<AWS::Region>/"
                 f"{self.learner_asset().name.removeprefix('asset.')}.zip")
 
+    def exported(self, stack: str, output: str) -> str:
+        """How another stack refers to what that stack names in an output, if it exports it."""
+        outputs = self.template(stack)["Outputs"]
+        (export,) = [one["Export"]["Name"] for one in outputs.values()
+                     if "Export" in one and one["Value"] == outputs[output]["Value"]]
+        return f"<{export}>"
+
     def name(self, kind: str) -> str:
         """Logical id of the one resource of that type."""
         (name,) = self.resources(kind)

@@ -35,8 +35,9 @@ def test_the_command_line_anywhere_and_python_alone_make_the_same(tmp_path: Path
         done = run_app(out, context, cwd)
         assert (done.returncode, done.stderr) == (0, "")
     templates = sorted(path.name for path in alone.glob("*.template.json"))
-    assert templates == ["Nitro-hopper.template.json", "NitroNetwork.template.json", "NitroResults.template.json"]
-    assert [(commanded / name).read_bytes() == (alone / name).read_bytes() for name in templates] == [True] * 3
+    assert templates == ["Nitro-hopper.template.json", "NitroGuard.template.json", "NitroNetwork.template.json",
+                         "NitroResults.template.json"]
+    assert all((commanded / name).read_bytes() == (alone / name).read_bytes() for name in templates)
 
 
 @pytest.mark.parametrize(("context", "line"), [

@@ -8,10 +8,13 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
+from runtime.config import experiment_from_tree
+from runtime.cost.estimate import estimate
 from runtime.deployment import Deployment
 from stacks.components.learner import BOOT_SCRIPT, user_data
-from tests.template.conftest import NAME, RUN, STACK, Assembly, Synthesise, flat, variables
+from tests.template.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat, variables
 from tests.template.conftest import user_data as rendered_user_data
 
 FOUND_BY_THE_BOOT_SCRIPT = {"billed_since", "instance_id", "instance_type", "image_id", "private_address"}
@@ -116,6 +119,8 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
     cache = [name for kind in ("ServerlessCache", "ReplicationGroup")
              for name in made.resources(f"AWS::ElastiCache::{kind}")]
     told = variables(made)
+    experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind=kind)), source="")
+    tail_usd = estimate(experiment.resolved(is_deployed=True)).tail_usd
     group = made.name("AWS::AutoScaling::AutoScalingGroup")
     assert told.pop("BOOT_LOG_GROUP").strip("<>") in made.resources("AWS::Logs::LogGroup")
     assert told == {
@@ -125,6 +130,7 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
         "NITRO_RESULTS_BUCKET": "<NitroResults:ExportsOutputRefResults2557532808F30F70>",
         "NITRO_RESULTS_PREFIX": f"{NAME}/{RUN}/", "NITRO_LEARNER_GROUP": f"{STACK}-learner",
         "NITRO_LEARNER_RESOURCE": group,
+        "NITRO_LEDGER_TABLE": made.exported("NitroGuard", "LedgerTable"), "NITRO_TAIL_USD": f"{tail_usd:.6f}",
         "BOOT_REGION": "<AWS::Region>", "BOOT_STACK_ID": "<AWS::StackId>",
         "BOOT_ASSET_URL": f"s3://{made.learner_key()}", "BOOT_LAUNCHES_MAX": "3", "BOOT_LIFETIME_S": "86400",
         "BOOT_CACHE_KIND": kind}

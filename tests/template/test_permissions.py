@@ -20,11 +20,15 @@ NETWORK = ["ec2:AssignPrivateIpAddresses", "ec2:CreateNetworkInterface", "ec2:De
            "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:UnassignPrivateIpAddresses"]
 SESSION = ["ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
            "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"]
+GUARD_NETWORK = ["ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:DescribeTags", "ec2:DescribeVpcs"]
+DESCRIBE = ["autoscaling:DescribeAutoScalingGroups", "cloudformation:DescribeStacks", "ec2:DescribeInstances"]
+LEDGER = "<NitroGuard:ExportsOutputFnGetAttLedgerB7379752Arn8FB7B3DC>"
 WITHOUT_RESOURCES = {
     **dict.fromkeys(NETWORK, "Lambda checks them on every resource when the function is made; its code is denied them"),
     **dict.fromkeys(SESSION, "as the Session Manager guide has them: the instance is not known before it starts"),
     "lambda:GetAccountSettings": "concerns the account",
     "cloudwatch:PutMetricData": "bound to one namespace by a condition",
+    **dict.fromkeys(GUARD_NETWORK + DESCRIBE, "Describe calls know no resources"),
 }
 """Actions that IAM, or who checks them, knows no narrower resource for, and why."""
 FREE_PARTS = {
@@ -37,9 +41,10 @@ FREE_PARTS = {
 Rights = dict[str, tuple[str, list[str], list[str], Any]]
 
 
-def role_rights(made: Assembly, role: str) -> Rights:
+def role_rights(made: Assembly, role: str, stack: str | None = None) -> Rights:
     """Statements of all policies of the role that begins with ``role``, by Sid: effect, actions, resources, when."""
-    statements = [statement for name, policy in made.resources("AWS::IAM::Policy").items() if name.startswith(role)
+    statements = [statement for name, policy in made.resources("AWS::IAM::Policy", stack).items()
+                  if name.startswith(role)
                   for statement in policy["Properties"]["PolicyDocument"]["Statement"]]
     rights = {statement["Sid"]: (statement["Effect"], listed(statement["Action"]), listed(statement["Resource"]),
                                  statement.get("Condition")) for statement in statements}
@@ -94,12 +99,47 @@ def test_what_the_learner_may_do(synthesise: Synthesise, kind: str) -> None:
         "ActorRelease": ("Allow", ["lambda:DeleteProvisionedConcurrencyConfig"], [f"<{alias}>"], None),
         "ActorConcurrency": ("Allow", ["lambda:GetFunctionConcurrency"], [f"<{function}>"], None),
         "AccountConcurrency": ("Allow", ["lambda:GetAccountSettings"], ["*"], None),
+        "LedgerWrite": ("Allow", ["dynamodb:UpdateItem"], [LEDGER], {
+            "ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [f"{NAME}/{RUN}"]}}),
+        "LedgerRead": ("Allow", ["dynamodb:GetItem"], [LEDGER], {
+            "ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [f"{NAME}/{RUN}", "guard"]}}),
         **connect,
     }
 
 
+def test_what_the_guard_may_do(serverless: Assembly) -> None:
+    functions = ACCOUNT.format("lambda", "function:Nitro-*-actor")
+    rights = role_rights(serverless, "Role", "NitroGuard")
+    ledger, topic, group = (f"<{name}>" for kind in ("DynamoDB::Table", "SNS::Topic", "Logs::LogGroup")
+                            for name in serverless.resources(f"AWS::{kind}", "NitroGuard"))
+    assert rights == {
+        "Ledger": ("Allow", ["dynamodb:GetItem", "dynamodb:Scan", "dynamodb:UpdateItem"], [ledger], None),
+        "Report": ("Allow", ["sns:Publish"], [topic], None),
+        "Logs": ("Allow", ["logs:CreateLogStream", "logs:PutLogEvents"], [group], None),
+        "FindStacks": ("Allow", ["cloudformation:DescribeStacks"], ["*"], None),
+        "DeleteStacks": ("Allow", ["cloudformation:DeleteStack", "cloudformation:ListStackResources"], [
+            ACCOUNT.format("cloudformation", "stack/Nitro-*/*")], None),
+        "FindLearners": ("Allow", ["autoscaling:DescribeAutoScalingGroups", "ec2:DescribeInstances"], ["*"], None),
+        "EndGroups": ("Allow", ["autoscaling:UpdateAutoScalingGroup"], [
+            ACCOUNT.format("autoscaling", "autoScalingGroup:*:autoScalingGroupName/Nitro-*-learner")], None),
+        "EndLearners": ("Allow", ["ec2:TerminateInstances"], [ACCOUNT.format("ec2", "instance/*")],
+                        {"Null": {"aws:ResourceTag/nitro:experiment": "false"}}),
+        "BarActors": ("Allow", [
+            "lambda:DeleteProvisionedConcurrencyConfig", "lambda:GetFunctionConcurrency",
+            "lambda:GetProvisionedConcurrencyConfig", "lambda:InvokeFunction", "lambda:PutFunctionConcurrency"],
+            [functions, f"{functions}:*"], None),
+        "DeleteCaches": ("Allow", [
+            "elasticache:DeleteReplicationGroup", "elasticache:DeleteServerlessCache",
+            "elasticache:DescribeReplicationGroups", "elasticache:DescribeServerlessCaches"],
+            [ACCOUNT.format("elasticache", f"{kind}:nitro-*") for kind in ("replicationgroup", "serverlesscache")],
+            None),
+        "CacheInterfaces": ("Allow", GUARD_NETWORK, ["*"], None),
+    }
+
+
 def test_each_role_is_for_one_service_and_has_no_other_policies(each_kind: Assembly) -> None:
-    roles = {**each_kind.resources("AWS::IAM::Role"), **each_kind.resources("AWS::IAM::Role", "NitroNetwork")}
+    roles = {name: role for stack in (STACK, "NitroNetwork", "NitroGuard")
+             for name, role in each_kind.resources("AWS::IAM::Role", stack).items()}
     trusted = {}
     for name, role in roles.items():
         assert "ManagedPolicyArns" not in role["Properties"]
@@ -107,7 +147,7 @@ def test_each_role_is_for_one_service_and_has_no_other_policies(each_kind: Assem
         (statement,) = role["Properties"]["AssumeRolePolicyDocument"]["Statement"]
         trusted[re.match(r"[A-Z][a-z]+", name)[0]] = flat(statement["Principal"]["Service"])
     assert trusted == {"Actor": "lambda.amazonaws.com", "Learner": "ec2.amazonaws.com",
-                       "Vpc": "vpc-flow-logs.amazonaws.com"}
+                       "Vpc": "vpc-flow-logs.amazonaws.com", "Role": "lambda.amazonaws.com"}
 
 
 def statements(tree: Any) -> Iterator[dict[str, Any]]:
@@ -120,7 +160,7 @@ def statements(tree: Any) -> Iterator[dict[str, Any]]:
         yield from statements(child)
 
 
-@pytest.mark.parametrize("stack", ["NitroNetwork", "NitroResults", STACK])
+@pytest.mark.parametrize("stack", ["NitroNetwork", "NitroResults", "NitroGuard", STACK])
 def test_wildcards_only_where_no_resource_is_known(each_kind: Assembly, stack: str) -> None:
     found = [statement for statement in statements(each_kind.template(stack))
              if statement["Effect"] == "Allow" and "AssumeRole" not in str(statement["Action"])]

@@ -1,4 +1,4 @@
-"""Network and results: shared, cheap when idle, and untouched by whatever experiment is deployed."""
+"""Network, results and guard: shared, cheap when idle, and untouched by whatever experiment is deployed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import aws_cdk as cdk
 import pytest
 
 from runtime.errors import ExperimentError
+from stacks.guard import GuardStack
 from stacks.network import NetworkStack
 from stacks.plan import zone_names
 from stacks.results import ResultsStack
 from tests.template.conftest import SETTINGS, Assembly, Synthesise, flat, listed
 
-SHARED = ("NitroNetwork", "NitroResults")
+SHARED = ("NitroGuard", "NitroNetwork", "NitroResults")
+ALWAYS_ON = {"AWS::Lambda::Function", "AWS::Lambda::Permission", "AWS::Events::Rule", "AWS::DynamoDB::Table",
+             "AWS::SNS::Topic", "AWS::SNS::TopicPolicy", "AWS::CloudWatch::Alarm"}
+"""The guard's: about 25 cents a month, as docs/operations.md adds up."""
 FREE_WHEN_IDLE = {
     "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::SubnetRouteTableAssociation",
     "AWS::EC2::Route", "AWS::EC2::InternetGateway", "AWS::EC2::VPCGatewayAttachment", "AWS::EC2::VPCEndpoint",
@@ -37,6 +41,7 @@ def test_exports_do_not_wait_for_an_experiment_that_imports(each_kind: Assembly)
     app = cdk.App(context=SETTINGS)
     results = ResultsStack(app, "NitroResults")
     NetworkStack(app, "NitroNetwork", zones=None, results_bucket=results.bucket)
+    GuardStack(app, "NitroGuard")
     alone = Path(app.synth().directory)
     for stack in SHARED:
         assert json.loads((alone / f"{stack}.template.json").read_text()) == each_kind.template(stack)
@@ -44,7 +49,8 @@ def test_exports_do_not_wait_for_an_experiment_that_imports(each_kind: Assembly)
 
 @pytest.mark.parametrize("stack", SHARED)
 def test_what_experiments_import_is_exported(each_kind: Assembly, stack: str) -> None:
-    exported = {output["Export"]["Name"] for output in each_kind.template(stack)["Outputs"].values()}
+    exported = {output["Export"]["Name"] for output in each_kind.template(stack)["Outputs"].values()
+                if "Export" in output}
     imported = set(re.findall(rf'"Fn::ImportValue": "({stack}:[^"]+)"', (
         each_kind.directory / f"{each_kind.stack}.template.json").read_text()))
     assert imported
@@ -54,7 +60,8 @@ def test_what_experiments_import_is_exported(each_kind: Assembly, stack: str) ->
 @pytest.mark.parametrize("stack", SHARED)
 def test_idle_they_cost_next_to_nothing(serverless: Assembly, stack: str) -> None:
     resources = serverless.template(stack)["Resources"].values()
-    assert {resource["Type"] for resource in resources} <= FREE_WHEN_IDLE
+    assert {resource["Type"] for resource in resources} <= FREE_WHEN_IDLE | (
+        ALWAYS_ON if stack == "NitroGuard" else set())
     assert all(resource["Properties"]["VpcEndpointType"] == "Gateway" for resource in resources
                if resource["Type"] == "AWS::EC2::VPCEndpoint")
 

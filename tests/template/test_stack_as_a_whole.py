@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import json
 import re
 import subprocess
@@ -16,6 +17,7 @@ from runtime import metrics
 from runtime.config import experiment_from_tree
 from runtime.cost.estimate import estimate
 from runtime.deployment import METRIC_NAMESPACE
+from runtime.deployments import read_deployment
 from stacks.assembly import make_app
 from tests.helpers import ROOT
 from tests.template.conftest import NAME, RUN, SETTINGS, STACK, Assembly, Synthesise, experiment_text, flat
@@ -34,37 +36,47 @@ CFN_LINT_IGNORED = {
 RESOURCES_MAX = 500
 
 
-TAGS = {"nitro:experiment": NAME, "nitro:run": RUN, "nitro:budget-usd": "1", "nitro:lifetime-hours": "24"}
+TAGS = {"nitro:experiment": NAME, "nitro:run": RUN, "nitro:budget-usd": "1.0", "nitro:lifetime-hours": "24.0"}
+DOLLARS = {"nitro:burn-usd-per-hour", "nitro:cache-usd-per-hour", "nitro:tail-usd"}
 
 
-def without_burn(tags: list[dict[str, str]]) -> dict[str, str]:
-    """Our tags by name; the burn is another test's."""
+def without_dollars(tags: list[dict[str, str]]) -> dict[str, str]:
+    """Our tags by name; what is estimated is another test's."""
     found = {tag["Key"]: tag["Value"] for tag in tags if tag["Key"] != "Name"}
-    assert found.pop("nitro:burn-usd-per-hour")
-    return found
+    assert found.keys() >= DOLLARS
+    return {name: value for name, value in found.items() if name not in DOLLARS}
 
 
 def test_all_that_can_be_tagged_is(each_kind: Assembly) -> None:
     for name, resource in each_kind.template()["Resources"].items():
         if resource["Type"] not in NOT_TAGGABLE:
-            assert without_burn(resource["Properties"].get("Tags", [])) == TAGS, name
+            assert without_dollars(resource["Properties"].get("Tags", [])) == TAGS, name
 
 
 def test_instances_and_volumes_are_tagged(serverless: Assembly) -> None:
     group = serverless.only("AWS::AutoScaling::AutoScalingGroup")["Tags"]
     assert all(tag["PropagateAtLaunch"] for tag in group)
-    assert without_burn(group) == TAGS
+    assert without_dollars(group) == TAGS
     specifications = serverless.only("AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["TagSpecifications"]
     assert {found["ResourceType"] for found in specifications} == {"instance", "volume"}
-    assert [without_burn(found["Tags"]) for found in specifications] == [TAGS, TAGS]
+    assert [without_dollars(found["Tags"]) for found in specifications] == [TAGS, TAGS]
 
 
-def test_the_burn_is_the_estimates(synthesise: Synthesise) -> None:
+def test_the_guard_finds_the_stack_by_its_own_tags_and_they_are_the_estimates(synthesise: Synthesise) -> None:
     for kind in ("serverless", "node"):
         experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind=kind)), source="")
-        burn_usd = estimate(experiment.resolved(is_deployed=True)).burn_usd_per_hour
-        told = {tag["Key"]: tag["Value"] for tag in synthesise(cache=kind).only("AWS::Lambda::Function")["Tags"]}
-        assert told["nitro:burn-usd-per-hour"] == f"{burn_usd:.4f}"
+        expected = estimate(experiment.resolved(is_deployed=True))
+        made = synthesise(cache=kind)
+        manifest = json.loads((made.directory / "manifest.json").read_text())["artifacts"]
+        tags = [{"Key": key, "Value": value} for key, value in manifest[STACK]["properties"]["tags"].items()]
+        assert without_dollars(tags) == TAGS
+        found = read_deployment({"StackName": STACK, "StackId": "id", "StackStatus": "CREATE_COMPLETE", "Tags": tags,
+                                 "CreationTime": datetime.datetime.now(datetime.UTC)})
+        assert (found.run, found.unreadable, found.lifetime_s) == (f"{NAME}/{RUN}", "", 86_400.0)
+        for name in ("burn_usd_per_hour", "cache_usd_per_hour", "tail_usd"):
+            assert 0.0 <= getattr(found, name) - getattr(expected, name) <= 0.0001
+        assert not any("tags" in manifest[name]["properties"] for name in (
+            "NitroGuard", "NitroNetwork", "NitroResults"))
 
 
 def test_nothing_outlives_the_stack(each_kind: Assembly) -> None:
@@ -151,7 +163,7 @@ def test_what_raises_an_alarm(serverless: Assembly) -> None:
 def test_cfn_lint_finds_nothing(synthesise: Synthesise) -> None:
     paths = [str(path) for kind in ("serverless", "node", "learner")
              for path in synthesise(cache=kind).directory.glob("*.template.json")]
-    assert len(paths) == 9
+    assert len(paths) == 12
     done = subprocess.run(
         [sys.executable, "-c", "import sys; from cfnlint import runner; sys.exit(runner.main())", "--regions",
          "us-east-1", "--ignore-checks", *CFN_LINT_IGNORED, "--template", *paths],

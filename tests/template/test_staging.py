@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
 from stacks.staging import actor_context, learner_files
 from tests.template.conftest import Assembly, Synthesise
@@ -37,7 +38,7 @@ def test_a_folder_is_meant_relative_to_where_the_command_runs(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(package.parent)
-    with learner_files(package.name, b"") as staged:
+    with learner_files(package.name, b"", PRICES) as staged:
         assert (staged / "package" / "source" / "pyproject.toml").is_file()
 
 
@@ -71,12 +72,12 @@ def test_a_folder_that_pip_cannot_install_is_refused(tmp_path: Path) -> None:
 
 def test_the_learner_gets_the_sources_and_the_file_as_it_was_written() -> None:
     text = "# kept\r\nbudget: {usd: 1}  # ü\n".encode()
-    with learner_files(None, text) as staged:
+    with learner_files(None, text, PRICES) as staged:
         assert (staged / "experiment.yaml").read_bytes() == text
         found = names(staged)
     assert {"requirements.txt", "package/requirements.txt", "runtime/__main__.py", "lambda_actor/handler.py"} <= found
     assert {name.partition("/")[0] for name in found} == {"requirements.txt", "package", "runtime", "lambda_actor",
-                                                          "experiment.yaml"}
+                                                          "experiment.yaml", "prices.json"}
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in found)
 
 

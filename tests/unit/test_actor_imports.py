@@ -84,14 +84,21 @@ def test_an_actor_process_loads_no_more_than_the_handler_in_lambda() -> None:
     assert loaded & NOT_IN_AN_ACTOR == {"runtime"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"],
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["status", "--help"],
+                                       ["logs", "--help"], ["results", "--help"], ["reconcile", "--help"],
                                        ["train", "no/such/experiment.yaml"],
                                        ["train", "experiments/hopper.yaml", "--set", "scaler.actors_min=-1"]],
                          ids=" ".join)
-def test_help_and_refusals_load_no_torch(arguments: list[str]) -> None:
+def test_help_and_refusals_load_neither_torch_nor_boto3(arguments: list[str]) -> None:
     loaded = loaded_after(f"import runtime.cli\ntry:\n    code = runtime.cli.main({arguments!r})\n"
                           "except SystemExit as leaving:\n    code = leaving.code\n"
                           f"assert (code or 0) == {0 if '--help' in arguments else 2}, code")
+    assert loaded & {"torch", "boto3"} == set()
+
+
+def test_what_looks_at_an_account_loads_no_torch() -> None:
+    loaded = loaded_after("import runtime.operations, runtime.survey, runtime.kept, runtime.cost.bill")
+    assert "boto3" in loaded
     assert "torch" not in loaded
 
 

@@ -10,7 +10,8 @@ from runtime.deployment import Deployment, experiment_name, run_name
 from runtime.errors import ExperimentError
 
 NAMES = [field.name for field in fields(Deployment)]
-VALUES = {name: f"the {name}" for name in NAMES} | {"provisioned": "3", "billed_since": "1700000000"}
+VALUES = {name: f"the {name}" for name in NAMES} | {
+    "provisioned": "3", "billed_since": "1700000000", "tail_usd": "0.09"}
 WHOLE = {f"NITRO_{name.upper()}": value for name, value in VALUES.items()}
 OTHERS = {"HOME": "/root", "PATH": "/usr/bin", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -27,6 +28,7 @@ def test_what_is_empty_is_told_too():
 
 @pytest.mark.parametrize(("name", "value"), [
     ("PROVISIONED", "x"), ("PROVISIONED", "-3"), ("PROVISIONED", ""), ("PROVISIONED", "1.5"),
+    ("TAIL_USD", "x"), ("TAIL_USD", "-1"), ("TAIL_USD", "nan"), ("TAIL_USD", ""),
     ("BILLED_SINCE", "abc"), ("BILLED_SINCE", "nan"), ("BILLED_SINCE", "inf"), ("BILLED_SINCE", "-1"),
     ("BILLED_SINCE", "99999999999")])
 def test_what_cannot_be_is_refused(name: str, value: str):

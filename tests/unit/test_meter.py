@@ -20,6 +20,7 @@ from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
 from runtime.errors import BudgetError, ExperimentError
 
 PLAIN = PriceTable(
+    source="a test",
     region="nowhere-1", as_of="2026-01-01",
     functions={"x86_64": LambdaPrices(0.008, 0.001, 0.004), "arm64": LambdaPrices(0.006, 0.0008, 0.003)},
     request_usd=0.5, instance_hour_usd={"small": 36.0, "large": 72.0},

@@ -1,0 +1,217 @@
+"""List prices from the AWS Price List API: exactly one product for each price, or none are taken.
+
+What one product is: its service, filters that the API applies, and its usage type, which the API cannot filter by,
+because in most regions a prefix stands before it (``EUC1-Request``; ``Request`` in us-east-1).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError, PaginationError
+from botocore.parsers import ResponseParserError
+
+from runtime.config import Experiment
+from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
+from runtime.errors import RunError
+
+PRICE_LIST_REGION = "us-east-1"
+"""Where the API itself is; it tells the prices of every region. Others: eu-central-1, ap-south-1."""
+CACHE_NODE_TYPE = "cache.t4g.small"
+SERVERLESS_CACHE_GIB_MIN = 0.1
+"""Billed at least, of a serverless Valkey cache. It is no price, and the API does not tell it."""
+_PAGE = 100
+_REFUSED_QUESTIONS = ("InvalidParameterException", "NotFoundException")
+_PREFIX = "(?:EU|[A-Z]{3}[0-9])-"
+"""Of usage types, by region: USE1-, EU-, EUC1-."""
+_TEXT_CHARACTERS = 200
+
+
+class PriceListError(RunError):
+    """The Price List API does not name exactly one product and price for something that a deployment is billed for."""
+
+
+class PricesUnreachableError(RunError):
+    """The Price List API cannot be asked: no network, no credentials, no permission, or too many requests."""
+
+
+@dataclass(frozen=True)
+class _Product:
+    """What one price is of.
+
+    Attributes:
+        service: Its code.
+        usage: Its usage type, without a region's prefix.
+        filters: Attributes that it must have, besides the region.
+    """
+
+    service: str
+    usage: str
+    filters: Mapping[str, str]
+
+
+def _lambda(usage: str, group: str, suffix: str) -> _Product:
+    return _Product("AWSLambda", usage + suffix, {"productFamily": "Serverless", "group": group + suffix})
+
+
+def _instance(instance_type: str) -> _Product:
+    """Without the capacity reservations, some of them at no price, and without the capacity blocks of large GPUs."""
+    return _Product("AmazonEC2", f"BoxUsage:{instance_type}", {
+        "instanceType": instance_type, "operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA",
+        "capacitystatus": "Used", "licenseModel": "No License required", "marketoption": "OnDemand"})
+
+
+def _products(experiment: Experiment) -> dict[str, _Product]:
+    """By the price's place in a `PriceTable`."""
+    architecture = experiment.actor.architecture
+    suffix, function = {"x86_64": "", "arm64": "-ARM"}[architecture], f"functions.{architecture}"
+    serverless = {"productFamily": "ElastiCache Serverless"}
+    return {
+        f"{function}.on_demand_usd": _lambda("Lambda-GB-Second", "AWS-Lambda-Duration", suffix),
+        f"{function}.provisioned_capacity_usd": _lambda(
+            "Lambda-Provisioned-Concurrency", "AWS-Lambda-Provisioned-Concurrency", suffix),
+        f"{function}.provisioned_duration_usd": _lambda(
+            "Lambda-Provisioned-GB-Second", "AWS-Lambda-Duration-Provisioned", suffix),
+        "request_usd": _lambda("Request", "AWS-Lambda-Requests", suffix),
+        **{f"instance_hour_usd.{name}": _instance(name) for name in experiment.learner.instance_types},
+        "serverless_cache_gib_hour_usd": _Product("AmazonElastiCache", "CachedData:Valkey", serverless),
+        "serverless_cache_ecpu_usd": _Product(
+            "AmazonElastiCache", "ElastiCacheProcessingUnits:Valkey", serverless),
+        "cache_node_hour_usd": _Product("AmazonElastiCache", f"NodeUsage:{CACHE_NODE_TYPE}", {
+            "productFamily": "Cache Instance", "instanceType": CACHE_NODE_TYPE, "cacheEngine": "Valkey"}),
+        "volume_gib_month_usd": _Product(
+            "AmazonEC2", "EBS:VolumeUsage.gp3", {"productFamily": "Storage", "volumeApiName": "gp3"}),
+        "public_ipv4_hour_usd": _Product(
+            "AmazonVPC", "PublicIPv4:InUseAddress", {"group": "VPCPublicIPv4Address"}),
+        "put_usd": _Product("AmazonS3", "Requests-Tier1", {"group": "S3-API-Tier1"}),
+    }
+
+
+def choose_prices(client: Any, experiment: Experiment, region: str, today: str) -> tuple[PriceTable, str]:
+    """The API's prices, or the dated table's where it cannot be asked.
+
+    Args:
+        client, experiment, region, today: As in `fetch_prices`.
+
+    Returns:
+        The prices, and a remark for people, empty where there is nothing to remark.
+
+    Raises:
+        PriceListError: As in `fetch_prices`.
+        PricesUnreachableError: The API cannot be asked, and the dated table lacks one of the prices.
+    """
+    try:
+        return fetch_prices(client, experiment, region, today), ""
+    except PricesUnreachableError as error:
+        if lacking := _not_in_dated_table(experiment, region):
+            raise PricesUnreachableError(f"{error}; {PRICES.source} of {PRICES.as_of} has no price for {lacking}"
+                                         ) from error
+        return PRICES, f"{error}; prices of {PRICES.as_of} are used"
+
+
+def fetch_prices(client: Any, experiment: Experiment, region: str, today: str) -> PriceTable:
+    """Of all that a deployment of this experiment can be billed for; of functions, its own architecture alone.
+
+    Args:
+        client: boto3's for ``pricing``, in `PRICE_LIST_REGION`.
+        region: Where it is deployed.
+        today: Such as 2026-11-20.
+
+    Raises:
+        PriceListError: Something has no price there or several, or the API's answer cannot be understood.
+        PricesUnreachableError: The API cannot be asked.
+    """
+    usd, skus = {}, {}
+    for name, product in _products(experiment).items():
+        usd[name], skus[name] = _price(client, product, region)
+    functions, instances = _below("functions", usd), _below("instance_hour_usd", usd)
+    architecture = experiment.actor.architecture
+    return PriceTable(
+        region=region, as_of=today, source="the Price List API", skus=skus, instance_hour_usd=instances,
+        functions={architecture: LambdaPrices(**_below(architecture, functions))},
+        serverless_cache_gib_min=SERVERLESS_CACHE_GIB_MIN,
+        **{name: value for name, value in usd.items() if "." not in name})
+
+
+def _below(place: str, usd: Mapping[str, float]) -> dict[str, float]:
+    return {name.removeprefix(f"{place}."): value for name, value in usd.items() if name.startswith(f"{place}.")}
+
+
+def _not_in_dated_table(experiment: Experiment, region: str) -> str:
+    """What of this experiment; empty where it has everything."""
+    if region != PRICES.region:
+        return f"region {region}"
+    return ", ".join(sorted({*experiment.learner.instance_types} - PRICES.instance_hour_usd.keys()))
+
+
+def _price(client: Any, product: _Product, region: str) -> tuple[float, str]:
+    """In dollars for one unit, at the least use; and the SKU with the day since which it holds."""
+    filters = {"regionCode": region, **product.filters}
+    asked = (f"{product.service} {product.usage} in {region} "
+             f"({', '.join(f'{name} = {value}' for name, value in filters.items())})")
+    try:
+        found = _find(_ask(client, product.service, filters, asked), product.usage, region)
+        if len(found) != 1:
+            raise PriceListError(f"the Price List API has {len(found) or 'no'} products, not one, for {asked}"
+                                 f"{': ' if found else ''}{', '.join(sorted(one['product']['sku'] for one in found))}")
+        return _read(found[0], asked)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise PriceListError(f"the Price List API's answer is not understood for {asked}: "
+                             f"{type(error).__name__}: {_one_line(str(error))}") from error
+
+
+def _ask(client: Any, service: str, filters: Mapping[str, str], asked: str) -> list[str]:
+    """The API's products that have these attributes, as JSON."""
+    try:
+        pages = client.get_paginator("get_products").paginate(
+            ServiceCode=service, FormatVersion="aws_v1", PaginationConfig={"PageSize": _PAGE},
+            Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in filters.items()])
+        return [text for page in pages for text in page["PriceList"]]
+    except (PaginationError, ResponseParserError) as error:
+        raise PriceListError(f"the Price List API's answer is not understood for {asked}: {_one_line(str(error))}"
+                             ) from error
+    except ClientError as error:
+        said = error.response["Error"]
+        text = _one_line(f"{said.get('Code')}: {said.get('Message')}")
+        if said.get("Code") in _REFUSED_QUESTIONS:
+            raise PriceListError(f"the Price List API refuses to be asked for {asked}: {text}") from error
+        raise PricesUnreachableError(f"the Price List API cannot be asked: {text}") from error
+    except BotoCoreError as error:
+        raise PricesUnreachableError(f"the Price List API cannot be asked: {_one_line(str(error))}") from error
+
+
+def _find(texts: list[str], usage: str, region: str) -> list[dict[str, Any]]:
+    """Those with this usage type, with or without the region's prefix."""
+    pattern = re.compile(f"(?:{_PREFIX}|{re.escape(region)}-)?{re.escape(usage)}")
+    products = [json.loads(text) for text in texts]
+    return [one for one in products if pattern.fullmatch(one["product"]["attributes"]["usagetype"])]
+
+
+def _read(product: Mapping[str, Any], asked: str) -> tuple[float, str]:
+    """Raises: PriceListError: It has not one price in dollars, above 0, for one unit on demand."""
+    sku, terms = product["product"]["sku"], list(product["terms"].get("OnDemand", {}).values())
+    if len(terms) != 1:
+        raise PriceListError(f"{sku} has {len(terms)} terms on demand, not one, for {asked}")
+    tiers = [tier for tier in terms[0]["priceDimensions"].values() if float(tier["beginRange"]) == 0]
+    if len(tiers) != 1:
+        raise PriceListError(f"{sku} has {len(tiers)} prices from the first unit on, not one, for {asked}")
+    prices, unit = tiers[0]["pricePerUnit"], tiers[0]["unit"]
+    if list(prices) != ["USD"]:
+        raise PriceListError(f"{sku} has a price in {', '.join(prices) or 'no currency'}, not USD alone, for {asked}")
+    if re.search(r"\d|illion|ousand", unit):
+        raise PriceListError(f"{sku} has a price for {unit!r}, not for one unit, for {asked}")
+    usd = float(prices["USD"])
+    if not 0 < usd < math.inf:
+        raise PriceListError(f"{sku} has a price of {usd}; allowed: a finite one above 0; for {asked}")
+    return usd, f"{sku} since {terms[0]['effectiveDate'][:len('2026-11-20')]}"
+
+
+def _one_line(text: str) -> str:
+    """The beginning: an answer that is none, a proxy's, say, may be a whole page."""
+    return textwrap.shorten(text, _TEXT_CHARACTERS, placeholder="…")

@@ -1,0 +1,125 @@
+"""The deployments that an account has, found by the tags of their stacks: whoever made them, and however."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.ledger import Entry
+
+TAG_PREFIX = "nitro:"
+EXPERIMENT_TAG = f"{TAG_PREFIX}experiment"
+WITHOUT_RESOURCES = ("DELETE_COMPLETE", "REVIEW_IN_PROGRESS")
+"""Statuses of a stack that has nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployed:
+    """One experiment's stack, and the limits that it was deployed with.
+
+    Attributes:
+        experiment: Its name.
+        run: ``EXPERIMENT/RUN``, the key of its entry in the ledger.
+        stack: The stack's id.
+        name: The stack's name.
+        status: As CloudFormation says it.
+        created_at_s: Since when it costs money, seconds since 1970.
+        budget_usd: Of the whole run; 0 where the tags do not say it.
+        tail_usd: The part of it that is kept for the teardown.
+        burn_usd_per_hour: What exists of it costs at most so much, whether anything is trained or not.
+        cache_usd_per_hour: The cache's part of that.
+        lifetime_s: How long it may exist.
+        unreadable: What is wrong with its tags; empty where nothing is.
+    """
+
+    experiment: str
+    run: str
+    stack: str
+    name: str
+    status: str
+    created_at_s: float
+    budget_usd: float = 0.0
+    tail_usd: float = 0.0
+    burn_usd_per_hour: float = 0.0
+    cache_usd_per_hour: float = 0.0
+    lifetime_s: float = 0.0
+    unreadable: str = ""
+
+    def projected_usd(self, entry: Entry | None, now_s: float) -> float:
+        """The most that the run can have cost by ``now_s``, with all deployments before this one; modelled.
+
+        Args:
+            entry: The ledger's, as old as it may be: what it does not cover is counted at the burn rate. So a learner
+                that is silent, or whose clock is wrong, is not taken to be cheap.
+        """
+        spent_usd, covered_until_s, burn_usd_per_hour = 0.0, self.created_at_s, self.burn_usd_per_hour
+        if entry is not None:
+            spent_usd = entry.spent_usd + entry.reserved_usd
+            if entry.stack == self.stack:
+                covered_until_s = max(covered_until_s, entry.covered_until_s)
+                burn_usd_per_hour = entry.burn_usd_per_hour or burn_usd_per_hour
+        return spent_usd + burn_usd_per_hour * max(0.0, now_s - covered_until_s) / 3600
+
+
+def tags_of_limits(
+    *, experiment: str, run: str, budget_usd: float, tail_usd: float, burn_usd_per_hour: float,
+    cache_usd_per_hour: float, lifetime_hours: float,
+) -> dict[str, str]:
+    """The tags by which a deployment is found, and told how far it may go."""
+    return {EXPERIMENT_TAG: experiment, f"{TAG_PREFIX}run": run, f"{TAG_PREFIX}budget-usd": str(budget_usd),
+            f"{TAG_PREFIX}tail-usd": _rounded_up(tail_usd),
+            f"{TAG_PREFIX}burn-usd-per-hour": _rounded_up(burn_usd_per_hour),
+            f"{TAG_PREFIX}cache-usd-per-hour": _rounded_up(cache_usd_per_hour),
+            f"{TAG_PREFIX}lifetime-hours": str(lifetime_hours)}
+
+
+def find_deployments(client: Any) -> list[Deployed]:
+    """All of the account and region that have resources, or may still get some; by name.
+
+    Args:
+        client: Of CloudFormation.
+
+    Raises:
+        ClientError or BotoCoreError: CloudFormation cannot be asked.
+    """
+    stacks = [stack for page in client.get_paginator("describe_stacks").paginate() for stack in page["Stacks"]]
+    found = [deployed for stack in stacks if (deployed := read_deployment(stack)) is not None]
+    return sorted(found, key=lambda one: one.name)
+
+
+def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> Deployed | None:
+    """The deployment that such a stack is; null where it is none of ours, or has nothing.
+
+    Args:
+        stack: As ``describe_stacks`` gives it.
+        is_deleted: Read one that has nothing, too.
+    """
+    tags = {tag["Key"]: tag["Value"] for tag in stack.get("Tags", [])}
+    if EXPERIMENT_TAG not in tags or (stack["StackStatus"] in WITHOUT_RESOURCES and not is_deleted):
+        return None
+    limits, problems = {}, []
+    for name in ("budget-usd", "tail-usd", "burn-usd-per-hour", "cache-usd-per-hour", "lifetime-hours"):
+        value = _positive(tags.get(TAG_PREFIX + name))
+        if value is None:
+            problems.append(f"its tag {TAG_PREFIX}{name} is {tags.get(TAG_PREFIX + name)!r}")
+        limits[name.replace("-", "_")] = value or 0.0
+    experiment = tags[EXPERIMENT_TAG]
+    return Deployed(
+        experiment=experiment, run=f"{experiment}/{tags.get(f'{TAG_PREFIX}run', 'unknown')}", stack=stack["StackId"],
+        name=stack["StackName"], status=stack["StackStatus"], created_at_s=stack["CreationTime"].timestamp(),
+        lifetime_s=3600 * limits.pop("lifetime_hours"), unreadable="; ".join(problems), **limits)
+
+
+def _rounded_up(usd: float) -> str:
+    return f"{math.ceil(usd * 10_000) / 10_000:.4f}"
+
+
+def _positive(text: str | None) -> float | None:
+    """A number from 0; null where it is none."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0.0 <= value < math.inf else None

@@ -1,0 +1,194 @@
+"""The guard: looks at every deployment of the account once a minute, and takes down what may not go on.
+
+A Lambda function of a stack of its own, outside what it guards: it works whatever becomes of the learner. It finds
+deployments by their stacks' tags, so that it also knows those that nobody announced, and counts on nothing that a
+learner promises to do: what the ledger does not cover is counted at the price of all that exists.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import botocore.exceptions
+
+from runtime.deployments import Deployed, find_deployments, read_deployment
+from runtime.errors import RunError
+from runtime.ledger import FINISHED, STARTING, Entry, Ledger
+from runtime.teardown import Client, Teardown, clients, find_stack, silent_s
+
+INTERVAL_S = 60.0
+MISSING_S = 2700.0
+"""A deployment whose learner was not heard of by then has failed; CloudFormation gave up on it before."""
+STARTING_S = 1500.0
+"""So long a learner may boot, or be replaced, without another sign."""
+LATE_S = 600.0
+"""So long a learner that trains may be silent: a replacement of a spot instance says that it boots before."""
+_TICK_S = 40.0
+"""What waits in a teardown is looked at again, for so long."""
+_PAUSE_S = 5.0
+_SUBJECT_CHARACTERS = 100
+_GONE = "gone"
+
+
+def reason_to_end(deployed: Deployed, entry: Entry | None, now_s: float) -> str:
+    """Why a deployment must be taken down now, for people; empty where it may go on.
+
+    That it has spent its budget is judged by the most that it can have cost, without the tail that is kept for taking
+    it down: an order that is given within an interval after that still ends within the budget.
+
+    Args:
+        entry: The ledger's; null where it knows nothing.
+        now_s: By the guard's clock, as all times but the learner's own.
+    """
+    is_known = entry is not None and entry.stack == deployed.stack
+    if deployed.unreadable:
+        return f"nobody can tell what it may cost: {deployed.unreadable}"
+    if is_known and entry.state == FINISHED:
+        return f"it has finished: {entry.reason}"
+    if now_s - deployed.created_at_s > deployed.lifetime_s:
+        return f"its lifetime of {deployed.lifetime_s / 3600:g} hours is over"
+    projected_usd = deployed.projected_usd(entry, now_s)
+    if projected_usd > deployed.budget_usd - deployed.tail_usd:
+        return (f"its budget is used up: it can have cost ${projected_usd:.4f}, and ${deployed.tail_usd:.4f} of "
+                f"${deployed.budget_usd:g} are kept for taking it down")
+    return _reason_in_silence(deployed, entry if is_known else None, now_s)
+
+
+def _reason_in_silence(deployed: Deployed, entry: Entry | None, now_s: float) -> str:
+    if entry is None or not entry.heartbeat_at_s:
+        if now_s - deployed.created_at_s > MISSING_S:
+            return f"its learner was never heard of, in {MISSING_S / 60:g} minutes"
+        return ""
+    limit_s = STARTING_S if entry.state == STARTING else LATE_S
+    if silent_s(entry, now_s) > limit_s:
+        return f"its learner ({entry.state}) has not been heard of for {limit_s / 60:g} minutes"
+    return ""
+
+
+class Guard:
+    """What is done once a minute. Two at once, or one twice, do no harm."""
+
+    def __init__(
+        self, client: Client, ledger: Ledger, tell: Callable[[str, str], None], *,
+        now: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Args:
+        client: Of any service.
+        tell: Is told what people should know: a subject and a text.
+        now: Seconds since 1970.
+        """
+        self._client, self._ledger, self._tell, self._now, self._sleep = client, ledger, tell, now, sleep
+        self._teardown = Teardown(client, ledger, tell, now)
+
+    def tick(self, *, is_rehearsed: bool = False) -> dict[str, Any]:
+        """Looks at every deployment, and takes down what may not go on.
+
+        Args:
+            is_rehearsed: Only tell what would be done.
+
+        Returns:
+            ``at``, and for each experiment ``stack``, ``run``, ``projected_usd``, ``decision`` (why it is taken down;
+            empty where it is not), ``waiting_for`` and, where it could not be dealt with, ``error``.
+
+        Raises:
+            LedgerError: The ledger cannot be used.
+            ClientError or BotoCoreError: CloudFormation cannot be asked.
+        """
+        if not is_rehearsed:
+            self._ledger.tick(self._now())
+        entries = {entry.run: entry for entry in self._ledger.entries()}
+        found = find_deployments(self._client("cloudformation"))
+        found += self._deleted(entries, {one.stack for one in found})
+        until_s = time.monotonic() + _TICK_S
+        reports = {one.stack: self._report(one, entries.get(one.run), is_rehearsed) for one in found}
+        while not is_rehearsed and time.monotonic() < until_s and any(
+                report["waiting_for"] for report in reports.values()):
+            self._sleep(_PAUSE_S)
+            reports |= {one.stack: self._report(one, self._ledger.get(one.run), False) for one in found
+                        if reports[one.stack]["waiting_for"]}
+        at = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
+        return {"at": at.isoformat(timespec="seconds"), "experiments": list(reports.values())}
+
+    def _deleted(self, entries: Mapping[str, Entry], known: set[str]) -> list[Deployed]:
+        """Deployments whose stack is gone, but whose teardown nobody has seen to its end."""
+        formation = self._client("cloudformation")
+        orders = {entry.run: entry.order for entry in entries.values()
+                  if entry.order and _GONE not in entry.order.steps and entry.order.stack not in known}
+        stacks = {run: find_stack(formation, order.stack) for run, order in orders.items()}
+        return [(read_deployment(stack, is_deleted=True) if stack else None) or _forgotten(run, orders[run].stack)
+                for run, stack in stacks.items()]
+
+    def _report(self, deployed: Deployed, entry: Entry | None, is_rehearsed: bool) -> dict[str, Any]:
+        report = {"stack": deployed.name, "run": deployed.run, "decision": "", "waiting_for": "",
+                  "projected_usd": round(deployed.projected_usd(entry, self._now()), 6)}
+        try:
+            return report | self._see_to(deployed, entry, is_rehearsed)
+        except (RunError, botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError) as error:
+            # One deployment's trouble must not keep the guard from the others.
+            return report | {"error": f"{type(error).__name__}: {error}"}
+
+    def _see_to(self, deployed: Deployed, entry: Entry | None, is_rehearsed: bool) -> dict[str, Any]:
+        now_s = self._now()
+        order = entry.order_for(deployed.stack) if entry else None
+        reason = order.reason if order else reason_to_end(deployed, entry, now_s)
+        if is_rehearsed:
+            return {"decision": reason}
+        if entry is not None and entry.heartbeat_at_s != entry.seen_heartbeat_s:
+            self._ledger.saw(deployed.run, heartbeat_at_s=entry.heartbeat_at_s, now_s=now_s)
+        if not reason:
+            return {}
+        entry = entry if order else self._teardown.order(deployed, reason)
+        return {"decision": reason, "waiting_for": self._teardown.advance(deployed, entry)}
+
+
+def _forgotten(run: str, stack: str) -> Deployed:
+    """A deployment that CloudFormation does not remember any more."""
+    name = stack.split("/")[1] if "/" in stack else stack
+    return Deployed(experiment=run.partition("/")[0], run=run, stack=stack, name=name, status="DELETE_COMPLETE",
+                    created_at_s=0.0)
+
+
+def handler(event: Mapping[str, Any], context: object, now: Callable[[], float] = time.time) -> dict[str, Any]:
+    """One tick; with ``{"rehearse": true}`` it only tells what it would do.
+
+    Args:
+        event: EventBridge's, whose content does not matter.
+        now: Seconds since 1970.
+
+    Raises:
+        RuntimeError: A deployment could not be dealt with, or nobody could be told; an alarm sees that.
+    """
+    client = _clients()
+    topic = os.environ["NITRO_REPORTS_TOPIC"]
+    untold: list[str] = []
+
+    def tell(subject: str, text: str) -> None:
+        print(f"{subject}: {text}", flush=True)
+        try:
+            client("sns").publish(TopicArn=topic, Subject=subject[:_SUBJECT_CHARACTERS], Message=text)
+        except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError) as error:
+            # Nobody hears of it, but it is done.
+            untold.append(f"not reported: {error}")
+
+    guard = Guard(client, Ledger(client("dynamodb"), os.environ["NITRO_LEDGER_TABLE"]), tell, now=now)
+    answer = guard.tick(is_rehearsed=bool(event.get("rehearse")))
+    print(json.dumps(answer), flush=True)
+    failed = [f"{one['stack']}: {one['error']}" for one in answer["experiments"] if "error" in one]
+    if failed or untold:
+        raise RuntimeError("; ".join(failed + untold))
+    return answer
+
+
+_made: list[Client] = []
+
+
+def _clients() -> Client:
+    """The same ones for all ticks of one process."""
+    if not _made:
+        _made.append(clients())
+    return _made[0]

@@ -1,0 +1,128 @@
+"""What a deployed learner writes into the ledger: what it has spent and promised, and that it is there."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from runtime.deployment import Deployment
+from runtime.ledger import TRAINING, Entry, Ledger, LedgerError, LostRunError
+from runtime.teardown import HEARTBEAT_S
+
+START_GRACE_S = 900.0
+"""What a learner is given from its start to its first promise: files to fetch, libraries to load."""
+_POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Attributes of `runtime.ledger.Entry`."""
+
+    spent_usd: float
+    reserved_usd: float
+    burn_usd_per_hour: float
+    covered_until_s: float
+    budget_usd: float
+
+
+class Heartbeat:
+    """Writes when something is promised, and else every `HEARTBEAT_S` seconds, from a thread of its own.
+
+    The thread only speaks for a learner that keeps its word: with each promise comes a time by which the next one is
+    due, and after that it falls silent. So a learner that hangs is not mistaken for one that works.
+    """
+
+    def __init__(
+        self, ledger: Ledger, deployment: Deployment, *, now: Callable[[], float], ended: Callable[[], None]
+    ) -> None:
+        """Args:
+        now: Seconds since 1970.
+        ended: Called once, from the thread, when the deployment is to be taken down.
+        """
+        self._ledger, self._deployment, self._now, self._ended = ledger, deployment, now, ended
+        self._writer = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        self._values: dict[str, str | float] = {}
+        self._due_s = 0.0
+        self._beat_at_s = 0.0
+        self._lost: LostRunError | None = None
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.order_reason = ""
+
+    def take_over(self) -> Entry:
+        """From now on nobody else writes for the run; returns what the ledger knows of it.
+
+        Raises:
+            TeardownOrderedError: The deployment is being taken down.
+            LedgerError: The ledger cannot be written.
+        """
+        self._due_s = self._now() + START_GRACE_S
+        return self._ledger.take_over(
+            self._deployment.key, stack=self._deployment.stack, writer=self._writer,
+            instance_id=self._deployment.instance_id, now_s=self._now())
+
+    def start(self, stop_event: str) -> None:
+        """Args:
+        stop_event: What the actor function is to be invoked with so that actors give up.
+        """
+        self._values["stop_event"] = stop_event
+        self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def promise(self, figures: Figures, *, due_s: float, is_written: bool = True) -> None:
+        """What is true from now on.
+
+        Args:
+            due_s: When the next call is due, seconds since 1970.
+            is_written: Return only when the ledger has it.
+
+        Raises:
+            LostRunError: Another learner continues the run.
+            LedgerError: The ledger cannot be written.
+        """
+        if self._lost is not None:
+            raise self._lost
+        with self._lock:
+            self._values.update(asdict(figures))
+            self._due_s = due_s
+        if is_written:
+            self._write()
+
+    def trains(self) -> None:
+        """The first round may begin; raises as `promise`."""
+        with self._lock:
+            self._values["state"] = TRAINING
+        self._write()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _beat_on(self) -> None:
+        while not self._closing.wait(_POLL_S):
+            if not self._beat_at_s + HEARTBEAT_S <= self._now() <= self._due_s:
+                continue
+            try:
+                self._write()
+            except LostRunError as error:
+                self._lost = error
+                return
+            except LedgerError as error:
+                # The next one may come through; where none does, the guard counts on the worst.
+                print(f"heartbeat: {error}", flush=True)
+                self._beat_at_s = self._now()
+
+    def _write(self) -> None:
+        with self._lock:
+            now_s = self._now()
+            entry = self._ledger.record(self._deployment.key, writer=self._writer, heartbeat_at_s=now_s,
+                                        **self._values)
+            self._beat_at_s = now_s
+        order = entry.order_for(self._deployment.stack)
+        if order is not None and not self.order_reason:
+            self.order_reason = order.reason
+            self._ended()

@@ -1,0 +1,322 @@
+"""The ledger: what a deployment has spent and promised, when its learner was last heard of, and how far its end is.
+
+One item of a DynamoDB table for each run, which outlives the deployments that continue it. The learner writes what it
+knows, each time on the condition that no newer learner has taken the run over; the guard writes what it saw and what it
+does. Neither writes what is the other's, so that no order of their writes loses any.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import botocore.exceptions
+
+from runtime.errors import RunError
+
+STARTING, TRAINING, FINISHED = "starting", "training", "finished"
+GUARD_KEY = "guard"
+"""Key of the item that says when the guard last looked; a run's key has a slash in it."""
+_ORDER = "teardown"
+_TEXTS = ("stack", "writer", "state", "reason", "instance_id", "stop_event")
+_NUMBERS = ("spent_usd", "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd",
+            "seen_heartbeat_s", "seen_at_s")
+
+
+class LedgerError(RunError):
+    """The ledger cannot be read or written."""
+
+
+class LostRunError(LedgerError):
+    """Another learner continues this run: this one must not spend any more."""
+
+
+class TeardownOrderedError(LedgerError):
+    """The deployment is being taken down: there is nothing left to do in it."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """That a deployment is to be taken down, and how far that is.
+
+    Attributes:
+        stack: Id of the stack that it is about; a later deployment of the run is not meant.
+        reason: Why, for people.
+        ordered_at_s: Seconds since 1970.
+        steps: When each step was done, by name, seconds since 1970.
+        failures: How often the stack could not be deleted.
+    """
+
+    stack: str
+    reason: str
+    ordered_at_s: float
+    steps: Mapping[str, float] = field(default_factory=dict)
+    failures: int = 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the ledger holds of one run.
+
+    Attributes:
+        run: ``EXPERIMENT/RUN``.
+        stack: Id of the stack of the deployment that wrote it last.
+        writer: Who may write the learner's part.
+        state: ``starting`` (from the instance's boot on), ``training``, or ``finished``; empty where nobody wrote.
+        reason: Why it finished.
+        instance_id: Of the learner.
+        stop_event: What the actor function is to be invoked with so that running actors give up; empty while unknown.
+        spent_usd, reserved_usd: Since the run began; what is reserved is the worst case of what was promised.
+        burn_usd_per_hour: What exists costs so much, whether anything is trained or not; 0 where nobody wrote it.
+        covered_until_s: Up to then, spent and reserved hold all that exists; seconds since 1970.
+        heartbeat_at_s: When the learner was last there, by its clock.
+        budget_usd: Of the whole run.
+        seen_heartbeat_s, seen_at_s: The newest heartbeat that the guard has seen, and when it first saw that one, by
+            the guard's clock.
+        order: To take the deployment down; null where there is none.
+    """
+
+    run: str
+    stack: str = ""
+    writer: str = ""
+    state: str = ""
+    reason: str = ""
+    instance_id: str = ""
+    stop_event: str = ""
+    spent_usd: float = 0.0
+    reserved_usd: float = 0.0
+    burn_usd_per_hour: float = 0.0
+    covered_until_s: float = 0.0
+    heartbeat_at_s: float = 0.0
+    budget_usd: float = 0.0
+    seen_heartbeat_s: float = 0.0
+    seen_at_s: float = 0.0
+    order: Order | None = None
+
+    def order_for(self, stack: str) -> Order | None:
+        """The order to take that stack down; null where there is none."""
+        return self.order if self.order is not None and self.order.stack == stack else None
+
+
+class Ledger:
+    """The table."""
+
+    def __init__(self, client: Any, table: str) -> None:
+        """Args:
+        client: Of DynamoDB.
+        table: Its name.
+        """
+        self._client, self._table = client, table
+
+    def get(self, run: str) -> Entry | None:
+        """Raises: LedgerError: It cannot be read."""
+        item = self._call(self._client.get_item, Key=_key(run), ConsistentRead=True).get("Item")
+        return _entry(item) if item else None
+
+    def entries(self) -> list[Entry]:
+        """Of all runs there ever were, by name.
+
+        Raises:
+            LedgerError: They cannot be read.
+        """
+        def scan(**arguments: Any) -> list[dict[str, Any]]:
+            pages = self._client.get_paginator("scan").paginate(ConsistentRead=True, **arguments)
+            return [item for page in pages for item in page["Items"]]
+
+        items = self._call(scan)
+        return sorted((_entry(item) for item in items if "/" in item["run"]["S"]), key=lambda entry: entry.run)
+
+    # What the learner writes
+
+    def take_over(self, run: str, *, stack: str, writer: str, instance_id: str, now_s: float) -> Entry:
+        """Makes ``writer`` the only one who may write for the run; returns what the run's entry is now.
+
+        Raises:
+            TeardownOrderedError: The deployment is being taken down.
+            LedgerError: The ledger cannot be written.
+        """
+        return self._update(
+            run, {"stack": stack, "writer": writer, "state": STARTING, "reason": "", "stop_event": "",
+                  "instance_id": instance_id, "heartbeat_at_s": now_s},
+            condition=_NOT_ORDERED, names={"#order": _ORDER, "#stack": "stack"}, values={":this": {"S": stack}},
+            refused=TeardownOrderedError(f"the deployment of {run} is being taken down"))
+
+    def record(self, run: str, *, writer: str, **figures: str | float) -> Entry:
+        """Writes what the learner knows; returns the entry as it is then.
+
+        Args:
+            figures: Attributes of `Entry`.
+
+        Raises:
+            LostRunError: Another learner took the run over.
+            LedgerError: The ledger cannot be written.
+        """
+        return self._update(
+            run, figures, condition="#writer = :writer", names={"#writer": "writer"},
+            values={":writer": {"S": writer}},
+            refused=LostRunError(f"another learner continues {run}: it has taken over the ledger"))
+
+    def finish(self, run: str, *, stack: str, reason: str) -> None:
+        """Says that the deployment has nothing left to do.
+
+        Raises:
+            LostRunError: A later deployment has begun.
+            LedgerError: The ledger cannot be written.
+        """
+        self._update(
+            run, {"stack": stack, "state": FINISHED, "reason": reason},
+            condition="attribute_not_exists(#stack) OR #stack = :this", names={"#stack": "stack"},
+            values={":this": {"S": stack}}, refused=LostRunError(f"a later deployment of {run} has begun"))
+
+    # What the guard writes
+
+    def saw(self, run: str, *, heartbeat_at_s: float, now_s: float) -> None:
+        """Raises: LedgerError: The ledger cannot be written."""
+        self._update(run, {"seen_heartbeat_s": heartbeat_at_s, "seen_at_s": now_s})
+
+    def order(self, run: str, *, stack: str, reason: str, now_s: float) -> Entry:
+        """Orders that the deployment be taken down, if nobody has; returns the entry with the order that holds.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        order = {"M": {"stack": {"S": stack}, "reason": {"S": reason}, "ordered_at_s": _number(now_s),
+                       "steps": {"M": {}}, "failures": _number(0)}}
+        try:
+            return self._update(run, {}, more="#order = :order", condition=_NOT_ORDERED,
+                                names={"#order": _ORDER, "#stack": "stack"},
+                                values={":order": order, ":this": {"S": stack}}, refused=_OrderedAlready())
+        except _OrderedAlready:
+            return self._known(run)
+
+    def step_done(self, run: str, step: str, *, now_s: float) -> Entry:
+        """Notes when a step of the teardown was done; the first time counts.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        return self._update(
+            run, {}, more="#order.#steps.#step = if_not_exists(#order.#steps.#step, :at)",
+            names={"#order": _ORDER, "#steps": "steps", "#step": step}, values={":at": _number(now_s)})
+
+    def count_failure(self, run: str) -> int:
+        """Counts one more deletion that failed; returns how many there were.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        entry = self._update(run, {}, more="#order.#count = #order.#count + :one",
+                             names={"#order": _ORDER, "#count": "failures"}, values={":one": _number(1)})
+        return entry.order.failures if entry.order else 0
+
+    def close(self, run: str, *, stack: str, spent_usd: float, now_s: float) -> None:
+        """Notes what the run has cost when nothing of the deployment is billed any more.
+
+        Raises:
+            LostRunError: A later deployment has begun.
+            LedgerError: The ledger cannot be written.
+        """
+        self._update(
+            run, {"stack": stack, "state": FINISHED, "spent_usd": spent_usd, "reserved_usd": 0.0,
+                  "covered_until_s": now_s},
+            condition="attribute_not_exists(#stack) OR #stack = :this", names={"#stack": "stack"},
+            values={":this": {"S": stack}}, refused=LostRunError(f"a later deployment of {run} has begun"))
+
+    def tick(self, now_s: float) -> None:
+        """Notes that the guard has looked.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        self._update(GUARD_KEY, {"heartbeat_at_s": now_s})
+
+    def last_tick_s(self) -> float | None:
+        """When the guard last looked, seconds since 1970; null where it never did.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        entry = self.get(GUARD_KEY)
+        return entry.heartbeat_at_s if entry else None
+
+    def _known(self, run: str) -> Entry:
+        entry = self.get(run)
+        if entry is None:
+            raise LedgerError(f"the ledger has lost {run}")
+        return entry
+
+    def _update(
+        self,
+        run: str,
+        figures: Mapping[str, str | float],
+        *,
+        more: str = "",
+        condition: str = "",
+        names: Mapping[str, str] | None = None,
+        values: Mapping[str, Any] | None = None,
+        refused: Exception | None = None,
+    ) -> Entry:
+        """Sets ``figures``, and ``more``, if the condition holds; raises ``refused`` where it does not."""
+        parts = [f"#f_{name} = :f_{name}" for name in figures] + ([more] if more else [])
+        arguments = {
+            "Key": _key(run), "UpdateExpression": "SET " + ", ".join(parts), "ReturnValues": "ALL_NEW",
+            "ExpressionAttributeNames": {**{f"#f_{name}": name for name in figures}, **(names or {})},
+            "ExpressionAttributeValues": {**{f":f_{name}": _value(value) for name, value in figures.items()},
+                                          **(values or {})},
+            **({"ConditionExpression": condition} if condition else {})}
+        try:
+            return _entry(self._call(self._client.update_item, **arguments)["Attributes"])
+        except LedgerError as error:
+            if refused is not None and _code(error) == "ConditionalCheckFailedException":
+                raise refused from None
+            raise
+
+    def _call(self, operation: Callable[..., Any], **arguments: Any) -> Any:
+        try:
+            return operation(TableName=self._table, **arguments)
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+            raise LedgerError(f"the ledger {self._table}: {error}") from error
+
+
+class _OrderedAlready(Exception):
+    pass
+
+
+_NOT_ORDERED = "attribute_not_exists(#order) OR #order.#stack <> :this"
+
+
+def _key(run: str) -> dict[str, Any]:
+    return {"run": {"S": run}}
+
+
+def _value(value: str | float) -> dict[str, str]:
+    return {"S": value} if isinstance(value, str) else _number(value)
+
+
+def _number(value: float) -> dict[str, str]:
+    if not math.isfinite(value):
+        raise LedgerError(f"{value} cannot be written to the ledger")
+    # DynamoDB keeps 38 digits, and refuses exponents beyond 125.
+    return {"N": "0" if abs(value) < 1e-100 else repr(value)}
+
+
+def _entry(item: Mapping[str, Any]) -> Entry:
+    try:
+        texts = {name: item[name]["S"] for name in _TEXTS if name in item}
+        numbers = {name: float(item[name]["N"]) for name in _NUMBERS if name in item}
+        return Entry(item["run"]["S"], **texts, **numbers, order=_order(item[_ORDER]["M"]) if _ORDER in item else None)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerError(f"the ledger's item {json.dumps(item)[:200]} is damaged: {error!r}") from None
+
+
+def _order(values: Mapping[str, Any]) -> Order:
+    return Order(values["stack"]["S"], values["reason"]["S"], float(values["ordered_at_s"]["N"]),
+                 {name: float(at["N"]) for name, at in values["steps"]["M"].items()}, int(values["failures"]["N"]))
+
+
+def _code(error: LedgerError) -> str | None:
+    cause = error.__cause__
+    return cause.response["Error"]["Code"] if isinstance(cause, botocore.exceptions.ClientError) else None

@@ -1,0 +1,273 @@
+"""What costs money in an account although no stack has it any more: nobody else would find it before the bill does."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import botocore.exceptions
+
+from runtime.cost.account import AccountError, ask
+from runtime.cost.prices import PRICES
+from runtime.deployments import EXPERIMENT_TAG, WITHOUT_RESOURCES
+from runtime.teardown import Client
+
+STACK_PREFIX = "Nitro-"
+_STACK_ID_TAG = "aws:cloudformation:stack-id"
+_GROUP_TAG = "aws:autoscaling:groupName"
+_INSTANCE_STATES = ["pending", "running", "stopping", "stopped", "shutting-down"]
+"""All but those that are gone."""
+_HOURS_PER_MONTH = 730
+_PRICED_NODE = "cache.t4g.small"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """A resource that no stack has.
+
+    Attributes:
+        kind: What it is, for people.
+        name: Its id or name.
+        experiment: That it was made for; empty where nothing tells.
+        detail: Its type, size or state.
+        usd_per_hour: At list price, without what is listed by itself; null where the price is not known.
+        remove: The shell command that removes it.
+    """
+
+    kind: str
+    name: str
+    experiment: str
+    detail: str
+    usd_per_hour: float | None
+    remove: str
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A learner's instance, whosoever it is.
+
+    Attributes:
+        stack: Id of the stack that it was made for; empty where its tags do not tell.
+        experiment: From its tags.
+        usd_per_hour: With its public address, without its disk; null where the price is not known.
+    """
+
+    instance_id: str
+    instance_type: str
+    state: str
+    stack: str
+    experiment: str
+    usd_per_hour: float | None
+
+
+class Stacks:
+    """Tells whose a resource is."""
+
+    def __init__(self, stacks: Iterable[Mapping[str, Any]]) -> None:
+        """Args:
+        stacks: All of the account and region, as ``describe_stacks`` gives them.
+        """
+        present = [stack for stack in stacks if stack["StackStatus"] not in WITHOUT_RESOURCES]
+        self._ids = {stack["StackId"] for stack in present}
+        self._names = {stack["StackName"] for stack in present}
+
+    def have(self, tags: Mapping[str, str], experiment: str) -> bool:
+        """Whether a stack has the resource: its tags name it, or else the experiment's stack is there."""
+        return self.has_id(tags[_STACK_ID_TAG]) if _STACK_ID_TAG in tags else self.has_name(STACK_PREFIX + experiment)
+
+    def has_id(self, stack_id: str) -> bool:
+        return stack_id in self._ids
+
+    def has_name(self, name: str) -> bool:
+        return name in self._names
+
+    def has_prefix_of(self, name: str) -> bool:
+        """Whether the name is one that CloudFormation made from a stack's."""
+        return any(name.startswith(f"{stack}-") for stack in self._names)
+
+
+def find_instances(client: Client) -> list[Instance]:
+    """All instances of learners that are not gone, by id.
+
+    Raises:
+        AccountError: EC2 cannot be asked.
+    """
+    by_tag = pages_of(client("ec2"), "describe_instances", "Reservations", Filters=[
+        {"Name": "tag-key", "Values": [EXPERIMENT_TAG]}, {"Name": "instance-state-name", "Values": _INSTANCE_STATES}])
+    by_group = pages_of(client("ec2"), "describe_instances", "Reservations", Filters=[
+        {"Name": f"tag:{_GROUP_TAG}", "Values": [f"{STACK_PREFIX}*-learner"]},
+        {"Name": "instance-state-name", "Values": _INSTANCE_STATES}])
+    found = {instance["InstanceId"]: _instance(instance) for reservation in [*by_tag, *by_group]
+             for instance in reservation["Instances"]}
+    return [found[instance_id] for instance_id in sorted(found)]
+
+
+def find_leftovers(client: Client, stacks: Stacks, instances: Iterable[Instance]) -> list[Leftover]:
+    """What costs money and belongs to no stack.
+
+    Args:
+        client: Of any service.
+        stacks: All that there are.
+        instances: As `find_instances` gives them.
+
+    Raises:
+        AccountError: A service cannot be asked.
+    """
+    orphans = [one for one in instances if one.state != "shutting-down"
+               and not stacks.have(_tags_of(one), one.experiment)]
+    # Groups first: they would launch another instance in the place of one that is ended.
+    return [*_groups(client("autoscaling"), stacks), *map(_left_instance, orphans),
+            *_volumes(client("ec2"), {one.instance_id for one in orphans}),
+            *_warm_functions(client("lambda"), stacks), *_caches(client("elasticache"), stacks)]
+
+
+def find_left_logs(client: Client, stacks: Stacks) -> list[dict[str, Any]]:
+    """Log groups of stacks that are gone: ``name``, ``stored_bytes`` and ``remove`` of each.
+
+    Raises:
+        AccountError: CloudWatch Logs cannot be asked.
+    """
+    groups = [group for prefix in (STACK_PREFIX, f"/aws/lambda/{STACK_PREFIX}")
+              for group in pages_of(client("logs"), "describe_log_groups", "logGroups", logGroupNamePrefix=prefix)]
+    return [{"name": group["logGroupName"], "stored_bytes": group.get("storedBytes", 0),
+             "remove": f"aws logs delete-log-group --log-group-name {group['logGroupName']}"}
+            for group in groups if not stacks.has_prefix_of(group["logGroupName"].removeprefix("/aws/lambda/"))]
+
+
+def _tags_of(instance: Instance) -> dict[str, str]:
+    return {_STACK_ID_TAG: instance.stack} if instance.stack else {}
+
+
+def _instance(described: Mapping[str, Any]) -> Instance:
+    tags = _tags(described)
+    state, instance_type = described["State"]["Name"], described["InstanceType"]
+    usd_per_hour = PRICES.instance_hour_usd.get(instance_type)
+    if usd_per_hour is not None and described.get("PublicIpAddress"):
+        usd_per_hour += PRICES.public_ipv4_hour_usd
+    group = tags.get(_GROUP_TAG, "")
+    experiment = tags.get(EXPERIMENT_TAG, group.removeprefix(STACK_PREFIX).removesuffix("-learner"))
+    return Instance(described["InstanceId"], instance_type, state, tags.get(_STACK_ID_TAG, ""), experiment,
+                    usd_per_hour if state in ("pending", "running") else 0.0)
+
+
+def _left_instance(one: Instance) -> Leftover:
+    return Leftover(kind="instance", name=one.instance_id, experiment=one.experiment,
+                    detail=f"{one.instance_type}, {one.state}", usd_per_hour=one.usd_per_hour,
+                    remove=f"aws ec2 terminate-instances --instance-ids {one.instance_id}")
+
+
+def _volumes(client: Any, orphans: set[str]) -> Iterator[Leftover]:
+    """Those that no instance has, or one of the orphans."""
+    found = pages_of(client, "describe_volumes", "Volumes", Filters=[{"Name": "tag-key", "Values": [EXPERIMENT_TAG]}])
+    for volume in found:
+        tags = _tags(volume)
+        holders = [one["InstanceId"] for one in volume.get("Attachments", [])]
+        is_left = set(holders) <= orphans if holders else volume["State"] == "available"
+        if is_left:
+            yield Leftover(
+                kind="volume", name=volume["VolumeId"], experiment=tags[EXPERIMENT_TAG],
+                detail=f"{volume['Size']} GiB, " + (f"of {', '.join(holders)}" if holders else volume["State"]),
+                usd_per_hour=volume["Size"] * PRICES.volume_gib_month_usd / _HOURS_PER_MONTH,
+                remove=f"aws ec2 delete-volume --volume-id {volume['VolumeId']}")
+
+
+def _groups(client: Any, stacks: Stacks) -> Iterator[Leftover]:
+    """Those that launch instances, or may."""
+    for group in pages_of(client, "describe_auto_scaling_groups", "AutoScalingGroups"):
+        name, tags = group["AutoScalingGroupName"], _tags(group)
+        if not (EXPERIMENT_TAG in tags or fnmatch.fnmatchcase(name, f"{STACK_PREFIX}*-learner")):
+            continue
+        experiment = tags.get(EXPERIMENT_TAG, name.removeprefix(STACK_PREFIX).removesuffix("-learner"))
+        if group["DesiredCapacity"] > 0 and not stacks.have(tags, experiment):
+            yield Leftover(
+                kind="Auto Scaling group", name=name, experiment=experiment,
+                detail=f"wants {group['DesiredCapacity']} of its instances", usd_per_hour=0.0,
+                remove=f"aws autoscaling delete-auto-scaling-group --force-delete --auto-scaling-group-name {name}")
+
+
+def _warm_functions(client: Any, stacks: Stacks) -> Iterator[Leftover]:
+    for function in pages_of(client, "list_functions", "Functions"):
+        name = function["FunctionName"]
+        if not fnmatch.fnmatchcase(name, f"{STACK_PREFIX}*-actor"):
+            continue
+        tags = _if_there(lambda arn=function["FunctionArn"]: client.list_tags(Resource=arn)["Tags"])
+        if tags is None:
+            continue
+        experiment = tags.get(EXPERIMENT_TAG, name.removeprefix(STACK_PREFIX).removesuffix("-actor"))
+        if stacks.have(tags, experiment):
+            continue
+        for warm in pages_of(client, "list_provisioned_concurrency_configs", "ProvisionedConcurrencyConfigs",
+                           FunctionName=name):
+            yield _warm(function, experiment, warm)
+
+
+def _warm(function: Mapping[str, Any], experiment: str, warm: Mapping[str, Any]) -> Leftover:
+    count, memory_mib = warm["RequestedProvisionedConcurrentExecutions"], function["MemorySize"]
+    prices = PRICES.functions.get(function.get("Architectures", ["x86_64"])[0])
+    name, qualifier = function["FunctionName"], warm["FunctionArn"].rpartition(":")[2]
+    return Leftover(
+        kind="warm actors", name=f"{name}:{qualifier}", experiment=experiment, detail=f"{count} of {memory_mib} MiB",
+        usd_per_hour=3600 * count * memory_mib / 1024 * prices.provisioned_capacity_usd if prices else None,
+        remove=f"aws lambda delete-provisioned-concurrency-config --function-name {name} --qualifier {qualifier}")
+
+
+def _caches(client: Any, stacks: Stacks) -> Iterator[Leftover]:
+    for cache in pages_of(client, "describe_serverless_caches", "ServerlessCaches"):
+        name = cache["ServerlessCacheName"]
+        experiment = _experiment_of_cache(client, name, cache["ARN"], stacks)
+        if experiment is not None and cache["Status"] != "deleting":
+            yield Leftover(
+                kind="serverless cache", name=name, experiment=experiment, detail=cache["Status"],
+                usd_per_hour=PRICES.serverless_cache_gib_min * PRICES.serverless_cache_gib_hour_usd,
+                remove=f"aws elasticache delete-serverless-cache --serverless-cache-name {name}")
+    for group in pages_of(client, "describe_replication_groups", "ReplicationGroups"):
+        name, node_type = group["ReplicationGroupId"], group.get("CacheNodeType", "unknown type")
+        experiment = _experiment_of_cache(client, name, group["ARN"], stacks)
+        if experiment is not None and group["Status"] != "deleting":
+            nodes = len(group.get("MemberClusters", [])) or 1
+            yield Leftover(
+                kind="cache node", name=name, experiment=experiment, detail=f"{nodes} x {node_type}, {group['Status']}",
+                usd_per_hour=nodes * PRICES.cache_node_hour_usd if node_type == _PRICED_NODE else None,
+                remove=f"aws elasticache delete-replication-group --replication-group-id {name}")
+
+
+def _experiment_of_cache(client: Any, name: str, arn: str, stacks: Stacks) -> str | None:
+    """Null where it is none of ours, or a stack has it."""
+    if not fnmatch.fnmatchcase(name, "nitro-*"):
+        return None
+    tags = _if_there(lambda: _tags({"Tags": client.list_tags_for_resource(ResourceName=arn)["TagList"]}))
+    if tags is None:
+        return None
+    experiment = tags.get(EXPERIMENT_TAG, name.removeprefix("nitro-"))
+    return None if stacks.have(tags, experiment) else experiment
+
+
+def _if_there(question: Callable[[], Any]) -> Any:
+    """The answer; null where the resource was deleted since it was listed.
+
+    Raises:
+        AccountError: There is none.
+    """
+    try:
+        return ask(question)
+    except AccountError as error:
+        cause = error.__cause__
+        if isinstance(cause, botocore.exceptions.ClientError) and "NotFound" in cause.response["Error"]["Code"]:
+            return None
+        raise
+
+
+def _tags(described: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
+
+
+def pages_of(client: Any, operation: str, key: str, **arguments: Any) -> list[Any]:
+    """All that a paginated operation lists.
+
+    Raises:
+        AccountError: It cannot be asked.
+    """
+    pages = client.get_paginator(operation)
+    return ask(lambda: [one for page in pages.paginate(**arguments) for one in page.get(key, [])])

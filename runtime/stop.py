@@ -1,0 +1,133 @@
+"""``python -m runtime stop``: takes an experiment's deployment down, the same way as the guard, and watches.
+
+Only the name counts; the experiment's file may be changed, broken or gone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runtime.cost.account import AccountError, ask, identify
+from runtime.deployments import read_deployment
+from runtime.ledger import Ledger, LedgerError
+from runtime.teardown import (
+    POLL_S,
+    Client,
+    Teardown,
+    TeardownError,
+    clients,
+    delete_stack,
+    find_stack,
+    stack_names,
+    what_is_left,
+)
+from runtime.terminal import is_confirmed, laid_out
+
+GUARD_STACK = "NitroGuard"
+STACK_PREFIX = "Nitro"
+REASON = "stopped by hand"
+_FAILURES_MAX = 2
+"""So many failed deletions are watched; the guard goes on trying."""
+_RESULTS = "the results bucket"
+_STAYS = {
+    "NitroResults": f"{_RESULTS} itself, with all that is in it",
+    "NitroNetwork": f"{_RESULTS} (stack NitroResults)",
+    "NitroGuard": f"{_RESULTS} and the network (stacks NitroResults and NitroNetwork)",
+}
+
+
+def stop_stack(session: Any, name: str, *, is_asked: bool) -> None:
+    """Takes the stack ``name`` down, if somebody wants that, and returns when it is gone.
+
+    Args:
+        is_asked: Whether to ask on the terminal.
+
+    Raises:
+        TeardownError: Some of it is left.
+        AccountError: Nothing was done.
+    """
+    account_id = identify(session)
+    client = clients(session)
+    formation = client("cloudformation")
+    stack = ask(lambda: find_stack(formation, name))
+    if stack is None:
+        raise AccountError(_nothing_there(formation, name, account_id, session.region_name))
+    print("\n".join(laid_out({
+        "account": f"{account_id}, {session.region_name}",
+        "stack": f"{name}, {stack['StackStatus']}",
+        "stays": _STAYS.get(name, f"{_RESULTS}, the network and the guard (stacks NitroResults, NitroNetwork and "
+                                  "NitroGuard)"),
+    })), flush=True)
+    _check_wish(is_asked)
+    try:
+        ask(lambda: take_down(client, stack, lambda line: print(f"  {line}", flush=True)))
+    except (AccountError, LedgerError) as error:
+        raise TeardownError(f"{error}. A deletion that has begun goes on in AWS") from error
+    print(f"{name} is gone", flush=True)
+
+
+def _nothing_there(client: Any, name: str, account_id: str, region: str) -> str:
+    others = ask(lambda: stack_names(client, f"{STACK_PREFIX}-"))
+    return (f"no stack {name} in account {account_id}, region {region}; there are: {', '.join(others) or 'none'}. "
+            "Another region is named by AWS_DEFAULT_REGION, another account by AWS_PROFILE")
+
+
+def _check_wish(is_asked: bool) -> None:
+    """Raises: AccountError: Nobody said yes."""
+    if not is_asked:
+        return
+    if not sys.stdin.isatty():
+        raise AccountError("nothing was deleted: there is no terminal to ask on; say --yes")
+    if not is_confirmed("Delete it? It may take up to an hour, while Lambda gives its network interfaces back."):
+        raise AccountError("nothing was deleted")
+
+
+def find_ledger(client: Client) -> Ledger | None:
+    """The account's ledger; null where there is no guard.
+
+    Raises:
+        AccountError: CloudFormation cannot be asked.
+    """
+    stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
+    outputs = {output["OutputKey"]: output["OutputValue"] for output in (stack or {}).get("Outputs", [])}
+    return Ledger(client("dynamodb"), outputs["LedgerTable"]) if "LedgerTable" in outputs else None
+
+
+def take_down(
+    client: Client, stack: Mapping[str, Any], report: Callable[[str], None], *,
+    now: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Takes an experiment's deployment down, and returns when all of it is gone; any other stack is just deleted.
+
+    Whoever stops waiting need not come back: an experiment's teardown is ordered, and the guard sees to its end.
+
+    Args:
+        stack: As ``describe_stacks`` gives it.
+        report: Is told what happens.
+
+    Raises:
+        TeardownError: It could not be deleted, or not all of it; the text says what is left and why.
+        AccountError: CloudFormation cannot be asked.
+        LedgerError: The ledger cannot be read or written.
+        ClientError: CloudFormation refused.
+    """
+    deployed, ledger = read_deployment(stack), find_ledger(client)
+    if deployed is None or ledger is None:
+        delete_stack(client("cloudformation"), stack["StackId"], report, sleep=sleep)
+        return
+    teardown = Teardown(client, ledger, lambda subject, text: report(f"{subject}: {text}"), now)
+    entry = teardown.order(deployed, REASON)
+    told = ""
+    while waits_for := teardown.advance(deployed, entry):
+        if waits_for != told:
+            report(waits_for)
+            told = waits_for
+        entry = ledger.get(deployed.run) or entry
+        if entry.order is not None and entry.order.failures >= _FAILURES_MAX:
+            left = find_stack(client("cloudformation"), deployed.stack)
+            if left is not None and left["StackStatus"] == "DELETE_FAILED":
+                raise TeardownError(what_is_left(client("cloudformation"), left))
+        sleep(POLL_S)

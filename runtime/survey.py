@@ -1,0 +1,194 @@
+"""What an account has of this project: deployments, orphans, runs that are gone, the guard; and what it costs."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from runtime.deployments import Deployed, read_deployment
+from runtime.errors import RunError
+from runtime.kept import KeptError, KeptRun, find_bucket
+from runtime.ledger import TRAINING, Entry, Ledger, LedgerError
+from runtime.leftovers import STACK_PREFIX, Instance, Stacks, find_instances, find_left_logs, find_leftovers, pages_of
+from runtime.teardown import ALIVE_S, Client
+
+GUARD_STACK = "NitroGuard"
+
+
+class OperationError(RunError):
+    """There is nothing that the command could tell."""
+
+
+def survey(client: Client, experiment: str | None, *, account: str, region: str, now_s: float) -> dict[str, Any]:
+    """All that `status` tells, as one document.
+
+    Args:
+        client: Of any service.
+        experiment: Only this one, in more detail; null = all.
+        account, region: Of the client.
+        now_s: Seconds since 1970.
+
+    Raises:
+        OperationError: There is nothing of that experiment.
+        AccountError or LedgerError: AWS cannot be asked.
+    """
+    found = pages_of(client("cloudformation"), "describe_stacks", "Stacks")
+    guard_stack = next((stack for stack in found if stack["StackName"] == GUARD_STACK), None)
+    guard = _guard(client, guard_stack, now_s)
+    entries = {entry.run: entry for entry in _entries(client, guard)}
+    stacks, instances = Stacks(found), find_instances(client)
+    deployments = [_deployment(stack, deployed, entries.get(deployed.run), instances, now_s)
+                   for stack in found if (deployed := _read(stack)) is not None]
+    document = {
+        "account": account, "region": region, "at": iso(now_s),
+        "deployments": sorted(deployments, key=lambda one: one["stack"]),
+        "orphans": [asdict(one) for one in find_leftovers(client, stacks, instances)],
+        "left_logs": find_left_logs(client, stacks),
+        "gone": [_gone(entry) for run, entry in entries.items() if run not in {one["run"] for one in deployments}],
+        "guard": guard}
+    document["totals"] = _totals(document, entries.values())
+    return document if experiment is None else _of_one(client, document, experiment)
+
+
+def _read(stack: Mapping[str, Any]) -> Deployed | None:
+    """Also one that bears a deployment's name without its tags, which the guard does not see."""
+    deployed = read_deployment(stack)
+    if deployed is not None or not stack["StackName"].startswith(STACK_PREFIX):
+        return deployed
+    experiment = stack["StackName"].removeprefix(STACK_PREFIX)
+    tags = [*stack.get("Tags", []), {"Key": "nitro:experiment", "Value": experiment}]
+    return read_deployment({**stack, "Tags": tags})
+
+
+def _deployment(
+    stack: Mapping[str, Any], deployed: Deployed, entry: Entry | None, instances: Iterable[Instance], now_s: float
+) -> dict[str, Any]:
+    known = entry if entry is not None and entry.stack == deployed.stack else None
+    order = entry.order_for(deployed.stack) if entry else None
+    heartbeat_at_s = known.heartbeat_at_s if known else 0.0
+    silent_s = now_s - heartbeat_at_s if heartbeat_at_s else None
+    state = known.state if known else ""
+    return {
+        "experiment": deployed.experiment, "run": deployed.run, "stack": deployed.name, "stack_id": deployed.stack,
+        "stack_status": deployed.status, "state": state, "reason": known.reason if known else "",
+        "teardown": None if order is None else {
+            "reason": order.reason, "ordered_at": iso(order.ordered_at_s), "ordered_s": now_s - order.ordered_at_s,
+            "steps": {name: iso(at_s) for name, at_s in sorted(order.steps.items(), key=lambda step: step[1])},
+            "failures": order.failures},
+        "instances": [{"instance_id": one.instance_id, "instance_type": one.instance_type, "state": one.state}
+                      for one in instances if _is_of(one, deployed)],
+        "heartbeat_s": silent_s,
+        "is_silent": silent_s is not None and silent_s > ALIVE_S and state == TRAINING and order is None,
+        "spent_usd": entry.spent_usd if entry else None, "reserved_usd": entry.reserved_usd if entry else None,
+        "projected_usd": deployed.projected_usd(entry, now_s), "budget_usd": deployed.budget_usd,
+        "burn_usd_per_hour": (known.burn_usd_per_hour if known else 0.0) or deployed.burn_usd_per_hour,
+        "age_s": now_s - deployed.created_at_s,
+        "lifetime_left_s": deployed.lifetime_s - (now_s - deployed.created_at_s), "unreadable": deployed.unreadable,
+        "dashboard_url": outputs_of(stack).get("DashboardUrl", "")}
+
+
+def _is_of(instance: Instance, deployed: Deployed) -> bool:
+    return instance.stack == deployed.stack if instance.stack else instance.experiment == deployed.experiment
+
+
+def _gone(entry: Entry) -> dict[str, Any]:
+    reason = entry.reason or (entry.order.reason if entry.order else "")
+    return {"run": entry.run, "spent_usd": entry.spent_usd, "reserved_usd": entry.reserved_usd,
+            "budget_usd": entry.budget_usd, "state": entry.state, "ended": reason,
+            "heard_at": iso(entry.heartbeat_at_s) if entry.heartbeat_at_s else None}
+
+
+def _guard(client: Client, stack: Mapping[str, Any] | None, now_s: float) -> dict[str, Any] | None:
+    """Null where there is none."""
+    if stack is None:
+        return None
+    outputs = outputs_of(stack)
+    table, rule, topic = (outputs.get(name, "") for name in ("LedgerTable", "RuleName", "ReportsTopic"))
+    subscribed = pages_of(client("sns"), "list_subscriptions_by_topic", "Subscriptions",
+                          TopicArn=topic) if topic else []
+    pending = [one for one in subscribed if one["SubscriptionArn"] == "PendingConfirmation"]
+    return {
+        "stack_status": stack["StackStatus"], "table": table, "function": outputs.get("GuardFunction", ""),
+        "problem": "", "last_tick_s": _last_tick_s(client, table, now_s) if table else None, "rule": rule,
+        "rule_state": _rule_state(client, rule) if rule else "",
+        "topic": topic, "subscribers": sum(one["SubscriptionArn"].startswith("arn:") for one in subscribed),
+        "unconfirmed": len(pending)}
+
+
+def _last_tick_s(client: Client, table: str, now_s: float) -> float | None:
+    """How long ago the guard looked; null where it never did, or nobody can tell."""
+    try:
+        at_s = Ledger(client("dynamodb"), table).last_tick_s()
+    except LedgerError:
+        # `_entries` tells why.
+        return None
+    return None if at_s is None else now_s - at_s
+
+
+def _rule_state(client: Client, rule: str) -> str:
+    """Empty where there is no such rule."""
+    events = client("events")
+    rules = pages_of(events, "list_rules", "Rules", NamePrefix=rule)
+    return next((one["State"] for one in rules if one["Name"] == rule), "")
+
+
+def _entries(client: Client, guard: dict[str, Any] | None) -> list[Entry]:
+    """The ledger's; none, and the guard's ``problem``, where it cannot be read: what is there is told all the same."""
+    if guard is None or not guard["table"]:
+        return []
+    try:
+        return Ledger(client("dynamodb"), guard["table"]).entries()
+    except LedgerError as error:
+        guard["problem"] = str(error)
+        return []
+
+
+def _totals(document: Mapping[str, Any], entries: Iterable[Entry]) -> dict[str, Any]:
+    orphans = [one["usd_per_hour"] for one in document["orphans"]]
+    known_usd = sum(usd for usd in orphans if usd is not None)
+    guard = document["guard"]
+    return {"spent_usd": (sum(entry.spent_usd for entry in entries)
+                          + sum(one["reserved_usd"] for one in document["gone"])),
+            "is_ledger_there": guard is not None and bool(guard["table"]) and not guard["problem"],
+            "burn_usd_per_hour": known_usd + sum(one["burn_usd_per_hour"] for one in document["deployments"]),
+            "is_at_least": None in orphans or any(one["unreadable"] for one in document["deployments"])}
+
+
+def _of_one(client: Client, document: dict[str, Any], experiment: str) -> dict[str, Any]:
+    """Raises: OperationError: There is nothing of it."""
+    others = [one["experiment"] for one in document["deployments"]]
+    chosen = {**document,
+              "deployments": [one for one in document["deployments"] if one["experiment"] == experiment],
+              "orphans": [one for one in document["orphans"] if one["experiment"] == experiment],
+              "left_logs": [one for one in document["left_logs"]
+                            if one["name"].rpartition("/")[2].startswith(f"{STACK_PREFIX}{experiment}-")],
+              "gone": [one for one in document["gone"] if one["run"].partition("/")[0] == experiment]}
+    del chosen["totals"]
+    for one in chosen["deployments"]:
+        one |= _details(client, experiment, one["run"].partition("/")[2])
+    if not any(chosen[name] for name in ("deployments", "orphans", "left_logs", "gone")):
+        raise OperationError(f"nothing of {experiment} in account {document['account']}, region "
+                             f"{document['region']}; deployed are: {', '.join(others) or 'none'}. Results that were "
+                             f"kept: python -m runtime results {experiment}")
+    return chosen
+
+
+def _details(client: Client, experiment: str, run: str) -> dict[str, Any]:
+    try:
+        kept = KeptRun(client("s3"), find_bucket(client), experiment, run)
+    except KeptError as error:
+        return {"results": "", "round": None, "problem": str(error)}
+    rows = kept.rows("rounds.jsonl")
+    return {"results": kept.url, "round": rows[-1] if rows else None, "problem": ""}
+
+
+def iso(at_s: float) -> str:
+    """Seconds since 1970 as a time, by UTC."""
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).isoformat(timespec="seconds")
+
+
+def outputs_of(stack: Mapping[str, Any]) -> dict[str, str]:
+    """A stack's outputs; none before all of it is there."""
+    return {one["OutputKey"]: one["OutputValue"] for one in stack.get("Outputs", [])}

@@ -1,0 +1,213 @@
+"""The guard of all experiments, outside of what it guards: a ledger, a function that looks once a minute, and reports.
+
+It is deployed before the first experiment and stays; idle it costs a few cents a month. An experiment's stack imports
+its ledger, so CloudFormation does not let the guard be deleted while there is anything to guard.
+"""
+
+from __future__ import annotations
+
+from aws_cdk import ArnFormat, CfnOutput, Duration, RemovalPolicy, Stack
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as cloudwatch_actions
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sns as sns
+from constructs import Construct
+
+from runtime.deployments import EXPERIMENT_TAG
+from runtime.guard import INTERVAL_S
+from stacks.acknowledgements import acknowledge_wildcard
+from stacks.staging import guard_files
+
+MEMORY_MIB = 256
+TIMEOUT_S = 110
+"""Nearly two intervals: what one tick does not finish, the next one goes on with."""
+SILENT_PERIODS = 5
+_MINUTE = Duration.minutes(1)
+
+
+class GuardStack(Stack):
+    """The guard.
+
+    Attributes:
+        ledger: The table; its key is the run.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str) -> None:
+        super().__init__(scope, construct_id, description="Nitro: ends experiments whose money or time is up")
+        self.ledger = dynamodb.Table(
+            self, "Ledger",
+            partition_key=dynamodb.Attribute(name="run", type=dynamodb.AttributeType.STRING),
+            billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
+            point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
+                point_in_time_recovery_enabled=True),
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        self._reports = self._make_topic()
+        self._log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_MONTH,
+                                        removal_policy=RemovalPolicy.DESTROY)
+        self._role = self._make_role()
+        self._function = self._make_function()
+        # The function's rights first: a tick without them would end nothing.
+        rule = events.Rule(
+            self, "EveryMinute", description="Lets the guard look at all experiments",
+            schedule=events.Schedule.rate(Duration.seconds(INTERVAL_S)),
+            targets=[targets.LambdaFunction(self._function, retry_attempts=0, max_event_age=_MINUTE)])
+        rule.node.add_dependency(self._role)
+        self._add_alarms()
+        # Whatever the experiment at hand needs of it: deploying one must not take away what another one uses.
+        self.export_value(self.ledger.table_name)
+        self.export_value(self.ledger.table_arn)
+        for name, value in {"LedgerTable": self.ledger.table_name, "GuardFunction": self._function.function_name,
+                            "ReportsTopic": self._reports.topic_arn, "RuleName": rule.rule_name}.items():
+            CfnOutput(self, name, value=value)
+
+    def grant_write(self, role: iam.IRole, run: str) -> None:
+        """Lets ``role`` write the entry of that run, and read it and when the guard last looked.
+
+        Args:
+            run: ``EXPERIMENT/RUN``.
+        """
+        for sid, action, keys in (("LedgerWrite", "UpdateItem", [run]), ("LedgerRead", "GetItem", [run, "guard"])):
+            role.add_to_principal_policy(iam.PolicyStatement(
+                sid=sid, actions=[f"dynamodb:{action}"], resources=[self.ledger.table_arn],
+                conditions={"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": keys}}))
+
+    def _make_topic(self) -> sns.Topic:
+        topic = sns.Topic(self, "Reports", display_name="Nitro", enforce_ssl=True)
+        # Once a topic has a policy of its own, alarms need a right to it.
+        topic.add_to_resource_policy(iam.PolicyStatement(
+            sid="Alarms", actions=["sns:Publish"], resources=[topic.topic_arn],
+            principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
+            conditions={"StringEquals": {"aws:SourceAccount": self.account}}))
+        return topic
+
+    def _make_role(self) -> iam.Role:
+        role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+                        description="What the guard may do: look, and end what is an experiment's")
+        for statement in (*self._own_statements(), *self._stack_statements(), *self._learner_statements(),
+                          *self._actor_statements(), *self._cache_statements()):
+            role.add_to_policy(statement)
+        acknowledge_wildcard(role, "*", "Describe calls know no resources; the guard has to find what nobody announced")
+        for resource in self._experiments():
+            acknowledge_wildcard(role, resource, "Experiments come and go after the guard was made; what is theirs "
+                                 "begins with Nitro-, or nitro-, or has their tag")
+        return role
+
+    def _own_statements(self) -> list[iam.PolicyStatement]:
+        return [
+            iam.PolicyStatement(sid="Ledger", resources=[self.ledger.table_arn],
+                                actions=["dynamodb:GetItem", "dynamodb:Scan", "dynamodb:UpdateItem"]),
+            iam.PolicyStatement(sid="Report", actions=["sns:Publish"], resources=[self._reports.topic_arn]),
+            iam.PolicyStatement(sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
+                                resources=[self._log_group.log_group_arn]),
+        ]
+
+    def _stack_statements(self) -> list[iam.PolicyStatement]:
+        """A stack is deleted with the role that it was made with, which CloudFormation remembers."""
+        return [
+            iam.PolicyStatement(sid="FindStacks", actions=["cloudformation:DescribeStacks"], resources=["*"]),
+            iam.PolicyStatement(sid="DeleteStacks", resources=[self._stacks_arn],
+                                actions=["cloudformation:DeleteStack", "cloudformation:ListStackResources"]),
+        ]
+
+    def _learner_statements(self) -> list[iam.PolicyStatement]:
+        return [
+            iam.PolicyStatement(sid="FindLearners", resources=["*"],
+                                actions=["autoscaling:DescribeAutoScalingGroups", "ec2:DescribeInstances"]),
+            iam.PolicyStatement(sid="EndGroups", actions=["autoscaling:UpdateAutoScalingGroup"],
+                                resources=[self._groups_arn]),
+            iam.PolicyStatement(sid="EndLearners", actions=["ec2:TerminateInstances"], resources=[self._instances_arn],
+                                conditions={"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}),
+        ]
+
+    def _actor_statements(self) -> list[iam.PolicyStatement]:
+        """Among them the right to invoke: an actor sets the stop key where the learner cannot."""
+        actions = ("InvokeFunction", "GetProvisionedConcurrencyConfig", "DeleteProvisionedConcurrencyConfig",
+                   "GetFunctionConcurrency", "PutFunctionConcurrency")
+        return [iam.PolicyStatement(sid="BarActors", actions=[f"lambda:{action}" for action in actions],
+                                    resources=[self._functions_arn, f"{self._functions_arn}:*"])]
+
+    def _cache_statements(self) -> list[iam.PolicyStatement]:
+        """ElastiCache acts with the caller's rights where it takes a node's network interface away."""
+        return [
+            iam.PolicyStatement(sid="DeleteCaches", resources=self._cache_arns, actions=[
+                f"elasticache:{action}" for action in (
+                    "DescribeServerlessCaches", "DescribeReplicationGroups", "DeleteServerlessCache",
+                    "DeleteReplicationGroup")]),
+            iam.PolicyStatement(sid="CacheInterfaces", resources=["*"], actions=[
+                f"ec2:{action}" for action in (
+                    "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeTags", "DescribeVpcs")]),
+        ]
+
+    @property
+    def _stacks_arn(self) -> str:
+        return self.format_arn(service="cloudformation", resource="stack", resource_name="Nitro-*/*")
+
+    @property
+    def _groups_arn(self) -> str:
+        return self.format_arn(service="autoscaling", resource="autoScalingGroup",
+                               resource_name="*:autoScalingGroupName/Nitro-*-learner",
+                               arn_format=ArnFormat.COLON_RESOURCE_NAME)
+
+    @property
+    def _instances_arn(self) -> str:
+        return self.format_arn(service="ec2", resource="instance", resource_name="*")
+
+    @property
+    def _functions_arn(self) -> str:
+        return self.format_arn(service="lambda", resource="function", resource_name="Nitro-*-actor",
+                               arn_format=ArnFormat.COLON_RESOURCE_NAME)
+
+    @property
+    def _cache_arns(self) -> list[str]:
+        return [self.format_arn(service="elasticache", resource=kind, resource_name="nitro-*",
+                                arn_format=ArnFormat.COLON_RESOURCE_NAME)
+                for kind in ("serverlesscache", "replicationgroup")]
+
+    def _experiments(self) -> list[str]:
+        """The resources with wildcards, as the security rules write them."""
+        arns = [self._stacks_arn, self._groups_arn, self._instances_arn, self._functions_arn,
+                f"{self._functions_arn}:*", *self._cache_arns]
+        return [_as_written(self.resolve(arn)) for arn in arns]
+
+    def _make_function(self) -> lambda_.Function:
+        with guard_files() as folder:
+            return lambda_.Function(
+                self, "Guard",
+                description="Ends experiments whose money or time is up",
+                runtime=lambda_.Runtime.PYTHON_3_14,
+                architecture=lambda_.Architecture.ARM_64,
+                handler="runtime.guard.handler",
+                code=lambda_.Code.from_asset(str(folder)),
+                memory_size=MEMORY_MIB,
+                timeout=Duration.seconds(TIMEOUT_S),
+                environment={"NITRO_LEDGER_TABLE": self.ledger.table_name,
+                             "NITRO_REPORTS_TOPIC": self._reports.topic_arn},
+                role=self._role,
+                log_group=self._log_group,
+            )
+
+    def _add_alarms(self) -> None:
+        """A guard that fails, or does not look, is the one thing that it cannot report itself."""
+        comparison = cloudwatch.ComparisonOperator
+        failing = self._function.metric_errors(period=_MINUTE).create_alarm(
+            self, "Failing", threshold=1, evaluation_periods=1,
+            comparison_operator=comparison.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
+            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
+            alarm_description="The guard could not see to an experiment: look into its log")
+        silent = self._function.metric_invocations(period=_MINUTE).create_alarm(
+            self, "Silent", threshold=1, evaluation_periods=SILENT_PERIODS,
+            comparison_operator=comparison.LESS_THAN_THRESHOLD,
+            treat_missing_data=cloudwatch.TreatMissingData.BREACHING,
+            alarm_description="The guard has not looked for minutes: nothing ends experiments by itself")
+        for alarm in (failing, silent):
+            alarm.add_alarm_action(cloudwatch_actions.SnsAction(self._reports))
+
+
+def _as_written(arn: dict) -> str:
+    return "".join(part if isinstance(part, str) else f"<{part['Ref']}>" for part in arn["Fn::Join"][1])

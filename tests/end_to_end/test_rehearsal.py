@@ -1,0 +1,30 @@
+"""Deployments from the first template to the last Describe, as ``python -m tests.rehearsal`` plays them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_learner_server import require_tls
+from tests.rehearsal.scenarios import rehearse
+
+
+@pytest.mark.parametrize("name", ["budget", "killed"])
+def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(name: str, tmp_path: Path) -> None:
+    if name == "killed":
+        require_tls()
+    result = rehearse(name, tmp_path)
+    assert (result["result"], result["problems"]) == ("ok", [])
+    assert json.loads((tmp_path / "rehearsal.json").read_text()) == result
+    assert set(result["found_after"]) == {"buckets"}
+    (spend,) = result["spend"].values()
+    assert 0.0 < spend["run_usd"] <= spend["ledger_usd"] <= spend["budget_usd"]
+    # Counted from what Describe found: neither more than the ledger has, nor nothing.
+    assert 0.5 * spend["ledger_usd"] < spend["counted_usd"] < spend["budget_usd"]
+    rows = [json.loads(row) for row in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [row["round_index"] for row in rows] == list(range(1, spend["rounds"] + 1))
+    (names,) = result["bucket"].values()
+    assert {"rounds.jsonl", "events.jsonl", "ledger.json", "summary.json", "ended.json", "policy.safetensors"} <= set(
+        names)

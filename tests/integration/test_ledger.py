@@ -1,0 +1,133 @@
+"""The ledger's writes, against a real client and moto's DynamoDB."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import moto
+import pytest
+
+from runtime.ledger import (
+    FINISHED,
+    STARTING,
+    TRAINING,
+    Entry,
+    Ledger,
+    LedgerError,
+    LostRunError,
+    Order,
+    TeardownOrderedError,
+)
+
+RUN, TABLE = "hopper/first", "ledger"
+
+
+@pytest.fixture
+def client() -> Iterator[Any]:
+    with moto.mock_aws():
+        made = boto3.client("dynamodb", region_name="us-east-1")
+        made.create_table(TableName=TABLE, KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
+                          AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}],
+                          BillingMode="PAY_PER_REQUEST")
+        yield made
+
+
+@pytest.fixture
+def ledger(client: Any) -> Ledger:
+    return Ledger(client, TABLE)
+
+
+def take_over(ledger: Ledger, writer: str = "w1", stack: str = "one") -> Entry:
+    return ledger.take_over(RUN, stack=stack, writer=writer, instance_id="i-1", now_s=1.5)
+
+
+def test_what_is_written_is_read(ledger: Ledger) -> None:
+    assert ledger.get(RUN) is None
+    assert ledger.entries() == []
+    take_over(ledger)
+    figures = {"state": TRAINING, "spent_usd": 0.1 + 0.2, "reserved_usd": 1e-11, "covered_until_s": 1_763_725_346.25,
+               "burn_usd_per_hour": 1.0, "heartbeat_at_s": 2.5, "budget_usd": 3.0, "stop_event": "{}"}
+    written = ledger.record(RUN, writer="w1", **figures)
+    assert written == ledger.get(RUN) == Entry(RUN, stack="one", writer="w1", instance_id="i-1", **figures)
+    ledger.tick(7.0)
+    assert (ledger.last_tick_s(), ledger.entries()) == (7.0, [written])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_no_number_is_refused_here(ledger: Ledger, value: float) -> None:
+    take_over(ledger)
+    with pytest.raises(LedgerError, match="cannot be written"):
+        ledger.record(RUN, writer="w1", spent_usd=value)
+
+
+def test_of_two_learners_only_the_newer_writes(ledger: Ledger) -> None:
+    take_over(ledger)
+    ledger.record(RUN, writer="w1", spent_usd=1.0, state=TRAINING, stop_event="old")
+    found = take_over(ledger, "w2")
+    assert (found.spent_usd, found.state, found.stop_event) == (1.0, STARTING, "")
+    with pytest.raises(LostRunError):
+        ledger.record(RUN, writer="w1", spent_usd=9.0)
+    assert ledger.record(RUN, writer="w2", spent_usd=2.0).spent_usd == 2.0
+
+
+def test_the_first_order_holds_and_a_learner_hears_of_it(ledger: Ledger) -> None:
+    take_over(ledger)
+    first = ledger.order(RUN, stack="one", reason="its budget", now_s=5.0)
+    assert first.order == Order("one", "its budget", 5.0)
+    assert ledger.order(RUN, stack="one", reason="by hand", now_s=6.0) == first
+    assert ledger.record(RUN, writer="w1", spent_usd=1.0).order_for("one") == first.order
+    with pytest.raises(TeardownOrderedError):
+        take_over(ledger, "w2")
+    # A later deployment of the run is not meant.
+    assert take_over(ledger, "w3", "two").order_for("two") is None
+    with pytest.raises(LostRunError):
+        ledger.finish(RUN, stack="one", reason="late")
+    with pytest.raises(LostRunError):
+        ledger.close(RUN, stack="one", spent_usd=9.0, now_s=9.0)
+    assert ledger.order(RUN, stack="two", reason="again", now_s=7.0).order == Order("two", "again", 7.0)
+
+
+def test_a_deployment_that_nobody_wrote_about_can_be_ordered_down(ledger: Ledger) -> None:
+    assert ledger.order(RUN, stack="one", reason="silence", now_s=5.0).order_for("one").reason == "silence"
+    ledger.close(RUN, stack="one", spent_usd=0.5, now_s=9.0)
+    entry = ledger.get(RUN)
+    assert (entry.state, entry.spent_usd, entry.covered_until_s) == (FINISHED, 0.5, 9.0)
+
+
+def test_each_step_is_noted_once_and_each_failure_counted(ledger: Ledger) -> None:
+    ledger.order(RUN, stack="one", reason="silence", now_s=5.0)
+    ledger.step_done(RUN, "stop key", now_s=6.0)
+    assert ledger.step_done(RUN, "stop key", now_s=8.0).order.steps == {"stop key": 6.0}
+    assert ledger.step_done(RUN, "learner", now_s=9.0).order.steps == {"stop key": 6.0, "learner": 9.0}
+    assert [ledger.count_failure(RUN), ledger.count_failure(RUN)] == [1, 2]
+    assert ledger.get(RUN).order.failures == 2
+
+
+def test_the_guards_writes_and_the_learners_do_not_touch_each_other(ledger: Ledger) -> None:
+    take_over(ledger)
+    ledger.saw(RUN, heartbeat_at_s=1.5, now_s=4.0)
+    ledger.order(RUN, stack="one", reason="its budget", now_s=5.0)
+    entry = ledger.record(RUN, writer="w1", spent_usd=1.0, heartbeat_at_s=6.0)
+    assert (entry.seen_heartbeat_s, entry.seen_at_s, entry.order.reason) == (1.5, 4.0, "its budget")
+    ledger.finish(RUN, stack="one", reason="taken down")
+    entry = ledger.get(RUN)
+    assert (entry.state, entry.reason, entry.spent_usd, entry.order.reason) == (
+        FINISHED, "taken down", 1.0, "its budget")
+
+
+def test_a_close_settles_what_was_reserved(ledger: Ledger) -> None:
+    take_over(ledger)
+    ledger.record(RUN, writer="w1", spent_usd=1.0, reserved_usd=0.5)
+    ledger.close(RUN, stack="one", spent_usd=1.4, now_s=9.0)
+    assert (ledger.get(RUN).spent_usd, ledger.get(RUN).reserved_usd) == (1.4, 0.0)
+
+
+def test_a_table_that_is_not_there_and_an_item_that_is_damaged(client: Any, ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="the ledger nowhere: .*not found"):
+        Ledger(client, "nowhere").get(RUN)
+    client.put_item(TableName=TABLE, Item={"run": {"S": RUN}, "spent_usd": {"S": "much"}})
+    with pytest.raises(LedgerError, match="is damaged"):
+        ledger.get(RUN)

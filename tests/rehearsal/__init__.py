@@ -1,0 +1,6 @@
+"""The whole life of a deployment on this machine: ``python -m tests.rehearsal``; see `tests.rehearsal.scenarios`."""
+
+GUARD_FOLDER_VARIABLE = "REHEARSAL_GUARD_FOLDER"
+"""Where the guard's zip is unpacked."""
+GUARD_DEATHS_VARIABLE = "REHEARSAL_GUARD_DEATHS"
+"""A file that says what the guard died of; where it is set, the guard dies."""

@@ -1,0 +1,66 @@
+"""``python -m tests.rehearsal [NAME … | --all] [--rate R] [--out DIR]``: deployments rehearsed, without an account."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.rehearsal.account import RehearsalError
+from tests.rehearsal.rehearsal import RATE
+from tests.rehearsal.scenarios import SCENARIOS, rehearse
+
+
+def main() -> int:
+    """Returns 1 where anything was left, cost more than its budget, or went otherwise than the scenario says."""
+    options = _options()
+    names = list(SCENARIOS) if options.all else options.names or ["budget"]
+    unknown = [name for name in names if name not in SCENARIOS]
+    if unknown:
+        print(f"error: no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
+        return 2
+    results = {name: _play(name, options.out / name, options.rate) for name in names}
+    print("\n" + "\n".join(_table(results)))
+    return int(any(result["result"] != "ok" for result in results.values()))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.rehearsal", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Deploys the real templates into an AWS account that exists on this machine only, and plays what "
+                    "can happen to them.",
+        epilog="scenarios:\n" + "\n".join(f"  {name:<15} {one.summary}" for name, one in SCENARIOS.items()))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios; budget where none is named")
+    parser.add_argument("--all", action="store_true", help="all of them, one after the other")
+    parser.add_argument("--rate", type=float, default=RATE, help="seconds of the clock in one (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("rehearsals"), help="where results are put (%(default)s)")
+    return parser.parse_args()
+
+
+def _play(name: str, out: Path, rate: float) -> dict[str, Any]:
+    try:
+        return rehearse(name, out, rate=rate)
+    except RehearsalError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return {"result": f"failed: {error}", "spend": {}, "wall_s": 0.0, "clock_s": 0.0, "problems": [str(error)]}
+
+
+def _table(results: dict[str, dict[str, Any]]) -> list[str]:
+    rows = [("scenario", "result", "wall s", "clock min", "rounds", "budget $", "ledger $", "counted $")]
+    for name, result in results.items():
+        spends = result["spend"].values()
+        rows.append((name, result["result"][:40], f"{result['wall_s']:.0f}", f"{result['clock_s'] / 60:.0f}",
+                     *(" ".join(_shown(spend[key]) for spend in spends)
+                       for key in ("rounds", "budget_usd", "ledger_usd", "counted_usd"))))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows] + [
+        "dollars are modelled from list prices: the ledger's, and those of all that Describe found, counted apart"]
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,348 @@
+"""An AWS account on this machine, and deployments in it from the real templates."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import redis
+from botocore.exceptions import ClientError
+
+from runtime.ledger import Entry, Ledger
+from tests.helpers import ROOT
+from tests.integration.conftest import TcpServer, TlsTerminator
+from tests.integration.lambda_fleets import ACTOR_ENVIRONMENT
+from tests.integration.lambda_fleets import client as lambda_client
+from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
+from tests.local_aws.moto_types import deploy
+from tests.rehearsal import GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE
+from tests.rehearsal.clock import PATH_VARIABLE, Clock
+from tests.rehearsal.functions import FunctionsApi, MeteredEndpoint
+
+RESULTS, NETWORK, GUARD = SHARED_STACKS = ("NitroResults", "NitroNetwork", "NitroGuard")
+RUN = "rehearsal"
+_ADDRESS = "127.0.0.1"
+
+
+class RehearsalError(Exception):
+    """This machine cannot rehearse, or a deployment was refused; the text says why."""
+
+
+class ElastiCache:
+    """The server behind every serverless cache: Valkey with TLS, whose users are those of the templates.
+
+    Each has the access string of its template, and nobody gets in as the default user. What is *not* real: a server on
+    this machine cannot verify IAM tokens, so a user may give any password; that tokens are made and sent is real.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.certificate = directory / "certificate.pem"
+        self._server = TcpServer(directory, f"aclfile {directory / 'users.acl'}")
+        self._users: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        key = self._directory / "key.pem"
+        done = subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
+             "2", "-subj", "/CN=rehearsal", "-addext", f"subjectAltName=IP:{_ADDRESS}", "-keyout", str(key), "-out",
+             str(self.certificate)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RehearsalError(f"openssl makes no certificate: {done.stderr}")
+        self._write_users()
+        self._server.start()
+        self._terminator = TlsTerminator(key, self.certificate, self._server.port).__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._terminator.__exit__()
+        self._server.stop()
+
+    @property
+    def endpoint(self) -> str:
+        return f"{_ADDRESS}:{self._terminator.port}"
+
+    def add_user(self, name: str, access: str) -> None:
+        self._users[name] = access
+        self._write_users()
+        self.restart()
+
+    def restart(self) -> None:
+        """It forgets everything, as a node that is replaced."""
+        self._server.stop()
+        self._server.start()
+
+    def moved_bytes(self) -> int:
+        """What went in and out since it was started last."""
+        with redis.Redis(port=self._server.port, username="watch", password="watch") as watch:
+            stats = watch.info("stats")
+        return stats["total_net_input_bytes"] + stats["total_net_output_bytes"]
+
+    def _write_users(self) -> None:
+        users = {"watch": "on nopass ~* +info", **{name: f"nopass {access}" for name, access in self._users.items()}}
+        (self._directory / "users.acl").write_text(
+            "user default off\n" + "".join(f"user {name} {access}\n" for name, access in users.items()))
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One experiment's stack.
+
+    Attributes:
+        stack: Its name.
+        stack_id: Its id.
+        outputs: Its outputs.
+        tags: Its tags, those of limits among them.
+        deployed_at_s: By the rehearsal's clock.
+    """
+
+    stack: str
+    stack_id: str
+    outputs: Mapping[str, str]
+    tags: Mapping[str, str]
+    deployed_at_s: float
+
+    @property
+    def run(self) -> str:
+        """Its key in the ledger."""
+        return self.outputs["ResultsPrefix"].rstrip("/")
+
+    def limit(self, name: str) -> float:
+        return float(self.tags[f"nitro:{name}"])
+
+
+class Account:
+    """All of AWS that a deployment needs, on this machine.
+
+    Attributes:
+        clock: All processes of the account go by it, but moto's own, whose times are those on the wall.
+        functions: What runs functions.
+        cache: Behind each serverless cache.
+        variables: With which programs reach the account.
+    """
+
+    def __init__(self, directory: Path, **moto_variables: str) -> None:
+        """Args:
+        directory: Empty; for all that the account's parts write.
+        moto_variables: See `tests.local_aws.moto_types`.
+        """
+        self.directory = directory
+        self.clock = Clock(directory / "clock")
+        self._moto_variables = moto_variables
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        folder = self.directory / "cache"
+        folder.mkdir()
+        self.clock.start()
+        with ExitStack() as stack:
+            self.cache = stack.enter_context(ElastiCache(folder))
+            self.moto = stack.enter_context(MotoServer(
+                MOTO_ELASTICACHE_ENDPOINT=self.cache.endpoint, **self._moto_variables))
+            self.functions = stack.enter_context(MeteredEndpoint())
+            api = stack.enter_context(FunctionsApi(self.moto.client("lambda"), self.moto.url, self.functions.url))
+            self.variables = {
+                **CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": self.moto.url,
+                "AWS_ENDPOINT_URL_LAMBDA": api.url, "SSL_CERT_FILE": str(self.cache.certificate),
+                PATH_VARIABLE: str(self.clock.path)}
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def client(self, service: str) -> Any:
+        return self.moto.client(service)
+
+    # Deploying
+
+    def synthesise(self, name: str, experiment: str) -> Path:
+        """The cloud assembly of an experiment file of that name and text, made as the CDK's command line makes it.
+
+        Raises:
+            RehearsalError: The app refuses it.
+        """
+        file, assembly = self.directory / f"{name}.yaml", self.directory / f"{name}.out"
+        file.write_text(experiment)
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "app.py")], cwd=ROOT, capture_output=True, text=True, check=False,
+            env={**os.environ, "CDK_OUTDIR": str(assembly),
+                 "CDK_CONTEXT_JSON": json.dumps({"experiment": str(file), "run": RUN})})
+        if done.returncode:
+            raise RehearsalError(f"the app does not synthesise: {done.stderr}")
+        return assembly
+
+    def deploy_shared(self, assembly: Path, *, guard_deaths: Path | None = None) -> None:
+        """The stacks that all experiments share; the guard's function is run out of its zip.
+
+        Args:
+            guard_deaths: See `tests.rehearsal.guard`.
+        """
+        outputs = {}
+        for name in SHARED_STACKS:
+            self._upload_assets(assembly, name)
+            outputs[name] = deploy(self.client, assembly / f"{name}.template.json", name)
+        (bucket,) = [one["PhysicalResourceId"] for one in self._resources(RESULTS) if (
+            one["ResourceType"] == "AWS::S3::Bucket")][:1]
+        self.bucket = bucket
+        # It refuses what does not come over TLS; moto heeds no conditions, and would refuse everything.
+        self.client("s3").delete_bucket_policy(Bucket=bucket)
+        self.ledger = Ledger(self.client("dynamodb"), outputs[GUARD]["LedgerTable"])
+        self.guard_function = outputs[GUARD]["GuardFunction"]
+        self._add_guard(assembly, guard_deaths)
+        self._subscribe(outputs[GUARD]["ReportsTopic"])
+
+    def deploy(self, assembly: Path, name: str) -> Deployment:
+        """The experiment's own stack."""
+        stack = f"Nitro-{name}"
+        self._upload_assets(assembly, stack)
+        template = assembly / f"{stack}.template.json"
+        for resource in json.loads(template.read_text())["Resources"].values():
+            if resource["Type"] == "AWS::ElastiCache::User":
+                self.cache.add_user(resource["Properties"]["UserName"], resource["Properties"]["AccessString"])
+        deployed_at_s = self.clock.now()
+        outputs = deploy(self.client, template, stack)
+        found = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
+        self._add_actors(outputs["ActorFunction"])
+        return Deployment(stack, found["StackId"], outputs, {tag["Key"]: tag["Value"] for tag in found["Tags"]},
+                          deployed_at_s)
+
+    def remove_shared(self) -> None:
+        """As `make destroy-shared` does it, when nothing needs them any more."""
+        for name in reversed(SHARED_STACKS):
+            self.client("cloudformation").delete_stack(StackName=name)
+
+    def _upload_assets(self, assembly: Path, stack: str) -> None:
+        store = self.client("s3")
+        for asset in json.loads((assembly / f"{stack}.assets.json").read_text())["files"].values():
+            if asset["source"]["packaging"] != "zip":
+                continue
+            archive = shutil.make_archive(str(self.directory / "asset"), "zip", assembly / asset["source"]["path"])
+            for place in asset["destinations"].values():
+                bucket = place["bucketName"].replace("${AWS::AccountId}", "123456789012").replace(
+                    "${AWS::Region}", REGION)
+                store.create_bucket(Bucket=bucket)
+                store.upload_file(archive, bucket, place["objectKey"])
+
+    def _add_guard(self, assembly: Path, deaths: Path | None) -> None:
+        settings = self.client("lambda").get_function_configuration(FunctionName=self.guard_function)
+        (asset,) = [one["source"]["path"] for one in json.loads(
+            (assembly / f"{GUARD}.assets.json").read_text())["files"].values() if one["source"]["packaging"] == "zip"]
+        folder = self.directory / "guard"
+        shutil.copytree(assembly / asset, folder)
+        if settings["Handler"] != "runtime.guard.handler":
+            raise RehearsalError(f"the guard's handler is {settings['Handler']}")
+        self.functions.add_function(
+            self.guard_function, handler="tests.rehearsal.guard.handler", timeout_s=settings["Timeout"],
+            # Not the folder that it starts in: there is another runtime/.
+            command=(sys.executable, "-P", "-m", "awslambdaric"), memory_mib=settings["MemorySize"],
+            environment={**settings["Environment"]["Variables"], **self.variables, "PYTHONPATH": f"{folder}:{ROOT}",
+                         GUARD_FOLDER_VARIABLE: str(folder),
+                         **({GUARD_DEATHS_VARIABLE: str(deaths)} if deaths else {})})
+
+    def _add_actors(self, alias_arn: str) -> None:
+        _, _, name, alias = alias_arn.rsplit(":", 3)
+        functions = self.client("lambda")
+        settings = functions.get_function_configuration(FunctionName=name)
+        reserved = functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
+        try:
+            warm = functions.get_provisioned_concurrency_config(FunctionName=name, Qualifier=alias)
+        except ClientError:
+            warm = {"RequestedProvisionedConcurrentExecutions": 0}
+        self.functions.add_function(
+            name, timeout_s=settings["Timeout"], memory_mib=settings["MemorySize"], qualifier=alias,
+            concurrency=int(reserved), provisioned=warm["RequestedProvisionedConcurrentExecutions"],
+            environment={**ACTOR_ENVIRONMENT, **settings.get("Environment", {}).get("Variables", {}), **self.variables})
+
+    def _subscribe(self, topic: str) -> None:
+        queues = self.client("sqs")
+        self._queue = queues.create_queue(QueueName="reports")["QueueUrl"]
+        arn = queues.get_queue_attributes(QueueUrl=self._queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        self.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+
+    # What happens in it
+
+    def tick(self) -> dict[str, Any]:
+        """Lets the guard look once, as EventBridge does each minute; returns its answer, or its error."""
+        with closing(lambda_client(self.functions.url)) as functions:
+            answer = functions.invoke(FunctionName=self.guard_function, Payload=json.dumps(
+                {"source": "aws.events", "detail-type": "Scheduled Event"}).encode())
+            return json.loads(answer["Payload"].read()) | (
+                {"failed": answer["FunctionError"]} if "FunctionError" in answer else {})
+
+    def reports(self) -> list[tuple[str, str]]:
+        """Subjects and texts of what was reported since the last call."""
+        queues, found = self.client("sqs"), []
+        while messages := queues.receive_message(QueueUrl=self._queue, MaxNumberOfMessages=10).get("Messages"):
+            for message in messages:
+                body = json.loads(message["Body"])
+                found.append((body.get("Subject", ""), body["Message"]))
+                queues.delete_message(QueueUrl=self._queue, ReceiptHandle=message["ReceiptHandle"])
+        return found
+
+    def entry(self, deployment: Deployment) -> Entry | None:
+        """What the ledger has of it."""
+        return self.ledger.get(deployment.run)
+
+    def objects(self, prefix: str) -> dict[str, bytes]:
+        """What the results bucket holds of a run, by name."""
+        store = self.client("s3")
+        pages = store.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+        return {one["Key"].removeprefix(prefix): store.get_object(Bucket=self.bucket, Key=one["Key"])["Body"].read()
+                for page in pages for one in page.get("Contents", [])}
+
+    def puts(self) -> int:
+        """Objects that were ever put into the results bucket."""
+        pages = self.client("s3").get_paginator("list_object_versions").paginate(Bucket=self.bucket)
+        return sum(len(page.get("Versions", [])) for page in pages)
+
+    def inventory(self) -> dict[str, list[str]]:
+        """What Describe finds of all that costs money or is an experiment's, by kind."""
+        functions, caches = self.client("lambda"), self.client("elasticache")
+        names = [one["FunctionName"] for one in functions.list_functions()["Functions"]]
+        return {kind: sorted(found) for kind, found in {
+            "stacks": self._names("cloudformation", "describe_stacks", "Stacks", "StackName"),
+            "instances": [one["InstanceId"] for group in self.client("ec2").describe_instances()["Reservations"]
+                          for one in group["Instances"] if one["State"]["Name"] != "terminated"],
+            "auto scaling groups": self._names("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups",
+                                               "AutoScalingGroupName"),
+            "launch templates": self._names("ec2", "describe_launch_templates", "LaunchTemplates",
+                                            "LaunchTemplateName"),
+            "volumes": self._names("ec2", "describe_volumes", "Volumes", "VolumeId"),
+            "network interfaces": self._names("ec2", "describe_network_interfaces", "NetworkInterfaces",
+                                              "NetworkInterfaceId"),
+            "functions": names,
+            "provisioned concurrency": [
+                one["FunctionArn"] for name in names for one in functions.list_provisioned_concurrency_configs(
+                    FunctionName=name)["ProvisionedConcurrencyConfigs"]],
+            "caches": [*(one["ServerlessCacheName"] for one in caches.describe_serverless_caches()["ServerlessCaches"]),
+                       *(one["ReplicationGroupId"] for one in caches.describe_replication_groups()[
+                           "ReplicationGroups"])],
+            "log groups": self._names("logs", "describe_log_groups", "logGroups", "logGroupName"),
+            "alarms": self._names("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName"),
+            "dashboards": self._names("cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName"),
+            "tables": list(self.client("dynamodb").list_tables()["TableNames"]),
+            "buckets": self._names("s3", "list_buckets", "Buckets", "Name"),
+        }.items() if found}
+
+    def _names(self, service: str, operation: str, field: str, name: str) -> list[str]:
+        return [one[name] for one in getattr(self.client(service), operation)()[field]]
+
+    def _resources(self, stack: str) -> list[dict[str, Any]]:
+        return self.client("cloudformation").describe_stack_resources(StackName=stack)["StackResources"]
+
+
+def difference(now: Mapping[str, list[str]], before: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """What is there now and was not before."""
+    new = {kind: sorted(set(found) - set(before.get(kind, []))) for kind, found in now.items()}
+    return {kind: found for kind, found in new.items() if found}
+
+

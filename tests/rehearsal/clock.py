@@ -1,0 +1,59 @@
+"""The rehearsal's clock, which all its processes share: an hour of a deployment passes in a minute or so.
+
+It goes ``rate`` times as fast as the one on the wall since it was last set, and never back. Only the rehearsal sets
+it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import time
+
+PATH_VARIABLE = "REHEARSAL_CLOCK"
+SKEW_VARIABLE = "REHEARSAL_CLOCK_SKEW_S"
+"""A process whose clock is wrong by so many seconds has this in its environment."""
+
+
+class Clock:
+    """Reads the clock that a file describes: wall time, clock time at that moment, and rate."""
+
+    def __init__(self, path: Path, skew_s: float = 0.0) -> None:
+        self.path, self._skew_s = path, skew_s
+
+    @classmethod
+    def of_this_process(cls) -> Clock:
+        """The one that the environment names."""
+        return cls(Path(os.environ[PATH_VARIABLE]), float(os.environ.get(SKEW_VARIABLE, "0")))
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        wall_s, clock_s, rate = self._read()
+        return clock_s + (time() - wall_s) * rate + self._skew_s
+
+    @property
+    def rate(self) -> float:
+        return self._read()[2]
+
+    def start(self) -> None:
+        """It is as late as on the wall, and goes as fast."""
+        self._write(time(), time(), 1.0)
+
+    def set_rate(self, rate: float) -> None:
+        wall_s, clock_s, before = self._read()
+        if rate != before:
+            now_s = time()
+            self._write(now_s, clock_s + (now_s - wall_s) * before, rate)
+
+    def _read(self) -> tuple[float, float, float]:
+        wall_s, clock_s, rate = map(float, self.path.read_text().split())
+        return wall_s, clock_s, rate
+
+    def _write(self, *numbers: float) -> None:
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(" ".join(map(repr, numbers)))
+        temporary.replace(self.path)
+
+
+if __name__ == "__main__":
+    print(int(Clock.of_this_process().now()))

@@ -1,0 +1,131 @@
+"""AWS Lambda in the rehearsal: moto has the functions and their limits, the local endpoint runs them, and is billed."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from botocore.exceptions import ClientError
+
+from tests.local_aws.lambda_endpoint import LambdaEndpoint, LambdaError
+from tests.local_aws.loopback import LoopbackServer, QuietHandler
+
+_INVOCATION = re.compile(r"/2015-03-31/functions/([^/]+)/invocations")
+_BILLED = re.compile(r"Billed Duration: (\d+) ms\tMemory Size: (\d+) MB")
+_PASSED_ON = ("content-type", "x-amzn-requestid", "x-amzn-errortype", "x-amz-function-error", "x-amz-log-result",
+              "x-amz-executed-version")
+
+
+class MeteredEndpoint(LambdaEndpoint):
+    """Adds up what its REPORT lines say is billed, whoever hears of them.
+
+    Attributes:
+        trouble: Share of the actors' invocations that meet a fault: throttled, broken, dropped, or hanging.
+        hang_s: How long one hangs; then its connection ends without an answer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trouble, self.hang_s = 0.0, 5.0
+        self.bills: list[tuple[str, float]] = []
+        """Function and GiB-seconds of every invocation that ended."""
+        self._dice = random.Random(0)
+
+    def _run(self, function: Any, invocation: Any) -> None:
+        try:
+            super()._run(function, invocation)
+        finally:
+            found = _BILLED.search(invocation.log[-1].decode()) if invocation.log else None
+            billed_s, mib = (int(found[1]) / 1000, int(found[2])) if found else (
+                function.settings.timeout_s, function.settings.memory_mib)
+            self.bills.append((function.settings.name, billed_s * mib / 1024))
+
+    def _invoke(self, function: Any, qualifier: str, headers: Any, body: bytes) -> Any:
+        if function.settings.name.endswith("-actor") and self._dice.random() < self.trouble:
+            fault = self._dice.choice(("throttled", "broken", "dropped", "hanging"))
+            if fault == "hanging":
+                time.sleep(self.hang_s)
+                fault = "dropped"
+            function.faults.append(fault)
+        return super()._invoke(function, qualifier, headers, body)
+
+
+class _Handler(QuietHandler):
+    protocol_version = "HTTP/1.1"
+
+    def handle(self) -> None:
+        # A learner that is killed hangs up in the middle of things.
+        with suppress(ConnectionError):
+            super().handle()
+
+    def do_GET(self) -> None:
+        self._pass_on()
+
+    def do_POST(self) -> None:
+        self._pass_on()
+
+    def do_PUT(self) -> None:
+        self._pass_on()
+
+    def do_DELETE(self) -> None:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        invocation = _INVOCATION.match(self.path)
+        url = self.server.owner.moto_url
+        if invocation:
+            refused = self.server.owner.refusal(invocation[1])
+            if refused:
+                self._send(refused.status, {"x-amzn-ErrorType": refused.code}, json.dumps(refused.body).encode())
+                return
+            url = self.server.owner.endpoint_url
+        connection = HTTPConnection(urlsplit(url).netloc)
+        try:
+            connection.request(self.command, self.path, body, dict(self.headers))
+            answer = connection.getresponse()
+            content = answer.read()
+        except (OSError, ValueError):
+            # As the endpoint did: the connection ends without an answer.
+            self.close_connection = True
+            return
+        finally:
+            connection.close()
+        headers = {name: value for name, value in answer.getheaders() if name.lower() in _PASSED_ON}
+        self._send(answer.status, headers, content)
+
+    def _send(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
+        # Whoever asked may be gone.
+        with suppress(OSError):
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+
+class FunctionsApi(LoopbackServer):
+    """What AWS_ENDPOINT_URL_LAMBDA names: invocations go to the endpoint, if moto lets them, all else to moto."""
+
+    def __init__(self, client: Any, moto_url: str, endpoint_url: str) -> None:
+        """Args:
+        client: Of moto's Lambda.
+        """
+        super().__init__(_Handler)
+        self._client, self.moto_url, self.endpoint_url = client, moto_url, endpoint_url
+
+    def refusal(self, name: str) -> LambdaError | None:
+        """Why a function may not run now: it is not there, or 0 executions are reserved for it."""
+        name = name.replace("%3A", ":").partition(":function:")[2].partition(":")[0] or name.partition("%3A")[0]
+        try:
+            reserved = self._client.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
+        except ClientError as error:
+            return LambdaError(404, error.response["Error"]["Code"], str(error))
+        return LambdaError(429, "TooManyRequestsException", "Rate Exceeded.") if reserved in (0, "0") else None

@@ -1,0 +1,61 @@
+"""The guard's handler out of its own zip, by the rehearsal's clock.
+
+Where GUARD_DEATHS_VARIABLE names a file, the process is killed right after each kind of call that changes anything,
+once for each kind: the file has those that it died of.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.rehearsal import GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE
+
+_HARMLESS = ("Get", "Describe", "List", "Scan", "Query", "Head")
+_TOO_HEAVY = ("pydantic", "torch", "numpy", "redis", "yaml")
+
+sys.path.insert(0, os.environ[GUARD_FOLDER_VARIABLE])
+
+import botocore.client  # noqa: E402
+
+import runtime.guard as guard  # noqa: E402
+from tests.rehearsal.clock import Clock  # noqa: E402
+
+
+def handler(event: dict[str, Any], context: object) -> Any:
+    """Raises: RuntimeError: It is not the zip's code that runs, or the code needs what the zip has not."""
+    if not Path(guard.__file__).is_relative_to(os.environ[GUARD_FOLDER_VARIABLE]):
+        raise RuntimeError(f"{guard.__file__} is not of the guard's zip")
+    heavy = [name for name in _TOO_HEAVY if name in sys.modules]
+    if heavy:
+        raise RuntimeError(f"the guard imports {', '.join(heavy)}")
+    return guard.handler(event, context, Clock.of_this_process().now)
+
+
+def _die_after_each_kind_of_change(deaths: Path) -> None:
+    call = botocore.client.BaseClient._make_api_call
+
+    def call_and_die(self: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        answer = call(self, operation, arguments)
+        kind = f"{operation} {arguments.get('UpdateExpression', '')} {_step(arguments)}".strip()
+        known = deaths.read_text().splitlines() if deaths.exists() else []
+        if not operation.startswith(_HARMLESS) and kind not in known:
+            with deaths.open("a") as file:
+                file.write(kind + "\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    botocore.client.BaseClient._make_api_call = call_and_die
+
+
+def _step(arguments: dict[str, Any]) -> str:
+    return arguments.get("ExpressionAttributeNames", {}).get("#step", "")
+
+
+# What it waits for within a tick ends sooner here; what does not is looked at again in the next one.
+guard._TICK_S, guard._PAUSE_S = guard._TICK_S / 20, guard._PAUSE_S / 20
+if GUARD_DEATHS_VARIABLE in os.environ:
+    _die_after_each_kind_of_change(Path(os.environ[GUARD_DEATHS_VARIABLE]))

@@ -1,0 +1,381 @@
+"""What EC2, cloud-init and systemd do for the learner's instances in moto: each is a folder and processes here.
+
+The user data run as the instance's root would run them, and the unit that they write is started, restarted and ended by
+systemd's rules, as far as the unit uses them. Where programs of an instance cannot be here (systemctl, shutdown,
+apt-get and the like), stubs write down that they were called; `Machine.step` does what they stand for.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.helpers import ROOT
+from tests.local_aws.metadata import InstanceMetadata
+from tests.local_aws.moto_server import MotoServer
+from tests.rehearsal.clock import Clock
+
+Tell = Callable[..., None]
+"""``tell(who, what, **numbers)``."""
+
+_TOOLS = ("bash", "cat", "chmod", "curl", "env", "grep", "install", "mkdir", "sleep", "sort", "tee", "timeout", "sh")
+_STUBS = ("systemctl", "shutdown", "apt-get", "dpkg", "amazon-cloudwatch-agent-ctl")
+_BIN = Path(sys.executable).parent
+_STUB = """\
+#!/bin/sh
+printf '%s\\n' "${0##*/} $*" >>"$CALLS"
+"""
+# Of what date is asked for, only "now" and "so many seconds from now" depend on a clock.
+_DATE = f"""\
+#!/bin/sh
+now="1970-01-01 UTC + $({sys.executable} -m tests.rehearsal.clock) seconds"
+for argument; do
+    shift
+    case "$argument" in
+        [0-9]*" seconds") set -- "$@" "$now + $argument" ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+case " $* " in *" -d "*) exec {shutil.which("date")} "$@" ;; *) exec {shutil.which("date")} -d "$now" "$@" ;; esac
+"""
+# The interpreter of the instance's own environment. It has all that pip would install, and what trains goes by the
+# rehearsal's clock.
+_PYTHON = f"""\
+#!/bin/sh
+case "$1 $2" in
+    "-m pip") exit 0 ;;
+    "-m runtime.deployed") shift 2; set -- -m tests.rehearsal.learner "$@" ;;
+esac
+exec {sys.executable} "$@"
+"""
+_STARTS_MAX, _START_WINDOW_S, _STOP_S = 5, 3600.0, 90.0
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A service as its unit file describes it.
+
+    Attributes:
+        settings: What stands in it, the last one of each name.
+    """
+
+    settings: Mapping[str, str]
+
+    @classmethod
+    def read(cls, path: Path) -> Unit:
+        return cls(dict(line.partition("=")[::2] for line in path.read_text().splitlines() if "=" in line))
+
+    @property
+    def command(self) -> list[str]:
+        return shlex.split(self.settings["ExecStart"])
+
+    def variables(self) -> dict[str, str]:
+        found = dict(word.partition("=")[::2] for word in shlex.split(self.settings.get("Environment", "")))
+        file = self.settings.get("EnvironmentFile")
+        lines = Path(file).read_text().splitlines() if file else []
+        return found | dict(line.partition("=")[::2] for line in lines)
+
+    def codes(self, name: str) -> set[int]:
+        return {int(code) for code in self.settings.get(name, "").split()}
+
+    def is_restarted_after(self, code: int) -> bool:
+        """Args: code: As Popen has it: negative after a signal."""
+        is_abnormal = code < 0 and -code not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+        return code in self.codes("RestartForceExitStatus") or (
+            is_abnormal and self.settings.get("Restart") == "on-abnormal")
+
+    def has_failed_with(self, code: int) -> bool:
+        return code != 0 and code not in self.codes("SuccessExitStatus")
+
+
+@dataclass
+class _Service:
+    """A unit's process, and when it was started."""
+
+    unit: Unit
+    process: subprocess.Popen | None = None
+    restart_at_s: float | None = None
+    stop_until_s: float | None = None
+    starts_s: list[float] = field(default_factory=list)
+
+
+class Machine:
+    """One instance.
+
+    Attributes:
+        id: The instance's.
+        group: Name of its Auto Scaling group.
+        root: What the user data take for the root folder.
+        is_off: Whether it has shut itself down.
+    """
+
+    def __init__(
+        self, directory: Path, instance: Mapping[str, Any], user_data: str, *, address: str,
+        variables: Mapping[str, str], clock: Clock, tell: Tell, stack: ExitStack,
+    ) -> None:
+        """Args:
+        address: Its own, of this machine.
+        variables: What its programs need to reach AWS.
+        """
+        self.id, self.root, self.is_off = instance["InstanceId"], directory / "root", False
+        self.group = _tag(instance, "aws:autoscaling:groupName")
+        self.began_at_s, self.learner_began_s = clock.now(), None
+        self._clock, self._tell, self._calls, self._programs = clock, tell, directory / "calls", directory / "bin"
+        metadata = stack.enter_context(InstanceMetadata({
+            "instance-id": self.id, "instance-type": instance["InstanceType"], "ami-id": instance["ImageId"],
+            "local-ipv4": address}))
+        self._install()
+        script = directory / "part-001"
+        script.write_text(user_data)
+        self._variables = {
+            "PATH": str(self._programs), "HOME": str(self.root), "LANG": "C.UTF-8", "CALLS": str(self._calls),
+            "PYTHONPATH": str(ROOT), "BOOT_PAUSE_S": "0",
+            "BOOT_ROOT": str(self.root), "BOOT_METADATA": metadata.url, **variables}
+        self._services: dict[str, _Service] = {}
+        self._timers: dict[str, float] = {}
+        self._calls_read = 0
+        self._boot: subprocess.Popen | None = self._run(["bash", str(script)])
+        self._others: list[subprocess.Popen] = []
+
+    @property
+    def learner(self) -> subprocess.Popen | None:
+        """The learner's process, if it lives."""
+        service = self._services.get("nitro-learner.service")
+        return service.process if service else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it does what takes as long here as in AWS: boot, or end."""
+        return self._boot is not None or bool(self._others) or any(
+            one.stop_until_s is not None for one in self._services.values())
+
+    @property
+    def run_directory(self) -> Path:
+        return self.root / "var/lib/nitro/run"
+
+    def logs(self) -> dict[str, Path]:
+        return {name: self.root / f"var/log/nitro/{name}.log" for name in ("boot", "learner")}
+
+    def step(self) -> None:
+        """Does what is due now."""
+        for call in self._new_calls():
+            self._do(call)
+        if self._boot is not None and self._boot.poll() is not None:
+            self._boot = None
+        self._others = [one for one in self._others if one.poll() is None]
+        for unit, at_s in list(self._timers.items()):
+            if self._clock.now() >= at_s:
+                del self._timers[unit]
+                self._start(unit.replace(".timer", ".service"))
+        for name, service in list(self._services.items()):
+            self._see_to(name, service)
+
+    def stop(self) -> None:
+        """As the end of an instance does it: SIGTERM, and SIGKILL after the unit's patience."""
+        if self._boot is not None:
+            self._boot.kill()
+        for service in self._services.values():
+            service.restart_at_s = None
+            if service.process is not None and service.stop_until_s is None:
+                service.process.send_signal(signal.SIGTERM)
+                service.stop_until_s = self._clock.now() + _STOP_S
+
+    def kill(self) -> None:
+        """Ends all its processes at once."""
+        self._timers.clear()
+        for process in [self._boot, *self._others, *(one.process for one in self._services.values())]:
+            if process is not None and process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        for service in self._services.values():
+            service.process = service.restart_at_s = service.stop_until_s = None
+        self._boot, self._others = None, []
+
+    @property
+    def is_running(self) -> bool:
+        """Whether anything of it lives."""
+        return any(process is not None and process.poll() is None
+                   for process in [self._boot, *(one.process for one in self._services.values())])
+
+    # What the programs that cannot be here stand for
+
+    def _do(self, call: str) -> None:
+        program, *arguments = call.split()
+        if program == "shutdown":
+            self.is_off = True
+        elif program == "systemctl" and arguments[:2] == ["enable", "--now"]:
+            name = arguments[2]
+            if name.endswith(".timer"):
+                unit = Unit.read(self.root / "etc/systemd/system" / name)
+                self._timers[name] = datetime.strptime(
+                    unit.settings["OnCalendar"], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC).timestamp()
+            else:
+                self._start(name)
+
+    def _new_calls(self) -> Iterator[str]:
+        calls = self._calls.read_text().splitlines() if self._calls.exists() else []
+        self._calls_read, new = len(calls), calls[self._calls_read:]
+        yield from new
+
+    def _start(self, name: str) -> None:
+        unit = Unit.read(self.root / "etc/systemd/system" / name)
+        if unit.settings.get("Type") == "oneshot":
+            self._tell("instance", f"systemd starts {name}")
+            self._others.append(self._run(unit.command))
+            return
+        service = self._services.setdefault(name, _Service(unit))
+        now_s = self._clock.now()
+        service.starts_s = [at_s for at_s in service.starts_s if now_s - at_s < _START_WINDOW_S] + [now_s]
+        service.restart_at_s = None
+        if len(service.starts_s) > _STARTS_MAX:
+            self._fail(unit)
+            return
+        self.learner_began_s = time.time()
+        log = Path(unit.settings["StandardOutput"].removeprefix("append:"))
+        with log.open("ab") as output:
+            service.process = self._run(unit.command, cwd=Path(unit.settings["WorkingDirectory"]), output=output,
+                                        **unit.variables())
+        self._tell("instance", f"systemd starts {name}" + (
+            f" again ({len(service.starts_s)} of {_STARTS_MAX})" if len(service.starts_s) > 1 else ""))
+
+    def _see_to(self, name: str, service: _Service) -> None:
+        if service.restart_at_s is not None and self._clock.now() >= service.restart_at_s:
+            self._start(name)
+        process = service.process
+        if process is None:
+            return
+        if process.poll() is None:
+            if service.stop_until_s is not None and self._clock.now() >= service.stop_until_s:
+                os.killpg(process.pid, signal.SIGKILL)
+            return
+        code, service.process = process.returncode, None
+        was_stopped, service.stop_until_s = service.stop_until_s is not None, None
+        self._tell("instance", f"{name} ended: " + (f"exit code {code}" if code >= 0 else signal.Signals(-code).name))
+        if was_stopped:
+            return
+        post = shlex.split(service.unit.settings.get("ExecStopPost", "").removeprefix("+").replace("$$", "$"))
+        if post:
+            self._others.append(self._run(post, EXIT_STATUS=str(code)))
+        if service.unit.is_restarted_after(code):
+            service.restart_at_s = self._clock.now() + float(service.unit.settings["RestartSec"])
+        elif service.unit.has_failed_with(code):
+            self._fail(service.unit)
+
+    def _fail(self, unit: Unit) -> None:
+        self._start(unit.settings["OnFailure"])
+
+    def _run(self, command: list[str], *, cwd: Path | None = None, output: Any = subprocess.DEVNULL,
+             **variables: str) -> subprocess.Popen:
+        own = self._programs / Path(command[0]).name
+        program = str(own) if own.exists() and command[0] in ("bash", "/bin/bash", "/bin/sh") else command[0]
+        return subprocess.Popen([program, *command[1:]], cwd=cwd or self.root, stdin=subprocess.DEVNULL,
+                                stdout=output, stderr=output, env=self._variables | variables, start_new_session=True)
+
+    def _install(self) -> None:
+        environment = self.root / "opt/nitro/.venv/bin"
+        for folder in (self._programs, environment):
+            folder.mkdir(parents=True)
+        programs = {name: f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n' for name in _TOOLS if shutil.which(name)}
+        programs |= {"python3": f'#!/bin/sh\nexec {sys.executable} "$@"\n', "aws": f'#!/bin/sh\nexec {_BIN}/aws "$@"\n',
+                     "date": _DATE, **dict.fromkeys(_STUBS, _STUB)}
+        # What the learner looks for on its PATH to serve the cache itself.
+        programs |= {name: f'#!/bin/sh\nexec {path} "$@"\n' for name in (
+            "valkey-server", "redis-server", "openssl", "rm", "touch") if (path := shutil.which(name))}
+        for path, text in {**{self._programs / name: text for name, text in programs.items()},
+                           environment / "python": _PYTHON}.items():
+            path.write_text(text)
+            path.chmod(0o755)
+
+
+class Machines:
+    """The learners' instances of all groups in moto.
+
+    Attributes:
+        all: Every one there ever was, by id.
+        is_dead_on_arrival: No user data run on what is launched from now on.
+    """
+
+    def __init__(self, directory: Path, moto: MotoServer, clock: Clock, tell: Tell,
+                 variables: Mapping[str, str]) -> None:
+        """Args:
+        variables: What the programs of an instance need to reach AWS; may be changed between launches.
+        """
+        self.all: dict[str, Machine] = {}
+        self.is_dead_on_arrival = False
+        self.variables = dict(variables)
+        self._directory, self._moto, self._clock, self._tell = directory, moto, clock, tell
+        self._stack = ExitStack()
+        self._running: set[str] = set()
+
+    def step(self) -> None:
+        """Launches, lets do and ends what is due now."""
+        running = {instance["InstanceId"]: instance for instance in self._described()}
+        for instance_id, instance in running.items():
+            if instance_id not in self._running:
+                self._launch(instance)
+        for gone in self._running - running.keys():
+            self._tell("instance", f"{gone} is ended", instance=gone, state="ended")
+            if gone in self.all:
+                self.all[gone].stop()
+        self._running = set(running)
+        for machine in self.all.values():
+            machine.step()
+            if machine.is_off and machine.id in self._running:
+                self._tell("instance", f"{machine.id} shuts itself down", instance=machine.id, state="ended")
+                self._running.discard(machine.id)
+                machine.kill()
+                self._moto.client("ec2").terminate_instances(InstanceIds=[machine.id])
+
+    @property
+    def alive(self) -> list[Machine]:
+        """Those that run."""
+        return [machine for machine in self.all.values() if machine.id in self._running]
+
+    def close(self) -> None:
+        for machine in self.all.values():
+            machine.kill()
+        self._stack.close()
+
+    def _described(self) -> list[dict[str, Any]]:
+        found = self._moto.client("ec2").describe_instances(Filters=[
+            {"Name": "instance-state-name", "Values": ["pending", "running"]},
+            {"Name": "tag-key", "Values": ["aws:autoscaling:groupName"]}])
+        return [instance for reservation in found["Reservations"] for instance in reservation["Instances"]]
+
+    def _launch(self, instance: Mapping[str, Any]) -> None:
+        instance_id = instance["InstanceId"]
+        self._tell("instance", f"{instance_id} ({instance['InstanceType']}) is launched"
+                   + ("; its user data never run" if self.is_dead_on_arrival else ""),
+                   instance=instance_id, state="launched")
+        if self.is_dead_on_arrival:
+            return
+        user_data = self._moto.client("ec2").describe_instance_attribute(
+            InstanceId=instance_id, Attribute="userData")["UserData"]["Value"]
+        self.all[instance_id] = Machine(
+            self._directory / instance_id, instance, base64.b64decode(user_data).decode(),
+            address=_loopback_address(len(self.all)), variables=self.variables, clock=self._clock, tell=self._tell,
+            stack=self._stack)
+
+
+def _loopback_address(number: int) -> str:
+    """One of its own where the system has more than one, so that two rehearsals do not meet on the cache's port."""
+    if not sys.platform.startswith("linux"):
+        return "127.0.0.1"
+    return f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250 + 1}.{number + 1}"
+
+
+def _tag(instance: Mapping[str, Any], key: str) -> str:
+    return next((tag["Value"] for tag in instance.get("Tags", []) if tag["Key"] == key), "")

@@ -1,0 +1,283 @@
+"""One rehearsal: an account, deployments in it, and the loop in which their time passes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from runtime.ledger import FINISHED, Entry
+from tests.rehearsal.account import RUN, SHARED_STACKS, Account, Deployment, RehearsalError, difference
+from tests.rehearsal.machines import Machine, Machines
+from tests.rehearsal.record import Bill, Record, Watch
+
+RATE = 60.0
+"""Seconds of the clock in one on the wall, at most."""
+PATIENCE_S = 600.0
+"""Upper bound of waits, on the wall, that end by themselves much sooner."""
+_BOOTING, _ENDING = 12.0, 20.0
+"""So many times slower the clock goes while a machine does what takes as long here as in AWS."""
+_LIVELY_S = 3.0
+"""A learner from which nothing was heard for longer has work to do; the clock waits for it."""
+_STEP_S = 0.1
+EXPERIMENT = """\
+environment: {{id: Hopper-v5}}
+algorithm: {{kind: ppo, epochs: 10, minibatch_steps: 128}}
+detector: {{subset_size: 128, lanczos_steps: 6}}
+scaler: {{kind: nitro, actors_min: 2, actors_max: 6, window_rounds: 3, decay_factor: 0.99}}
+actor: {{fragment_steps: 256, timeout_s: 30, provisioned: {provisioned}}}
+learner: {{device: cpu, threads: 1, update_timeout_s: 300, instance_types: [g4dn.xlarge]}}
+fleet: {{round_deadline_s: 600}}
+cache: {{kind: {cache}}}
+budget: {{usd: {usd}, lifetime_hours: {lifetime_hours}}}
+stop: {{max_rounds: {max_rounds}}}
+evaluation: {{every_rounds: 10, episodes: 1}}
+seed: 3
+"""
+"""Small, and with limits that a round keeps by the clock where it takes ten seconds on the wall."""
+BUDGET_USD = 0.5
+
+
+def experiment(*, cache: str = "serverless", usd: float = BUDGET_USD, max_rounds: int | None = None,
+               provisioned: int = 2, lifetime_hours: float = 24.0) -> str:
+    """The text of the experiment file that is rehearsed."""
+    return EXPERIMENT.format(cache=cache, usd=usd, max_rounds="null" if max_rounds is None else max_rounds,
+                             provisioned=provisioned, lifetime_hours=lifetime_hours)
+
+
+class Rehearsal:
+    """Deployments in an account, from the first template to the last Describe.
+
+    Attributes:
+        account: Where they are.
+        machines: Their learners' instances.
+        record: What happened.
+        deployments: Those that were made, by name.
+        is_hurried: The clock goes at its full rate whatever a machine does: for those that do nothing.
+        found_deployed: What Describe found of the newest deployment.
+        is_guarded: Whether EventBridge lets the guard look each minute.
+    """
+
+    def __init__(self, name: str, out: Path, *, rate: float = RATE, is_quiet: bool = False, deaths: bool = False,
+                 **moto_variables: str) -> None:
+        """Args:
+        name: The scenario's.
+        out: Where ``rehearsal.json`` and the run's ``rounds.jsonl`` are put.
+        rate: Seconds of the clock in one on the wall.
+        deaths: The guard is killed right after each kind of call that changes anything, once for each.
+        moto_variables: See `tests.local_aws.moto_types`.
+        """
+        self.name, self.out, self._rate = name, out, rate
+        self._is_quiet, self._moto_variables = is_quiet, moto_variables
+        self._stack = ExitStack()
+        self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(
+            prefix="rehearsal-", ignore_cleanup_errors=True)))
+        self.deaths = self.directory / "deaths" if deaths else None
+        self.deployments: dict[str, Deployment] = {}
+        self._bills: dict[str, Bill] = {}
+        self._problems: list[str] = []
+        self.is_hurried, self.is_guarded = False, True
+        self._next_tick_s = self._looked_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._wall_s = time.time()
+        with ExitStack() as stack:
+            stack.push(self._stack.pop_all())
+            self.account = stack.enter_context(Account(self.directory, **self._moto_variables))
+            self.record = Record(self.account.clock, is_quiet=self._is_quiet)
+            self._watch = Watch(self.account, self.record)
+            self.machines = Machines(self.directory / "machines", self.account.moto, self.account.clock,
+                                     self.record.tell, self.account.variables)
+            stack.callback(self.machines.close)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # What scenarios do
+
+    def deploy(self, name: str = "hopper", text: str = "") -> Deployment:
+        """One more experiment; before the first one, what all share, and an armed guard."""
+        assembly = self.account.synthesise(name, text or experiment())
+        if not self.deployments:
+            self._found_first = self.account.inventory()
+            self.account.deploy_shared(assembly, guard_deaths=self.deaths)
+            self._found_before = self.account.inventory()
+            self.record.tell("stack", f"{', '.join(SHARED_STACKS)} are there")
+            self.tick()
+            self.record.deployed()
+        self._bills[name] = Bill(self.account, f"Nitro-{name}")
+        made = self.deployments[name] = self.account.deploy(assembly, name)
+        self._next_tick_s = self.account.clock.now() + 60.0
+        self.record.tell("stack", f"{made.stack} is there: budget ${made.limit('budget-usd'):g}, of it "
+                         f"${made.limit('tail-usd'):.4f} for taking it down", stack=made.stack)
+        self.found_deployed = difference(self.account.inventory(), self._found_before)
+        return made
+
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        """Lets time pass until ``condition()`` holds.
+
+        Raises:
+            RehearsalError: It never did.
+        """
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > deadline_s:
+                raise RehearsalError(f"waited in vain for {what}")
+            self.step()
+
+    def until_gone(self, *names: str) -> None:
+        """Lets time pass until the guard has seen to the end of these deployments, or of all."""
+        for name in names or tuple(self.deployments):
+            self.until(lambda name=name: self.is_gone(name), f"the end of {name}")
+        self.until(lambda: not any(machine.is_running for machine in self.ended_machines()), "the last processes")
+        self.step()
+
+    def step(self) -> None:
+        """A moment: what is due happens, and is looked at."""
+        clock = self.account.clock
+        clock.set_rate(self._rate_now())
+        self.machines.step()
+        for bill in self._bills.values():
+            bill.look()
+        if self.is_guarded and clock.now() >= self._next_tick_s:
+            self.tick()
+        for machine in self.machines.all.values():
+            self._watch.files(machine)
+        for deployment in self.deployments.values():
+            self._watch.ledger(deployment)
+        self._watch.reports()
+        time.sleep(_STEP_S)
+
+    def tick(self) -> dict[str, Any]:
+        """The guard looks, while the clock goes as fast as the one on the wall: it takes no longer than in AWS."""
+        clock = self.account.clock
+        clock.set_rate(1.0)
+        self._next_tick_s = clock.now() + 60.0
+        answer = self.account.tick()
+        self._watch.guard(answer)
+        return answer
+
+    def entry(self, name: str = "hopper") -> Entry | None:
+        return self.account.entry(self.deployments[name])
+
+    def is_gone(self, name: str = "hopper") -> bool:
+        """Whether the guard has found that nothing is left of it."""
+        entry, deployment = self.entry(name), self.deployments[name]
+        order = entry.order_for(deployment.stack_id) if entry else None
+        return order is not None and "gone" in order.steps
+
+    def machine(self, name: str = "hopper") -> Machine:
+        """The newest one of that deployment."""
+        group = self.deployments[name].outputs["LearnerGroupName"]
+        return [machine for machine in self.machines.all.values() if machine.group == group][-1]
+
+    def ended_machines(self) -> list[Machine]:
+        alive = self.machines.alive
+        return [machine for machine in self.machines.all.values() if machine not in alive]
+
+    def rounds(self, name: str = "hopper") -> int:
+        """How many were finished, as the newest machine has it."""
+        group = self.deployments[name].outputs["LearnerGroupName"]
+        if not any(machine.group == group for machine in self.machines.all.values()):
+            return 0
+        path = self.machine(name).run_directory / "rounds.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def stop_reason(self, name: str = "hopper") -> str | None:
+        """What the bucket says why the run has ended; null where it says nothing."""
+        return json.loads(self.account.objects(self._prefix(name)).get("summary.json", b"{}")).get("stop_reason")
+
+    def after_rounds(self, count: int, name: str = "hopper") -> None:
+        """Lets time pass until so many more rounds are finished."""
+        wanted = self.rounds(name) + count
+        self.until(lambda: self.rounds(name) >= wanted, f"round {wanted}")
+
+    def check(self, is_so: Any, what: str) -> None:
+        """Notes a problem where it is not so."""
+        if not is_so:
+            self._problems.append(what)
+            self.record.tell("PROBLEM", what)
+
+    # How it ends
+
+    def conclude(self, names: Sequence[str] = ()) -> dict[str, Any]:
+        """Looks at what is left and what it cost, and writes it down.
+
+        Returns:
+            What ``rehearsal.json`` holds.
+        """
+        names = names or tuple(self.deployments)
+        left = difference(self.account.inventory(), self._found_before)
+        self.check(not left, f"left: {json.dumps(left)}")
+        spend = {name: self._spend(name) for name in names}
+        self.account.remove_shared()
+        found = difference(self.account.inventory(), self._found_first)
+        self.check(set(found) <= {"buckets"}, f"left of what is shared: {json.dumps(found)}")
+        self.record.tell("stack", f"Describe finds: {json.dumps(found)}")
+        result = {
+            "scenario": self.name, "result": "failed" if self._problems else "ok", "problems": self._problems,
+            "rate": self._rate, "wall_s": round(time.time() - self._wall_s, 1),
+            "clock_s": self.record.events[-1]["at_s"],
+            "found_before": self.found_deployed, "found_after": found, "spend": spend,
+            "bucket": {name: sorted(self.account.objects(self._prefix(name))) for name in names},
+            "dollars": self.record.dollars, "ticks_s": self.record.ticks_s, "events": self.record.events,
+            "note": "Dollars are modelled from list prices; minutes are those of a clock that goes faster than the "
+                    "one on the wall."}
+        self._write(result, names)
+        return result
+
+    def _spend(self, name: str) -> dict[str, Any]:
+        deployment, entry = self.deployments[name], self.entry(name)
+        ended = json.loads(self.account.objects(self._prefix(name)).get("summary.json", b"{}"))
+        counted = self._bills[name].usd()
+        budget_usd = deployment.limit("budget-usd")
+        found = {"budget_usd": budget_usd, "tail_usd": deployment.limit("tail-usd"),
+                 "run_usd": ended.get("spent_usd"), "ledger_usd": entry.spent_usd if entry else None,
+                 "counted_usd": counted.pop("total"), "counted_parts_usd": counted,
+                 "stop_reason": ended.get("stop_reason"), "rounds": ended.get("rounds")}
+        self.check(entry is not None and entry.state == FINISHED, f"{name}: the ledger says that it goes on")
+        self.check(entry is not None and entry.spent_usd <= budget_usd,
+                   f"{name}: the ledger's dollars are more than ${budget_usd:g}")
+        self.check(found["counted_usd"] <= budget_usd,
+                   f"{name}: ${found['counted_usd']:.4f} were counted, more than ${budget_usd:g}")
+        self.check(self._bills[name].is_over, f"{name}: something that costs money is still there")
+        return found
+
+    def _prefix(self, name: str) -> str:
+        return f"{name}/{RUN}/"
+
+    def _write(self, result: Mapping[str, Any], names: Sequence[str]) -> None:
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "rehearsal.json").write_text(json.dumps(result, indent=1) + "\n")
+        for name in names:
+            rounds = self.account.objects(self._prefix(name)).get("rounds.jsonl")
+            if rounds:
+                path = self.out / ("rounds.jsonl" if len(names) == 1 else f"{name}-rounds.jsonl")
+                path.write_bytes(rounds)
+        for machine in self.machines.all.values():
+            for kind, log in machine.logs().items():
+                if log.exists():
+                    shutil.copy(log, self.out / f"{machine.id}-{kind}.log")
+
+    # The clock
+
+    def _rate_now(self) -> float:
+        """Full, or slow while something works that takes as long here as in AWS, however fast this machine is."""
+        if self.is_hurried:
+            return self._rate
+        slower = [1.0]
+        alive = self.machines.alive
+        for machine in self.machines.all.values():
+            has_learner = machine.learner is not None
+            if machine not in alive and machine.is_running:
+                slower.append(_ENDING)
+            elif machine.is_busy or has_learner and time.time() - self._watch.last_sign_s > _LIVELY_S:
+                slower.append(_BOOTING)
+        return max(1.0, self._rate / max(slower))

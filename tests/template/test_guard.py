@@ -1,0 +1,94 @@
+"""The guard's stack: armed by itself, before any experiment, and with nothing but what its function needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stacks.staging import guard_files
+from tests.template.conftest import STACK, Assembly, flat
+
+GUARD = "NitroGuard"
+
+
+def only(made: Assembly, kind: str) -> dict:
+    return made.only(f"AWS::{kind}", GUARD)
+
+
+def test_it_looks_every_minute_and_is_not_started_twice_for_one(serverless: Assembly) -> None:
+    rule = only(serverless, "Events::Rule")
+    assert (rule["ScheduleExpression"], rule["State"]) == ("rate(1 minute)", "ENABLED")
+    (target,) = rule["Targets"]
+    (function,) = serverless.resources("AWS::Lambda::Function", GUARD)
+    assert flat(target["Arn"]) == f"<{function}>"
+    assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 0}
+    permission = only(serverless, "Lambda::Permission")
+    assert (permission["Principal"], permission["Action"]) == ("events.amazonaws.com", "lambda:InvokeFunction")
+
+
+def test_it_is_there_before_what_it_guards_and_cannot_be_deleted_under_it(each_kind: Assembly) -> None:
+    manifest = json.loads((each_kind.directory / "manifest.json").read_text())["artifacts"]
+    assert GUARD in manifest[STACK]["dependencies"]
+    assert f"{GUARD}:" in json.dumps(each_kind.template()), "CloudFormation keeps what is imported"
+
+
+def test_its_function(serverless: Assembly) -> None:
+    function = only(serverless, "Lambda::Function")
+    assert function["Handler"] == "runtime.guard.handler"
+    assert (function["MemorySize"], function["Architectures"]) == (256, ["arm64"])
+    # Two ticks may overlap; one must not be cut off in what it waits for.
+    assert 60 < function["Timeout"] <= 120
+    assert "VpcConfig" not in function, "it calls AWS, and no network of ours"
+    (table,) = serverless.resources("AWS::DynamoDB::Table", GUARD)
+    (topic,) = serverless.resources("AWS::SNS::Topic", GUARD)
+    assert {name: flat(value) for name, value in function["Environment"]["Variables"].items()} == {
+        "NITRO_LEDGER_TABLE": f"<{table}>", "NITRO_REPORTS_TOPIC": f"<{topic}>"}
+
+
+def test_its_ledger(serverless: Assembly) -> None:
+    table = only(serverless, "DynamoDB::Table")
+    assert table["KeySchema"] == [{"AttributeName": "run", "KeyType": "HASH"}]
+    assert table["BillingMode"] == "PAY_PER_REQUEST"
+    assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+
+
+def test_people_hear_of_a_guard_that_fails_or_is_silent(serverless: Assembly) -> None:
+    (topic,) = serverless.resources("AWS::SNS::Topic", GUARD)
+    found = {}
+    for alarm in serverless.resources("AWS::CloudWatch::Alarm", GUARD).values():
+        properties = alarm["Properties"]
+        assert [flat(action) for action in properties["AlarmActions"]] == [f"<{topic}>"]
+        found[properties["MetricName"]] = (properties["ComparisonOperator"], properties["Threshold"],
+                                           properties["EvaluationPeriods"], properties["TreatMissingData"])
+    assert found == {"Errors": ("GreaterThanOrEqualToThreshold", 1, 1, "notBreaching"),
+                     "Invocations": ("LessThanThreshold", 1, 5, "breaching")}
+    statements = {one["Sid"]: one for one in only(serverless, "SNS::TopicPolicy")["PolicyDocument"]["Statement"]}
+    assert flat(statements["Alarms"]["Principal"]["Service"]) == "cloudwatch.amazonaws.com"
+    assert statements["AllowPublishThroughSSLOnly"]["Effect"] == "Deny"
+
+
+def test_it_loads_nothing_that_lambda_does_not_have() -> None:
+    """Python and boto3: in a fresh interpreter that finds the files of its asset, and only boto3 besides."""
+    script = ("import runtime.guard, sys; "
+              "print(sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)))")
+    with guard_files() as folder:
+        assert not any(path.is_file() and path.suffix != ".py" for path in Path(folder).rglob("*"))
+        done = subprocess.run([sys.executable, "-c", script], cwd=folder, env={
+            **os.environ, "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = set(json.loads(done.stdout.replace("'", '"')))
+    assert "runtime" in loaded
+    assert loaded - {"runtime"} <= {
+        "boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urllib3", "__main__", "__mp_main__",
+        "awscrt", "brotli", "zstandard", "cython_runtime", "_cython_3_0_0", "simplejson", "_distutils_hack", "certifi"}
+
+
+@pytest.mark.parametrize("name", ["LedgerTable", "GuardFunction", "ReportsTopic", "RuleName"])
+def test_its_outputs(serverless: Assembly, name: str) -> None:
+    assert name in serverless.template(GUARD)["Outputs"]

@@ -1,0 +1,130 @@
+"""The form in which a run's prices are kept."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
+from runtime.errors import ExperimentError
+
+USD = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
+TEXT = st.text(min_size=1)
+TABLES = st.builds(
+    PriceTable, region=TEXT, as_of=st.dates(min_value=datetime.date(1000, 1, 1)).map(str), source=TEXT,
+    functions=st.dictionaries(st.sampled_from(["x86_64", "arm64"]), st.builds(LambdaPrices, USD, USD, USD), min_size=1),
+    request_usd=USD, instance_hour_usd=st.dictionaries(TEXT, USD), serverless_cache_gib_hour_usd=USD,
+    serverless_cache_gib_min=USD, serverless_cache_ecpu_usd=USD, cache_node_hour_usd=USD, volume_gib_month_usd=USD,
+    public_ipv4_hour_usd=USD, put_usd=USD, skus=st.dictionaries(TEXT, TEXT))
+NUMBERS = ("request_usd", "serverless_cache_gib_hour_usd", "serverless_cache_gib_min", "serverless_cache_ecpu_usd",
+           "cache_node_hour_usd", "volume_gib_month_usd", "public_ipv4_hour_usd", "put_usd")
+
+
+def tree(**changes: Any) -> dict[str, Any]:
+    return json.loads(PRICES.to_json()) | {"skus": {"put_usd": "ABC since 2026-11-01"}} | changes
+
+
+def refusal(data: Any) -> str:
+    with pytest.raises(ExperimentError) as error:
+        PriceTable.from_json(data if isinstance(data, bytes) else json.dumps(data).encode())
+    return str(error.value)
+
+
+@given(TABLES)
+def test_a_table_comes_back_as_it_was(table: PriceTable) -> None:
+    assert PriceTable.from_json(table.to_json()) == table
+
+
+def test_the_dated_table_comes_back_as_it_was() -> None:
+    assert PriceTable.from_json(PRICES.to_json()) == PRICES
+    assert (PRICES.source, PRICES.skus) == ("the dated table", {})
+
+
+def test_a_whole_number_is_a_price() -> None:
+    read = PriceTable.from_json(json.dumps(tree(put_usd=2)).encode())
+    assert isinstance(read.put_usd, float)
+    assert read.put_usd == 2.0
+
+
+def test_all_numbers_are_checked() -> None:
+    assert {name for name, value in vars(PRICES).items() if isinstance(value, float)} == set(NUMBERS)
+
+
+@pytest.mark.parametrize("value", [0, -0.1, float("nan"), float("inf"), 10**400, True, None, "1", [], {}],
+                         ids=lambda value: repr(value)[:9])
+@pytest.mark.parametrize("name", [*NUMBERS, "instance_hour_usd.g5.xlarge", "functions.arm64.on_demand_usd"])
+def test_a_price_is_a_finite_number_above_0(name: str, value: Any) -> None:
+    place, _, key = name.partition(".")
+    changed = tree()
+    match place:
+        case "functions":
+            changed["functions"]["arm64"]["on_demand_usd"] = value
+        case "instance_hour_usd":
+            changed["instance_hour_usd"][key] = value
+        case _:
+            changed[name] = value
+    text = refusal(changed)
+    assert text.startswith(f"prices.{name} = ")
+    assert text.endswith(" is not allowed; allowed: a finite number above 0")
+    assert len(text) < 400
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, "region", "as_of", "source", "functions", "instance_hour_usd", "skus"])
+def test_what_is_missing_is_named(name: str) -> None:
+    changed = tree()
+    del changed[name]
+    assert refusal(changed).startswith(f"prices: ['{name}'] is missing; allowed: ['region', 'as_of', ")
+
+
+def test_a_missing_price_of_a_function_is_named() -> None:
+    changed = tree()
+    del changed["functions"]["arm64"]["provisioned_duration_usd"]
+    assert refusal(changed) == (
+        "prices.functions.arm64: ['provisioned_duration_usd'] is missing; allowed: ['on_demand_usd', "
+        "'provisioned_capacity_usd', 'provisioned_duration_usd']")
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"get_usd": 1.0}, "prices: ['get_usd'] is not known; allowed: ['region', "),
+    ({"functions": {"riscv": {}}}, "prices.functions: ['riscv'] is not known; allowed: ['x86_64', 'arm64']"),
+    ({"functions": {}}, "prices.functions = {} is not allowed; allowed: a mapping of ['x86_64', 'arm64']"),
+    ({"functions": []}, "prices.functions = [] is not allowed; allowed: a mapping of ['x86_64', 'arm64']"),
+    ({"functions": {"arm64": 1}}, "prices.functions.arm64 = 1 is not allowed; allowed: a mapping of ['on_demand_usd'"),
+    ({"instance_hour_usd": [1.0]}, "prices.instance_hour_usd = [1.0] is not allowed; allowed: a mapping"),
+    ({"skus": None}, "prices.skus = None is not allowed; allowed: a mapping"),
+    ({"skus": {"put_usd": 1}}, "prices.skus.put_usd = 1 is not allowed; allowed: a text"),
+    ({"region": ""}, "prices.region = '' is not allowed; allowed: a text"),
+    ({"source": 5}, "prices.source = 5 is not allowed; allowed: a text"),
+    ({"as_of": "yesterday"}, "prices.as_of = 'yesterday' is not allowed; allowed: a day such as 2026-11-20"),
+    ({"as_of": "20261120"}, "prices.as_of = '20261120' is not allowed; allowed: a day such as 2026-11-20"),
+    ({"as_of": "2026-02-30"}, "prices.as_of = '2026-02-30' is not allowed; allowed: a day such as 2026-11-20"),
+    ({"as_of": 20261120}, "prices.as_of = 20261120 is not allowed; allowed: a day such as 2026-11-20"),
+], ids=str)
+def test_what_is_not_allowed_is_named(changes: dict[str, Any], said: str) -> None:
+    assert refusal(tree(**changes)).startswith(said)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 100_000, PRICES.to_json()[:-1],
+                                  b'{"put_usd": 1, "put_usd": 2}'], ids=lambda data: repr(data[:20]))
+def test_what_is_not_json_is_refused(data: bytes) -> None:
+    assert refusal(data).startswith("prices: is not JSON: ")
+
+
+@pytest.mark.parametrize("data", [[], None, 5, "prices"], ids=str)
+def test_what_is_no_mapping_is_refused(data: Any) -> None:
+    assert refusal(data).startswith("prices = ")
+
+
+def test_a_table_is_read_without_any_library() -> None:
+    """The app, the runner and whoever reads a run's record import it."""
+    code = ("import sys\nfrom runtime.cost.prices import PRICES, PriceTable\nPriceTable.from_json(PRICES.to_json())\n"
+            "print({'boto3', 'botocore', 'pydantic', 'torch', 'numpy', 'yaml'} & {*sys.modules})")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "set()\n"
