@@ -3,12 +3,13 @@
 # make synth   tell what EXPERIMENT costs in AWS, and write its CloudFormation templates to cdk.out; needs no account
 # make deploy  tell what EXPERIMENT costs in AWS, ask the account and you, and deploy it
 # make destroy take EXPERIMENT down now; its results stay
+# make rehearse  deploy, train, run out of budget and be taken down, all on this machine; rehearse-all: all that can go wrong
 # make bootstrap  prepare an AWS account and region for the CDK, once
 # make image   build the actor image of EXPERIMENT with Debian's buildah, and run an actor in it; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint
 # make docs    write the generated docs and pictures again
-# make clean   remove .venv and cdk.out
+# make clean   remove .venv, cdk.out and rehearsals
 # Variables: EXPERIMENT=FILE.yaml  ARGS="--set seed=1 --out runs/mine"  PYTHON=python3.12  TORCH_INDEX_URL=https://…
 PYTHON ?= python3
 EXPERIMENT ?= experiments/hopper.yaml
@@ -21,7 +22,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train synth deploy destroy bootstrap image test lint docs clean
+.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test lint docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -44,6 +45,12 @@ deploy: setup-deploy
 destroy: setup
 	$(BIN)/python -m runtime stop "$(EXPERIMENT)" $(ARGS)
 
+rehearse: setup-dev
+	$(BIN)/python -m tests.rehearsal $(ARGS)
+
+rehearse-all: setup-dev
+	$(BIN)/python -m tests.rehearsal --all $(ARGS)
+
 bootstrap: setup-deploy
 	$(BIN)/python -m stacks.cdk bootstrap -c "experiment=$(EXPERIMENT)" $(ARGS)
 
@@ -62,7 +69,7 @@ docs: setup-dev
 	$(BIN)/python docs/pictures/make_deployment.py
 
 clean:
-	rm -rf $(VENV) cdk.out
+	rm -rf $(VENV) cdk.out rehearsals
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

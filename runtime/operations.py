@@ -135,7 +135,8 @@ def _gone_lines(gone: Iterable[Mapping[str, Any]]) -> list[str]:
 def _guard_lines(guard: Mapping[str, Any] | None) -> list[str]:
     if guard is None:
         return [f"!!! There is no stack {GUARD_STACK}: NOTHING ENDS DEPLOYMENTS BY ITSELF, whatever they cost.",
-                "    `make deploy` makes it; what is deployed now has to be ended by hand: make destroy EXPERIMENT=…"]
+                "    `make deploy` makes it; what is deployed now has to be ended by hand:",
+                "    python -m runtime stop EXPERIMENT"]
     looked = "never looked" if guard["last_tick_s"] is None else f"looked {_ago(guard['last_tick_s'])}"
     lines = [f"{looked}; its rule {guard['rule']} is {guard['rule_state'] or 'not there'}"]
     if not guard["stack_status"].endswith(("CREATE_COMPLETE", "UPDATE_COMPLETE")):

@@ -29,18 +29,26 @@ def draw() -> plt.Figure:
         box(axes, 63 + offset, 7 + offset, 17, 15, "", "#ffffff")
     box(axes, 63, 7, 17, 15, "Actors\nLambda,\nfrom one image", "#ffffff")
     box(axes, 1, 37.5, 15, 15, "Results\nbucket; outlives\nthe deployment", ORANGE)
-    box(axes, 94, 37.5, 15, 15, "CloudWatch\ndashboard,\nlogs, alarms", BLUE)
+    box(axes, 94, 43, 15, 13, "CloudWatch\ndashboard,\nlogs, alarms", BLUE)
+    box(axes, 94, 24, 15, 13, "Ledger\nDynamoDB:\ndollars, orders", ORANGE)
+    box(axes, 94, 5, 15, 13, "Guard\nLambda, looks\nevery minute", ORANGE)
 
     arrow(axes, (32.4, 45), (16.7, 45), "rows,\ncheckpoint,\nledger", (22.5, 50.2))
-    arrow(axes, (53.6, 48), (93.4, 48), "return, R, actors, dollars", (69, 50))
+    arrow(axes, (53.6, 50), (93.4, 50), "return, R, actors, dollars", (69, 51.8))
+    axes.add_line(plt.Line2D((53.6, 89), (45.5, 45.5), lw=1.3, color=INK))
+    axes.add_line(plt.Line2D((89, 89), (45.5, 30.5), lw=1.3, color=INK))
+    arrow(axes, (89, 30.5), (93.4, 30.5), "", (91, 30.5))
+    axes.text(69, 46.9, "spent, reserved, heartbeat", ha="center", va="center", fontsize=8.8, color=INK)
+    arrow(axes, (101.5, 23.4), (101.5, 18.6), "", (101, 21))
+    arrow(axes, (93.4, 11), (85.8, 11), "ends the\nexperiment", (89.6, 14.6))
     arrow(axes, (43, 36.9), (43, 22.6), "weights out, batch in", (43, 33.1))
     arrow(axes, (62.4, 14.5), (53.6, 14.5), "samples", (58.2, 16.6))
-    axes.add_line(plt.Line2D((53.6, 71.5), (41, 41), lw=1.3, color=INK))
-    axes.text(62.5, 42.8, "invokes", ha="center", va="center", fontsize=8.8, color=INK)
-    arrow(axes, (71.5, 41), (71.5, 24.2), "many at once", (71.5, 33.1))
-    axes.text(1, 18, "blue, green, white:\nthe stack of one experiment,\ngone with make destroy", fontsize=9,
+    axes.add_line(plt.Line2D((53.6, 71.5), (40, 40), lw=1.3, color=INK))
+    axes.text(62.5, 41.6, "invokes", ha="center", va="center", fontsize=8.8, color=INK)
+    arrow(axes, (71.5, 40), (71.5, 24.2), "many at once", (71.5, 33.1))
+    axes.text(1, 18, "blue, green, white:\nthe stack of one experiment,\ngone when its run has ended", fontsize=9,
               color=EXPERIMENT, va="top")
-    axes.text(1, 9, "sand, orange:\nshared and long-lived,\nidle: what is stored", fontsize=9, color=SHARED,
+    axes.text(1, 9, "sand, orange:\nshared and long-lived,\nidle: cents a month", fontsize=9, color=SHARED,
               va="top")
     return figure
 

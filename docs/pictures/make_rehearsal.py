@@ -28,7 +28,7 @@ def draw(rehearsal: dict[str, Any]) -> plt.Figure:
     end = done["gone"]
     figure, (lanes, dollars) = plt.subplots(
         2, 1, figsize=(11, 6.2), sharex=True, gridspec_kw={"height_ratios": (5, 4), "hspace": 0.08})
-    _bar(lanes, "stack", 0.0, done["stack"], SAND, "NitroResults and NitroNetwork stay; this one goes")
+    _bar(lanes, "stack", 0.0, done["stack"], SAND, "one experiment: actor function, cache, learner, dashboard")
     _bar(lanes, "cache", 0.0, done["cache"], GREEN, "ElastiCache")
     _draw_learner(lanes, events, done["learner"])
     _draw_actors(lanes, events)
@@ -102,7 +102,7 @@ def _draw_dollars(axes: plt.Axes, rehearsal: dict[str, Any], end: float) -> None
     axes.axhline(spend["budget_usd"], color=LIMIT, label="budget")
     axes.axhline(spend["budget_usd"] - spend["tail_usd"], color=LIMIT, linestyle=":",
                  label="without what is kept for the teardown")
-    axes.set(ylim=(0, spend["budget_usd"] * 1.12), ylabel="US dollars", xlabel="minutes since the deployment")
+    axes.set(ylim=(0, spend["budget_usd"] * 1.3), ylabel="US dollars", xlabel="minutes since the deployment")
     axes.legend(loc="upper left", ncols=4, frameon=False, fontsize=9)
 
 

@@ -131,8 +131,8 @@ def _check_not_deployed(session: boto3.Session, stack: str) -> None:
     """Raises: AccountError: An update would neither replace the learner nor be undone if it does not come up."""
     found = ask(lambda: find_stack(session.client("cloudformation"), stack))
     if found and found["StackStatus"] not in _NOT_DEPLOYED:
-        raise AccountError(f"{stack} is deployed already ({found['StackStatus']}); `make destroy` first: its results "
-                           "stay, and the run goes on from them")
+        raise AccountError(f"{stack} is deployed already ({found['StackStatus']}); `python -m runtime stop` first: its "
+                           "results stay, and the run goes on from them")
 
 
 def _concurrency(session: boto3.Session) -> int:

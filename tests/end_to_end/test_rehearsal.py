@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_learner_server import require_tls
+from tests.rehearsal.rehearsal import Rehearsal
 from tests.rehearsal.scenarios import rehearse
 
 
@@ -28,3 +29,16 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(name: st
     (names,) = result["bucket"].values()
     assert {"rounds.jsonl", "events.jsonl", "ledger.json", "summary.json", "ended.json", "policy.safetensors"} <= set(
         names)
+
+
+def test_a_rehearsal_fails_where_anything_is_left(tmp_path: Path) -> None:
+    with Rehearsal("cut-short", tmp_path) as world:
+        world.machines.is_dead_on_arrival = True
+        world.deploy()
+        world.step()
+        result = world.conclude()
+    assert result["result"] == "failed"
+    left = "; ".join(result["problems"])
+    for name in ("Nitro-hopper-learner", "nitro-hopper", "Nitro-hopper-actor", "something that costs money", "goes on"):
+        assert name in left
+    assert result["spend"]["hopper"]["counted_usd"] > 0.0

@@ -140,6 +140,7 @@ class Account:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
+        _check_this_machine()
         folder = self.directory / "cache"
         folder.mkdir()
         self.clock.start()
@@ -338,6 +339,13 @@ class Account:
 
     def _resources(self, stack: str) -> list[dict[str, Any]]:
         return self.client("cloudformation").describe_stack_resources(StackName=stack)["StackResources"]
+
+
+def _check_this_machine() -> None:
+    """Raises: RehearsalError: Something is missing that the learner's instance has."""
+    missing = [name for name in ("bash", "curl", "openssl", "timeout") if shutil.which(name) is None]
+    if not sys.platform.startswith("linux") or missing:
+        raise RehearsalError(f"needs Linux, and bash, curl, openssl and timeout; not here: {', '.join(missing) or 'Linux'}")
 
 
 def difference(now: Mapping[str, list[str]], before: Mapping[str, list[str]]) -> dict[str, list[str]]:

@@ -371,9 +371,7 @@ class Machines:
 
 
 def _loopback_address(number: int) -> str:
-    """One of its own where the system has more than one, so that two rehearsals do not meet on the cache's port."""
-    if not sys.platform.startswith("linux"):
-        return "127.0.0.1"
+    """One of its own, so that two rehearsals do not meet on the cache's port."""
     return f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250 + 1}.{number + 1}"
 
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from runtime.ledger import FINISHED
 from tests.helpers import ROOT
 from tests.rehearsal.account import difference
 from tests.rehearsal.clock import SKEW_VARIABLE
 from tests.rehearsal.rehearsal import Rehearsal, experiment
 
-_ROUNDS = 10
+_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,21 @@ def _guard_dies(world: Rehearsal) -> None:
                     f"it did not die after {operation}")
 
 
+def _guard_away(world: Rehearsal) -> None:
+    """Nobody calls the guard from the middle of the run until long after its end: the learner ends by itself."""
+    world.deploy()
+    world.after_rounds(2)
+    world.record.tell("fault", "EventBridge calls the guard no more")
+    world.is_guarded = False
+    world.until(lambda: world.entry().state == FINISHED, "the learner's own end")
+    again_s = world.account.clock.now() + 1200.0
+    world.until(lambda: world.account.clock.now() > again_s, "the guard's return")
+    world.check(not world.machines.alive, "an instance is still there")
+    world.record.tell("fault", "EventBridge calls the guard again")
+    world.is_guarded = True
+    world.until_gone()
+
+
 def _delete_fails(world: Rehearsal) -> None:
     """CloudFormation cannot delete the stack at first; it is tried again."""
     world.deploy(text=experiment(max_rounds=3))
@@ -222,6 +238,7 @@ SCENARIOS = {
     "trouble": Scenario(_trouble, "max_rounds"),
     "cache-restarts": Scenario(_cache_restarts, "max_rounds"),
     "guard-dies": Scenario(_guard_dies, "max_rounds", {"deaths": True}),
+    "guard-away": Scenario(_guard_away, "budget"),
     "delete-fails": Scenario(_delete_fails, "max_rounds", {"MOTO_FAILING_DELETIONS": "Nitro-hopper=1"}),
     "clock-ahead": Scenario(_ahead),
     "clock-behind": Scenario(_behind),

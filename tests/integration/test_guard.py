@@ -1,0 +1,456 @@
+"""The guard's ticks and the teardown, on the real templates in moto: in the right order, once, and to the very end."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import moto
+import pytest
+from botocore.exceptions import ClientError
+from botocore.response import StreamingBody
+
+from runtime import guard as guard_module
+from runtime.deployments import find_deployments
+from runtime.guard import LATE_S, MISSING_S, Guard, handler
+from runtime.ledger import FINISHED, TRAINING, Entry, Ledger
+from runtime.stop import take_down
+from runtime.teardown import STOP_GRACE_S, TeardownError, find_stack
+from stacks.arming import check_guard
+from stacks.assembly import make_app
+from tests.local_aws.moto_types import deploy
+from tests.template.conftest import RUN, SETTINGS, experiment_text
+
+NAMES = ("hopper", "walker")
+STEPS = ["stop key", "learner", "provisioned capacity", "concurrency", "cache", "bill", "stack", "gone"]
+STOP_EVENT = json.dumps({"stop": True, "run_id": "r"})
+
+
+@pytest.fixture(scope="module")
+def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Templates of an experiment, synthesised once."""
+    made: dict[str, Path] = {}
+
+    def synthesise(name: str) -> Path:
+        if name not in made:
+            path = tmp_path_factory.mktemp(name) / f"{name}.yaml"
+            path.write_text(experiment_text(cache__kind="node" if name == "walker" else "serverless",
+                                            actor__provisioned=2))
+            made[name] = Path(make_app({**SETTINGS, "run": RUN, "experiment": str(path)}).synth().directory)
+        return made[name]
+
+    return synthesise
+
+
+@dataclass
+class Account:
+    """An account with the shared stacks, a clock, and people who are told things.
+
+    Attributes:
+        calls: What was asked of AWS: service and operation, in order, reading aside.
+        fail: Called before each call; may raise.
+    """
+
+    assembly: Callable[[str], Path]
+    outputs: dict[str, str] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    fail: Callable[[str], None] = lambda call: None
+    now_s: float = 0.0
+    invoked: list[bytes] = field(default_factory=list)
+    answer: dict[str, Any] = field(default_factory=dict)
+
+    def client(self, service: str) -> Any:
+        return _Spy(self, service, boto3.client(service, region_name="us-east-1"))
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(boto3.client("dynamodb", region_name="us-east-1"), self.outputs["LedgerTable"])
+
+    def deploy(self, name: str) -> str:
+        """An experiment; returns its stack's id."""
+        template = self.assembly(name) / f"Nitro-{name}.template.json"
+        deploy(boto3.client, template, f"Nitro-{name}")
+        (found,) = [one for one in find_deployments(boto3.client("cloudformation")) if one.experiment == name]
+        self.now_s = max(self.now_s, found.created_at_s)
+        return found.stack
+
+    def train(self, name: str, stack: str, **figures: Any) -> Entry:
+        """The learner was heard of just now."""
+        self.ledger.take_over(f"{name}/{RUN}", stack=stack, writer="w", instance_id="i", now_s=self.now_s)
+        return self.ledger.record(f"{name}/{RUN}", writer="w", **{
+            "state": TRAINING, "heartbeat_at_s": self.now_s, "stop_event": STOP_EVENT, "spent_usd": 0.01,
+            "reserved_usd": 0.02, "covered_until_s": self.now_s + 60, "burn_usd_per_hour": 0.6, **figures})
+
+    def guard(self) -> Guard:
+        return Guard(self.client, self.ledger, lambda subject, text: self.told.append(subject), now=self.now,
+                     sleep=self.sleep)
+
+    def tick(self, after_s: float = 60.0) -> dict[str, dict[str, Any]]:
+        """What the guard reports, by stack."""
+        self.now_s += after_s
+        return {one["stack"]: one for one in self.guard().tick()["experiments"]}
+
+    def now(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def left(self, name: str) -> list[str]:
+        """What Describe finds of an experiment."""
+        client = boto3.client
+        groups = client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+        instances = [one["InstanceId"] for group in client("ec2").describe_instances(Filters=[
+            {"Name": "tag:nitro:experiment", "Values": [name]},
+            {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}])["Reservations"]
+            for one in group["Instances"]]
+        functions = client("lambda").list_functions()["Functions"]
+        caches = client("elasticache")
+        found = [*[one["AutoScalingGroupName"] for one in groups], *[one["FunctionName"] for one in functions],
+                 *[one["ServerlessCacheName"] for one in caches.describe_serverless_caches()["ServerlessCaches"]],
+                 *[one["ReplicationGroupId"] for one in caches.describe_replication_groups()["ReplicationGroups"]],
+                 *[one["logGroupName"] for one in client("logs").describe_log_groups()["logGroups"]],
+                 *[one["StackName"] for one in client("cloudformation").describe_stacks()["Stacks"]]]
+        return instances + [one for one in found if f"nitro-{name}" in one.lower()]
+
+
+class _Spy:
+    """A client that says what it is asked."""
+
+    def __init__(self, account: Account, service: str, client: Any) -> None:
+        self._account, self._service, self._client = account, service, client
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._client, name)
+        if name.startswith(("describe", "get_", "list", "meta", "exceptions", "can_")):
+            return real
+
+        def call(**arguments: Any) -> Any:
+            what = f"{self._service}.{name}"
+            self._account.fail(what)
+            self._account.calls.append(what)
+            if name == "invoke":
+                # moto runs no containers.
+                self._account.invoked.append(arguments["Payload"])
+                return {"Payload": StreamingBody(io.BytesIO(b"{}"), 2), **self._account.answer}
+            return real(**arguments)
+
+        return call
+
+
+@pytest.fixture
+def account(assembly: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with moto.mock_aws():
+        made = Account(assembly)
+        for name in ("NitroResults", "NitroNetwork", "NitroGuard"):
+            made.outputs |= deploy(boto3.client, assembly("hopper") / f"{name}.template.json", name)
+        yield made
+
+
+def refused(code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": code}}, "it")
+
+
+# A tick
+
+
+def test_a_deployment_that_works_is_left_alone_and_its_heartbeats_are_noted(account: Account) -> None:
+    entry = account.train("hopper", account.deploy("hopper"))
+    report = account.tick()["Nitro-hopper"]
+    assert (report["decision"], report["waiting_for"], report["run"]) == ("", "", f"hopper/{RUN}")
+    assert report["projected_usd"] == pytest.approx(0.03)
+    assert account.told == account.calls == []
+    seen = account.ledger.get(f"hopper/{RUN}")
+    assert (seen.seen_heartbeat_s, seen.seen_at_s) == (entry.heartbeat_at_s, account.now_s)
+    assert account.ledger.last_tick_s() == account.now_s
+
+
+def test_one_that_has_finished_is_gone_after_one_tick_in_the_right_order(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack, state=FINISHED, reason="target_return", reserved_usd=0.0)
+    assert account.left("hopper")
+    report = account.tick()["Nitro-hopper"]
+    assert (report["decision"], report["waiting_for"]) == ("it has finished: target_return", "")
+    # In moto a group that is set to 0 has no instance left to be ended.
+    assert account.calls == [
+        "autoscaling.update_auto_scaling_group", "lambda.delete_provisioned_concurrency_config",
+        "lambda.put_function_concurrency", "elasticache.delete_serverless_cache", "cloudformation.delete_stack"]
+    assert account.left("hopper") == []
+    assert find_stack(boto3.client("cloudformation"), stack)["StackStatus"] == "DELETE_COMPLETE"
+    assert account.told == ["Nitro-hopper is being taken down", "Nitro-hopper is gone"]
+    order = account.ledger.get(f"hopper/{RUN}").order_for(stack)
+    assert sorted(order.steps, key=STEPS.index) == STEPS
+    account.calls.clear()
+    assert account.tick() == {}
+    assert (account.calls, len(account.told)) == ([], 2)
+
+
+def test_only_the_one_that_may_not_go_on_is_ended(account: Account) -> None:
+    hopper, walker = (account.deploy(name) for name in NAMES)
+    account.train("hopper", hopper)
+    account.train("walker", walker, state=FINISHED, reason="max_rounds")
+    before = account.left("hopper")
+    reports = account.tick()
+    assert (reports["Nitro-hopper"]["decision"], account.left("walker")) == ("", [])
+    assert account.left("hopper") == before
+    assert "elasticache.delete_replication_group" in account.calls
+
+
+def test_a_deployment_that_nobody_announced_is_ended_when_its_time_is_up(account: Account) -> None:
+    account.deploy("hopper")
+    assert account.tick(MISSING_S - 60)["Nitro-hopper"]["decision"] == ""
+    report = account.tick(120)["Nitro-hopper"]
+    assert report["decision"].startswith("its learner was never heard of")
+    assert account.left("hopper") == []
+    entry = account.ledger.get(f"hopper/{RUN}")
+    assert 0.0 < entry.spent_usd < 1.0
+    assert (entry.state, entry.reserved_usd, account.invoked) == (FINISHED, 0.0, [])
+
+
+def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    account.ledger.order(f"hopper/{RUN}", stack=stack, reason="stopped by hand", now_s=account.now_s)
+    account.ledger.record(f"hopper/{RUN}", writer="w", heartbeat_at_s=account.now_s)
+    deployed = find_deployments(boto3.client("cloudformation"))[0]
+    teardown = account.guard()._teardown
+    assert teardown.advance(deployed, account.ledger.get(deployed.run)) == (
+        "stop key: the learner, which puts its results into the bucket")
+    assert account.calls == []
+    account.ledger.finish(deployed.run, stack=stack, reason="taken down")
+    assert teardown.advance(deployed, account.ledger.get(deployed.run)) == ""
+    # It has told its actors itself.
+    assert (account.invoked, account.left("hopper")) == ([], [])
+
+
+def test_one_that_does_not_answer_is_not_waited_for_longer_than_the_tail_allows(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack, covered_until_s=account.now_s + 10**6)
+    account.tick()
+    account.ledger.record(f"hopper/{RUN}", writer="w", heartbeat_at_s=account.now_s)
+    account.ledger.order(f"hopper/{RUN}", stack=stack, reason="stopped by hand", now_s=account.now_s)
+    started_s = account.now_s
+    while account.tick(1)["Nitro-hopper"]["waiting_for"]:
+        pass
+    assert account.left("hopper") == []
+    assert account.now_s - started_s <= STOP_GRACE_S + 120
+    assert account.invoked == [STOP_EVENT.encode()]
+
+
+def test_actors_of_a_silent_learner_are_told_to_stop_by_one_of_them(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), covered_until_s=account.now_s + 10**6)
+    account.tick()
+    account.answer = {"FunctionError": "Unhandled"}
+    assert account.tick(LATE_S + 60)["Nitro-hopper"]["decision"].endswith("has not been heard of for 10 minutes")
+    assert account.invoked == [STOP_EVENT.encode()]
+    assert account.told[1] == "Nitro-hopper: its actors were not told to stop"
+    assert account.left("hopper") == []
+
+
+# What is in the way
+
+
+def test_a_guard_that_dies_between_any_two_calls_is_continued_by_the_next(account: Account) -> None:
+    class DeathError(BaseException):
+        pass
+
+    stack = account.deploy("hopper")
+    account.train("hopper", stack, state=FINISHED, reason="max_rounds", spent_usd=0.05)
+    ledger_calls = 0
+    for lasts in range(1, 40):
+        left = [lasts]
+
+        def die(call: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise DeathError
+
+        account.fail = die
+        account.calls.clear()
+        try:
+            account.now_s += 60
+            Guard(account.client, Ledger(account.client("dynamodb"), account.outputs["LedgerTable"]),
+                  lambda subject, text: account.told.append(subject), now=account.now, sleep=account.sleep).tick()
+            break
+        except DeathError:
+            ledger_calls += any(call.startswith("dynamodb") for call in account.calls)
+    assert lasts > 4
+    assert ledger_calls
+    assert account.left("hopper") == []
+    assert account.ledger.get(f"hopper/{RUN}").spent_usd >= 0.05
+    assert sorted(account.ledger.get(f"hopper/{RUN}").order.steps, key=STEPS.index) == STEPS
+
+
+@pytest.mark.parametrize("call", [
+    "autoscaling.update_auto_scaling_group", "lambda.delete_provisioned_concurrency_config",
+    "lambda.put_function_concurrency", "elasticache.delete_serverless_cache"])
+def test_a_step_that_is_refused_for_good_does_not_keep_the_rest_alive(account: Account, call: str) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+
+    def refuse(what: str) -> None:
+        if what == call:
+            raise refused("AccessDeniedException")
+
+    account.fail = refuse
+    assert "AccessDenied" in account.tick()["Nitro-hopper"]["error"]
+    assert "Nitro-hopper" in account.left("hopper")
+    for _ in range(7):
+        account.tick()
+    assert account.left("hopper") == []
+
+
+def test_what_is_throttled_is_done_a_minute_later(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    moments = [refused("Throttling")]
+
+    def refuse(what: str) -> None:
+        if moments and what.startswith("lambda"):
+            raise moments.pop()
+
+    account.fail = refuse
+    assert "Throttling" in account.tick()["Nitro-hopper"]["error"]
+    assert account.tick()["Nitro-hopper"]["waiting_for"] == ""
+    assert account.left("hopper") == []
+
+
+def test_one_deployments_trouble_does_not_keep_the_guard_from_the_others(account: Account) -> None:
+    for name in NAMES:
+        account.train(name, account.deploy(name), state=FINISHED, reason="max_rounds")
+    account.fail = lambda what: (_ for _ in ()).throw(refused("AccessDenied")) if "serverless" in what else None
+    reports = account.tick()
+    assert "error" in reports["Nitro-hopper"]
+    assert account.left("walker") == []
+
+
+def test_a_deletion_that_fails_is_told_and_tried_again(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Nitro-hopper=2")
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    account.tick()
+    assert account.left("hopper") == []
+    assert account.told.count("Nitro-hopper could not be deleted (1 times)") == 1
+    assert account.ledger.get(f"hopper/{RUN}").order.failures == 2
+
+
+def test_ticks_that_come_twice_do_nothing_twice(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds", spent_usd=0.05)
+    account.tick()
+    spent_usd = account.ledger.get(f"hopper/{RUN}").spent_usd
+    calls, told = list(account.calls), list(account.told)
+    account.tick(0)
+    account.tick(0)
+    assert (account.calls, account.told) == (calls, told)
+    assert account.ledger.get(f"hopper/{RUN}").spent_usd == spent_usd
+
+
+def test_what_the_teardown_has_cost_is_in_the_ledger(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.now_s += 3600
+    account.train("hopper", stack, state=FINISHED, reason="max_rounds", spent_usd=0.25, reserved_usd=0.0,
+                  covered_until_s=account.now_s, burn_usd_per_hour=0.6)
+    account.tick(60)
+    entry = account.ledger.get(f"hopper/{RUN}")
+    assert entry.spent_usd == pytest.approx(0.25 + 0.6 / 60, abs=0.001)
+    deployed_again = account.deploy("hopper")
+    assert deployed_again != stack
+    # A run that goes on has spent that, and is not taken down for an order that is done.
+    assert account.tick(60)["Nitro-hopper"]["decision"] == ""
+    assert account.tick(0)["Nitro-hopper"]["projected_usd"] >= entry.spent_usd
+
+
+# By hand
+
+
+def test_stopping_by_hand_is_the_same_teardown(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    said: list[str] = []
+    take_down(account.client, find_stack(boto3.client("cloudformation"), stack), said.append, now=account.now,
+              sleep=account.sleep)
+    assert account.left("hopper") == []
+    order = account.ledger.get(f"hopper/{RUN}").order
+    assert (order.reason, sorted(order.steps, key=STEPS.index)) == ("stopped by hand", STEPS)
+    assert said[0].startswith("Nitro-hopper is being taken down: stopped by hand. So far it can have cost at most $")
+    assert said[-1].startswith("Nitro-hopper is gone: stopped by hand. It has cost at most $")
+
+
+def test_whoever_stops_by_hand_need_not_stay(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Nitro-hopper=3")
+    stack = account.deploy("hopper")
+    account.train("hopper", stack, state=FINISHED)
+    with pytest.raises(TeardownError, match="DELETE_FAILED"):
+        take_down(account.client, find_stack(boto3.client("cloudformation"), stack), print, now=account.now,
+                  sleep=account.sleep)
+    account.tick()
+    assert account.left("hopper") == []
+
+
+# Armed
+
+
+def test_a_guard_that_works_is_armed(account: Account) -> None:
+    account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": [{}]}'), 21)}
+    found = check_guard(account.client)
+    assert found["guard"].startswith("armed: ")
+    assert found["guard"].endswith("looks every 60 s; it sees 1 other deployment")
+    assert found["reports"].startswith("go to nobody yet: aws sns subscribe --topic-arn arn:aws:sns:")
+    assert account.invoked == [b'{"rehearse": true}']
+    boto3.client("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="email", Endpoint="me@x.org")
+    account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
+    assert check_guard(account.client)["reports"] == "go to me@x.org"
+
+
+@pytest.mark.parametrize(("arrange", "text"), [
+    (lambda account: boto3.client("events").disable_rule(Name=account.outputs["RuleName"]), "DISABLED"),
+    (lambda account: account.answer.update(FunctionError="Unhandled"), "the guard does not work"),
+    (lambda account: account.answer.update(Payload=StreamingBody(io.BytesIO(b"[]"), 2)), "the guard does not work"),
+    (lambda account: boto3.client("cloudformation").delete_stack(StackName="NitroGuard"), "is not there")])
+def test_one_that_does_not_is_told(account: Account, arrange: Callable[[Account], Any], text: str) -> None:
+    arrange(account)
+    with pytest.raises(Exception, match=text):
+        check_guard(account.client)
+
+
+def test_its_handler_reports_to_the_topic_and_fails_where_it_could_not_help(
+    account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = boto3.client("sqs").create_queue(QueueName="people")["QueueUrl"]
+    arn = boto3.client("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]["QueueArn"]
+    boto3.client("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="sqs", Endpoint=arn)
+    monkeypatch.setattr(guard_module, "_made", [account.client])
+    for name, key in (("NITRO_LEDGER_TABLE", "LedgerTable"), ("NITRO_REPORTS_TOPIC", "ReportsTopic")):
+        monkeypatch.setenv(name, account.outputs[key])
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    answer = handler({"rehearse": True}, None, now=account.now)
+    assert answer["experiments"][0]["decision"] == "it has finished: max_rounds"
+    assert account.left("hopper")
+
+    account.fail = lambda what: (_ for _ in ()).throw(refused("AccessDenied")) if "serverless" in what else None
+    with pytest.raises(RuntimeError, match="Nitro-hopper: TeardownError: .*AccessDenied"):
+        handler({}, None, now=account.now)
+    account.fail = lambda what: (_ for _ in ()).throw(refused("Unwell")) if what == "sns.publish" else None
+    with pytest.raises(RuntimeError, match="not reported: .*Unwell"):
+        handler({"time": "2026-11-21T00:00:00Z"}, None, now=account.now)
+    assert account.left("hopper") == [], "nobody heard of it, but it is done"
+    message = json.loads(boto3.client("sqs").receive_message(QueueUrl=queue)["Messages"][0]["Body"])
+    assert message["Subject"] == "Nitro-hopper is being taken down"
+    assert "it has finished: max_rounds. So far it can have cost at most $" in message["Message"]
+    assert "Nitro-hopper is gone" in capsys.readouterr().out
+
+
+def test_a_tick_ends_in_time(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Nitro-hopper=1000000")
+    monkeypatch.setattr(guard_module, "_TICK_S", 0.2)
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    started_s = time.monotonic()
+    report = account.tick()["Nitro-hopper"]
+    assert report["waiting_for"] == "stack: CloudFormation (DELETE_FAILED)"
+    assert time.monotonic() - started_s < 60
