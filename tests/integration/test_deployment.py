@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from runtime.deployment import METRIC_NAMESPACE, Deployment
+from runtime.ledger import FINISHED, STARTING, Ledger
 from stacks.assembly import make_app
 from tests.helpers import PATIENCE_S
 from tests.local_aws.metadata import InstanceMetadata
@@ -110,8 +111,18 @@ class Stack:
             StartTime=now - datetime.timedelta(days=1), EndTime=now + datetime.timedelta(days=1))
         return sum(point["Sum"] for point in answer["Datapoints"])
 
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.server.client("dynamodb"), self.told("NITRO_LEDGER_TABLE"))
+
+    @property
+    def run(self) -> str:
+        return self.prefix.rstrip("/")
+
     def forget(self) -> None:
         """As before the first launch."""
+        self.server.client("dynamodb").delete_item(
+            TableName=self.told("NITRO_LEDGER_TABLE"), Key={"run": {"S": self.run}})
         store = self.server.client("s3")
         for name in self.objects():
             store.delete_object(Bucket=self.outputs["ResultsBucket"], Key=self.prefix + name)
@@ -278,6 +289,7 @@ def booted(machine_of: Callable[[str], Machine], request: pytest.FixtureRequest)
 def test_an_instance_boots_and_starts_its_learner(booted: Machine) -> None:
     _check_environment(booted)
     _check_launch(booted)
+    _check_ledger(booted)
     _check_tools(booted)
     _check_units(booted)
     _check_agent(booted)
@@ -312,6 +324,14 @@ def _check_launch(machine: Machine) -> None:
     assert list(machine.stack.objects("launches/")) == [f"{deployment}/{machine.stack.instance['InstanceId']}"]
     assert machine.stack.desired == 1
     assert machine.calls("shutdown") == machine.calls("aws cloudformation signal") == []
+
+
+def _check_ledger(machine: Machine) -> None:
+    entry = machine.stack.ledger.get(machine.stack.run)
+    instance = machine.stack.instance["InstanceId"]
+    assert (entry.stack, entry.state, entry.writer, entry.instance_id) == (
+        machine.stack.stack_id, STARTING, instance, instance)
+    assert machine.made_at_s <= entry.heartbeat_at_s <= time.time()
 
 
 def _check_tools(machine: Machine) -> None:
@@ -441,6 +461,7 @@ def nothing(machine: Machine) -> None:
     ("launches", nothing, "aws s3 cp - */launches/*", "mark_launch launches/"),
     ("launches", nothing, "aws s3api*", "retry aws s3api list-objects-v2"),
     ("stack", nothing, "aws cloudformation describe-stacks*", "retry aws cloudformation describe-stacks"),
+    ("guard", nothing, "aws dynamodb update-item*", "aws: refused"),
     ("files", no_files, "", '"$@"'),
     ("requirements", broken_requirements, "", '"$@"'),
     ("requirements", broken_runtime, "", "import runtime.deployed"),
@@ -553,6 +574,26 @@ def test_the_last_launch_that_is_allowed_goes_on(machine: Machine) -> None:
     assert steps(done) == STEPS[:STEPS.index("stack") + 1]
 
 
+def test_the_instance_of_a_deployment_that_is_being_taken_down_ends_itself(machine: Machine) -> None:
+    stack = machine.stack
+    stack.ledger.order(stack.run, stack=stack.stack_id, reason="its budget", now_s=time.time())
+    done = machine.boot()
+    assert (done.returncode, steps(done)) == (0, STEPS[:STEPS.index("guard") + 1])
+    assert (stack.desired, stack.ledger.get(stack.run).state) == (0, "")
+    (report,) = stack.reports().values()
+    assert report["message"] == "the deployment is being taken down"
+    assert machine.calls("apt-get") == []
+
+
+def test_a_later_deployment_of_a_run_takes_its_entry_over(machine: Machine) -> None:
+    stack = machine.stack
+    stack.ledger.order(stack.run, stack="an earlier one", reason="its budget", now_s=1.0)
+    stack.ledger.close(stack.run, stack="an earlier one", spent_usd=0.5, now_s=2.0)
+    machine.boot(FAILING="systemctl enable*learner*")
+    entry = stack.ledger.get(stack.run)
+    assert (entry.stack, entry.state, entry.spent_usd) == (stack.stack_id, STARTING, 0.5)
+
+
 def test_giving_up_ends_the_group_or_at_least_the_instance(machine: Machine) -> None:
     assert machine.boot().returncode == 0
     (machine.root / "var/log/nitro/learner.log").write_text("its last words")
@@ -560,6 +601,8 @@ def test_giving_up_ends_the_group_or_at_least_the_instance(machine: Machine) -> 
     assert (machine.stack.desired, machine.calls("shutdown")) == (1, ["shutdown -h now"])
     machine.run_unit("nitro-give-up.service", FAILING="aws cloudformation signal-resource*")
     assert (machine.stack.desired, machine.calls("shutdown")) == (0, ["shutdown -h now"])
+    entry = machine.stack.ledger.get(machine.stack.run)
+    assert (entry.state, entry.reason) == (FINISHED, "the learner keeps dying; its log tells why")
     assert machine.calls("aws lambda") == []
     ((step, report),) = machine.stack.reports().items()
     assert (step, report["message"], report["log"]) == (

@@ -345,7 +345,8 @@ def _check_this_machine() -> None:
     """Raises: RehearsalError: Something is missing that the learner's instance has."""
     missing = [name for name in ("bash", "curl", "openssl", "timeout") if shutil.which(name) is None]
     if not sys.platform.startswith("linux") or missing:
-        raise RehearsalError(f"needs Linux, and bash, curl, openssl and timeout; not here: {', '.join(missing) or 'Linux'}")
+        raise RehearsalError("a rehearsal needs Linux with bash, curl, openssl and timeout; not here: "
+                             + (", ".join(missing) or "Linux"))
 
 
 def difference(now: Mapping[str, list[str]], before: Mapping[str, list[str]]) -> dict[str, list[str]]:

@@ -19,7 +19,9 @@ from tests.rehearsal.account import difference
 from tests.rehearsal.clock import SKEW_VARIABLE
 from tests.rehearsal.rehearsal import Rehearsal, experiment
 
-_ROUNDS = 8
+_ROUNDS = 6
+_AMPLE_USD = 2.0
+"""More than a scenario needs that is not about the budget, on a slow machine too."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ def _budget(world: Rehearsal) -> None:
 
 def _killed(world: Rehearsal) -> None:
     """kill -9 of a learner that holds the cache: systemd starts it again, and it goes on from the bucket."""
-    world.deploy(text=experiment(cache="learner", max_rounds=_ROUNDS))
-    world.after_rounds(3)
+    world.deploy(text=experiment(cache="learner", max_rounds=_ROUNDS, usd=_AMPLE_USD))
+    world.after_rounds(2)
     world.record.tell("fault", "kill -9 of the learner")
     os.kill(world.machine().learner.pid, signal.SIGKILL)
     world.until_gone()
@@ -65,8 +67,8 @@ def _killed(world: Rehearsal) -> None:
 
 def _hangs(world: Rehearsal) -> None:
     """The learner stops for ever in the middle of a round: the guard hears nothing and ends it."""
-    world.deploy(text=experiment(usd=1.0))
-    world.after_rounds(3)
+    world.deploy(text=experiment(usd=_AMPLE_USD))
+    world.after_rounds(2)
     world.record.tell("fault", "SIGSTOP of the learner")
     os.kill(world.machine().learner.pid, signal.SIGSTOP)
     world.is_hurried = True
@@ -77,14 +79,14 @@ def _hangs(world: Rehearsal) -> None:
 def _never_boots(world: Rehearsal) -> None:
     """An instance that does nothing at all: no user data run, no learner is ever heard of."""
     world.machines.is_dead_on_arrival = world.is_hurried = True
-    world.deploy(text=experiment(usd=1.0))
+    world.deploy(text=experiment(usd=_AMPLE_USD))
     world.until_gone()
     world.check(world.record.has("guard", "never heard of"), "the guard ended it for another reason")
 
 
 def _boot_fails(world: Rehearsal) -> None:
     """The learner's files cannot be fetched: each instance ends itself, until the group stays empty."""
-    world.deploy(text=experiment(usd=1.0))
+    world.deploy(text=experiment(usd=_AMPLE_USD))
     store = world.account.client("s3")
     for bucket in store.list_buckets()["Buckets"]:
         if bucket["Name"].startswith("cdk-"):
@@ -97,7 +99,7 @@ def _boot_fails(world: Rehearsal) -> None:
 def _bare(world: Rehearsal) -> None:
     """A stack, and never an instance: no heartbeat, and no learner that could end anything."""
     world.is_hurried = True
-    deployment = world.deploy(text=experiment(usd=1.0))
+    deployment = world.deploy(text=experiment(usd=_AMPLE_USD))
     world.account.client("autoscaling").set_desired_capacity(
         AutoScalingGroupName=deployment.outputs["LearnerGroupName"], DesiredCapacity=0)
     world.machines.is_dead_on_arrival = True
@@ -107,8 +109,8 @@ def _bare(world: Rehearsal) -> None:
 
 def _interrupted(world: Rehearsal) -> None:
     """A spot instance is taken away: its replacement goes on, and reaches the target."""
-    world.deploy(text=experiment(max_rounds=_ROUNDS, usd=1.0))
-    world.after_rounds(3)
+    world.deploy(text=experiment(max_rounds=_ROUNDS, usd=_AMPLE_USD))
+    world.after_rounds(2)
     first = world.machine().id
     world.record.tell("fault", f"EC2 takes {first} away")
     world.account.client("ec2").terminate_instances(InstanceIds=[first])
@@ -120,15 +122,15 @@ def _interrupted(world: Rehearsal) -> None:
 def _trouble(world: Rehearsal) -> None:
     """Three of ten invocations are throttled, fail, hang, or end without an answer."""
     world.account.functions.trouble = 0.3
-    world.deploy(text=experiment(max_rounds=_ROUNDS, usd=1.0))
+    world.deploy(text=experiment(max_rounds=_ROUNDS, usd=_AMPLE_USD))
     world.until_gone()
     _check_rounds(world)
 
 
 def _cache_restarts(world: Rehearsal) -> None:
     """The cache forgets everything in the middle of the run."""
-    world.deploy(text=experiment(max_rounds=_ROUNDS, usd=1.0))
-    world.after_rounds(3)
+    world.deploy(text=experiment(max_rounds=_ROUNDS, usd=_AMPLE_USD))
+    world.after_rounds(2)
     world.record.tell("fault", "the cache is restarted, empty")
     world.account.cache.restart()
     world.until_gone()
@@ -137,7 +139,7 @@ def _cache_restarts(world: Rehearsal) -> None:
 
 def _guard_dies(world: Rehearsal) -> None:
     """The guard's function is killed after each kind of call that changes anything; the next tick goes on."""
-    world.deploy(text=experiment(max_rounds=3))
+    world.deploy(text=experiment(max_rounds=3, usd=_AMPLE_USD))
     world.until_gone()
     deaths = world.deaths.read_text().splitlines()
     world.record.tell("guard", f"died {len(deaths)} times, after: {'; '.join(deaths)}")
@@ -153,7 +155,7 @@ def _guard_away(world: Rehearsal) -> None:
     world.record.tell("fault", "EventBridge calls the guard no more")
     world.is_guarded = False
     world.until(lambda: world.entry().state == FINISHED, "the learner's own end")
-    again_s = world.account.clock.now() + 1200.0
+    again_s = world.account.clock.now() + 600.0
     world.until(lambda: world.account.clock.now() > again_s, "the guard's return")
     world.check(not world.machines.alive, "an instance is still there")
     world.record.tell("fault", "EventBridge calls the guard again")
@@ -163,7 +165,7 @@ def _guard_away(world: Rehearsal) -> None:
 
 def _delete_fails(world: Rehearsal) -> None:
     """CloudFormation cannot delete the stack at first; it is tried again."""
-    world.deploy(text=experiment(max_rounds=3))
+    world.deploy(text=experiment(max_rounds=3, usd=_AMPLE_USD))
     world.until_gone()
     world.check(world.record.has("report", "could not be deleted"), "nobody was told")
 
@@ -187,8 +189,8 @@ def _with_skew(world: Rehearsal, skew_s: int) -> None:
 
 def _two(world: Rehearsal) -> None:
     """Two experiments; one is stopped by command, the other is not touched; then that one, too."""
-    world.deploy("hopper", experiment(usd=2.0))
-    world.deploy("walker", experiment(usd=2.0).replace("Hopper-v5", "Walker2d-v5"))
+    world.deploy("hopper", experiment(usd=_AMPLE_USD))
+    world.deploy("walker", experiment(usd=_AMPLE_USD).replace("Hopper-v5", "Walker2d-v5"))
     for name in ("hopper", "walker"):
         world.after_rounds(1, name)
     before = _of(world, "hopper")
