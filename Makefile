@@ -3,14 +3,14 @@
 # make synth   tell what EXPERIMENT costs in AWS, and write its CloudFormation templates to cdk.out; needs no account
 # make deploy  tell what EXPERIMENT costs in AWS, ask the account and you, and deploy it
 # make destroy take EXPERIMENT down now; its results stay
-# make rehearse  deploy, train, run out of budget and be taken down, all on this machine; rehearse-all: all that can go wrong
+# make rehearse  deploy, train, run out of budget or hang, and be taken down, all here; rehearse-all: all that can go wrong
 # make bootstrap  prepare an AWS account and region for the CDK, once
 # make image   build the actor image of EXPERIMENT with Debian's buildah, and run an actor in it; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint
 # make docs    write the generated docs and pictures again
 # make clean   remove .venv, cdk.out and rehearsals
-# Variables: EXPERIMENT=FILE.yaml  ARGS="--set seed=1 --out runs/mine"  PYTHON=python3.12  TORCH_INDEX_URL=https://…
+# Variables: EXPERIMENT=FILE.yaml  ARGS="more arguments of the command"  PYTHON=python3.12  TORCH_INDEX_URL=https://…
 PYTHON ?= python3
 EXPERIMENT ?= experiments/hopper.yaml
 # Extra arguments for `python -m runtime train`, such as ARGS="--set seed=1 --out runs/mine".

@@ -90,7 +90,7 @@ def _status(options: argparse.Namespace) -> int:
     client, account, region = _account()
     document = survey(client, options.experiment and _name(options), account=account, region=region,
                       now_s=time.time())
-    print(json.dumps(document, indent=2) if options.json else "\n".join(status_lines(document)))
+    _say(json.dumps(document, indent=2) if options.json else "\n".join(status_lines(document)))
     return 0
 
 
@@ -111,7 +111,7 @@ def _results(options: argparse.Namespace) -> int:
     name = _name(options)
     runs = find_runs(client, find_bucket(client), name)
     run = choose_run(runs, options.run, name)
-    print("\n".join(results_lines(runs)), flush=True)
+    _say("\n".join(results_lines(runs)))
     if run is None:
         print(f"\nto download one: python -m runtime results {options.experiment} --run RUN [--out DIR]")
         return 0
@@ -175,11 +175,16 @@ def _account() -> tuple[Callable[[str], Any], str, str]:
     Raises:
         AccountError: No region is set, or there are no usable credentials.
     """
-    from runtime.cost.account import identify, open_session
+    from botocore.exceptions import BotoCoreError
+
+    from runtime.cost.account import AccountError, identify, open_session
     from runtime.teardown import clients
 
-    session = open_session()
-    return clients(session), identify(session), session.region_name
+    try:
+        session = open_session()
+        return clients(session), identify(session), session.region_name
+    except BotoCoreError as error:
+        raise AccountError(str(error)) from error
 
 
 def _name(options: argparse.Namespace) -> str:
@@ -192,16 +197,21 @@ def _name(options: argparse.Namespace) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    from runtime.terminal import printable
+
+    print(printable(line), flush=True)
 
 
 def _interruptible(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """The command, which Ctrl-C ends without more words: it has changed nothing."""
+    """The command, which Ctrl-C ends without more words, and damaged files with few: it has changed nothing."""
     def run(options: argparse.Namespace) -> int:
         try:
             return command(options)
         except KeyboardInterrupt:
             return 130
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise RunError("something that the bucket or the ledger holds cannot be read: "
+                           f"{type(error).__name__}: {error}") from error
     return run
 
 

@@ -298,6 +298,8 @@ def run(
     if places and places[0].heartbeat.order_reason:
         summary, code = summary | {"stop_reason": f"taken down: {places[0].heartbeat.order_reason}"}, 0
     elif code > 128:
+        if places:
+            places[0].heartbeat.pauses()
         return code
     elif failure in (SupersededError.__name__, LostRunError.__name__):
         return SUPERSEDED

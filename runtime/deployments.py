@@ -11,6 +11,7 @@ from runtime.ledger import Entry
 
 TAG_PREFIX = "nitro:"
 EXPERIMENT_TAG = f"{TAG_PREFIX}experiment"
+_LIMIT_MAX = 1e6
 WITHOUT_RESOURCES = ("DELETE_COMPLETE", "REVIEW_IN_PROGRESS")
 """Statuses of a stack that has nothing."""
 
@@ -29,7 +30,7 @@ class Deployed:
         budget_usd: Of the whole run; 0 where the tags do not say it.
         tail_usd: The part of it that is kept for the teardown.
         burn_usd_per_hour: What exists of it costs at most so much, whether anything is trained or not.
-        cache_usd_per_hour: The cache's part of that.
+        cache_usd_per_hour, provisioned_usd_per_hour: The cache's and the warm actors' parts of that.
         lifetime_s: How long it may exist.
         unreadable: What is wrong with its tags; empty where nothing is.
     """
@@ -44,6 +45,7 @@ class Deployed:
     tail_usd: float = 0.0
     burn_usd_per_hour: float = 0.0
     cache_usd_per_hour: float = 0.0
+    provisioned_usd_per_hour: float = 0.0
     lifetime_s: float = 0.0
     unreadable: str = ""
 
@@ -59,19 +61,21 @@ class Deployed:
             spent_usd = entry.spent_usd + entry.reserved_usd
             if entry.stack == self.stack:
                 covered_until_s = max(covered_until_s, entry.covered_until_s)
-                burn_usd_per_hour = entry.burn_usd_per_hour or burn_usd_per_hour
+                # What the learner says may be that of another instance, before this one has written.
+                burn_usd_per_hour = max(burn_usd_per_hour, entry.burn_usd_per_hour)
         return spent_usd + burn_usd_per_hour * max(0.0, now_s - covered_until_s) / 3600
 
 
 def tags_of_limits(
     *, experiment: str, run: str, budget_usd: float, tail_usd: float, burn_usd_per_hour: float,
-    cache_usd_per_hour: float, lifetime_hours: float,
+    cache_usd_per_hour: float, provisioned_usd_per_hour: float, lifetime_hours: float,
 ) -> dict[str, str]:
     """The tags by which a deployment is found, and told how far it may go."""
     return {EXPERIMENT_TAG: experiment, f"{TAG_PREFIX}run": run, f"{TAG_PREFIX}budget-usd": str(budget_usd),
             f"{TAG_PREFIX}tail-usd": _rounded_up(tail_usd),
             f"{TAG_PREFIX}burn-usd-per-hour": _rounded_up(burn_usd_per_hour),
             f"{TAG_PREFIX}cache-usd-per-hour": _rounded_up(cache_usd_per_hour),
+            f"{TAG_PREFIX}provisioned-usd-per-hour": _rounded_up(provisioned_usd_per_hour),
             f"{TAG_PREFIX}lifetime-hours": str(lifetime_hours)}
 
 
@@ -100,7 +104,8 @@ def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> De
     if EXPERIMENT_TAG not in tags or (stack["StackStatus"] in WITHOUT_RESOURCES and not is_deleted):
         return None
     limits, problems = {}, []
-    for name in ("budget-usd", "tail-usd", "burn-usd-per-hour", "cache-usd-per-hour", "lifetime-hours"):
+    for name in ("budget-usd", "tail-usd", "burn-usd-per-hour", "cache-usd-per-hour", "provisioned-usd-per-hour",
+                 "lifetime-hours"):
         value = _positive(tags.get(TAG_PREFIX + name))
         if value is None:
             problems.append(f"its tag {TAG_PREFIX}{name} is {tags.get(TAG_PREFIX + name)!r}")
@@ -117,9 +122,9 @@ def _rounded_up(usd: float) -> str:
 
 
 def _positive(text: str | None) -> float | None:
-    """A number from 0; null where it is none."""
+    """A number from 0 to what no limit exceeds; null where it is none."""
     try:
         value = float(text or "")
     except ValueError:
         return None
-    return value if 0.0 <= value < math.inf else None
+    return value if 0.0 <= value <= _LIMIT_MAX else None

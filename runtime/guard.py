@@ -14,11 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import botocore.exceptions
-
 from runtime.deployments import Deployed, find_deployments, read_deployment
-from runtime.errors import RunError
-from runtime.ledger import FINISHED, STARTING, Entry, Ledger
+from runtime.ledger import AWS_ERRORS, FINISHED, STARTING, Entry, Ledger
 from runtime.teardown import Client, Teardown, clients, find_stack, silent_s
 
 INTERVAL_S = 60.0
@@ -33,6 +30,8 @@ _TICK_S = 40.0
 _PAUSE_S = 5.0
 _SUBJECT_CHARACTERS = 100
 _GONE = "gone"
+_FAILED = ("CREATE_FAILED", "DELETE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
+"""Statuses in which a stack stays for ever, and keeps its name."""
 
 
 def reason_to_end(deployed: Deployed, entry: Entry | None, now_s: float) -> str:
@@ -48,6 +47,8 @@ def reason_to_end(deployed: Deployed, entry: Entry | None, now_s: float) -> str:
     is_known = entry is not None and entry.stack == deployed.stack
     if deployed.unreadable:
         return f"nobody can tell what it may cost: {deployed.unreadable}"
+    if is_known and entry.damage:
+        return f"nobody can tell what it has cost: the ledger's {entry.damage}"
     if is_known and entry.state == FINISHED:
         return f"it has finished: {entry.reason}"
     if now_s - deployed.created_at_s > deployed.lifetime_s:
@@ -103,47 +104,61 @@ class Guard:
             self._ledger.tick(self._now())
         entries = {entry.run: entry for entry in self._ledger.entries()}
         found = find_deployments(self._client("cloudformation"))
-        found += self._deleted(entries, {one.stack for one in found})
+        # First what a stack of before has cost, then what has come in its place.
+        found = self._deleted(entries, {one.stack for one in found}) + found
         until_s = time.monotonic() + _TICK_S
-        reports = {one.stack: self._report(one, entries.get(one.run), is_rehearsed) for one in found}
+        reports = {one.stack: self._report(one, is_rehearsed) for one in found}
         while not is_rehearsed and time.monotonic() < until_s and any(
                 report["waiting_for"] for report in reports.values()):
             self._sleep(_PAUSE_S)
-            reports |= {one.stack: self._report(one, self._ledger.get(one.run), False) for one in found
-                        if reports[one.stack]["waiting_for"]}
+            reports |= {one.stack: self._report(one, False) for one in found if reports[one.stack]["waiting_for"]}
         at = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
         return {"at": at.isoformat(timespec="seconds"), "experiments": list(reports.values())}
 
     def _deleted(self, entries: Mapping[str, Entry], known: set[str]) -> list[Deployed]:
-        """Deployments whose stack is gone, but whose teardown nobody has seen to its end."""
+        """Deployments whose stack is gone, but whose teardown or last dollars nobody has seen to."""
         formation = self._client("cloudformation")
-        orders = {entry.run: entry.order for entry in entries.values()
-                  if entry.order and _GONE not in entry.order.steps and entry.order.stack not in known}
-        stacks = {run: find_stack(formation, order.stack) for run, order in orders.items()}
-        return [(read_deployment(stack, is_deleted=True) if stack else None) or _forgotten(run, orders[run].stack)
-                for run, stack in stacks.items()]
+        missing = {(entry.run, entry.order.stack) for entry in entries.values()
+                   if entry.order and _GONE not in entry.order.steps and entry.order.stack not in known}
+        missing |= {(entry.run, entry.stack) for entry in entries.values()
+                    if entry.is_open and entry.stack not in known}
+        stacks = {(run, stack): find_stack(formation, stack) for run, stack in sorted(missing)}
+        return [(read_deployment(stack, is_deleted=True) if stack else None) or _forgotten(*key)
+                for key, stack in stacks.items()]
 
-    def _report(self, deployed: Deployed, entry: Entry | None, is_rehearsed: bool) -> dict[str, Any]:
-        report = {"stack": deployed.name, "run": deployed.run, "decision": "", "waiting_for": "",
-                  "projected_usd": round(deployed.projected_usd(entry, self._now()), 6)}
+    def _report(self, deployed: Deployed, is_rehearsed: bool) -> dict[str, Any]:
+        report = {"stack": deployed.name, "run": deployed.run, "decision": "", "waiting_for": "", "projected_usd": 0.0}
         try:
+            entry = self._ledger.get(deployed.run)
+            report["projected_usd"] = round(deployed.projected_usd(entry, self._now()), 6)
             return report | self._see_to(deployed, entry, is_rehearsed)
-        except (RunError, botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError) as error:
-            # One deployment's trouble must not keep the guard from the others.
+        except Exception as error:
+            # Whatever it is: one deployment's trouble must not keep the guard from the others.
             return report | {"error": f"{type(error).__name__}: {error}"}
 
     def _see_to(self, deployed: Deployed, entry: Entry | None, is_rehearsed: bool) -> dict[str, Any]:
         now_s = self._now()
+        is_new = entry is None or entry.stack != deployed.stack
+        if is_new and deployed.status != "DELETE_COMPLETE" and not is_rehearsed:
+            entry = self._ledger.notice(deployed.run, stack=deployed.stack, created_at_s=deployed.created_at_s)
         order = entry.order_for(deployed.stack) if entry else None
-        reason = order.reason if order else reason_to_end(deployed, entry, now_s)
+        reason = order.reason if order else _reason(deployed, entry, now_s)
         if is_rehearsed:
             return {"decision": reason}
-        if entry is not None and entry.heartbeat_at_s != entry.seen_heartbeat_s:
+        if entry is not None and entry.stack == deployed.stack and entry.heartbeat_at_s != entry.seen_heartbeat_s:
             self._ledger.saw(deployed.run, heartbeat_at_s=entry.heartbeat_at_s, now_s=now_s)
         if not reason:
             return {}
         entry = entry if order else self._teardown.order(deployed, reason)
         return {"decision": reason, "waiting_for": self._teardown.advance(deployed, entry)}
+
+
+def _reason(deployed: Deployed, entry: Entry | None, now_s: float) -> str:
+    if deployed.status == "DELETE_COMPLETE":
+        return "its stack was deleted by somebody else"
+    if deployed.status in _FAILED:
+        return f"its stack is {deployed.status}"
+    return reason_to_end(deployed, entry, now_s)
 
 
 def _forgotten(run: str, stack: str) -> Deployed:
@@ -171,7 +186,7 @@ def handler(event: Mapping[str, Any], context: object, now: Callable[[], float] 
         print(f"{subject}: {text}", flush=True)
         try:
             client("sns").publish(TopicArn=topic, Subject=subject[:_SUBJECT_CHARACTERS], Message=text)
-        except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError) as error:
+        except AWS_ERRORS as error:
             # Nobody hears of it, but it is done.
             untold.append(f"not reported: {error}")
 

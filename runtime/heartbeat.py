@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from runtime.deployment import Deployment
-from runtime.ledger import TRAINING, Entry, Ledger, LedgerError, LostRunError
+from runtime.ledger import STARTING, TRAINING, Entry, Ledger, LedgerError, LostRunError
 from runtime.teardown import HEARTBEAT_S
 
 START_GRACE_S = 900.0
@@ -96,6 +96,13 @@ class Heartbeat:
         with self._lock:
             self._values["state"] = TRAINING
         self._write()
+
+    def pauses(self) -> None:
+        """Says, if that can be said, that this learner was interrupted and another one will come."""
+        try:
+            self._ledger.record(self._deployment.key, writer=self._writer, state=STARTING, heartbeat_at_s=self._now())
+        except LedgerError as error:
+            print(f"the guard was not told of the interruption: {error}", flush=True)
 
     def close(self) -> None:
         self._closing.set()

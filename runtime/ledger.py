@@ -7,21 +7,24 @@ does. Neither writes what is the other's, so that no order of their writes loses
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import botocore.exceptions
+from botocore.parsers import ResponseParserError
 
 from runtime.errors import RunError
 
+AWS_ERRORS = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, ResponseParserError)
+"""What a call to AWS may end with; the last one where what answers is not AWS."""
 STARTING, TRAINING, FINISHED = "starting", "training", "finished"
 GUARD_KEY = "guard"
 """Key of the item that says when the guard last looked; a run's key has a slash in it."""
 _ORDER = "teardown"
-_TEXTS = ("stack", "writer", "state", "reason", "instance_id", "stop_event")
+_SHOWN_CHARACTERS = 100
+_TEXTS = ("stack", "closed_stack", "writer", "state", "reason", "instance_id", "stop_event")
 _NUMBERS = ("spent_usd", "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd",
             "seen_heartbeat_s", "seen_at_s")
 
@@ -63,12 +66,14 @@ class Entry:
 
     Attributes:
         run: ``EXPERIMENT/RUN``.
-        stack: Id of the stack of the deployment that wrote it last.
+        stack: Id of the stack of the deployment that it is about: the one that the guard noticed, or that wrote, last.
+        closed_stack: Id of the last stack that nothing is billed of any more, and whose dollars are in the entry.
         writer: Who may write the learner's part.
         state: ``starting`` (from the instance's boot on), ``training``, or ``finished``; empty where nobody wrote.
         reason: Why it finished.
         instance_id: Of the learner.
-        stop_event: What the actor function is to be invoked with so that running actors give up; empty while unknown.
+        stop_event: What the actor function is to be invoked with so that running actors give up; empty while unknown,
+            and when they were told.
         spent_usd, reserved_usd: Since the run began; what is reserved is the worst case of what was promised.
         burn_usd_per_hour: What exists costs so much, whether anything is trained or not; 0 where nobody wrote it.
         covered_until_s: Up to then, spent and reserved hold all that exists; seconds since 1970.
@@ -77,10 +82,12 @@ class Entry:
         seen_heartbeat_s, seen_at_s: The newest heartbeat that the guard has seen, and when it first saw that one, by
             the guard's clock.
         order: To take the deployment down; null where there is none.
+        damage: What in the item cannot be read; empty where everything can.
     """
 
     run: str
     stack: str = ""
+    closed_stack: str = ""
     writer: str = ""
     state: str = ""
     reason: str = ""
@@ -95,6 +102,12 @@ class Entry:
     seen_heartbeat_s: float = 0.0
     seen_at_s: float = 0.0
     order: Order | None = None
+    damage: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a deployment whose last dollars are not known yet."""
+        return bool(self.stack) and self.stack != self.closed_stack
 
     def order_for(self, stack: str) -> Order | None:
         """The order to take that stack down; null where there is none."""
@@ -160,18 +173,37 @@ class Ledger:
             refused=LostRunError(f"another learner continues {run}: it has taken over the ledger"))
 
     def finish(self, run: str, *, stack: str, reason: str) -> None:
-        """Says that the deployment has nothing left to do.
+        """Says that the deployment has nothing left to do, and that its actors were told to stop.
 
         Raises:
             LostRunError: A later deployment has begun.
             LedgerError: The ledger cannot be written.
         """
         self._update(
-            run, {"stack": stack, "state": FINISHED, "reason": reason},
+            run, {"stack": stack, "state": FINISHED, "reason": reason, "stop_event": ""},
             condition="attribute_not_exists(#stack) OR #stack = :this", names={"#stack": "stack"},
-            values={":this": {"S": stack}}, refused=LostRunError(f"a later deployment of {run} has begun"))
+            values={":this": {"S": stack}}, refused=_late(run))
 
     # What the guard writes
+
+    def notice(self, run: str, *, stack: str, created_at_s: float) -> Entry:
+        """Begins the account of a deployment that nobody wrote about yet; returns the run's entry as it is then.
+
+        Args:
+            created_at_s: Since when it costs money, seconds since 1970.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        try:
+            return self._update(
+                run, {"stack": stack, "writer": "", "state": "", "reason": "", "stop_event": "", "instance_id": "",
+                      "burn_usd_per_hour": 0.0, "covered_until_s": created_at_s, "heartbeat_at_s": 0.0,
+                      "seen_heartbeat_s": 0.0},
+                condition="attribute_not_exists(#stack) OR #stack = #closed",
+                names={"#stack": "stack", "#closed": "closed_stack"}, refused=_HeldError())
+        except _HeldError:
+            return self._known(run)
 
     def saw(self, run: str, *, heartbeat_at_s: float, now_s: float) -> None:
         """Raises: LedgerError: The ledger cannot be written."""
@@ -188,42 +220,44 @@ class Ledger:
         try:
             return self._update(run, {}, more="#order = :order", condition=_NOT_ORDERED,
                                 names={"#order": _ORDER, "#stack": "stack"},
-                                values={":order": order, ":this": {"S": stack}}, refused=_OrderedAlready())
-        except _OrderedAlready:
+                                values={":order": order, ":this": {"S": stack}}, refused=_HeldError())
+        except _HeldError:
             return self._known(run)
 
-    def step_done(self, run: str, step: str, *, now_s: float) -> Entry:
+    def step_done(self, run: str, step: str, *, stack: str, now_s: float) -> Entry:
         """Notes when a step of the teardown was done; the first time counts.
 
         Raises:
+            LostRunError: The order is for a later deployment.
             LedgerError: The ledger cannot be written.
         """
         return self._update(
             run, {}, more="#order.#steps.#step = if_not_exists(#order.#steps.#step, :at)",
-            names={"#order": _ORDER, "#steps": "steps", "#step": step}, values={":at": _number(now_s)})
+            names={"#order": _ORDER, "#steps": "steps", "#step": step, "#stack": "stack"},
+            values={":at": _number(now_s), ":this": {"S": stack}}, condition=_ORDERED, refused=_late(run))
 
-    def count_failure(self, run: str) -> int:
+    def count_failure(self, run: str, *, stack: str) -> int:
         """Counts one more deletion that failed; returns how many there were.
 
-        Raises:
-            LedgerError: The ledger cannot be written.
+        Raises: As `step_done`.
         """
         entry = self._update(run, {}, more="#order.#count = #order.#count + :one",
-                             names={"#order": _ORDER, "#count": "failures"}, values={":one": _number(1)})
+                             names={"#order": _ORDER, "#count": "failures", "#stack": "stack"},
+                             values={":one": _number(1), ":this": {"S": stack}}, condition=_ORDERED, refused=_late(run))
         return entry.order.failures if entry.order else 0
 
     def close(self, run: str, *, stack: str, spent_usd: float, now_s: float) -> None:
-        """Notes what the run has cost when nothing of the deployment is billed any more.
+        """Notes what the run has cost when nothing of the deployment is billed any more; its learner writes no more.
 
         Raises:
             LostRunError: A later deployment has begun.
             LedgerError: The ledger cannot be written.
         """
         self._update(
-            run, {"stack": stack, "state": FINISHED, "spent_usd": spent_usd, "reserved_usd": 0.0,
-                  "covered_until_s": now_s},
+            run, {"stack": stack, "closed_stack": stack, "writer": "", "state": FINISHED, "spent_usd": spent_usd,
+                  "reserved_usd": 0.0, "covered_until_s": now_s},
             condition="attribute_not_exists(#stack) OR #stack = :this", names={"#stack": "stack"},
-            values={":this": {"S": stack}}, refused=LostRunError(f"a later deployment of {run} has begun"))
+            values={":this": {"S": stack}}, refused=_late(run))
 
     def tick(self, now_s: float) -> None:
         """Notes that the guard has looked.
@@ -277,15 +311,20 @@ class Ledger:
     def _call(self, operation: Callable[..., Any], **arguments: Any) -> Any:
         try:
             return operation(TableName=self._table, **arguments)
-        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        except AWS_ERRORS as error:
             raise LedgerError(f"the ledger {self._table}: {error}") from error
 
 
-class _OrderedAlready(Exception):
-    pass
+class _HeldError(Exception):
+    """Somebody was there before."""
 
 
 _NOT_ORDERED = "attribute_not_exists(#order) OR #order.#stack <> :this"
+_ORDERED = "#order.#stack = :this"
+
+
+def _late(run: str) -> LostRunError:
+    return LostRunError(f"a later deployment of {run} has begun")
 
 
 def _key(run: str) -> dict[str, Any]:
@@ -304,12 +343,22 @@ def _number(value: float) -> dict[str, str]:
 
 
 def _entry(item: Mapping[str, Any]) -> Entry:
-    try:
-        texts = {name: item[name]["S"] for name in _TEXTS if name in item}
-        numbers = {name: float(item[name]["N"]) for name in _NUMBERS if name in item}
-        return Entry(item["run"]["S"], **texts, **numbers, order=_order(item[_ORDER]["M"]) if _ORDER in item else None)
-    except (KeyError, TypeError, ValueError) as error:
-        raise LedgerError(f"the ledger's item {json.dumps(item)[:200]} is damaged: {error!r}") from None
+    """What can be read of it; one run's damage must not keep anybody from the others."""
+    damaged: list[str] = []
+
+    def read(name: str, kind: str, convert: Callable[[Any], Any]) -> Any:
+        try:
+            return convert(item[name][kind])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            damaged.append(f"{name} = {item[name]!r:.{_SHOWN_CHARACTERS}}")
+            return None
+
+    values = {name: read(name, "S", str) for name in _TEXTS if name in item}
+    values |= {name: read(name, "N", float) for name in _NUMBERS if name in item}
+    if _ORDER in item:
+        values["order"] = read(_ORDER, "M", _order)
+    known = {name: value for name, value in values.items() if value is not None}
+    return Entry(item["run"]["S"], **known, damage="; ".join(damaged))
 
 
 def _order(values: Mapping[str, Any]) -> Order:

@@ -22,6 +22,7 @@ from runtime.ledger import Ledger
 from runtime.leftovers import STACK_PREFIX, pages_of
 from runtime.survey import GUARD_STACK, OperationError, iso, outputs_of
 from runtime.teardown import Client, find_stack
+from runtime.terminal import printable
 
 Report = Callable[[str], None]
 
@@ -309,13 +310,8 @@ class _Tail:
 
     def _tell(self, event: Mapping[str, Any]) -> None:
         at = datetime.datetime.fromtimestamp(event["timestamp"] / 1000, datetime.UTC).strftime("%m-%d %H:%M:%S")
-        self._report(f"{at} {event['logStreamName']}  {_printable(event['message'].rstrip())}")
+        self._report(f"{at} {event['logStreamName']}  {printable(event['message'].rstrip())}")
         self.shown += 1
-
-
-def _printable(text: str) -> str:
-    """Without what would steer the terminal: actors and learners print whatever an environment wants."""
-    return "".join(character if character.isprintable() or character in "\n\t" else "?" for character in text)
 
 
 def show_kept(client: Client, experiment: str, report: Report) -> None:
@@ -335,7 +331,7 @@ def show_kept(client: Client, experiment: str, report: Report) -> None:
         record = run.record(name)
         report(f"\n{name}, {iso(files[name].changed_at_s)}: {record.get('message', '')}")
         for line in str(record.get("log", "")).splitlines()[-_BOOT_LINES_SHOWN:]:
-            report(f"  {_printable(line)}")
+            report(f"  {printable(line)}")
     for name in ("refused.json", "ended.json"):
         if name in files:
             report(f"\n{name}")
@@ -345,7 +341,7 @@ def show_kept(client: Client, experiment: str, report: Report) -> None:
     if events:
         report("\nevents.jsonl, the end")
         for line in events:
-            report(f"  {_printable(line)}")
+            report(f"  {printable(line)}")
 
 
 # Results

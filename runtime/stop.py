@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from runtime.cost.account import AccountError, ask, identify
@@ -65,7 +66,7 @@ def stop_stack(session: Any, name: str, *, is_asked: bool) -> None:
     try:
         ask(lambda: take_down(client, stack, lambda line: print(f"  {line}", flush=True)))
     except (AccountError, LedgerError) as error:
-        raise TeardownError(f"{error}. A deletion that has begun goes on in AWS") from error
+        raise TeardownError(f"{error}. What has begun goes on in AWS") from error
     print(f"{name} is gone", flush=True)
 
 
@@ -98,7 +99,7 @@ def find_ledger(client: Client) -> Ledger | None:
 
 def take_down(
     client: Client, stack: Mapping[str, Any], report: Callable[[str], None], *,
-    now: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] | None = None, sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Takes an experiment's deployment down, and returns when all of it is gone; any other stack is just deleted.
 
@@ -107,6 +108,7 @@ def take_down(
     Args:
         stack: As ``describe_stacks`` gives it.
         report: Is told what happens.
+        now: Seconds since 1970; null = by AWS' clock, which is the guard's.
 
     Raises:
         TeardownError: It could not be deleted, or not all of it; the text says what is left and why.
@@ -118,8 +120,13 @@ def take_down(
     if deployed is None or ledger is None:
         delete_stack(client("cloudformation"), stack["StackId"], report, sleep=sleep)
         return
-    teardown = Teardown(client, ledger, lambda subject, text: report(f"{subject}: {text}"), now)
-    entry = teardown.order(deployed, REASON)
+    teardown = Teardown(client, ledger, lambda subject, text: report(f"{subject}: {text}"), now or _aws_clock(client))
+    try:
+        entry = teardown.order(deployed, REASON)
+    except LedgerError as error:
+        report(f"{error}; CloudFormation deletes all of it without the order of steps")
+        delete_stack(client("cloudformation"), stack["StackId"], report, sleep=sleep)
+        return
     told = ""
     while waits_for := teardown.advance(deployed, entry):
         if waits_for != told:
@@ -130,4 +137,14 @@ def take_down(
             left = find_stack(client("cloudformation"), deployed.stack)
             if left is not None and left["StackStatus"] == "DELETE_FAILED":
                 raise TeardownError(what_is_left(client("cloudformation"), left))
+            if left is not None and left["StackStatus"] != "DELETE_IN_PROGRESS":
+                raise TeardownError(f"{deployed.name} is not being deleted: {waits_for}")
         sleep(POLL_S)
+
+
+def _aws_clock(client: Client) -> Callable[[], float]:
+    """Seconds since 1970 as AWS counts them, whatever this machine's clock says; to the second."""
+    answer = ask(lambda: client("sts").get_caller_identity())
+    said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    ahead_s = parsedate_to_datetime(said).timestamp() - time.time() if said else 0.0
+    return lambda: time.time() + ahead_s

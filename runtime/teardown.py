@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import boto3
 import botocore.exceptions
@@ -18,7 +18,7 @@ from botocore.config import Config
 
 from runtime.deployments import EXPERIMENT_TAG, Deployed
 from runtime.errors import RunError
-from runtime.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger, Order
+from runtime.ledger import AWS_ERRORS, STARTING, TRAINING, Entry, Ledger, Order
 
 POLL_S = 5.0
 HEARTBEAT_S = 30.0
@@ -30,15 +30,23 @@ TERMINATION_S = 60.0
 """What ending an instance is taken to last, until it is not billed any more."""
 CACHE_DELETION_S = 900.0
 """What deleting a cache is taken to last."""
-PASSED_OVER_AFTER_S = 300.0
+_PASSED_OVER_AFTER_S = 300.0
+"""A step that is refused holds the stack's deletion up no longer."""
+_QUICKLY_S = 15.0
+"""An actor gets so long to set the stop key; others may have to be taken down, too."""
 _BILLED_STATES = ["pending", "running", "stopping", "stopped"]
-_GONE = "gone"
+_BLOCK_S = 300
+"""Provisioned concurrency is billed by these."""
+_BILL, _STACK, _GONE = "bill", "stack", "gone"
 _ANSWER_CHARACTERS = 300
 _POLLS_UNTIL_BEGUN = 12
 """CloudFormation may show a stack as it was for a moment after it was told to delete it."""
 
-Client = Callable[[str], Any]
-"""Makes, or has, a client of a service."""
+class Client(Protocol):
+    """Makes, or has, clients."""
+
+    def __call__(self, service: str, *, is_quick: bool = False) -> Any:
+        """A client of that service; with ``is_quick`` one that gives up soon."""
 
 
 class TeardownError(RunError):
@@ -49,7 +57,13 @@ def clients(session: boto3.Session | None = None) -> Client:
     """Clients that outlast hiccups of the network: a deletion may be watched for an hour."""
     session = session or boto3.Session()
     patient = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
-    return cache(lambda service: session.client(service, config=patient))
+    quick = Config(connect_timeout=5, read_timeout=_QUICKLY_S, retries={"total_max_attempts": 1})
+
+    @cache
+    def client(service: str, *, is_quick: bool = False) -> Any:
+        return session.client(service, config=quick if is_quick else patient)
+
+    return client
 
 
 def find_stack(client: Any, name: str) -> dict[str, Any] | None:
@@ -208,57 +222,78 @@ class Teardown:
                 CloudFormation, which has more rights, may do what it should have done.
         """
         failures: list[str] = []
-        for name, step in self._steps(deployed, entry):
+        waits_for, is_deleted = "", False
+        is_young = self._now() - _order(entry).ordered_at_s < _PASSED_OVER_AFTER_S
+        parts, is_redeployed = _Parts(), False
+        try:
+            # By now its names may be another deployment's, which is not meant.
+            is_redeployed = self._is_redeployed(deployed)
+            if not is_redeployed:
+                parts = _parts(self._client("cloudformation"), deployed.stack)
+        except AWS_ERRORS as error:
+            failures.append(f"what it has: {error}")
+        for name, step in self._steps(deployed, entry, parts, is_redeployed=is_redeployed):
+            if failures and (name == _GONE or (name == _STACK and is_young)):
+                break
+            if failures and name == _BILL and not is_deleted:
+                continue
             try:
                 waits_for = step()
-            except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError) as error:
+            except AWS_ERRORS as error:
                 failures.append(f"{name}: {error}")
-                if self._now() - _order(entry).ordered_at_s < PASSED_OVER_AFTER_S:
-                    break
                 continue
             if waits_for:
-                if failures:
-                    break
-                return f"{name}: {waits_for}"
-            if name not in _order(entry).steps and (name != _GONE or not failures):
-                entry = self._ledger.step_done(deployed.run, name, now_s=self._now())
+                waits_for = f"{name}: {waits_for}"
+                break
+            is_deleted = is_deleted or name == _STACK
+            if name not in _order(entry).steps:
                 if name == _GONE:
                     self._tell_end(deployed, entry)
+                entry = self._ledger.step_done(deployed.run, name, stack=deployed.stack, now_s=self._now())
         if failures:
             raise TeardownError(f"{deployed.name}: {'; '.join(failures)}")
-        return ""
+        return waits_for
 
-    def _steps(self, deployed: Deployed, entry: Entry) -> Iterator[tuple[str, Callable[[], str]]]:
-        parts = _parts(self._client("cloudformation"), deployed.stack)
+    def _steps(
+        self, deployed: Deployed, entry: Entry, parts: _Parts, *, is_redeployed: bool
+    ) -> Iterator[tuple[str, Callable[[], str]]]:
+        if deployed.status == "CREATE_IN_PROGRESS":
+            # Before anything more of it is made.
+            yield "creation", lambda: self._end_creation(deployed)
         yield "stop key", lambda: self._stop_actors(deployed, entry, parts)
         yield "learner", lambda: self._end_learner(parts)
         yield "provisioned capacity", lambda: self._end_provisioned(parts)
         yield "concurrency", lambda: self._end_concurrency(parts)
         yield "cache", lambda: self._end_cache(parts)
-        yield "bill", lambda: self._bill(deployed)
-        yield "stack", lambda: self._delete_stack(deployed)
-        yield _GONE, lambda: self._find_rest(deployed, parts)
+        yield _BILL, lambda: self._bill(deployed)
+        yield _STACK, lambda: self._delete_stack(deployed)
+        # Where a step before was refused, it is known only now when nothing was billed any more.
+        yield _BILL, lambda: self._bill(deployed)
+        yield _GONE, lambda: "" if is_redeployed else self._find_rest(deployed, parts)
+
+    def _end_creation(self, deployed: Deployed) -> str:
+        self._client("cloudformation").delete_stack(StackName=deployed.stack)
+        return ""
 
     def _stop_actors(self, deployed: Deployed, entry: Entry, parts: _Parts) -> str:
         order = _order(entry)
-        is_own = entry.stack == deployed.stack
-        if "stop key" in order.steps or (is_own and entry.state == FINISHED):
-            # The learner itself has set it.
+        if "stop key" in order.steps or entry.stack != deployed.stack:
             return ""
-        is_there = is_own and entry.state in (STARTING, TRAINING) and silent_s(entry, self._now()) < ALIVE_S
+        is_there = entry.state in (STARTING, TRAINING) and silent_s(entry, self._now()) < ALIVE_S
         if is_there and self._now() - order.ordered_at_s < STOP_GRACE_S:
             return "the learner, which puts its results into the bucket"
-        if is_own and entry.stop_event and parts.alias:
+        # One that ends well has told its actors, and taken the event away.
+        if entry.stop_event and parts.alias:
             self._invoke_stop(deployed, parts, entry.stop_event)
         return ""
 
     def _invoke_stop(self, deployed: Deployed, parts: _Parts, event: str) -> None:
         """Lets an actor, which can reach the cache, set the stop key."""
         try:
-            answer = self._client("lambda").invoke(
+            answer = self._client("lambda", is_quick=True).invoke(
                 FunctionName=parts.function, Qualifier=parts.alias, Payload=event.encode())
             problem = answer["Payload"].read().decode(errors="replace") if "FunctionError" in answer else ""
-        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        except AWS_ERRORS as error:
             problem = str(error)
         if problem:
             self._tell(f"{deployed.name}: its actors were not told to stop",
@@ -267,15 +302,22 @@ class Teardown:
     def _end_learner(self, parts: _Parts) -> str:
         if parts.group is None:
             return ""
-        scaling, machines = self._client("autoscaling"), self._client("ec2")
+        scaling = self._client("autoscaling")
         groups = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[parts.group])["AutoScalingGroups"]
-        if any(group[size] for group in groups for size in ("MinSize", "MaxSize", "DesiredCapacity")):
-            scaling.update_auto_scaling_group(
-                AutoScalingGroupName=parts.group, MinSize=0, MaxSize=0, DesiredCapacity=0)
-        instances = _instances(machines, "aws:autoscaling:groupName", parts.group)
+        try:
+            if any(group[size] for group in groups for size in ("MinSize", "MaxSize", "DesiredCapacity")):
+                scaling.update_auto_scaling_group(
+                    AutoScalingGroupName=parts.group, MinSize=0, MaxSize=0, DesiredCapacity=0)
+        finally:
+            waits_for = self._end_instances(parts.group)
+        return waits_for
+
+    def _end_instances(self, group: str) -> str:
+        machines = self._client("ec2")
+        instances = _instances(machines, "aws:autoscaling:groupName", group)
         if instances:
             machines.terminate_instances(InstanceIds=instances)
-            instances = _instances(machines, "aws:autoscaling:groupName", parts.group)
+            instances = _instances(machines, "aws:autoscaling:groupName", group)
         return f"{', '.join(instances)} to end" if instances else ""
 
     def _end_provisioned(self, parts: _Parts) -> str:
@@ -318,14 +360,16 @@ class Teardown:
     def _bill(self, deployed: Deployed) -> str:
         """Notes, once, what the run has cost with all that this deployment could still cost; modelled."""
         entry = self._ledger.get(deployed.run)
-        if entry is None or "bill" in _order(entry).steps:
+        if entry is None or entry.stack != deployed.stack or not entry.is_open:
             return ""
         steps = _order(entry).steps
         learner_gone_s, cache_gone_s = (steps.get(name, self._now()) for name in ("concurrency", "cache"))
-        covered_until_s = max(learner_gone_s, entry.covered_until_s if entry.stack == deployed.stack else 0.0)
-        cache_usd = deployed.cache_usd_per_hour * max(0.0, cache_gone_s - covered_until_s) / 3600
+        covered_until_s = max(learner_gone_s, entry.covered_until_s)
+        # Of warm actors the block that has begun is billed whole.
+        more_usd = (deployed.cache_usd_per_hour * max(0.0, cache_gone_s - covered_until_s)
+                    + deployed.provisioned_usd_per_hour * _BLOCK_S) / 3600
         self._ledger.close(deployed.run, stack=deployed.stack, now_s=max(cache_gone_s, covered_until_s),
-                           spent_usd=deployed.projected_usd(entry, learner_gone_s) + cache_usd)
+                           spent_usd=deployed.projected_usd(entry, learner_gone_s) + more_usd)
         return ""
 
     def _delete_stack(self, deployed: Deployed) -> str:
@@ -335,26 +379,31 @@ class Teardown:
         if status == "DELETE_COMPLETE":
             return ""
         if status == "DELETE_FAILED":
-            failures = self._ledger.count_failure(deployed.run)
-            if failures in (1, 10) or failures % 60 == 0:
-                self._tell(f"{deployed.name} could not be deleted ({failures} times)",
-                           f"It is tried again every minute. {what_is_left(formation, stack)}")
+            self._count_failure(deployed, what_is_left(formation, stack))
         if status != "DELETE_IN_PROGRESS":
             try:
                 formation.delete_stack(StackName=deployed.stack)
             except botocore.exceptions.ClientError as error:
                 if error.response["Error"]["Code"] != "ValidationError":
                     raise
-                return f"it is {status}: {error.response['Error']['Message']}"
+                message = f"it is {status}: {error.response['Error']['Message']}"
+                self._count_failure(deployed, message)
+                return message
         stack = find_stack(formation, deployed.stack)
         status = stack["StackStatus"] if stack else "DELETE_COMPLETE"
         return "" if status == "DELETE_COMPLETE" else f"CloudFormation ({status})"
 
+    def _count_failure(self, deployed: Deployed, problem: str) -> None:
+        failures = self._ledger.count_failure(deployed.run, stack=deployed.stack)
+        if failures in (1, 10) or failures % 60 == 0:
+            self._tell(f"{deployed.name} could not be deleted ({failures} times)",
+                       f"What costs money is gone; the rest is tried again every minute. {problem}")
+
     def _find_rest(self, deployed: Deployed, parts: _Parts) -> str:
         """What Describe still finds of it though the stack is gone."""
         machines, functions = self._client("ec2"), self._client("lambda")
-        rest = _instances(machines, EXPERIMENT_TAG, deployed.experiment) if not self._is_redeployed(deployed) else []
-        if parts.function and not self._is_redeployed(deployed) and _found(
+        rest = _instances(machines, EXPERIMENT_TAG, deployed.experiment)
+        if parts.function and _found(
                 lambda: functions.get_function_concurrency(FunctionName=parts.function)) is not None:
             rest.append(parts.function)
         return f"{', '.join(rest)}, which should be gone" if rest else ""
@@ -385,7 +434,7 @@ def _order(entry: Entry) -> Order:
 
 
 def _dollars(deployed: Deployed, entry: Entry, now_s: float) -> str:
-    is_closed = "bill" in _order(entry).steps
+    is_closed = _BILL in _order(entry).steps
     usd = entry.spent_usd if is_closed else deployed.projected_usd(entry, now_s)
     return (f"{'It has' if is_closed else 'So far it can have'} cost at most ${usd:.4f} of ${deployed.budget_usd:g} "
             "(modelled from list prices).")
@@ -433,7 +482,8 @@ def _delete_cache(describe: Callable[[], list[Mapping[str, Any]]], delete: Calla
         try:
             delete()
         except botocore.exceptions.ClientError as error:
-            if "Invalid" not in error.response["Error"]["Code"]:
+            code = error.response["Error"]["Code"]
+            if "Invalid" not in code or "State" not in code:
                 raise
             return f"it is {found[0]['Status']}"
     return "it is being deleted" if _found(describe) else ""

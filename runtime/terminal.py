@@ -21,3 +21,8 @@ def is_confirmed(question: str) -> bool:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         return False
+
+
+def printable(text: str) -> str:
+    """Without what would steer the terminal: actors and learners print whatever an environment wants."""
+    return "".join(character if character.isprintable() or character in "\n\t" else "?" for character in text)

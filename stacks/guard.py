@@ -133,7 +133,7 @@ class GuardStack(Stack):
                                     resources=[self._functions_arn, f"{self._functions_arn}:*"])]
 
     def _cache_statements(self) -> list[iam.PolicyStatement]:
-        """ElastiCache acts with the caller's rights where it takes a node's network interface away."""
+        """With what ElastiCache asks of the caller besides; it takes network interfaces away with a role of its own."""
         return [
             iam.PolicyStatement(sid="DeleteCaches", resources=self._cache_arns, actions=[
                 f"elasticache:{action}" for action in (
@@ -177,7 +177,7 @@ class GuardStack(Stack):
 
     def _make_function(self) -> lambda_.Function:
         with guard_files() as folder:
-            return lambda_.Function(
+            function = lambda_.Function(
                 self, "Guard",
                 description="Ends experiments whose money or time is up",
                 runtime=lambda_.Runtime.PYTHON_3_14,
@@ -191,6 +191,9 @@ class GuardStack(Stack):
                 role=self._role,
                 log_group=self._log_group,
             )
+        # A tick that Lambda could not start by then is late: the next one looks.
+        function.configure_async_invoke(retry_attempts=0, max_event_age=_MINUTE)
+        return function
 
     def _add_alarms(self) -> None:
         """A guard that fails, or does not look, is the one thing that it cannot report itself."""

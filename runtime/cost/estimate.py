@@ -61,14 +61,15 @@ def tail_usd(learner_usd: float, cache_usd: float, provisioned_usd: float, *, is
     """What can still be billed after the moment from which a deployment must not go on.
 
     Until the guard looks (one tick may be lost), until the learner has put its results away, until its instance has
-    ended, and the cache's deletion after that; of provisioned concurrency the block of five minutes that has begun, and
-    of a cache node the hour. Actors in flight are not in it: each is reserved until its time limit when it starts.
+    ended (another tick may be lost), and the cache's deletion after that; of provisioned concurrency the block of five
+    minutes that has begun, and of a cache node the hour. Actors in flight are not in it: each is reserved until its
+    time limit when it starts.
 
     Args:
         learner_usd, cache_usd, provisioned_usd: An hour of each.
         is_node: Whether the cache is a node, billed by whole hours.
     """
-    ending_s = 2 * INTERVAL_S + STOP_GRACE_S + TERMINATION_S
+    ending_s = 3 * INTERVAL_S + STOP_GRACE_S + TERMINATION_S
     return (learner_usd * ending_s
             + provisioned_usd * (ending_s + PROVISIONED_BLOCK_S)
             + cache_usd * (ending_s + CACHE_DELETION_S + (HOUR_S if is_node else 0.0))) / HOUR_S

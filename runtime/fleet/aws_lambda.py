@@ -101,8 +101,9 @@ def available_concurrency(client: Any, function_arn: str, wanted: int) -> int:
         available = answer.get("ReservedConcurrentExecutions")
         whose = f"reserved for {function}"
         if available is None:
-            available = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"]
-            whose = "that the account has left unreserved"
+            # One is left to the guard, which would be blind without it.
+            available = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"] - 1
+            whose = "that the account has left unreserved, less one for the guard,"
     except (BotoCoreError, ClientError) as error:
         raise FleetError(f"the concurrency of {function} cannot be read: {error}") from error
     if available < 1:

@@ -74,8 +74,8 @@ write_ledger() {  # STATE REASON: a sign for the guard, unless it takes the depl
     request=$(python3 -c 'if True:
         import json, os, sys, time
         instance = os.environ.get("NITRO_INSTANCE_ID", "unknown")
-        texts = {"stack": os.environ["NITRO_STACK"], "state": sys.argv[1], "reason": sys.argv[2], "stop_event": "",
-                 "writer": instance, "instance_id": instance}
+        texts = {"stack": os.environ["NITRO_STACK"], "state": sys.argv[1], "reason": sys.argv[2], "writer": instance,
+                 "instance_id": instance}
         values = {name: {"S": text} for name, text in texts.items()} | {"heartbeat_at_s": {"N": str(time.time())}}
         print(json.dumps({
             "TableName": os.environ["NITRO_LEDGER_TABLE"],

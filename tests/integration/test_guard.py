@@ -65,8 +65,9 @@ class Account:
     now_s: float = 0.0
     invoked: list[bytes] = field(default_factory=list)
     answer: dict[str, Any] = field(default_factory=dict)
+    fail_reading: set[str] = field(default_factory=set)
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str, *, is_quick: bool = False) -> Any:
         return _Spy(self, service, boto3.client(service, region_name="us-east-1"))
 
     @property
@@ -129,6 +130,8 @@ class _Spy:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._client, name)
+        if name == "get_paginator":
+            return self._paginator
         if name.startswith(("describe", "get_", "list", "meta", "exceptions", "can_")):
             return real
 
@@ -143,6 +146,12 @@ class _Spy:
             return real(**arguments)
 
         return call
+
+
+    def _paginator(self, operation: str) -> Any:
+        if operation in self._account.fail_reading:
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
+        return self._client.get_paginator(operation)
 
 
 @pytest.fixture
@@ -175,7 +184,7 @@ def test_a_deployment_that_works_is_left_alone_and_its_heartbeats_are_noted(acco
 
 def test_one_that_has_finished_is_gone_after_one_tick_in_the_right_order(account: Account) -> None:
     stack = account.deploy("hopper")
-    account.train("hopper", stack, state=FINISHED, reason="target_return", reserved_usd=0.0)
+    account.train("hopper", stack, state=FINISHED, reason="target_return", reserved_usd=0.0, stop_event="")
     assert account.left("hopper")
     report = account.tick()["Nitro-hopper"]
     assert (report["decision"], report["waiting_for"]) == ("it has finished: target_return", "")
@@ -221,7 +230,7 @@ def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account
     account.tick()
     account.ledger.order(f"hopper/{RUN}", stack=stack, reason="stopped by hand", now_s=account.now_s)
     account.ledger.record(f"hopper/{RUN}", writer="w", heartbeat_at_s=account.now_s)
-    deployed = find_deployments(boto3.client("cloudformation"))[0]
+    (deployed,) = find_deployments(boto3.client("cloudformation"))
     teardown = account.guard()._teardown
     assert teardown.advance(deployed, account.ledger.get(deployed.run)) == (
         "stop key: the learner, which puts its results into the bucket")
@@ -303,9 +312,13 @@ def test_a_step_that_is_refused_for_good_does_not_keep_the_rest_alive(account: A
     account.fail = refuse
     assert "AccessDenied" in account.tick()["Nitro-hopper"]["error"]
     assert "Nitro-hopper" in account.left("hopper")
+    # What the others could do is done at once; CloudFormation does it five minutes later.
+    done = account.ledger.get(f"hopper/{RUN}").order.steps
+    assert len(done) == 4
     for _ in range(7):
         account.tick()
     assert account.left("hopper") == []
+    assert not account.ledger.get(f"hopper/{RUN}").is_open
 
 
 def test_what_is_throttled_is_done_a_minute_later(account: Account) -> None:
@@ -313,7 +326,7 @@ def test_what_is_throttled_is_done_a_minute_later(account: Account) -> None:
     moments = [refused("Throttling")]
 
     def refuse(what: str) -> None:
-        if moments and what.startswith("lambda"):
+        if moments and what.startswith("lambda.put"):
             raise moments.pop()
 
     account.fail = refuse
@@ -353,17 +366,89 @@ def test_ticks_that_come_twice_do_nothing_twice(account: Account) -> None:
 
 def test_what_the_teardown_has_cost_is_in_the_ledger(account: Account) -> None:
     stack = account.deploy("hopper")
-    account.now_s += 3600
     account.train("hopper", stack, state=FINISHED, reason="max_rounds", spent_usd=0.25, reserved_usd=0.0,
                   covered_until_s=account.now_s, burn_usd_per_hour=0.6)
+    (deployed,) = find_deployments(boto3.client("cloudformation"))
     account.tick(60)
     entry = account.ledger.get(f"hopper/{RUN}")
-    assert entry.spent_usd == pytest.approx(0.25 + 0.6 / 60, abs=0.001)
+    minute_usd, block_usd = deployed.burn_usd_per_hour / 60, deployed.provisioned_usd_per_hour / 12
+    assert entry.spent_usd == pytest.approx(0.25 + minute_usd + block_usd, abs=0.0001)
     deployed_again = account.deploy("hopper")
     assert deployed_again != stack
     # A run that goes on has spent that, and is not taken down for an order that is done.
     assert account.tick(60)["Nitro-hopper"]["decision"] == ""
     assert account.tick(0)["Nitro-hopper"]["projected_usd"] >= entry.spent_usd
+
+
+def test_a_deployment_that_never_came_up_is_paid_by_the_run_too(account: Account) -> None:
+    first = account.deploy("hopper")
+    account.train("hopper", first, state=FINISHED, reason="budget", spent_usd=0.2, reserved_usd=0.0)
+    account.tick()
+    spent_usd = account.ledger.get(f"hopper/{RUN}").spent_usd
+    account.deploy("hopper")
+    account.tick()
+    account.tick(MISSING_S)
+    assert account.left("hopper") == []
+    entry = account.ledger.get(f"hopper/{RUN}")
+    assert entry.spent_usd > spent_usd + 0.3
+    assert (entry.is_open, "gone" in entry.order.steps) == (False, True)
+
+
+def test_what_somebody_else_has_deleted_is_closed_and_its_successor_left_alone(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), spent_usd=0.2, covered_until_s=account.now_s)
+    account.tick()
+    boto3.client("cloudformation").delete_stack(StackName="Nitro-hopper")
+    account.calls.clear()
+    successor = account.deploy("hopper")
+    before = account.left("hopper")
+    account.sleep(200)
+    decisions = [account.guard().tick()["experiments"] for _ in range(2)]
+    assert [[one["decision"] for one in each] for each in decisions] == [
+        ["its stack was deleted by somebody else", ""], [""]]
+    assert (account.left("hopper"), account.calls) == (before, [])
+    entry = account.ledger.get(f"hopper/{RUN}")
+    assert (entry.stack, entry.is_open) == (successor, True)
+    assert entry.spent_usd >= 0.2
+
+
+def test_a_damaged_item_ends_its_own_deployment_and_no_other(account: Account) -> None:
+    for name in NAMES:
+        account.train(name, account.deploy(name))
+    table = boto3.client("dynamodb")
+    table.update_item(TableName=account.outputs["LedgerTable"], Key={"run": {"S": f"hopper/{RUN}"}},
+                      UpdateExpression="SET spent_usd = :x", ExpressionAttributeValues={":x": {"B": b"nothing"}})
+    reports = account.tick()
+    assert reports["Nitro-hopper"]["decision"].startswith("nobody can tell what it has cost: the ledger's spent_usd")
+    assert reports["Nitro-walker"]["decision"] == ""
+    while "Nitro-hopper" in (reports := account.tick()):
+        assert "error" not in reports["Nitro-hopper"]
+    assert account.left("hopper") == []
+
+
+def test_a_stack_that_cannot_say_what_it_has_is_left_to_cloudformation(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    account.fail_reading = {"list_stack_resources"}
+    assert "list_stack_resources" in account.tick()["Nitro-hopper"]["error"]
+    for _ in range(6):
+        account.tick()
+    assert account.left("hopper") == []
+
+
+def test_a_stack_that_is_protected_is_told(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    account.fail = lambda what: (_ for _ in ()).throw(refused("ValidationError")) if "delete_stack" in what else None
+    assert "ValidationError" in account.tick()["Nitro-hopper"]["waiting_for"]
+    assert "Nitro-hopper could not be deleted (1 times)" in account.told
+    assert [one for one in account.left("hopper") if one.startswith("i-") or "cache" in one] == []
+
+
+def test_a_creation_that_has_failed_is_cleared_away(account: Account) -> None:
+    account.deploy("hopper")
+    backend = moto.backends.get_backend("cloudformation")["123456789012"]["us-east-1"]
+    (stack,) = [one for one in backend.stacks.values() if one.name == "Nitro-hopper"]
+    stack.status = "ROLLBACK_COMPLETE"
+    assert account.tick()["Nitro-hopper"]["decision"] == "its stack is ROLLBACK_COMPLETE"
+    assert account.left("hopper") == []
 
 
 # By hand

@@ -350,7 +350,7 @@ def test_the_concurrency_is_the_reserve_or_what_the_account_has_left(fleets: Lam
     free = fleets.endpoint.add_function("free")
     assert available_concurrency(asked, reserved, 1000) == 400
     assert available_concurrency(asked, reserved, 7) == 7
-    assert available_concurrency(asked, free, 1000) == 600
+    assert available_concurrency(asked, free, 1000) == 599
     fleets.endpoint.set_concurrency("reserved", 0)
     with pytest.raises(FleetError, match="reserved for .*function:reserved is 0"):
         available_concurrency(asked, reserved, 7)

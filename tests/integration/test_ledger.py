@@ -99,10 +99,14 @@ def test_a_deployment_that_nobody_wrote_about_can_be_ordered_down(ledger: Ledger
 
 def test_each_step_is_noted_once_and_each_failure_counted(ledger: Ledger) -> None:
     ledger.order(RUN, stack="one", reason="silence", now_s=5.0)
-    ledger.step_done(RUN, "stop key", now_s=6.0)
-    assert ledger.step_done(RUN, "stop key", now_s=8.0).order.steps == {"stop key": 6.0}
-    assert ledger.step_done(RUN, "learner", now_s=9.0).order.steps == {"stop key": 6.0, "learner": 9.0}
-    assert [ledger.count_failure(RUN), ledger.count_failure(RUN)] == [1, 2]
+    ledger.step_done(RUN, "stop key", stack="one", now_s=6.0)
+    assert ledger.step_done(RUN, "stop key", stack="one", now_s=8.0).order.steps == {"stop key": 6.0}
+    assert ledger.step_done(RUN, "learner", stack="one", now_s=9.0).order.steps == {"stop key": 6.0, "learner": 9.0}
+    assert [ledger.count_failure(RUN, stack="one"), ledger.count_failure(RUN, stack="one")] == [1, 2]
+    for late in (lambda: ledger.step_done(RUN, "cache", stack="two", now_s=9.0),
+                 lambda: ledger.count_failure(RUN, stack="two")):
+        with pytest.raises(LostRunError):
+            late()
     assert ledger.get(RUN).order.failures == 2
 
 
@@ -121,13 +125,32 @@ def test_the_guards_writes_and_the_learners_do_not_touch_each_other(ledger: Ledg
 def test_a_close_settles_what_was_reserved(ledger: Ledger) -> None:
     take_over(ledger)
     ledger.record(RUN, writer="w1", spent_usd=1.0, reserved_usd=0.5)
+    assert ledger.get(RUN).is_open
     ledger.close(RUN, stack="one", spent_usd=1.4, now_s=9.0)
-    assert (ledger.get(RUN).spent_usd, ledger.get(RUN).reserved_usd) == (1.4, 0.0)
+    entry = ledger.get(RUN)
+    assert (entry.spent_usd, entry.reserved_usd, entry.is_open) == (1.4, 0.0, False)
+    # What a learner that is ending says now is too late.
+    with pytest.raises(LostRunError):
+        ledger.record(RUN, writer="w1", spent_usd=1.1)
+
+
+def test_a_deployment_is_noticed_once_the_one_before_is_closed(ledger: Ledger) -> None:
+    first = ledger.notice(RUN, stack="one", created_at_s=5.0)
+    assert (first.stack, first.covered_until_s, first.is_open) == ("one", 5.0, True)
+    take_over(ledger)
+    ledger.record(RUN, writer="w1", spent_usd=1.0, burn_usd_per_hour=9.0, heartbeat_at_s=7.0)
+    assert ledger.notice(RUN, stack="two", created_at_s=8.0).stack == "one"
+    ledger.close(RUN, stack="one", spent_usd=1.4, now_s=9.0)
+    second = ledger.notice(RUN, stack="two", created_at_s=8.0)
+    assert (second.stack, second.state, second.spent_usd, second.burn_usd_per_hour, second.heartbeat_at_s) == (
+        "two", "", 1.4, 0.0, 0.0)
 
 
 def test_a_table_that_is_not_there_and_an_item_that_is_damaged(client: Any, ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="the ledger nowhere: .*not found"):
         Ledger(client, "nowhere").get(RUN)
-    client.put_item(TableName=TABLE, Item={"run": {"S": RUN}, "spent_usd": {"S": "much"}})
-    with pytest.raises(LedgerError, match="is damaged"):
-        ledger.get(RUN)
+    client.put_item(TableName=TABLE, Item={"run": {"S": RUN}, "spent_usd": {"S": "much"}, "state": {"B": b"1"},
+                                           "teardown": {"M": {"stack": {"S": "one"}}}, "reserved_usd": {"N": "2"}})
+    (entry,) = ledger.entries()
+    assert (entry.reserved_usd, entry.order) == (2.0, None)
+    assert entry.damage == "state = {'B': b'1'}; spent_usd = {'S': 'much'}; teardown = {'M': {'stack': {'S': 'one'}}}"

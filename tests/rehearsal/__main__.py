@@ -15,13 +15,14 @@ from tests.rehearsal.scenarios import SCENARIOS, rehearse
 def main() -> int:
     """Returns 1 where anything was left, cost more than its budget, or went otherwise than the scenario says."""
     options = _options()
-    names = list(SCENARIOS) if options.all else options.names or ["budget"]
+    names = list(SCENARIOS) if options.all else options.names or ["budget", "hangs"]
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
         print(f"error: no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
         return 2
     results = {name: _play(name, options.out / name, options.rate) for name in names}
     print("\n" + "\n".join(_table(results)))
+    print(f"all of it: {options.out}/SCENARIO/rehearsal.json; what its keys mean: docs/operations.md")
     return int(any(result["result"] != "ok" for result in results.values()))
 
 
@@ -31,7 +32,7 @@ def _options() -> argparse.Namespace:
         description="Deploys the real templates into an AWS account that exists on this machine only, and plays what "
                     "can happen to them.",
         epilog="scenarios:\n" + "\n".join(f"  {name:<15} {one.summary}" for name, one in SCENARIOS.items()))
-    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios; budget where none is named")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios; budget and hangs where none is named")
     parser.add_argument("--all", action="store_true", help="all of them, one after the other")
     parser.add_argument("--rate", type=float, default=RATE, help="seconds of the clock in one (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("rehearsals"), help="where results are put (%(default)s)")

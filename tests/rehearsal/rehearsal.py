@@ -221,7 +221,10 @@ class Rehearsal:
             self.account.remove_shared()
         found = difference(self.account.inventory(), self._found_first)
         self.check(left or set(found) <= {"buckets"}, f"left of what is shared: {json.dumps(found)}")
-        self.record.tell("stack", f"Describe finds: {json.dumps(found)}")
+        kinds = [kind for kind in self.account.inventory() if kind not in found]
+        self.record.tell("stack", f"Describe finds no {', '.join(kinds)}")
+        for kind, names_left in found.items():
+            self.record.tell("stack", f"Describe finds {kind}: {', '.join(names_left)}")
         result = {
             "scenario": self.name, "result": "failed" if self._problems else "ok", "problems": self._problems,
             "rate": self._rate, "wall_s": round(time.time() - self._wall_s, 1),

@@ -77,6 +77,8 @@ class Cdk:
 def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cdk:
     found = Cdk()
     monkeypatch.setattr(deploy, "run_cdk", found.run)
+    for module in (deploy, cdk):
+        monkeypatch.setattr(module, "identify", lambda session: "123456789012")
     for name in ("read_account", "choose_prices", "check_guard"):
         monkeypatch.setattr(deploy, name, getattr(found, name))
     monkeypatch.setenv("CDK_DOCKER", shutil.which("true"))
@@ -114,18 +116,21 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
     assert said["learner"] == "one of g4dn.xlarge, g6.xlarge, spot; at most 2 launches"
     assert said["actors"] == "at most 40 of 512 MiB, 30 s each; 10 kept warm"
     assert said["cache"] == "node"
-    # Two ticks, the learner's grace and its instance's end: 300 s; the block of five minutes; the cache's hour.
-    tail = (300 * LEARNER + 600 * WARM + 4800 * CACHE) / 3600
+    # Three ticks, the learner's grace and its instance's end: 360 s; the block of five minutes; the cache's hour.
+    tail = (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600
     assert said["budget"] == (
-        f"$3.5, whatever happens: the learner may spend ${3.5 - tail:.2f}, of which about ${burn / 6:.2f} go into the "
-        f"start; ${tail:.2f} are kept for taking everything down")
-    assert said["an hour"] == (f"at most ${burn:.3f}: learner ${LEARNER:.3f} (g6.xlarge), cache ${CACHE:.3f}, warm "
-                               f"actors ${WARM:.3f}; actors at work come on top")
+        f"$3.5, whatever the learner does or does not: it may spend ${3.5 - tail:.2f}, of which about "
+        f"${burn / 6:.2f} go into the start; ${tail:.2f} are kept for taking everything down")
+    assert said["an hour"] == (
+        f"${burn:.3f} at most for what stands: learner ${LEARNER:.3f} (g6.xlarge), cache ${CACHE:.3f}, warm actors "
+        f"${WARM:.3f}; actors at work come on top, all of them all the time ${3600 * 40 * 0.5 * 1.66667e-5:.2f}")
+    assert said["without it"].startswith(
+        f"if the guard fails too, the instance ends itself after that time: ${5 * burn:.2f}, and what the actors do")
     assert said["after that"] == "nothing but what the results take"
     assert said["guard"] == (
         f"looks every 60 s, and deletes the stack when the run has ended, when $3.5 less ${tail:.2f} can have been "
-        "spent, when the learner is silent for 10 minutes (25 while it boots), or after budget.lifetime_hours = 5 "
-        "armed")
+        "spent, when the learner is silent for 10 minutes (25 while it boots, 45 from the beginning), or after "
+        "budget.lifetime_hours = 5 armed")
     assert said["account"] == "123456789012, us-east-1"
     assert said["prices"].startswith("the dated table of us-east-1, 2026-11-20")
 
@@ -164,7 +169,7 @@ def test_the_limits_are_told_before_anything_is_refused(aws: Cdk, file: Path, ca
     aws.problem = AccountError("no way")
     assert deploy.main([str(file)]) == 2
     printed = capsys.readouterr()
-    assert "whatever happens" in printed.out
+    assert "whatever the learner does" in printed.out
     assert printed.err == "error: no way\n"
     assert aws.calls == []
 
@@ -237,7 +242,7 @@ def test_an_environment_that_is_only_installed_there_is_no_obstacle(
     file.write_text(packaged.replace("usd: 3.5", "usd: 0.2"))
     assert deploy.main([str(file)]) == 2
     error = capsys.readouterr().err
-    needed = (LEARNER + CACHE + WARM) / 6 + (300 * LEARNER + 600 * WARM + 4800 * CACHE) / 3600
+    needed = (LEARNER + CACHE + WARM) / 6 + (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600
     assert ("budget.usd = 0.2 cannot hold the 10 minutes that a start takes, what taking everything down can cost; "
             f"allowed: budget.usd from {math.ceil(100 * needed) / 100:.2f}") in error
 

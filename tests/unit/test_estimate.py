@@ -28,9 +28,9 @@ def test_the_shipped_experiment():
     assert found.cache_usd_per_hour == pytest.approx(SERVERLESS)
     assert found.provisioned_usd_per_hour == 0.0
     assert found.burn_usd_per_hour == pytest.approx(1.006 + VOLUME_100_GIB + ADDRESS + UPLOADS + SERVERLESS)
-    # Two ticks, the learner's grace and its instance's end are 300 s; the cache may take 900 s more.
+    # Three ticks, the learner's grace and its instance's end are 360 s; the cache may take 900 s more.
     learner_usd = found.learner_usd_per_hour
-    assert found.tail_usd == pytest.approx((300 * learner_usd + 1200 * SERVERLESS) / 3600)
+    assert found.tail_usd == pytest.approx((360 * learner_usd + 1260 * SERVERLESS) / 3600)
 
 
 @pytest.mark.parametrize(("types", "usd"), [
@@ -55,12 +55,12 @@ def test_provisioned_concurrency_is_kept_for_to_the_end_of_its_block(architectur
     provisioned_usd = 3600 * 64 * 0.5 * rate
     assert found.provisioned_usd_per_hour == pytest.approx(provisioned_usd)
     without = estimate(experiment(actor={"architecture": architecture, "memory_mib": 512, "provisioned": 0}))
-    assert found.tail_usd - without.tail_usd == pytest.approx(600 * provisioned_usd / 3600)
+    assert found.tail_usd - without.tail_usd == pytest.approx(660 * provisioned_usd / 3600)
 
 
 def test_a_cache_node_is_kept_for_to_the_end_of_its_hour():
     node, none = (estimate(experiment(cache={"kind": kind})).tail_usd for kind in ("node", "learner"))
-    assert node - none == pytest.approx(0.032 * (1200 + 3600) / 3600)
+    assert node - none == pytest.approx(0.032 * (1260 + 3600) / 3600)
 
 
 @pytest.mark.parametrize("types", [["g99.huge"], ["g4dn.xlarge", "g99.huge"]])

@@ -18,7 +18,7 @@ STACK = "arn:aws:cloudformation:us-east-1:1:stack/Nitro-hopper/one"
 DEPLOYED = Deployed(
     experiment="hopper", run="hopper/first", stack=STACK, name="Nitro-hopper", status="CREATE_COMPLETE",
     created_at_s=CREATED_S, budget_usd=10.0, tail_usd=1.0, burn_usd_per_hour=3.6, cache_usd_per_hour=0.1,
-    lifetime_s=36_000.0)
+    provisioned_usd_per_hour=0.2, lifetime_s=36_000.0)
 ENTRY = Entry("hopper/first", stack=STACK, state=TRAINING, spent_usd=2.0, reserved_usd=1.0, burn_usd_per_hour=1.8,
               covered_until_s=CREATED_S + 1000, heartbeat_at_s=CREATED_S + 900, seen_heartbeat_s=CREATED_S + 900,
               seen_at_s=CREATED_S + 910)
@@ -26,7 +26,7 @@ ENTRY = Entry("hopper/first", stack=STACK, state=TRAINING, spent_usd=2.0, reserv
 
 def tags(**changes: str) -> list[dict[str, str]]:
     made = tags_of_limits(experiment="hopper", run="first", budget_usd=10.0, tail_usd=1.0, burn_usd_per_hour=3.6,
-                          cache_usd_per_hour=0.1, lifetime_hours=10.0)
+                          cache_usd_per_hour=0.1, provisioned_usd_per_hour=0.2, lifetime_hours=10.0)
     made |= {f"nitro:{name.replace('_', '-')}": value for name, value in changes.items()}
     return [{"Key": key, "Value": value} for key, value in made.items() if value is not None]
 
@@ -45,7 +45,7 @@ def test_a_deployment_is_what_its_tags_say() -> None:
 
 def test_amounts_are_rounded_up_in_tags() -> None:
     made = tags_of_limits(experiment="e", run="r", budget_usd=0.1 + 0.2, tail_usd=0.00001, burn_usd_per_hour=1.00001,
-                          cache_usd_per_hour=0.0, lifetime_hours=1 / 3)
+                          cache_usd_per_hour=0.0, provisioned_usd_per_hour=0.0, lifetime_hours=1 / 3)
     assert (made["nitro:tail-usd"], made["nitro:burn-usd-per-hour"], made["nitro:cache-usd-per-hour"]) == (
         "0.0001", "1.0001", "0.0000")
     assert (float(made["nitro:budget-usd"]), float(made["nitro:lifetime-hours"])) == (0.1 + 0.2, 1 / 3)
@@ -63,7 +63,7 @@ def test_a_stack_in_any_other_state_is_one(status: str) -> None:
     assert read_deployment(stack(status)).status == status
 
 
-@pytest.mark.parametrize("value", [None, "", "much", "nan", "inf", "-1"])
+@pytest.mark.parametrize("value", [None, "", "much", "nan", "inf", "-1", "1e308"])
 @pytest.mark.parametrize("name", ["budget_usd", "tail_usd", "burn_usd_per_hour", "lifetime_hours"])
 def test_one_that_does_not_say_its_limits_is_ended(name: str, value: str | None) -> None:
     deployed = read_deployment(stack(**{name: value}))
@@ -82,7 +82,10 @@ def test_without_a_ledger_all_that_exists_is_counted_from_the_beginning() -> Non
 def test_what_the_ledger_covers_is_not_counted_twice_and_what_it_does_not_at_the_burn_rate() -> None:
     assert DEPLOYED.projected_usd(ENTRY, CREATED_S + 1000) == pytest.approx(3.0)
     assert DEPLOYED.projected_usd(ENTRY, CREATED_S + 500) == pytest.approx(3.0)
-    assert DEPLOYED.projected_usd(ENTRY, CREATED_S + 1000 + 7200) == pytest.approx(3.0 + 3.6)
+    # The tag's rate is the higher one here: the entry's may be of an instance that is gone.
+    assert DEPLOYED.projected_usd(ENTRY, CREATED_S + 1000 + 7200) == pytest.approx(3.0 + 7.2)
+    dearer = replace(ENTRY, burn_usd_per_hour=7.2)
+    assert DEPLOYED.projected_usd(dearer, CREATED_S + 1000 + 7200) == pytest.approx(3.0 + 14.4)
 
 
 def test_earlier_deployments_count_and_the_time_between_them_does_not() -> None:
@@ -100,12 +103,12 @@ def test_one_that_works_goes_on() -> None:
 
 
 def test_the_budget_is_over_when_only_the_tail_is_left() -> None:
-    # 6 of the 9 dollars are left at 1000 s, at 1.8 an hour.
-    over_s = CREATED_S + 1000 + 12_000
+    # 6 of the 9 dollars are left at 1000 s, at 3.6 an hour.
+    over_s = CREATED_S + 1000 + 6000
     beating = replace(ENTRY, heartbeat_at_s=over_s, seen_heartbeat_s=over_s, seen_at_s=over_s)
     assert reason_to_end(DEPLOYED, beating, over_s - 1) == ""
     assert reason_to_end(DEPLOYED, beating, over_s + 1).startswith(
-        "its budget is used up: it can have cost $9.0005, and $1.0000 of $10 are kept")
+        "its budget is used up: it can have cost $9.0010, and $1.0000 of $10 are kept")
 
 
 def test_one_that_has_finished_is_ended_with_its_reason_and_one_of_an_earlier_deployment_is_not() -> None:

@@ -64,8 +64,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.experiment = make_experiment(self.draw)
-        self.instance_type = self.draw.choice(TYPES)
-        self.model = CostModel(self.experiment, PRICES, traffic_bytes_max=10**6, instance_type=self.instance_type)
+        self._launch()
         expected = estimate(self.experiment)
         self.deployed = Deployed(
             experiment="e", run="e/r", stack=STACK, name="Nitro-e", status="CREATE_COMPLETE", created_at_s=0.0,
@@ -75,6 +74,19 @@ class World:
             self.entry = Entry("e/r", stack="stack/earlier", state=FINISHED, spent_usd=self.spent_before_usd,
                                order=Order("stack/earlier", "its budget", 0.0))
 
+    def _launch(self) -> None:
+        """Of each instance, whose type may be another one, the time and the dollars so far."""
+        self.stood_usd = self._stood_usd() if hasattr(self, "model") else 0.0
+        self.launched_s = self.now_s
+        self.model = CostModel(self.experiment, PRICES, traffic_bytes_max=10**6,
+                               instance_type=self.draw.choice(TYPES))
+
+    def _stood_usd(self, ended_s: float | None = None) -> float:
+        """What stood, without cache and warm actors."""
+        seconds = (self.now_s if ended_s is None else ended_s) - self.launched_s
+        return self.stood_usd + (self.model.learner_usd(seconds) + self.model.infrastructure_usd(seconds)
+                                 + self.model.upload_usd(seconds) - self.model.cache_usd(seconds))
+
     # The learner
 
     def learner(self):
@@ -82,6 +94,7 @@ class World:
         yield self.draw.uniform(60, 3000)
         ledger = None
         while True:
+            self._launch()
             self._boot()
             yield self.draw.uniform(0, 900)
             self._restore(ledger)
@@ -175,13 +188,12 @@ class World:
 
     def _bill(self) -> float:
         """All that stood until it was gone, by the clock, and what runs out its block or its hour."""
-        ended_s = self.now_s + self.draw.uniform(0, STOP_GRACE_S + TERMINATION_S)
+        # One tick more may be lost after the one that decided.
+        ended_s = self.now_s + self.draw.uniform(0, INTERVAL_S + STOP_GRACE_S + TERMINATION_S)
         deleted_s = ended_s + self.draw.uniform(0, CACHE_DELETION_S)
         if self.experiment.cache.kind == "node":
             deleted_s = math.ceil(deleted_s / 3600) * 3600
-        without_cache_usd = (self.model.learner_usd(ended_s) + self.model.infrastructure_usd(ended_s)
-                             + self.model.upload_usd(ended_s) - self.model.cache_usd(ended_s))
-        return (self.spent_before_usd + self.actors_usd + without_cache_usd + self.model.cache_usd(deleted_s)
+        return (self.spent_before_usd + self.actors_usd + self._stood_usd(ended_s) + self.model.cache_usd(deleted_s)
                 + self.model.provisioned_usd(math.ceil(ended_s / 300)))
 
 
