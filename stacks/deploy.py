@@ -150,7 +150,8 @@ def limits(plan: Plan) -> list[str]:
                   f"{plan.provisioned_actors} kept warm",
         "cache": experiment.cache.kind,
         "budget": f"${usd:g}, whatever the learner does or does not: it may spend "
-                  f"${usd - expected.tail_usd:.2f}, of which about ${start_usd:.2f} go into the start; ${expected.tail_usd:.2f} are kept for taking everything down",
+                  f"${usd - expected.tail_usd:.2f}, of which about ${start_usd:.2f} go into the start; "
+                  f"${expected.tail_usd:.2f} are kept for taking everything down",
         "an hour": f"${burn_usd:.3f} at most for what stands: learner ${expected.learner_usd_per_hour:.3f} "
                    f"({_dearest(plan)}), cache ${expected.cache_usd_per_hour:.3f}, "
                    f"warm actors ${expected.provisioned_usd_per_hour:.3f}; actors at work come on top, all of them "
