@@ -139,7 +139,9 @@ def _entries(client: Client, guard: dict[str, Any] | None) -> list[Entry]:
     if guard is None or not guard["table"]:
         return []
     try:
-        return Ledger(client("dynamodb"), guard["table"]).entries()
+        entries = Ledger(client("dynamodb"), guard["table"]).entries()
+        guard["problem"] = "; ".join(f"{entry.run} is damaged: {entry.damage}" for entry in entries if entry.damage)
+        return entries
     except LedgerError as error:
         guard["problem"] = str(error)
         return []

@@ -306,7 +306,7 @@ class Account:
         return sum(len(page.get("Versions", [])) for page in pages)
 
     def inventory(self) -> dict[str, list[str]]:
-        """What Describe finds of all that costs money or is an experiment's, by kind."""
+        """What Describe finds of all that costs money or is an experiment's, by kind; empty where it finds none."""
         functions, caches = self.client("lambda"), self.client("elasticache")
         names = [one["FunctionName"] for one in functions.list_functions()["Functions"]]
         return {kind: sorted(found) for kind, found in {
@@ -332,7 +332,7 @@ class Account:
             "dashboards": self._names("cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName"),
             "tables": list(self.client("dynamodb").list_tables()["TableNames"]),
             "buckets": self._names("s3", "list_buckets", "Buckets", "Name"),
-        }.items() if found}
+        }.items()}
 
     def _names(self, service: str, operation: str, field: str, name: str) -> list[str]:
         return [one[name] for one in getattr(self.client(service), operation)()[field]]

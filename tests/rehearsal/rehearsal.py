@@ -229,7 +229,8 @@ class Rehearsal:
             "scenario": self.name, "result": "failed" if self._problems else "ok", "problems": self._problems,
             "rate": self._rate, "wall_s": round(time.time() - self._wall_s, 1),
             "clock_s": self.record.events[-1]["at_s"],
-            "found_before": self.found_deployed, "found_after": found, "spend": spend,
+            "found_before": self.found_deployed,
+            "found_after": {kind: found.get(kind, []) for kind in self.account.inventory()}, "spend": spend,
             "bucket": {name: sorted(self.account.objects(self._prefix(name))) for name in names},
             "dollars": self.record.dollars, "ticks_s": self.record.ticks_s, "events": self.record.events,
             "note": "Dollars are modelled from list prices; minutes are those of a clock that goes faster than the "
