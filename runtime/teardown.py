@@ -222,20 +222,14 @@ class Teardown:
                 CloudFormation, which has more rights, may do what it should have done.
         """
         failures: list[str] = []
-        waits_for, is_deleted = "", False
+        parts = self._read_parts(deployed, failures)
         is_young = self._now() - _order(entry).ordered_at_s < _PASSED_OVER_AFTER_S
-        parts, is_redeployed = _Parts(), False
-        try:
-            # By now its names may be another deployment's, which is not meant.
-            is_redeployed = self._is_redeployed(deployed)
-            if not is_redeployed:
-                parts = _parts(self._client("cloudformation"), deployed.stack)
-        except AWS_ERRORS as error:
-            failures.append(f"what it has: {error}")
-        for name, step in self._steps(deployed, entry, parts, is_redeployed=is_redeployed):
+        waits_for, is_deleted = "", False
+        for name, step in self._steps(deployed, entry, parts or _Parts()):
+            is_last = name in (_BILL, _STACK, _GONE)
             if failures and (name == _GONE or (name == _STACK and is_young)):
                 break
-            if failures and name == _BILL and not is_deleted:
+            if (parts is None and not is_last) or (failures and name == _BILL and not is_deleted):
                 continue
             try:
                 waits_for = step()
@@ -246,17 +240,31 @@ class Teardown:
                 waits_for = f"{name}: {waits_for}"
                 break
             is_deleted = is_deleted or name == _STACK
-            if name not in _order(entry).steps:
-                if name == _GONE:
-                    self._tell_end(deployed, entry)
-                entry = self._ledger.step_done(deployed.run, name, stack=deployed.stack, now_s=self._now())
+            entry = self._note(deployed, entry, name)
         if failures:
             raise TeardownError(f"{deployed.name}: {'; '.join(failures)}")
         return waits_for
 
-    def _steps(
-        self, deployed: Deployed, entry: Entry, parts: _Parts, *, is_redeployed: bool
-    ) -> Iterator[tuple[str, Callable[[], str]]]:
+    def _read_parts(self, deployed: Deployed, failures: list[str]) -> _Parts | None:
+        """Null, and one failure more, where it cannot be told."""
+        try:
+            # By now its names may be another deployment's, which is not meant.
+            if self._is_redeployed(deployed):
+                return _Parts()
+            return _parts(self._client("cloudformation"), deployed.stack)
+        except AWS_ERRORS as error:
+            failures.append(f"what it has: {error}")
+            return None
+
+    def _note(self, deployed: Deployed, entry: Entry, step: str) -> Entry:
+        """Notes when a step was done first; tells people of the last one."""
+        if step in _order(entry).steps:
+            return entry
+        if step == _GONE:
+            self._tell_end(deployed, entry)
+        return self._ledger.step_done(deployed.run, step, stack=deployed.stack, now_s=self._now())
+
+    def _steps(self, deployed: Deployed, entry: Entry, parts: _Parts) -> Iterator[tuple[str, Callable[[], str]]]:
         if deployed.status == "CREATE_IN_PROGRESS":
             # Before anything more of it is made.
             yield "creation", lambda: self._end_creation(deployed)
@@ -269,7 +277,7 @@ class Teardown:
         yield _STACK, lambda: self._delete_stack(deployed)
         # Where a step before was refused, it is known only now when nothing was billed any more.
         yield _BILL, lambda: self._bill(deployed)
-        yield _GONE, lambda: "" if is_redeployed else self._find_rest(deployed, parts)
+        yield _GONE, lambda: self._find_rest(deployed, parts)
 
     def _end_creation(self, deployed: Deployed) -> str:
         self._client("cloudformation").delete_stack(StackName=deployed.stack)
@@ -401,6 +409,8 @@ class Teardown:
 
     def _find_rest(self, deployed: Deployed, parts: _Parts) -> str:
         """What Describe still finds of it though the stack is gone."""
+        if self._is_redeployed(deployed):
+            return ""
         machines, functions = self._client("ec2"), self._client("lambda")
         rest = _instances(machines, EXPERIMENT_TAG, deployed.experiment)
         if parts.function and _found(
