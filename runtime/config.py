@@ -163,9 +163,9 @@ class CacheSection(_Section):
 
 class BudgetSection(_Section):
     usd: Annotated[float, Field(gt=0, le=100_000)] = Field(
-        description="dollars that the whole run may cost, spent and reserved together")
+        description="dollars that the whole run may cost, spent and reserved together; in AWS with the teardown")
     lifetime_hours: Annotated[float, Field(gt=0, le=8760)] = Field(
-        24.0, description="longest that a deployment is meant to exist, hours; its resources are tagged with it")
+        24.0, description="longest that a deployment may exist, hours; then the guard ends it, and the instance itself")
 
 
 class StopSection(_Section):

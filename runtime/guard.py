@@ -100,10 +100,10 @@ class Guard:
             LedgerError: The ledger cannot be used.
             ClientError or BotoCoreError: CloudFormation cannot be asked.
         """
-        if not is_rehearsed:
-            self._ledger.tick(self._now())
         entries = {entry.run: entry for entry in self._ledger.entries()}
         found = find_deployments(self._client("cloudformation"))
+        if not is_rehearsed:
+            self._ledger.tick(self._now())
         # First what a stack of before has cost, then what has come in its place.
         found = self._deleted(entries, {one.stack for one in found}) + found
         until_s = time.monotonic() + _TICK_S

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from lambda_actor.credentials import credential_object
+from runtime.cost.prices import PRICES, PriceTable
 from runtime.deployed import SUPERSEDED, TRY_AGAIN
 from runtime.deployment import METRIC_NAMESPACE
 from runtime.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
@@ -375,10 +376,34 @@ def test_a_learner_that_is_told_to_end_keeps_its_results_stops_its_actors_and_do
     assert entry.reserved_usd == 0.0
     assert account.desired == 0
 
+    _check_that_none_comes_late(account, tmp_path, entry)
+    _check_that_a_later_deployment_goes_on(account, tmp_path, len(rounds(tmp_path / "run")))
+
+
+def _check_that_none_comes_late(account: Account, tmp_path: Path, entry: Entry) -> None:
     code, printed = account.run(tmp_path / "late", instance="i-2", text=ENDLESS_EXPERIMENT)
     assert (code, "is being taken down" in printed) == (0, True), printed
     assert finished_rounds(tmp_path / "late") == 0
     assert account.entry.spent_usd == entry.spent_usd
+
+
+def _check_that_a_later_deployment_goes_on(account: Account, tmp_path: Path, done: int) -> None:
+    """With a larger budget, and with the prices that it was deployed with."""
+    spent_usd = account.entry.spent_usd
+    text = SMALL_EXPERIMENT.replace("max_rounds: 5", f"max_rounds: {done + 2}").replace("usd: 1.0", "usd: 2.0")
+    prices = replace(PRICES, instance_hour_usd={"g4dn.xlarge": 7.0, "g5.xlarge": 7.0, "g6.xlarge": 7.0})
+    (account.directory / "prices.json").write_bytes(prices.to_json())
+    try:
+        code, printed = account.run(tmp_path / "again", instance="i-3", text=text, NITRO_STACK="a later one")
+    finally:
+        (account.directory / "prices.json").unlink()
+    assert code == 0, printed
+    assert [row["round_index"] for row in rounds(tmp_path / "again")] == list(range(1, done + 3))
+    entry = account.entry
+    assert (entry.stack, entry.state, entry.reason, entry.budget_usd) == ("a later one", FINISHED, "max_rounds", 2.0)
+    assert entry.spent_usd > spent_usd
+    assert 7.0 < entry.burn_usd_per_hour < 7.1
+    assert PriceTable.from_json(account.kept("prices.json")) == prices
 
 
 def test_a_learner_does_not_begin_where_nobody_would_end_it(account: Account, tmp_path: Path) -> None:
