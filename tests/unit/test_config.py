@@ -454,7 +454,7 @@ CHANGEABLE_LEAVES = set(
     "budget.usd budget.lifetime_hours stop.max_rounds stop.max_steps stop.target_return fleet.kind fleet.processes "
     "fleet.quorum fleet.round_deadline_s fleet.attempts fleet.failures_max cache.kind cache.url cache.memory_mib "
     "learner.update_timeout_s learner.instance_types learner.market learner.launches_max learner.image_parameter "
-    "learner.volume_gib actor.provisioned".split())
+    "learner.volume_gib learner.device actor.provisioned".split())
 ONE_CHOICE = {"algorithm.kind"}
 
 
