@@ -22,7 +22,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test lint docs clean
+.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test test-end-to-end test-the-rest lint docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -57,8 +57,19 @@ bootstrap: setup-deploy
 image: setup-deploy
 	$(BIN)/python -m tests.image.build "$(EXPERIMENT)"
 
+# Two at once: most of the time the one waits for processes that it started.
 test: setup-dev lint
+ifeq ($(ARGS),)
+	$(MAKE) --no-print-directory -j2 test-end-to-end test-the-rest
+else
 	$(BIN)/python -m pytest $(ARGS)
+endif
+
+test-end-to-end:
+	$(BIN)/python -m pytest tests/end_to_end
+
+test-the-rest:
+	$(BIN)/python -m pytest tests/unit tests/template tests/integration
 
 lint: setup-dev
 	$(BIN)/ruff check .
