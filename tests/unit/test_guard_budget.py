@@ -75,7 +75,9 @@ class World:
                                order=Order("stack/earlier", "its budget", 0.0))
 
     def _launch(self) -> None:
-        """Of each instance, whose type may be another one, the time and the dollars so far."""
+        """The instance: one type for the whole deployment. What another type stood for before its learner wrote is
+        counted at the later one's price; see the limits in docs/operations.md.
+        """
         self.stood_usd = self._stood_usd() if hasattr(self, "model") else 0.0
         self.launched_s = self.now_s
         self.model = CostModel(self.experiment, PRICES, traffic_bytes_max=10**6,
@@ -94,7 +96,6 @@ class World:
         yield self.draw.uniform(60, 3000)
         ledger = None
         while True:
-            self._launch()
             self._boot()
             yield self.draw.uniform(0, 900)
             self._restore(ledger)
