@@ -62,12 +62,15 @@ class CostModel:
         self._cache_kind, self._prices = experiment.cache.kind, prices
         self._traffic_bytes_max = traffic_bytes_max
         self._waves = waves
-        instance_type = instance_type or experiment.learner.instance_types[0]
-        if instance_type not in prices.instance_hour_usd:
-            raise ExperimentError(
-                f"learner.instance_types: {instance_type!r} has no price; allowed: "
-                f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})")
-        self._instance_s_usd = prices.instance_hour_usd[instance_type] / 3600
+        # Its own first, then all that may be launched.
+        types = (instance_type or experiment.learner.instance_types[0], *experiment.learner.instance_types)
+        for name in types:
+            if name not in prices.instance_hour_usd:
+                raise ExperimentError(
+                    f"learner.instance_types: {name!r} has no price; allowed: "
+                    f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})")
+        self._instance_s_usd = prices.instance_hour_usd[types[0]] / 3600
+        self._dearest_instance_s_usd = max(prices.instance_hour_usd[name] for name in types) / 3600
         self._memory_gib = experiment.actor.memory_mib / 1024
         self._function = prices.functions[experiment.actor.architecture]
 
@@ -90,6 +93,10 @@ class CostModel:
     def learner_usd(self, seconds: float) -> float:
         """The instance alone."""
         return seconds * self._instance_s_usd
+
+    def predecessor_usd(self, seconds: float) -> float:
+        """An instance of which nobody knows the type: the dearest that may be launched."""
+        return seconds * self._dearest_instance_s_usd
 
     def infrastructure_usd(self, seconds: float) -> float:
         """The cache's capacity, the learner's volume and its public address."""
@@ -267,7 +274,10 @@ def steady_clock() -> Callable[[], float]:
 
 
 class WallClockMeter(Meter):
-    """The bill of a deployed learner: what stands is paid for by the clock, between rounds and before the first too."""
+    """The bill of a deployed learner: what stands is paid for by the clock, between rounds and before the first too.
+
+    What nobody billed before this learner's own start counts at the price of the dearest instance type.
+    """
 
     def __init__(
         self, model: CostModel, budget: Budget, *, billed_since_s: float, now: Callable[[], float] = time.time
@@ -278,6 +288,7 @@ class WallClockMeter(Meter):
         """
         super().__init__(model, budget)
         self._billed_since_s, self._billed_until_s, self._now = billed_since_s, billed_since_s, now
+        self._started_s = now()
         self._is_redeployed = False
 
     @property
@@ -294,7 +305,7 @@ class WallClockMeter(Meter):
         """Spends what stood idle since the last bill, whether the budget holds it or not; returns it in dollars."""
         spent_usd = self.budget.spent_usd
         self.budget.reserve(_BASE, 0.0)
-        self._settle_standing(self._pass_time())
+        self._settle_standing(self._unbilled_s)
         return self.budget.spent_usd - spent_usd
 
     def forfeit(self) -> float:
@@ -311,22 +322,28 @@ class WallClockMeter(Meter):
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
         """As `Meter.close_round`, but for the time that passed since the last bill, not ``seconds``."""
-        return super().close_round(actors_started=actors_started, seconds=self._pass_time())
+        return super().close_round(actors_started=actors_started, seconds=self._unbilled_s)
 
     def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
         """With the requests that keep the run's files in the bucket."""
-        provisioned_usd, learner_usd, infrastructure_usd = super()._standing_usd(seconds)
-        return provisioned_usd, learner_usd, infrastructure_usd + self._model.upload_usd(seconds)
+        before_s = min(seconds, max(0.0, self._started_s - self._billed_until_s))
+        provisioned_usd, _, infrastructure_usd = super()._standing_usd(seconds)
+        return (provisioned_usd, self._model.predecessor_usd(before_s) + self._model.learner_usd(seconds - before_s),
+                infrastructure_usd + self._model.upload_usd(seconds))
+
+    def _settle_standing(self, seconds: float) -> tuple[float, float, float, bool]:
+        settled = super()._settle_standing(seconds)
+        self._billed_until_s += seconds
+        return settled
 
     @property
     def _round_seconds_max(self) -> float:
         """With what passed since the last bill, and an allowance for what is done between two rounds."""
-        return max(0.0, self._now() - self._billed_until_s) + self._model.round_seconds_max + BETWEEN_ROUNDS_S
+        return self._unbilled_s + self._model.round_seconds_max + BETWEEN_ROUNDS_S
 
-    def _pass_time(self) -> float:
-        now_s = max(self._now(), self._billed_until_s)
-        seconds, self._billed_until_s = now_s - self._billed_until_s, now_s
-        return seconds
+    @property
+    def _unbilled_s(self) -> float:
+        return max(0.0, self._now() - self._billed_until_s)
 
     def get_state(self) -> dict[str, Any]:
         return super().get_state() | {"billed_until_s": self._billed_until_s}

@@ -75,9 +75,7 @@ class World:
                                order=Order("stack/earlier", "its budget", 0.0))
 
     def _launch(self) -> None:
-        """The instance: one type for the whole deployment. What another type stood for before its learner wrote is
-        counted at the later one's price; see the limits in docs/operations.md.
-        """
+        """The next instance, of whichever type there is."""
         self.stood_usd = self._stood_usd() if hasattr(self, "model") else 0.0
         self.launched_s = self.now_s
         self.model = CostModel(self.experiment, PRICES, traffic_bytes_max=10**6,
@@ -122,6 +120,7 @@ class World:
                 self._write(state=FINISHED, reason="budget")
                 return
             yield self.draw.choice([30.0, 400.0, 1400.0])
+            self._launch()
 
     def _boot(self) -> None:
         self.entry = replace(self.entry or Entry("e/r"), stack=STACK, state=STARTING, heartbeat_at_s=self._clock())

@@ -102,7 +102,7 @@ def test_the_worst_case_is_on_demand_after_the_longest_cold_start(provisioned: i
 
 
 def test_the_price_table_as_shipped():
-    cost = model(PRICES, learner={"instance_types": ["c5.9xlarge", "no-such"]})
+    cost = model(PRICES, learner={"instance_types": ["c5.9xlarge", "c7g.4xlarge"]})
     assert cost.actor_usd(is_provisioned=False, billed_s=10.0, traffic_bytes=0) == pytest.approx(1.66667e-4 + 2e-7)
     assert cost.learner_usd(3600.0) == pytest.approx(1.53)
     for prices in PRICES.functions.values():
@@ -146,7 +146,7 @@ def test_the_learner_is_paid_by_the_second_at_the_first_types_rate():
 
 
 def test_the_learner_is_paid_at_the_rate_of_its_type_where_that_is_known():
-    wanted = experiment(learner={"instance_types": ["small", "no-such"]})
+    wanted = experiment(learner={"instance_types": ["small"]})
     cost = CostModel(wanted, PLAIN, traffic_bytes_max=0, instance_type="large")
     assert cost.learner_usd(10.0) == pytest.approx(0.2)
     with pytest.raises(ExperimentError, match="'no-such' has no price; allowed: large, small"):
@@ -573,6 +573,19 @@ def test_the_parts_of_a_bill_by_the_clock():
     assert bill.infrastructure_cost_usd == pytest.approx(500 / 3600 * 361.0 + 500 / 10 * 12 * 0.25)
     assert bill.provisioned_cost_usd == pytest.approx(2 * BLOCK_USD)
     assert meter.spent_usd == pytest.approx(bill.round_cost_usd)
+
+
+def test_what_stood_before_a_learners_own_start_is_billed_as_the_dearest_type():
+    cost, clock = model(learner={"instance_types": ["small", "large"]}), WallClock()
+    since_s = clock.now_s
+    clock.now_s += 100.0
+    meter = WallClockMeter(cost, Budget(1000.0), billed_since_s=since_s, now=clock)
+    clock.now_s += 50.0
+    standing_usd = cost.infrastructure_usd(150.0) + cost.upload_usd(150.0)
+    assert meter.catch_up() == pytest.approx(100 * 0.02 + cost.learner_usd(50.0) + standing_usd)
+    clock.now_s += 50.0
+    assert meter.catch_up() == pytest.approx(
+        cost.learner_usd(50.0) + cost.infrastructure_usd(50.0) + cost.upload_usd(50.0))
 
 
 def test_a_clock_that_goes_back_bills_nothing_twice():
