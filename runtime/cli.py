@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
 from runtime.config import Experiment, allowed_values, default_text, load_experiment, walk_fields
 from runtime.deployment import experiment_name
 from runtime.errors import RunError
+
+if TYPE_CHECKING:
+    from runtime.kept import KeptRun
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,65 +107,55 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _results(options: argparse.Namespace) -> int:
-    from runtime.kept import download, find_bucket, find_runs
-    from runtime.operations import choose_run, continue_lines, results_lines
+    from runtime.kept import download
+    from runtime.operations import continue_lines, results_lines
 
-    client, _, _ = _account()
-    name = _name(options)
-    runs = find_runs(client, find_bucket(client), name)
-    run = choose_run(runs, options.run, name)
+    _, name, runs, run = _find_run(options)
     _say("\n".join(results_lines(runs)))
     if run is None:
-        print(f"\nto download one: python -m runtime results {options.experiment} --run RUN [--out DIR]")
+        _say(f"\nto download one: python -m runtime results {options.experiment} --run RUN [--out DIR]")
         return 0
     out = options.out or Path("runs") / f"{name}-{run.run}"
-    print(f"\n{run.url}", flush=True)
+    _say(f"\n{run.url}")
     download(run, out, _say)
     file = Path(options.experiment)
-    print("\n".join(["", f"downloaded to:    {out}",
-                     *continue_lines(run, out, name, file if file.is_file() else None)]))
+    _say("\n".join(["", f"downloaded to:    {out}",
+                    *continue_lines(run, out, name, file if file.is_file() else None)]))
     return 0
 
 
 def _reconcile(options: argparse.Namespace) -> int:
     from runtime.cost.bill import ask_bill, bill_lines
-    from runtime.kept import find_bucket, find_runs
-    from runtime.operations import choose_run, counted, run_days
+    from runtime.operations import counted, run_days
     from runtime.survey import OperationError
 
-    client, _, _ = _account()
-    name = _name(options)
-    runs = find_runs(client, find_bucket(client), name)
-    run = choose_run(runs, options.run, name)
+    client, name, runs, run = _find_run(options)
     if run is None:
         raise OperationError(f"{name} has several runs: name one with --run: {', '.join(one.run for one in runs)}")
     first, last, ended_s_ago = run_days(run, time.time())
     counted_usd, counted_by = counted(client, run, name)
     bill = ask_bill(client("ce"), name, run.run, first=first, last=last)
-    print("\n".join(bill_lines(bill, run=f"{name}/{run.run}", counted_usd=counted_usd, counted_by=counted_by,
-                               ended_s_ago=ended_s_ago)))
+    _say("\n".join(bill_lines(bill, run=f"{name}/{run.run}", counted_usd=counted_usd, counted_by=counted_by,
+                              ended_s_ago=ended_s_ago)))
     return 0
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from botocore.exceptions import BotoCoreError
-
     from runtime.cost.account import AccountError, open_session
-    from runtime.stop import STACK_PREFIX, stop_stack
+    from runtime.deployments import STACK_PREFIX
+    from runtime.stop import OURS, stop_stack
     from runtime.teardown import TeardownError
 
     if (options.experiment is None) == (options.stack is None):
         raise RunError("stop what? Name an experiment, or a stack with --stack NAME")
-    name = options.stack or f"{STACK_PREFIX}-{_name(options)}"
-    if not name.startswith(STACK_PREFIX):
-        raise AccountError(f"--stack {name} is not ours to delete; allowed: names that begin with {STACK_PREFIX}")
+    name = options.stack or STACK_PREFIX + _name(options)
+    if not name.startswith(OURS):
+        raise AccountError(f"--stack {name} is not ours to delete; allowed: names that begin with {OURS}")
     try:
         stop_stack(open_session(), name, is_asked=not options.yes)
     except TeardownError as error:
         print(f"error: {error}\nThe guard goes on trying, once a minute; run this again to watch it", file=sys.stderr)
         return 1
-    except BotoCoreError as error:
-        raise AccountError(str(error)) from error
     except KeyboardInterrupt:
         print("\nNot waiting any longer: what has begun goes on, and the guard sees to its end", file=sys.stderr)
         return 130
@@ -175,16 +168,27 @@ def _account() -> tuple[Callable[[str], Any], str, str]:
     Raises:
         AccountError: No region is set, or there are no usable credentials.
     """
-    from botocore.exceptions import BotoCoreError
-
-    from runtime.cost.account import AccountError, identify, open_session
+    from runtime.cost.account import identify, open_session
     from runtime.teardown import clients
 
-    try:
-        session = open_session()
-        return clients(session), identify(session), session.region_name
-    except BotoCoreError as error:
-        raise AccountError(str(error)) from error
+    session = open_session()
+    return clients(session), identify(session), session.region_name
+
+
+def _find_run(options: argparse.Namespace) -> tuple[Callable[[str], Any], str, list[KeptRun], KeptRun | None]:
+    """Clients, the experiment's name, its runs in the bucket, and the one that is meant, where that can be told.
+
+    Raises:
+        AccountError: The bucket cannot be read.
+        OperationError: There is none.
+    """
+    from runtime.kept import find_bucket, find_runs
+    from runtime.operations import choose_run
+
+    client, _, _ = _account()
+    name = _name(options)
+    runs = find_runs(client, find_bucket(client), name)
+    return client, name, runs, choose_run(runs, options.run, name)
 
 
 def _name(options: argparse.Namespace) -> str:
@@ -272,8 +276,6 @@ def _add_operations(commands: Any) -> None:
         "Ask Cost Explorer what AWS bills for a run, and compare it with what the run counted. Each request costs "
         "$0.01; the run's tags have to be cost allocation tags.")
     reconcile.add_argument("--run", metavar="RUN", help="which run (default: the only one)")
-
-
     stop = commands.add_parser(
         "stop", help="take a deployment down now", description="Take an experiment's deployment down: its learner "
         "puts its results into the bucket, then all of it is deleted. Waits until it is gone. Exit codes: 0 gone, 1 "

@@ -9,6 +9,9 @@ from typing import Any
 
 from runtime.ledger import Entry
 
+GUARD_STACK = "NitroGuard"
+STACK_PREFIX = "Nitro-"
+"""Of an experiment's stack; what follows is its name."""
 TAG_PREFIX = "nitro:"
 EXPERIMENT_TAG = f"{TAG_PREFIX}experiment"
 _LIMIT_MAX = 1e6
@@ -115,6 +118,11 @@ def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> De
         experiment=experiment, run=f"{experiment}/{tags.get(f'{TAG_PREFIX}run', 'unknown')}", stack=stack["StackId"],
         name=stack["StackName"], status=stack["StackStatus"], created_at_s=stack["CreationTime"].timestamp(),
         lifetime_s=3600 * limits.pop("lifetime_hours"), unreadable="; ".join(problems), **limits)
+
+
+def outputs_of(stack: Mapping[str, Any]) -> dict[str, str]:
+    """A stack's outputs; none before all of it is there."""
+    return {one["OutputKey"]: one["OutputValue"] for one in stack.get("Outputs", [])}
 
 
 def _rounded_up(usd: float) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from runtime.deployments import Deployed, find_deployments, read_deployment
 from runtime.ledger import AWS_ERRORS, FINISHED, STARTING, Entry, Ledger
-from runtime.teardown import Client, Teardown, clients, find_stack, silent_s
+from runtime.teardown import GONE, Client, Teardown, clients, find_stack, silent_s
 
 INTERVAL_S = 60.0
 MISSING_S = 2700.0
@@ -29,7 +29,6 @@ _TICK_S = 40.0
 """What waits in a teardown is looked at again, for so long."""
 _PAUSE_S = 5.0
 _SUBJECT_CHARACTERS = 100
-_GONE = "gone"
 _FAILED = ("CREATE_FAILED", "DELETE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
 """Statuses in which a stack stays for ever, and keeps its name."""
 
@@ -100,7 +99,7 @@ class Guard:
             LedgerError: The ledger cannot be used.
             ClientError or BotoCoreError: CloudFormation cannot be asked.
         """
-        entries = {entry.run: entry for entry in self._ledger.entries()}
+        entries = self._ledger.entries()
         found = find_deployments(self._client("cloudformation"))
         if not is_rehearsed:
             self._ledger.tick(self._now())
@@ -115,12 +114,12 @@ class Guard:
         at = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
         return {"at": at.isoformat(timespec="seconds"), "experiments": list(reports.values())}
 
-    def _deleted(self, entries: Mapping[str, Entry], known: set[str]) -> list[Deployed]:
+    def _deleted(self, entries: list[Entry], known: set[str]) -> list[Deployed]:
         """Deployments whose stack is gone, but whose teardown or last dollars nobody has seen to."""
         formation = self._client("cloudformation")
-        missing = {(entry.run, entry.order.stack) for entry in entries.values()
-                   if entry.order and _GONE not in entry.order.steps and entry.order.stack not in known}
-        missing |= {(entry.run, entry.stack) for entry in entries.values()
+        missing = {(entry.run, entry.order.stack) for entry in entries
+                   if entry.order and GONE not in entry.order.steps and entry.order.stack not in known}
+        missing |= {(entry.run, entry.stack) for entry in entries
                     if entry.is_open and entry.stack not in known}
         stacks = {(run, stack): find_stack(formation, stack) for run, stack in sorted(missing)}
         return [(read_deployment(stack, is_deleted=True) if stack else None) or _forgotten(*key)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import botocore.exceptions
-
-from runtime.cost.account import AccountError, ask
-from runtime.cost.prices import PRICES
-from runtime.deployments import EXPERIMENT_TAG, WITHOUT_RESOURCES
+from runtime.cost.account import ask, ask_if_there
+from runtime.cost.prices import CACHE_NODE_TYPE, HOURS_PER_MONTH, PRICES
+from runtime.deployments import EXPERIMENT_TAG, STACK_PREFIX, WITHOUT_RESOURCES
 from runtime.teardown import Client
 
-STACK_PREFIX = "Nitro-"
 _STACK_ID_TAG = "aws:cloudformation:stack-id"
 _GROUP_TAG = "aws:autoscaling:groupName"
 _INSTANCE_STATES = ["pending", "running", "stopping", "stopped", "shutting-down"]
 """All but those that are gone."""
-_HOURS_PER_MONTH = 730
-_PRICED_NODE = "cache.t4g.small"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +164,7 @@ def _volumes(client: Any, orphans: set[str]) -> Iterator[Leftover]:
             yield Leftover(
                 kind="volume", name=volume["VolumeId"], experiment=tags[EXPERIMENT_TAG],
                 detail=f"{volume['Size']} GiB, " + (f"of {', '.join(holders)}" if holders else volume["State"]),
-                usd_per_hour=volume["Size"] * PRICES.volume_gib_month_usd / _HOURS_PER_MONTH,
+                usd_per_hour=volume["Size"] * PRICES.volume_gib_month_usd / HOURS_PER_MONTH,
                 remove=f"aws ec2 delete-volume --volume-id {volume['VolumeId']}")
 
 
@@ -192,7 +187,7 @@ def _warm_functions(client: Any, stacks: Stacks) -> Iterator[Leftover]:
         name = function["FunctionName"]
         if not fnmatch.fnmatchcase(name, f"{STACK_PREFIX}*-actor"):
             continue
-        tags = _if_there(lambda arn=function["FunctionArn"]: client.list_tags(Resource=arn)["Tags"])
+        tags = ask_if_there(lambda arn=function["FunctionArn"]: client.list_tags(Resource=arn)["Tags"])
         if tags is None:
             continue
         experiment = tags.get(EXPERIMENT_TAG, name.removeprefix(STACK_PREFIX).removesuffix("-actor"))
@@ -229,7 +224,7 @@ def _caches(client: Any, stacks: Stacks) -> Iterator[Leftover]:
             nodes = len(group.get("MemberClusters", [])) or 1
             yield Leftover(
                 kind="cache node", name=name, experiment=experiment, detail=f"{nodes} x {node_type}, {group['Status']}",
-                usd_per_hour=nodes * PRICES.cache_node_hour_usd if node_type == _PRICED_NODE else None,
+                usd_per_hour=nodes * PRICES.cache_node_hour_usd if node_type == CACHE_NODE_TYPE else None,
                 remove=f"aws elasticache delete-replication-group --replication-group-id {name}")
 
 
@@ -237,26 +232,12 @@ def _experiment_of_cache(client: Any, name: str, arn: str, stacks: Stacks) -> st
     """Null where it is none of ours, or a stack has it."""
     if not fnmatch.fnmatchcase(name, "nitro-*"):
         return None
-    tags = _if_there(lambda: _tags({"Tags": client.list_tags_for_resource(ResourceName=arn)["TagList"]}))
+    tags = ask_if_there(lambda: _tags({"Tags": client.list_tags_for_resource(ResourceName=arn)["TagList"]}))
     if tags is None:
         return None
     experiment = tags.get(EXPERIMENT_TAG, name.removeprefix("nitro-"))
     return None if stacks.have(tags, experiment) else experiment
 
-
-def _if_there(question: Callable[[], Any]) -> Any:
-    """The answer; null where the resource was deleted since it was listed.
-
-    Raises:
-        AccountError: There is none.
-    """
-    try:
-        return ask(question)
-    except AccountError as error:
-        cause = error.__cause__
-        if isinstance(cause, botocore.exceptions.ClientError) and "NotFound" in cause.response["Error"]["Code"]:
-            return None
-        raise
 
 
 def _tags(described: Mapping[str, Any]) -> dict[str, str]:

@@ -11,25 +11,23 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import botocore.exceptions
-
 from runtime.config import Experiment, load_experiment, unchangeable
-from runtime.cost.account import AccountError, ask
+from runtime.cost.account import ask, ask_if_there
 from runtime.cost.prices import PRICES
+from runtime.deployments import GUARD_STACK, STACK_PREFIX, outputs_of
 from runtime.errors import ExperimentError
 from runtime.kept import KeptRun, find_bucket, find_runs, spent_usd, summarise
-from runtime.ledger import Ledger
-from runtime.leftovers import STACK_PREFIX, pages_of
-from runtime.survey import GUARD_STACK, OperationError, iso, outputs_of
+from runtime.leftovers import pages_of
+from runtime.stop import find_ledger
+from runtime.survey import OperationError, iso
 from runtime.teardown import Client, find_stack
-from runtime.terminal import printable
+from runtime.terminal import COLUMNS, laid_out
 
 Report = Callable[[str], None]
 
 GUARD_LATE_S = 300.0
 """The guard looks once a minute."""
 POLL_S = 3.0
-_COLUMNS, _INDENT = 96, 13
 _LATE_EVENTS_S = 60.0
 """Log events may arrive so much later than others of the same time."""
 _EVENTS_SHOWN, _BOOT_LINES_SHOWN = 20, 25
@@ -41,7 +39,7 @@ _EVENTS_SHOWN, _BOOT_LINES_SHOWN = 20, 25
 def status_lines(document: Mapping[str, Any]) -> list[str]:
     """A survey, for people; no wider than 100 columns but for names and commands."""
     is_one = "totals" not in document
-    lines = _laid_out({"account": f"{document['account']}, {document['region']}"})
+    lines = laid_out({"account": f"{document['account']}, {document['region']}"})
     lines += _heading("deployed", [line for one in document["deployments"] for line in _deployment_lines(one)], "none")
     lines += _heading("orphans, which no stack has", _orphan_lines(document["orphans"]), "" if is_one else "none")
     lines += _heading("log groups of stacks that are gone", _log_lines(document["left_logs"]), "")
@@ -62,7 +60,7 @@ def _deployment_lines(one: Mapping[str, Any]) -> list[str]:
     facts |= {label: one[key] for label, key in (("results", "results"), ("", "problem")) if one.get(key)}
     if "results" in one and one["dashboard_url"]:
         facts["dashboard"] = one["dashboard_url"]
-    return [one["run"], *_laid_out(facts, margin=2)]
+    return [one["run"], *laid_out(facts, margin=2)]
 
 
 def _learner_text(one: Mapping[str, Any]) -> str:
@@ -166,7 +164,7 @@ def _total_lines(totals: Mapping[str, Any]) -> list[str]:
     at_least = "at least " if totals["is_at_least"] else ""
     spent = (f"{_usd(totals['spent_usd'])} spent in all" if totals["is_ledger_there"]
              else "what was spent is not known without the guard's ledger")
-    return _laid_out({"total": f"{spent}; burning {at_least}{_usd(totals['burn_usd_per_hour'])} an hour now. Modelled, "
+    return laid_out({"total": f"{spent}; burning {at_least}{_usd(totals['burn_usd_per_hour'])} an hour now. Modelled, "
                                f"list prices of {PRICES.region}, {PRICES.as_of}; AWS' bill is what counts "
                                "(python -m runtime reconcile EXPERIMENT)"})
 
@@ -174,14 +172,6 @@ def _total_lines(totals: Mapping[str, Any]) -> list[str]:
 def _heading(title: str, lines: list[str], nothing: str) -> list[str]:
     lines = lines or ([nothing] if nothing else [])
     return ["", title.upper(), *lines] if lines else []
-
-
-def _laid_out(facts: Mapping[str, str], margin: int = 0) -> list[str]:
-    """Lines of labelled texts, wrapped; what has no spaces is never broken."""
-    indent = " " * _INDENT
-    return [" " * margin + line for label, text in facts.items() for line in textwrap.wrap(
-        text, _COLUMNS - margin, initial_indent=label.ljust(_INDENT), subsequent_indent=indent,
-        break_on_hyphens=False, break_long_words=False)]
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:
@@ -193,7 +183,7 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
     lines = []
     for row in rows:
         start = "".join(cell.ljust(width + 2) for cell, width in zip(row[:-1], widths, strict=True))
-        room = max(_COLUMNS - indent, 24)
+        room = max(COLUMNS - indent, 24)
         wrapped = textwrap.wrap(row[-1], room, break_on_hyphens=False, break_long_words=False) or [""]
         lines += [(start + wrapped[0]).rstrip(), *(" " * indent + rest for rest in wrapped[1:])]
     return lines
@@ -290,15 +280,10 @@ class _Tail:
         Raises:
             AccountError: CloudWatch Logs cannot be asked.
         """
-        try:
-            events = pages_of(self._client, "filter_log_events", "events", logGroupName=self._group,
-                              startTime=self._since_ms)
-        except AccountError as error:
-            cause = error.__cause__
-            if (isinstance(cause, botocore.exceptions.ClientError)
-                    and cause.response["Error"]["Code"] == "ResourceNotFoundException"):
-                return False
-            raise
+        events = ask_if_there(lambda: pages_of(self._client, "filter_log_events", "events", logGroupName=self._group,
+                                               startTime=self._since_ms))
+        if events is None:
+            return False
         for event in sorted(events, key=lambda event: event["timestamp"]):
             if event["eventId"] not in self._seen:
                 self._tell(event)
@@ -310,7 +295,7 @@ class _Tail:
 
     def _tell(self, event: Mapping[str, Any]) -> None:
         at = datetime.datetime.fromtimestamp(event["timestamp"] / 1000, datetime.UTC).strftime("%m-%d %H:%M:%S")
-        self._report(f"{at} {event['logStreamName']}  {printable(event['message'].rstrip())}")
+        self._report(f"{at} {event['logStreamName']}  {event['message'].rstrip()}")
         self.shown += 1
 
 
@@ -331,7 +316,7 @@ def show_kept(client: Client, experiment: str, report: Report) -> None:
         record = run.record(name)
         report(f"\n{name}, {iso(files[name].changed_at_s)}: {record.get('message', '')}")
         for line in str(record.get("log", "")).splitlines()[-_BOOT_LINES_SHOWN:]:
-            report(f"  {printable(line)}")
+            report(f"  {line}")
     for name in ("refused.json", "ended.json"):
         if name in files:
             report(f"\n{name}")
@@ -341,7 +326,7 @@ def show_kept(client: Client, experiment: str, report: Report) -> None:
     if events:
         report("\nevents.jsonl, the end")
         for line in events:
-            report(f"  {printable(line)}")
+            report(f"  {line}")
 
 
 # Results
@@ -443,10 +428,8 @@ def counted(client: Client, run: KeptRun, experiment: str) -> tuple[float | None
     Raises:
         AccountError or LedgerError: AWS cannot be asked.
     """
-    formation = client("cloudformation")
-    stack = ask(lambda: find_stack(formation, GUARD_STACK))
-    name = outputs_of(stack).get("LedgerTable") if stack else None
-    entry = Ledger(client("dynamodb"), name).get(f"{experiment}/{run.run}") if name else None
+    ledger = find_ledger(client)
+    entry = ledger.get(f"{experiment}/{run.run}") if ledger else None
     if entry is not None:
         return entry.spent_usd, "the guard's ledger"
     rows = run.rows("rounds.jsonl")

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from runtime.cost.account import AccountError, ask, identify
-from runtime.deployments import read_deployment
+from runtime.deployments import GUARD_STACK, STACK_PREFIX, outputs_of, read_deployment
 from runtime.ledger import Ledger, LedgerError
 from runtime.teardown import (
     POLL_S,
@@ -27,8 +27,8 @@ from runtime.teardown import (
 )
 from runtime.terminal import is_confirmed, laid_out
 
-GUARD_STACK = "NitroGuard"
-STACK_PREFIX = "Nitro"
+OURS = "Nitro"
+"""What the names of all stacks begin with, the shared ones too."""
 REASON = "stopped by hand"
 _FAILURES_MAX = 2
 """So many failed deletions are watched; the guard goes on trying."""
@@ -71,7 +71,7 @@ def stop_stack(session: Any, name: str, *, is_asked: bool) -> None:
 
 
 def _nothing_there(client: Any, name: str, account_id: str, region: str) -> str:
-    others = ask(lambda: stack_names(client, f"{STACK_PREFIX}-"))
+    others = ask(lambda: stack_names(client, STACK_PREFIX))
     return (f"no stack {name} in account {account_id}, region {region}; there are: {', '.join(others) or 'none'}. "
             "Another region is named by AWS_DEFAULT_REGION, another account by AWS_PROFILE")
 
@@ -93,7 +93,7 @@ def find_ledger(client: Client) -> Ledger | None:
         AccountError: CloudFormation cannot be asked.
     """
     stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
-    outputs = {output["OutputKey"]: output["OutputValue"] for output in (stack or {}).get("Outputs", [])}
+    outputs = outputs_of(stack or {})
     return Ledger(client("dynamodb"), outputs["LedgerTable"]) if "LedgerTable" in outputs else None
 
 

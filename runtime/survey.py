@@ -7,14 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from runtime.deployments import Deployed, read_deployment
+from runtime.deployments import EXPERIMENT_TAG, GUARD_STACK, STACK_PREFIX, Deployed, outputs_of, read_deployment
 from runtime.errors import RunError
 from runtime.kept import KeptError, KeptRun, find_bucket
 from runtime.ledger import TRAINING, Entry, Ledger, LedgerError
-from runtime.leftovers import STACK_PREFIX, Instance, Stacks, find_instances, find_left_logs, find_leftovers, pages_of
+from runtime.leftovers import Instance, Stacks, find_instances, find_left_logs, find_leftovers, pages_of
 from runtime.teardown import ALIVE_S, Client
-
-GUARD_STACK = "NitroGuard"
 
 
 class OperationError(RunError):
@@ -58,7 +56,7 @@ def _read(stack: Mapping[str, Any]) -> Deployed | None:
     if deployed is not None or not stack["StackName"].startswith(STACK_PREFIX):
         return deployed
     experiment = stack["StackName"].removeprefix(STACK_PREFIX)
-    tags = [*stack.get("Tags", []), {"Key": "nitro:experiment", "Value": experiment}]
+    tags = [*stack.get("Tags", []), {"Key": EXPERIMENT_TAG, "Value": experiment}]
     return read_deployment({**stack, "Tags": tags})
 
 
@@ -189,8 +187,3 @@ def _details(client: Client, experiment: str, run: str) -> dict[str, Any]:
 def iso(at_s: float) -> str:
     """Seconds since 1970 as a time, by UTC."""
     return datetime.datetime.fromtimestamp(at_s, datetime.UTC).isoformat(timespec="seconds")
-
-
-def outputs_of(stack: Mapping[str, Any]) -> dict[str, str]:
-    """A stack's outputs; none before all of it is there."""
-    return {one["OutputKey"]: one["OutputValue"] for one in stack.get("Outputs", [])}

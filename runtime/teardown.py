@@ -37,7 +37,7 @@ _QUICKLY_S = 15.0
 _BILLED_STATES = ["pending", "running", "stopping", "stopped"]
 _BLOCK_S = 300
 """Provisioned concurrency is billed by these."""
-_BILL, _STACK, _GONE = "bill", "stack", "gone"
+_BILL, _STACK, GONE = "bill", "stack", "gone"
 _ANSWER_CHARACTERS = 300
 _POLLS_UNTIL_BEGUN = 12
 """CloudFormation may show a stack as it was for a moment after it was told to delete it."""
@@ -226,8 +226,8 @@ class Teardown:
         is_young = self._now() - _order(entry).ordered_at_s < _PASSED_OVER_AFTER_S
         waits_for, is_deleted = "", False
         for name, step in self._steps(deployed, entry, parts or _Parts()):
-            is_last = name in (_BILL, _STACK, _GONE)
-            if failures and (name == _GONE or (name == _STACK and is_young)):
+            is_last = name in (_BILL, _STACK, GONE)
+            if failures and (name == GONE or (name == _STACK and is_young)):
                 break
             if (parts is None and not is_last) or (failures and name == _BILL and not is_deleted):
                 continue
@@ -260,7 +260,7 @@ class Teardown:
         """Notes when a step was done first; tells people of the last one."""
         if step in _order(entry).steps:
             return entry
-        if step == _GONE:
+        if step == GONE:
             self._tell_end(deployed, entry)
         return self._ledger.step_done(deployed.run, step, stack=deployed.stack, now_s=self._now())
 
@@ -277,7 +277,7 @@ class Teardown:
         yield _STACK, lambda: self._delete_stack(deployed)
         # Where a step before was refused, it is known only now when nothing was billed any more.
         yield _BILL, lambda: self._bill(deployed)
-        yield _GONE, lambda: self._find_rest(deployed, parts)
+        yield GONE, lambda: self._find_rest(deployed, parts)
 
     def _end_creation(self, deployed: Deployed) -> str:
         self._client("cloudformation").delete_stack(StackName=deployed.stack)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-_COLUMNS, _INDENT = 96, 13
+COLUMNS, _INDENT = 96, 13
 
 
-def laid_out(facts: Mapping[str, str]) -> list[str]:
-    """Lines of labelled texts, wrapped."""
+def laid_out(facts: Mapping[str, str], margin: int = 0) -> list[str]:
+    """Lines of labelled texts, wrapped; what has no spaces is never broken."""
     indent = " " * _INDENT
-    return [line for label, text in facts.items() for line in textwrap.wrap(
-        text, _COLUMNS, initial_indent=label.ljust(_INDENT), subsequent_indent=indent, break_on_hyphens=False)]
+    return [" " * margin + line for label, text in facts.items() for line in textwrap.wrap(
+        text, COLUMNS - margin, initial_indent=label.ljust(_INDENT), subsequent_indent=indent,
+        break_on_hyphens=False, break_long_words=False)]
 
 
 def is_confirmed(question: str) -> bool:

@@ -7,8 +7,8 @@ import json
 import botocore.exceptions
 
 from runtime.cost.account import AccountError, ask
+from runtime.deployments import GUARD_STACK, outputs_of
 from runtime.guard import INTERVAL_S
-from runtime.stop import GUARD_STACK
 from runtime.teardown import Client, find_stack
 
 
@@ -24,7 +24,7 @@ def check_guard(client: Client) -> dict[str, str]:
     stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
     if stack is None:
         raise AccountError(f"the stack {GUARD_STACK} is not there: nothing would end a deployment")
-    outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
+    outputs = outputs_of(stack)
     _check_rule(client, outputs)
     seen = _look(client, outputs["GuardFunction"])
     others = f"{len(seen)} other deployment{'s' * (len(seen) != 1)}" if seen else "no other deployment"

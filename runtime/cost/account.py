@@ -68,9 +68,12 @@ def open_session() -> boto3.Session:
     """With the region that the CDK's command line would take: boto3 does not know AWS_REGION.
 
     Raises:
-        AccountError: No region is set.
+        AccountError: No region is set, or there is no such profile.
     """
-    session = boto3.Session(region_name=os.environ.get("AWS_REGION") or None)
+    try:
+        session = boto3.Session(region_name=os.environ.get("AWS_REGION") or None)
+    except botocore.exceptions.BotoCoreError as error:
+        raise AccountError(str(error)) from error
     if session.region_name is None:
         raise AccountError(f"no region is set: set AWS_DEFAULT_REGION={PRICES.region}")
     return session
@@ -170,13 +173,8 @@ def _vcpus(session: boto3.Session, names: tuple[str, ...], market: str) -> dict[
 
 
 def _check_parameter(session: boto3.Session, name: str, problem: str) -> None:
-    client = session.client("ssm")
-    try:
-        ask(lambda: client.get_parameter(Name=name))
-    except AccountError as error:
-        if isinstance(error.__cause__, client.exceptions.ParameterNotFound):
-            raise AccountError(problem) from None
-        raise
+    if ask_if_there(lambda: session.client("ssm").get_parameter(Name=name)) is None:
+        raise AccountError(problem)
 
 
 def ask(question: Callable[[], Any]) -> Any:
@@ -195,6 +193,21 @@ def ask(question: Callable[[], Any]) -> Any:
                            f"{_one_line(said['Message'])}") from error
     except (botocore.exceptions.BotoCoreError, botocore.parsers.ResponseParserError) as error:
         raise AccountError(f"the AWS account cannot be asked: {_one_line(str(error))}") from error
+
+
+def ask_if_there(question: Callable[[], Any]) -> Any:
+    """The answer; null where what is asked about does not exist.
+
+    Raises:
+        AccountError: There is none.
+    """
+    try:
+        return ask(question)
+    except AccountError as error:
+        cause = error.__cause__
+        if isinstance(cause, botocore.exceptions.ClientError) and "NotFound" in cause.response["Error"]["Code"]:
+            return None
+        raise
 
 
 def _one_line(text: str) -> str:

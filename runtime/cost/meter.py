@@ -14,7 +14,7 @@ from typing import Any
 
 from runtime.config import Experiment
 from runtime.cost.budget import Budget
-from runtime.cost.prices import PriceTable
+from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
 from runtime.errors import BudgetError, ExperimentError
 from runtime.interfaces import RoundBill
 
@@ -27,7 +27,6 @@ UPLOAD_INTERVAL_S = 10.0
 REQUESTS_PER_UPLOAD = 12
 BETWEEN_ROUNDS_S = 60.0
 """Reserved for checkpoints and uploads where time is paid for by the clock."""
-_HOURS_PER_MONTH = 730
 _BASE = "round"
 _ELSEWHERE = "elsewhere"
 
@@ -101,7 +100,7 @@ class CostModel:
     def infrastructure_usd(self, seconds: float) -> float:
         """The cache's capacity, the learner's volume and its public address."""
         prices = self._prices
-        hourly = (prices.volume_gib_month_usd * self._learner.volume_gib / _HOURS_PER_MONTH
+        hourly = (prices.volume_gib_month_usd * self._learner.volume_gib / HOURS_PER_MONTH
                   + prices.public_ipv4_hour_usd)
         return seconds / 3600 * hourly + self.cache_usd(seconds)
 

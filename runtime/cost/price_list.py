@@ -18,12 +18,11 @@ from botocore.exceptions import BotoCoreError, ClientError, PaginationError
 from botocore.parsers import ResponseParserError
 
 from runtime.config import Experiment
-from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
+from runtime.cost.prices import CACHE_NODE_TYPE, PRICES, LambdaPrices, PriceTable
 from runtime.errors import RunError
 
 PRICE_LIST_REGION = "us-east-1"
 """Where the API itself is; it tells the prices of every region. Others: eu-central-1, ap-south-1."""
-CACHE_NODE_TYPE = "cache.t4g.small"
 SERVERLESS_CACHE_GIB_MIN = 0.1
 """Billed at least, of a serverless Valkey cache. It is no price, and the API does not tell it."""
 _PAGE = 100

@@ -13,6 +13,9 @@ from typing import Any
 from runtime.errors import ExperimentError
 
 ARCHITECTURES = ("x86_64", "arm64")
+CACHE_NODE_TYPE = "cache.t4g.small"
+HOURS_PER_MONTH = 730
+"""AWS' own."""
 _SHOWN_CHARACTERS = 200
 
 

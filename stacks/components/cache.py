@@ -12,12 +12,12 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from constructs import Construct, IDependable
 
+from runtime.cost.prices import CACHE_NODE_TYPE
 from runtime.deployment import CACHE_PORT
 from stacks.acknowledgements import acknowledge
 from stacks.network import ISOLATED, SERVERLESS_CACHE_PORT, NetworkStack
 from stacks.plan import Plan
 
-NODE_TYPE = "cache.t4g.small"
 NODE_ENGINE_VERSION = "8.2"
 NODE_PARAMETER_FAMILY = "valkey8"
 SERVERLESS_ENGINE_VERSION = "8"
@@ -155,7 +155,7 @@ class NodeCache(Construct):
             replication_group_description=f"Trajectories of {plan.stack_name}",
             engine="valkey",
             engine_version=NODE_ENGINE_VERSION,
-            cache_node_type=NODE_TYPE,
+            cache_node_type=CACHE_NODE_TYPE,
             cache_parameter_group_name=parameters.ref,
             cache_subnet_group_name=subnets.ref,
             security_group_ids=[self.group.security_group_id],

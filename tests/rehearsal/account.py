@@ -189,7 +189,6 @@ class Account:
         """
         outputs = {}
         for name in SHARED_STACKS:
-            self._upload_assets(assembly, name)
             outputs[name] = deploy(self.client, assembly / f"{name}.template.json", name)
         (bucket,) = [one["PhysicalResourceId"] for one in self._resources(RESULTS) if (
             one["ResourceType"] == "AWS::S3::Bucket")][:1]
@@ -204,7 +203,6 @@ class Account:
     def deploy(self, assembly: Path, name: str) -> Deployment:
         """The experiment's own stack."""
         stack = f"Nitro-{name}"
-        self._upload_assets(assembly, stack)
         template = assembly / f"{stack}.template.json"
         for resource in json.loads(template.read_text())["Resources"].values():
             if resource["Type"] == "AWS::ElastiCache::User":
@@ -220,18 +218,6 @@ class Account:
         """As `make destroy-shared` does it, when nothing needs them any more."""
         for name in reversed(SHARED_STACKS):
             self.client("cloudformation").delete_stack(StackName=name)
-
-    def _upload_assets(self, assembly: Path, stack: str) -> None:
-        store = self.client("s3")
-        for asset in json.loads((assembly / f"{stack}.assets.json").read_text())["files"].values():
-            if asset["source"]["packaging"] != "zip":
-                continue
-            archive = shutil.make_archive(str(self.directory / "asset"), "zip", assembly / asset["source"]["path"])
-            for place in asset["destinations"].values():
-                bucket = place["bucketName"].replace("${AWS::AccountId}", "123456789012").replace(
-                    "${AWS::Region}", REGION)
-                store.create_bucket(Bucket=bucket)
-                store.upload_file(archive, bucket, place["objectKey"])
 
     def _add_guard(self, assembly: Path, deaths: Path | None) -> None:
         settings = self.client("lambda").get_function_configuration(FunctionName=self.guard_function)

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.cost.prices import PRICES
+from runtime.cost.prices import HOURS_PER_MONTH, PRICES
 from runtime.ledger import Entry
 from tests.rehearsal.account import Account, Deployment
 from tests.rehearsal.clock import Clock
 
 _HOUR_S = 3600.0
-_HOURS_PER_MONTH = 730
 _PROVISIONED_BLOCK_S = 300.0
 _EVENTS = {
     "run_started": "goes on after round {resumed_after_round}",
@@ -205,7 +204,7 @@ class Bill:
                         PRICES.instance_hour_usd[one["InstanceType"]] + PRICES.public_ipv4_hour_usd)
         for volume in machines.describe_volumes()["Volumes"]:
             if any(one["InstanceId"] in found for one in volume["Attachments"]):
-                found[volume["VolumeId"]] = volume["Size"] * PRICES.volume_gib_month_usd / _HOURS_PER_MONTH
+                found[volume["VolumeId"]] = volume["Size"] * PRICES.volume_gib_month_usd / HOURS_PER_MONTH
         for one in caches.describe_serverless_caches()["ServerlessCaches"]:
             if one["ServerlessCacheName"] == self._stack.lower():
                 found[f"cache {one['ServerlessCacheName']}"] = (
