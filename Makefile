@@ -22,7 +22,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test test-end-to-end test-the-rest lint docs clean
+.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test test-end-to-end test-integration test-unit lint docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -57,10 +57,10 @@ bootstrap: setup-deploy
 image: setup-deploy
 	$(BIN)/python -m tests.image.build "$(EXPERIMENT)"
 
-# Two at once: most of the time the one waits for processes that it started.
+# Three at once: most of the time they wait for processes that they started.
 test: setup-dev lint
 ifeq ($(ARGS),)
-	$(MAKE) --no-print-directory -j2 test-end-to-end test-the-rest
+	$(MAKE) --no-print-directory -j3 test-end-to-end test-integration test-unit
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
@@ -68,8 +68,11 @@ endif
 test-end-to-end:
 	$(BIN)/python -m pytest tests/end_to_end
 
-test-the-rest:
-	$(BIN)/python -m pytest tests/unit tests/template tests/integration
+test-integration:
+	$(BIN)/python -m pytest tests/integration
+
+test-unit:
+	$(BIN)/python -m pytest tests/unit tests/template
 
 lint: setup-dev
 	$(BIN)/ruff check .

@@ -28,10 +28,9 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from lambda_actor.environments import make_environment  # noqa: E402
-from lambda_actor.policy import GaussianPolicy  # noqa: E402
+from lambda_actor.policy import Policy  # noqa: E402
 from lambda_actor.rollout import roll_out  # noqa: E402
-from runtime.config import AlgorithmSection  # noqa: E402
-from runtime.learner.networks import gaussian_log_prob  # noqa: E402
+from runtime.config import AlgorithmSection, PpoSection  # noqa: E402
 from runtime.learner.ppo import Ppo  # noqa: E402
 
 STEPS, REPEATS = 1024, 7
@@ -39,7 +38,7 @@ STEPS, REPEATS = 1024, 7
 
 def our_actor(environment_id: str, learner: Ppo):
     environment = make_environment(environment_id)
-    policy = GaussianPolicy.from_bytes(learner.weights())
+    policy = Policy.from_bytes(learner.weights())
 
     def sample(repeat: int) -> None:
         roll_out(environment, policy, fragment_steps=STEPS, seed=0, round_index=repeat, slot=0)
@@ -59,8 +58,9 @@ def torch_actor(environment_id: str, learner: Ppo):
             inputs = torch.as_tensor(observation, dtype=torch.float32)[None]
             means, log_stds = learner.policy(inputs).chunk(2, dim=-1)
             learner.critic(inputs)
-            action = torch.distributions.Normal(means, log_stds.exp()).sample()
-            gaussian_log_prob(means, log_stds, action)
+            distribution = torch.distributions.Normal(means, log_stds.exp())
+            action = distribution.sample()
+            distribution.log_prob(action).sum(-1)
             clipped = np.clip(action[0].numpy(), environment.action_space.low, environment.action_space.high)
             observation, _, terminated, truncated, _ = environment.step(clipped)
             if terminated or truncated:
@@ -88,7 +88,7 @@ def random_actions(environment_id: str, learner: Ppo):
 def measure(environment_id: str) -> dict[str, dict[str, float]]:
     torch.set_num_threads(1)
     probe = make_environment(environment_id)
-    learner = Ppo(probe.observation_size, probe.action_size, AlgorithmSection(), seed=0)
+    learner = Ppo(probe.spaces, AlgorithmSection(ppo=PpoSection(normalize_observations=True)), seed=0)
     contenders = {make.__name__: make(environment_id, learner) for make in (our_actor, torch_actor, random_actions)}
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for repeat in range(REPEATS + 1):

@@ -3,7 +3,7 @@
 All keys of a run share the hash tag ``{run_id}``, so that a clustered server keeps them in one slot and a script may
 touch several of them:
 
-    {run}:weights:<version>     GAUSSIAN_WEIGHTS message of a policy version
+    {run}:weights:<version>     WEIGHTS message of a policy version
     {run}:episode:<id>          EPISODE message of an open episode that this round continues
     {run}:invocations           hash: invocation id -> "expected" | "accepted"; an actor that is not in it gives up
     {run}:trajectory:<id>       TRAJECTORY message, keyed by the invocation id (paper §4)

@@ -1,4 +1,5 @@
-"""The actor image's proof, run while it is built: ``python -m lambda_actor.check ENVIRONMENT_ID STEPS``.
+"""The actor image's proof, run while it is built:
+``python -m lambda_actor.check ENVIRONMENT_ID STEPS [PREPROCESSING]``.
 
 An image that cannot act would otherwise be found out by the first round, with everything else already paid for.
 """
@@ -8,15 +9,15 @@ from __future__ import annotations
 import importlib
 import ssl
 import sys
-from itertools import pairwise
 
 import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
-from lambda_actor.policy import HIDDEN_SIZES, GaussianPolicy
+from lambda_actor.policy import Policy, parameter_shapes
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
+from lambda_actor.spaces import Spaces
 
 IMPORTED_LATE = ("awslambdaric.bootstrap", "botocore.auth", "botocore.session", "lambda_actor.handler")
 """What runs, signs and serves in Lambda, but is imported by none of the modules here."""
@@ -26,11 +27,12 @@ class CheckError(ActorError):
     """The image cannot do what an actor does."""
 
 
-def check(environment_id: str, steps: int) -> str:
+def check(environment_id: str, steps: int, preprocessing: str = "auto") -> str:
     """Does everything that an actor does but talk to a cache; returns what was seen, for people.
 
     Args:
         steps: Of each fragment.
+        preprocessing: ``environment.preprocessing``.
 
     Raises:
         CheckError: An import or the certificates are missing, or a continued episode differs from an unbroken one.
@@ -38,7 +40,7 @@ def check(environment_id: str, steps: int) -> str:
     """
     _check_imports()
     _check_certificates()
-    environment = make_environment(environment_id)
+    environment = make_environment(environment_id, preprocessing)
     fragment = roll_out(environment, random_policy(environment), fragment_steps=steps, seed=0, round_index=0, slot=0)
     seen = f"{environment_id}: {steps} steps, mean reward {fragment.rewards.mean():.4g}"
     if not environment.can_save_episode:
@@ -49,22 +51,27 @@ def check(environment_id: str, steps: int) -> str:
     return f"{seen}; an open episode was continued"
 
 
-def random_policy(environment: ActorEnvironment) -> GaussianPolicy:
+def random_policy(environment: ActorEnvironment) -> Policy:
     """A policy for it, read from a message as an actor reads it."""
-    return GaussianPolicy.from_bytes(random_weights(environment.observation_size, environment.action_size))
+    return Policy.from_bytes(random_weights(environment.spaces))
 
 
-def random_weights(observation_size: int, action_size: int) -> bytes:
+def random_weights(spaces: Spaces) -> bytes:
     """A weights message of a policy of full size, with small random weights."""
-    sizes = (observation_size, *HIDDEN_SIZES, action_size)
+    network = "conv" if spaces.is_pixels else "mlp"
+    moments = 0 if spaces.is_pixels else spaces.observation_size
     draw = np.random.default_rng(0)
-    fields = {"policy_version": np.int64(0), "log_std": np.full(action_size, -1.0, np.float32),
-              "observation_mean": np.zeros(observation_size, np.float32),
-              "observation_std": np.ones(observation_size, np.float32), "observation_clip": np.float32(10.0)}
-    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
-        fields[f"weight_{layer}"] = draw.normal(0.0, 0.1, (outputs, inputs)).astype(np.float32)
-        fields[f"bias_{layer}"] = np.zeros(outputs, np.float32)
-    return wire.encode(wire.Kind.GAUSSIAN_WEIGHTS, fields)
+    return wire.encode(wire.Kind.WEIGHTS, {
+        "policy_version": np.int64(0),
+        "network": wire.text_field(network),
+        "distribution": wire.text_field("categorical" if spaces.is_discrete else "gaussian"),
+        "log_std": np.full(spaces.action_size, -1.0, np.float32),
+        "observation_mean": np.zeros(moments, np.float32),
+        "observation_std": np.ones(moments, np.float32),
+        "observation_clip": np.float32(10.0),
+        **{name: draw.normal(0.0, 0.1 if name.endswith("weight") else 0.0, shape).astype(np.float32)
+           for name, shape in parameter_shapes(spaces, network).items()},
+    })
 
 
 def _check_imports() -> None:
@@ -84,7 +91,7 @@ def _check_certificates() -> None:
 def _check_continuation(environment: ActorEnvironment, fragment: Fragment) -> None:
     """The open episode must go on in a fresh environment as it does where it was left open."""
     episode = OpenEpisode.from_bytes(fragment.open_episode.to_bytes())
-    fresh = make_environment(environment.environment_id)
+    fresh = make_environment(environment.environment_id, environment.preprocessing)
     fresh.set_state(episode.state)
     for action in fragment.actions:
         (observation, *here), (restored, *there) = environment.step(action), fresh.step(action)
@@ -97,9 +104,9 @@ def _check_continuation(environment: ActorEnvironment, fragment: Fragment) -> No
 
 def main(arguments: list[str]) -> int:
     """Prints what was seen; 1 where an actor could not act."""
-    environment_id, steps = arguments
+    environment_id, steps, *preprocessing = arguments
     try:
-        print(check(environment_id, int(steps)))
+        print(check(environment_id, int(steps), *preprocessing))
     except ActorError as error:
         print(f"the actor image does not work: {error}", file=sys.stderr)
         return 1

@@ -1,72 +1,50 @@
-"""Environments as an actor needs them: made by name, and able to leave an episode open between invocations.
-
-An actor that resets at each call never sees what comes after ``fragment_steps``. Therefore an episode's whole state
-can be taken out of one process and put into another, and continues there bit for bit.
-
-MuJoCo keeps more state than `mj_getState` gives: rewards and observations read quantities (body positions, contact
-forces) that the *last* step computed on its way. So what is saved is the integration state from *before* the last
-step, with that step's action; restoring sets it and takes the step again, which leaves every derived quantity exactly
-as it was. See docs/decisions/0002-episode-state.md.
-"""
+"""Environments as an actor needs them: made by name, their spaces told, their episodes able to be left open."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
-from collections.abc import Mapping
-from typing import Protocol
+import math
+from collections.abc import Callable, Mapping
 
 import gymnasium
-import mujoco
 import numpy as np
-from gymnasium import spaces
+from gymnasium import spaces as gym_spaces
 
+from lambda_actor import atari
+from lambda_actor.episode_state import EpisodeStore, State, episode_stores, layers
 from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError
+from lambda_actor.spaces import Spaces
 
-State = dict[str, np.ndarray]
-
-_STATELESS_WRAPPERS = (
-    gymnasium.wrappers.OrderEnforcing,
-    gymnasium.wrappers.PassiveEnvChecker,
-    gymnasium.wrappers.ClipAction,
-    gymnasium.wrappers.RescaleAction,
-    gymnasium.wrappers.FlattenObservation,
-    gymnasium.wrappers.DtypeObservation,
-    gymnasium.wrappers.ReshapeObservation,
-    gymnasium.wrappers.RescaleObservation,
-)
-
-
-class EpisodeStore(Protocol):
-    """Takes the open episode's state out of an environment and puts it back."""
-
-    def get_state(self) -> State: ...
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None: ...
+PREPROCESSINGS = ("auto", "atari", "none")
+PIXELS_MIN = 16
+"""Sides of a picture at least; anything smaller is a vector of numbers."""
+_CHANNELS_MAX = 4
 
 
 class ActorEnvironment:
-    """One environment with float32 observations ``[O]`` and actions ``[A]``, clipped to the action space.
+    """One environment as networks see it.
+
+    Its frames are uint8 ``[C, H, W]`` where it shows pixels, else vectors float32 ``[O]``; its actions float32
+    ``[A]``, clipped to the action space, or whole numbers from 0.
 
     Attributes:
-        observation_size: ``O``.
-        action_size: ``A``.
+        spaces: What a policy sees and does. A frame is one of ``spaces.frame_stack`` (see `lambda_actor.frames`).
+        preprocessing: ``atari`` or ``none``.
         episode_steps_max: The time limit in steps, or None where episodes can be of any length.
     """
 
-    def __init__(self, environment: gymnasium.Env, environment_id: str) -> None:
-        _check_spaces(environment, environment_id)
-        self.environment_id = environment_id
+    def __init__(self, environment: gymnasium.Env, environment_id: str, preprocessing: str = "none") -> None:
+        """Raises: UnusableEnvironmentError: No policy here can act in its spaces."""
+        self.environment_id, self.preprocessing = environment_id, preprocessing
         self._environment = environment
-        self.observation_size = int(environment.observation_space.shape[0])
-        self.action_size = int(environment.action_space.shape[0])
-        self._action_low = environment.action_space.low
-        self._action_high = environment.action_space.high
+        self._frames = _observation_codec(environment.observation_space, environment_id)
+        self._actions = _action_codec(environment.action_space, environment_id)
+        self.spaces = _spaces(self._frames, self._actions, atari.FRAME_STACK if preprocessing == "atari" else 1)
         self.episode_steps_max = _time_limit(environment)
         self._stores: list[EpisodeStore] | None = None
         self._store_error = ""
         try:
-            self._stores = _episode_stores(environment)
+            self._stores = episode_stores(environment)
         except EpisodeStateError as error:
             self._store_error = str(error)
 
@@ -80,23 +58,22 @@ class ActorEnvironment:
         return self._store_error
 
     def reset(self, seed: int) -> np.ndarray:
-        """Starts a new episode from ``seed`` alone; returns its first observation, float32 ``[O]``.
+        """Starts a new episode from ``seed`` alone; returns its first frame.
 
         Raises:
-            UnusableEnvironmentError: The observation has another shape than the space says; also in `step`.
+            UnusableEnvironmentError: The observation is another than the space says; also in `step`.
         """
         observation, _ = self._environment.reset(seed=seed)
-        return self._observation(observation)
+        return self._frame(observation)
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """One step with ``action`` (float32 ``[A]``) clipped to the action space.
+    def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
+        """One step with ``action``.
 
         Returns:
-            observation (float32 ``[O]``), reward, terminated, truncated.
+            frame, reward, terminated, truncated.
         """
-        clipped = np.minimum(np.maximum(action, self._action_low), self._action_high)
-        observation, reward, terminated, truncated, _ = self._environment.step(clipped)
-        return self._observation(observation), float(reward), bool(terminated), bool(truncated)
+        observation, reward, terminated, truncated, _ = self._environment.step(self._actions.to_environment(action))
+        return self._frame(observation), float(reward), bool(terminated), bool(truncated)
 
     def get_state(self) -> State:
         """The open episode's state after at least one step.
@@ -117,8 +94,9 @@ class ActorEnvironment:
         """
         if self._stores is None:
             raise EpisodeStateError(self._store_error)
-        # Wrappers check that reset() was called, and some count from there.
-        self._environment.reset(seed=0)
+        # Wrappers check that reset() was called, and some count from there. A seed makes a game be loaded anew, which
+        # takes longer than many steps; its generators are part of the state.
+        self._environment.reset(seed=None if atari.is_game(self._environment.unwrapped) else 0)
         for i, store in reversed(list(enumerate(self._stores))):
             prefix = f"{i}."
             part = {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}
@@ -132,187 +110,183 @@ class ActorEnvironment:
     def close(self) -> None:
         self._environment.close()
 
-    def _observation(self, observation: object) -> np.ndarray:
-        # A copy: some environments write the next observation into the same array.
-        copied = np.array(observation, dtype=np.float32)
-        if copied.shape != (self.observation_size,):
-            raise UnusableEnvironmentError(f"{self.environment_id} returned an observation of shape {copied.shape}; "
-                                           f"its observation space says ({self.observation_size},)")
-        return copied
+    def _frame(self, observation: object) -> np.ndarray:
+        array = np.asarray(observation)
+        if array.shape != self._frames.shape or (self.spaces.is_pixels and array.dtype != np.uint8):
+            raise UnusableEnvironmentError(
+                f"{self.environment_id} returned an observation {array.dtype} of shape {array.shape}; its observation "
+                f"space says {self._frames.space}")
+        return self._frames.to_frame(array)
 
 
-def make_environment(environment_id: str) -> ActorEnvironment:
+def make_environment(environment_id: str, preprocessing: str = "auto") -> ActorEnvironment:
     """The environment of that name.
 
     Args:
-        environment_id: A Gymnasium id (``Hopper-v5``), ``module:factory`` for a callable of the user's own that
-            returns a `gymnasium.Env`, or ``module:Id-v0`` for an id that importing ``module`` registers.
+        environment_id: A Gymnasium id (``Hopper-v5``, ``ALE/Qbert-v5``), ``module:factory`` for a callable of the
+            user's own that returns a `gymnasium.Env`, or ``module:Id-v0`` for an id that importing ``module``
+            registers.
+        preprocessing: ``atari``, ``none``, or ``auto``: atari for the registered games.
 
     Raises:
-        UnusableEnvironmentError: It cannot be imported or made, or its spaces are not supported.
+        UnusableEnvironmentError: It cannot be imported or made, is no game that could be preprocessed, or its spaces
+            are not supported.
     """
-    factory = _user_factory(environment_id)
+    if preprocessing not in PREPROCESSINGS:
+        raise UnusableEnvironmentError(f"environment.preprocessing = {preprocessing!r} is not allowed; allowed: "
+                                       + " | ".join(PREPROCESSINGS))
     try:
-        environment = factory() if factory else gymnasium.make(environment_id, disable_env_checker=True)
+        environment, is_registered_game = _made(environment_id, preprocessing)
+        is_atari = preprocessing == "atari" or (preprocessing == "auto" and is_registered_game)
+        if is_atari:
+            environment = atari.preprocessed(environment)
+    except UnusableEnvironmentError:
+        raise
     except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(
             f"environment.id = {environment_id!r} cannot be made: {type(error).__name__}: {error}"
         ) from error
+    return ActorEnvironment(environment, environment_id, "atari" if is_atari else "none")
+
+
+def _made(environment_id: str, preprocessing: str) -> tuple[gymnasium.Env, bool]:
+    """The environment before any preprocessing, and whether it is a registered game, made for it."""
+    factory, registered_id = _find(environment_id)
+    is_registered_game = factory is None and atari.is_game_id(registered_id)
+    if factory is not None:
+        environment = factory()
+    elif is_registered_game and preprocessing != "none":
+        environment = atari.make_game(registered_id)
+    else:
+        environment = gymnasium.make(registered_id, disable_env_checker=True)
     if not isinstance(environment, gymnasium.Env):
         raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: the factory returned "
-                                f"{type(environment).__name__}, not a gymnasium.Env")
-    return ActorEnvironment(environment, environment_id)
+                                       f"{type(environment).__name__}, not a gymnasium.Env")
+    if preprocessing == "atari" and not atari.is_game(environment.unwrapped):
+        raise UnusableEnvironmentError(f"environment.preprocessing = 'atari': {environment_id!r} is no game of the "
+                                       "Arcade Learning Environment; allowed: auto | none")
+    return environment, is_registered_game
 
 
-def _user_factory(environment_id: str):
+def _find(environment_id: str) -> tuple[Callable[[], object] | None, str]:
+    """The user's factory, if the name is one's, and the id that Gymnasium knows otherwise."""
     module_name, colon, attribute = environment_id.partition(":")
     if not colon:
-        return None
+        if environment_id not in gymnasium.registry:
+            atari.register_games()
+        return None, environment_id
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} does not import: "
-                                f"{type(error).__name__}: {error}") from error
+                                       f"{type(error).__name__}: {error}") from error
     factory = getattr(module, attribute, None)
     if factory is None and attribute in gymnasium.registry:
-        return lambda: gymnasium.make(attribute, disable_env_checker=True)
+        return None, attribute
     if not callable(factory):
         raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} has no callable "
-                                f"{attribute!r} and registers no such id")
-    return factory
+                                       f"{attribute!r} and registers no such id")
+    return factory, ""
 
 
-def _check_spaces(environment: gymnasium.Env, environment_id: str) -> None:
-    for name, space in (("observation", environment.observation_space), ("action", environment.action_space)):
-        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: its {name} space is {space}; "
-                                    "supported is Box of rank 1")
+class _Vectors:
+    """Observations of numbers, of any rank, as float32 ``[O]``."""
+
+    def __init__(self, space: gym_spaces.Box) -> None:
+        self.space, self.shape = space, space.shape
+        self.frame_shape = (math.prod(space.shape),)
+
+    def to_frame(self, observation: np.ndarray) -> np.ndarray:
+        # A copy: some environments write the next observation into the same array.
+        return np.array(observation, dtype=np.float32).reshape(-1)
 
 
-def _wrapper_chain(environment: gymnasium.Env):
-    """From the outermost wrapper to the bare environment."""
-    while True:
-        yield environment
-        if not isinstance(environment, gymnasium.Wrapper):
-            return
-        environment = environment.env
+class _Pixels:
+    """Pictures ``[H, W]``, ``[H, W, C]`` or ``[C, H, W]`` as uint8 ``[C, H, W]``."""
+
+    def __init__(self, space: gym_spaces.Box) -> None:
+        self.space, self.shape = space, space.shape
+        self._order = None
+        if len(space.shape) == 3 and not _is_channels_first(space.shape):
+            self._order = (2, 0, 1)
+        self.frame_shape = self.to_frame(np.zeros(space.shape, np.uint8)).shape
+
+    def to_frame(self, observation: np.ndarray) -> np.ndarray:
+        if observation.ndim == 2:
+            observation = observation[None]
+        return np.array(observation if self._order is None else observation.transpose(self._order), order="C")
+
+
+class _ContinuousActions:
+    """Numbers float32 ``[A]``, clipped to a Box of any rank."""
+
+    def __init__(self, space: gym_spaces.Box) -> None:
+        self.size, self.count = math.prod(space.shape), 0
+        self._space = space
+
+    def to_environment(self, action: np.ndarray) -> np.ndarray:
+        return np.minimum(np.maximum(np.reshape(action, self._space.shape), self._space.low), self._space.high)
+
+
+class _DiscreteActions:
+    """Whole numbers from 0, whatever the environment's start with."""
+
+    def __init__(self, space: gym_spaces.Discrete) -> None:
+        self.size, self.count = 0, int(space.n)
+        self._start = int(space.start)
+
+    def to_environment(self, action: int) -> int:
+        return self._start + int(action)
+
+
+def _observation_codec(space: gym_spaces.Space, environment_id: str) -> _Vectors | _Pixels:
+    if not isinstance(space, gym_spaces.Box) or not math.prod(space.shape):
+        raise _refusal(environment_id, "observation", space, "Box",
+                       "gymnasium.wrappers.FlattenObservation makes one of Dict, Tuple, Discrete and their like")
+    return _Pixels(space) if _is_picture(space) else _Vectors(space)
+
+
+def _action_codec(space: gym_spaces.Space, environment_id: str) -> _ContinuousActions | _DiscreteActions:
+    if isinstance(space, gym_spaces.Discrete):
+        return _DiscreteActions(space)
+    if isinstance(space, gym_spaces.Box) and np.issubdtype(space.dtype, np.floating) and math.prod(space.shape):
+        return _ContinuousActions(space)
+    raise _refusal(environment_id, "action", space, "Box of floats, Discrete",
+                   "a wrapper of gymnasium.ActionWrapper can make one of it, such as one number for each combination")
+
+
+def _refusal(environment_id: str, name: str, space: gym_spaces.Space, supported: str, advice: str) -> Exception:
+    return UnusableEnvironmentError(f"environment.id = {environment_id!r}: its {name} space is {space}; "
+                                    f"supported: {supported}; {advice}")
+
+
+def _is_picture(space: gym_spaces.Box) -> bool:
+    if space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+        return False
+    sides = space.shape[1:] if len(space.shape) == 3 and _is_channels_first(space.shape) else space.shape[:2]
+    return min(sides) >= PIXELS_MIN
+
+
+def _is_channels_first(shape: tuple[int, ...]) -> bool:
+    return shape[0] <= _CHANNELS_MAX < shape[-1]
+
+
+def _spaces(frames: _Vectors | _Pixels, actions: _ContinuousActions | _DiscreteActions, frame_stack: int) -> Spaces:
+    if isinstance(frames, _Vectors):
+        return Spaces(frames.frame_shape, action_size=actions.size, action_count=actions.count)
+    channels, height, width = frames.frame_shape
+    return Spaces((frame_stack * channels, height, width), frames.frame_shape, frame_stack,
+                  action_size=actions.size, action_count=actions.count)
 
 
 def _time_limit(environment: gymnasium.Env) -> int | None:
-    limits = [layer._max_episode_steps for layer in _wrapper_chain(environment)
-              if isinstance(layer, gymnasium.wrappers.TimeLimit)]
+    """In steps of the outermost layer; inner ones may take several to each."""
+    limits, repeats = [], 1
+    for layer in layers(environment):
+        if isinstance(layer, gymnasium.wrappers.TimeLimit):
+            limits.append(math.ceil(layer._max_episode_steps / repeats))
+        elif isinstance(layer, gymnasium.wrappers.AtariPreprocessing):
+            repeats *= layer.frame_skip
+        elif atari.is_game(layer) and (frames_max := atari.frames_max(layer)):
+            limits.append(math.ceil(frames_max / (repeats * atari.frame_skip_min(layer))))
     return min(limits) if limits else None
-
-
-def _episode_stores(environment: gymnasium.Env) -> list[EpisodeStore]:
-    stores: list[EpisodeStore] = []
-    for layer in _wrapper_chain(environment):
-        if _offers_state(layer):
-            # Its own methods answer for it and for everything that it wraps.
-            return [*stores, _UserState(layer)]
-        if type(layer) is gymnasium.wrappers.TimeLimit:
-            stores.append(_TimeLimitState(layer))
-        elif isinstance(layer, gymnasium.Wrapper):
-            if type(layer) not in _STATELESS_WRAPPERS:
-                raise EpisodeStateError(f"wrapper {type(layer).__name__} offers no get_state() and set_state()")
-        else:
-            stores.append(_builtin_store(layer))
-    return stores
-
-
-def _offers_state(layer: gymnasium.Env) -> bool:
-    """Whether it has ``get_state()`` and ``set_state(state)``; MuJoCo's own ``set_state(qpos, qvel)`` is another."""
-    get_state, set_state = getattr(layer, "get_state", None), getattr(layer, "set_state", None)
-    if not (callable(get_state) and callable(set_state)):
-        return False
-    required = [p for p in inspect.signature(set_state).parameters.values()
-                if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(required) == 1
-
-
-def _builtin_store(environment: gymnasium.Env) -> EpisodeStore:
-    module = type(environment).__module__
-    if module.startswith("gymnasium.envs.mujoco."):
-        return _MujocoState(environment)
-    if module.startswith("gymnasium.envs.classic_control."):
-        return _ClassicControlState(environment)
-    raise EpisodeStateError(f"{type(environment).__name__} offers no get_state() and set_state()")
-
-
-class _UserState:
-    """A user's environment that offers ``get_state() -> dict of arrays`` and ``set_state(dict)``."""
-
-    def __init__(self, environment: gymnasium.Env) -> None:
-        self._environment = environment
-
-    def get_state(self) -> State:
-        state = self._environment.get_state()
-        if not isinstance(state, Mapping):
-            raise EpisodeStateError(f"{type(self._environment).__name__}.get_state() returned "
-                                    f"{type(state).__name__}, not a dict of arrays")
-        return {str(name): _plain_array(name, value) for name, value in state.items()}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        self._environment.set_state({name: value.copy() for name, value in state.items()})
-
-
-def _plain_array(name: str, value: object) -> np.ndarray:
-    array = np.array(value)
-    if array.dtype.kind not in "biuf":
-        raise EpisodeStateError(f"get_state()[{name!r}] is {array.dtype}; supported are numbers and arrays of them")
-    return array
-
-
-class _TimeLimitState:
-    def __init__(self, wrapper: gymnasium.wrappers.TimeLimit) -> None:
-        self._wrapper = wrapper
-
-    def get_state(self) -> State:
-        return {"elapsed_steps": np.array(self._wrapper._elapsed_steps, dtype=np.int64)}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        self._wrapper._elapsed_steps = int(state["elapsed_steps"])
-
-
-class _MujocoState:
-    """Gymnasium's MuJoCo environments: the integration state before the last step, and that step's action."""
-
-    def __init__(self, environment: gymnasium.Env) -> None:
-        self._environment = environment
-        self._spec = mujoco.mjtState.mjSTATE_INTEGRATION
-        self._before = np.empty(mujoco.mj_stateSize(environment.model, self._spec))
-        self._action = np.zeros(environment.action_space.shape)
-        self._step = environment.step
-        # In front of the bare environment's own step: behind wrappers that clip or rescale the action.
-        environment.step = self._recorded_step
-
-    def _recorded_step(self, action: np.ndarray):
-        mujoco.mj_getState(self._environment.model, self._environment.data, self._before, self._spec)
-        self._action = action
-        return self._step(action)
-
-    def get_state(self) -> State:
-        return {"before_last_step": self._before.copy(), "last_action": np.array(self._action)}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        before = np.ascontiguousarray(state["before_last_step"], dtype=np.float64)
-        if before.shape != self._before.shape:
-            raise ValueError(f"MuJoCo state of {before.shape[0]} numbers; this model has {self._before.shape[0]}")
-        mujoco.mj_setState(self._environment.model, self._environment.data, before, self._spec)
-        self._recorded_step(state["last_action"].copy())
-
-
-class _ClassicControlState:
-    """Gymnasium's classic control: the attribute ``state`` is all that a step reads."""
-
-    def __init__(self, environment: gymnasium.Env) -> None:
-        self._environment = environment
-
-    def get_state(self) -> State:
-        return {"state": np.array(self._environment.state)}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        fresh = np.shape(self._environment.state)
-        if state["state"].shape != fresh:
-            raise ValueError(f"a state of shape {state['state'].shape}; this environment's has {fresh}")
-        self._environment.state = state["state"].copy()

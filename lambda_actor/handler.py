@@ -22,8 +22,8 @@ from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import EventError
-from lambda_actor.policy import GaussianPolicy
-from lambda_actor.rollout import NO_BYTES, Fragment, OpenEpisode, roll_out
+from lambda_actor.policy import Policy
+from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 
 STOP_FIELDS: dict[str, type] = {
     "run_id": str,
@@ -37,6 +37,7 @@ PREWARM_FIELDS: dict[str, type] = {
     **STOP_FIELDS,
     "invocation_id": str,
     "environment_id": str,
+    "preprocessing": str,
 }
 """What an event must carry that has a field ``prewarm``: it only proves that an actor can start, and warms it."""
 EVENT_FIELDS: dict[str, type] = {
@@ -58,9 +59,10 @@ class _Sandbox:
 
     def __init__(self) -> None:
         self.environment: ActorEnvironment | None = None
+        self.environment_key: tuple = ()
         self.cache: TrajectoryCache | None = None
         self.cache_key: tuple = ()
-        self.policy: GaussianPolicy | None = None
+        self.policy: Policy | None = None
         self.policy_key: tuple = ()
 
 
@@ -125,8 +127,7 @@ def _prewarm(event: Mapping[str, Any]) -> dict[str, Any]:
     """Makes the environment and reaches the cache, for the invocations to come."""
     _check_event(event, PREWARM_FIELDS)
     _cache(event).ping()
-    if _sandbox.environment is None or _sandbox.environment.environment_id != event["environment_id"]:
-        _sandbox.environment = make_environment(event["environment_id"])
+    _sandbox.environment = _environment(event)
     return {"invocation_id": event["invocation_id"], "status": "prewarmed"}
 
 
@@ -152,20 +153,28 @@ def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
     return _sandbox.cache
 
 
-def _policy(cache: TrajectoryCache, event: Mapping[str, Any]) -> GaussianPolicy:
+def _environment(event: Mapping[str, Any]) -> ActorEnvironment:
+    """The sandbox's, if it is what the event asks for, or a new one."""
+    key = (event["environment_id"], event["preprocessing"])
+    if _sandbox.environment is not None and _sandbox.environment_key == key:
+        return _sandbox.environment
+    environment = make_environment(*key)
+    _sandbox.environment_key = key
+    return environment
+
+
+def _policy(cache: TrajectoryCache, event: Mapping[str, Any]) -> Policy:
     key = (event["run_id"], event["policy_version"])
     if _sandbox.policy is None or _sandbox.policy_key != key:
-        _sandbox.policy = GaussianPolicy.from_bytes(cache.fetch_weights(event["policy_version"]))
+        _sandbox.policy = Policy.from_bytes(cache.fetch_weights(event["policy_version"]))
         _sandbox.policy_key = key
     return _sandbox.policy
 
 
 def _roll_out(
-    event: Mapping[str, Any], policy: GaussianPolicy, open_episode: OpenEpisode | None, cache: TrajectoryCache
+    event: Mapping[str, Any], policy: Policy, open_episode: OpenEpisode | None, cache: TrajectoryCache
 ) -> Fragment:
-    environment = _sandbox.environment
-    if environment is None or environment.environment_id != event["environment_id"]:
-        environment = make_environment(event["environment_id"])
+    environment = _environment(event)
     # An environment that raises is not trusted again.
     _sandbox.environment = None
     fragment = roll_out(
@@ -183,16 +192,11 @@ def _roll_out(
 
 
 def _encode(event: Mapping[str, Any], fragment: Fragment) -> bytes:
-    fields = {name: getattr(fragment, name) for name in (
-        "observations", "actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps",
-        "bootstrap_observations", "episode_returns", "episode_lengths", "episode_first_versions")}
-    open_episode = fragment.open_episode
-    return wire.encode(wire.Kind.TRAJECTORY, {
-        **fields,
+    return wire.encode(fragment.kind, {
+        **fragment.fields(),
         "invocation_id": wire.text_field(event["invocation_id"]),
         "round_index": np.int64(event["round_index"]),
         "slot": np.int64(event["slot"]),
         "policy_version": np.int64(event["policy_version"]),
         "continued_episode": wire.text_field(event["episode_id"]),
-        "open_episode": np.frombuffer(open_episode.to_bytes(), np.uint8) if open_episode else NO_BYTES,
     })

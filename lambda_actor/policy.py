@@ -1,58 +1,167 @@
-"""Policy inference without torch: the 2×256 tanh Gaussian policy in numpy, for one observation at a time."""
+"""Policy inference without torch, in numpy, for one observation at a time.
+
+Two networks and two distributions; see docs/decisions/0009-actor-inference.md for what else was measured.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from lambda_actor import wire
+from lambda_actor.errors import SchemaError
+from lambda_actor.spaces import Spaces
 
 HIDDEN_SIZES = (256, 256)
-"""Of policy and critic. Paper: Nitro §8.1."""
+"""Tanh units of the network ``mlp``. Paper: Nitro §8.1."""
+CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
+"""Channels, kernel and stride of the network ``conv``, padded as SAME. Paper: Nitro §8.1."""
+CONV_FEATURES = 256
+"""Of its third layer, which is over all that is left."""
+PIXEL_MAX = 255.0
 LOG_2PI = float(np.log(2.0 * np.pi))
 
 
-class GaussianPolicy:
-    """Diagonal Gaussian policy with a tanh network for the mean and a state-independent log σ.
+def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int, int]:
+    """Outputs of a convolution that pads as TensorFlow's SAME, and the zeros before and after."""
+    outputs = -(-size // stride)
+    total = max((outputs - 1) * stride + kernel - size, 0)
+    return outputs, total // 2, total - total // 2
 
-    Paper: Nitro §8.1 (two fully connected layers of 256 tanh units for MuJoCo).
+
+def parameter_shapes(spaces: Spaces, network: str) -> dict[str, tuple[int, ...]]:
+    """The policy network's parameters in a WEIGHTS message.
+
+    Args:
+        network: ``mlp`` or ``conv``.
+    """
+    if network == "mlp":
+        sizes = (spaces.observation_size, *HIDDEN_SIZES, spaces.output_size)
+        weights = [(outputs, inputs) for inputs, outputs in pairwise(sizes)]
+    else:
+        channels, *sides = spaces.observation_shape
+        weights = []
+        for outputs, kernel, stride in CONVOLUTIONS:
+            weights.append((outputs, channels, kernel, kernel))
+            channels, sides = outputs, [same_padding(side, kernel, stride)[0] for side in sides]
+        weights += [(CONV_FEATURES, channels, *sides), (spaces.output_size, CONV_FEATURES)]
+    return {f"{wire.LAYER_PREFIX}{i}.{name}": value for i, shape in enumerate(weights)
+            for name, value in (("weight", shape), ("bias", shape[:1]))}
+
+
+class Policy:
+    """A network and a distribution over actions, of one policy version.
+
+    Paper: Nitro §8.1 (tanh units for MuJoCo, convolutions for Atari).
     """
 
-    def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
         """Args:
-        weights: The fields of a GAUSSIAN_WEIGHTS message (see `lambda_actor.wire.SCHEMAS`).
+        fields: Of a WEIGHTS message (see `lambda_actor.wire.SCHEMAS`).
+
+        Raises:
+            SchemaError: They are no policy's.
         """
-        self.policy_version = int(weights["policy_version"])
-        self._layers = [
-            (np.ascontiguousarray(weights[f"weight_{i}"].T), weights[f"bias_{i}"]) for i in range(3)
-        ]
-        self._mean = weights["observation_mean"]
-        self._inverse_std = (1.0 / weights["observation_std"]).astype(np.float32)
-        self._clip = float(weights["observation_clip"])
-        self.log_std = weights["log_std"]
-        self.std = np.exp(self.log_std)
+        network, distribution = (wire.field_text(fields[name]) for name in ("network", "distribution"))
+        if network not in _NETWORKS or distribution not in _DISTRIBUTIONS:
+            raise SchemaError(f"WEIGHTS are of network {network!r} and distribution {distribution!r}; known: "
+                              f"{' | '.join(_NETWORKS)} and {' | '.join(_DISTRIBUTIONS)}")
+        self.policy_version = int(fields["policy_version"])
+        self.network, self.distribution = network, distribution
+        self._network: _Network = _NETWORKS[network](fields)
+        self._distribution: _Distribution = _DISTRIBUTIONS[distribution](fields["log_std"])
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> GaussianPolicy:
-        """Raises: any `WireError` for bytes that are not a sound GAUSSIAN_WEIGHTS message."""
-        return cls(wire.decode(data, wire.Kind.GAUSSIAN_WEIGHTS))
+    def from_bytes(cls, data: bytes) -> Policy:
+        """Raises: any `WireError` for bytes that are not a sound WEIGHTS message."""
+        return cls(wire.decode(data, wire.Kind.WEIGHTS))
 
-    @property
-    def observation_size(self) -> int:
-        return self._layers[0][0].shape[0]
+    def check(self, spaces: Spaces) -> None:
+        """Raises: SchemaError: It cannot act in an environment of these spaces."""
+        self._network.check(spaces)
+        self._distribution.check(spaces)
 
-    @property
-    def action_size(self) -> int:
-        return self._layers[2][0].shape[1]
+    def noise(self, stream: np.random.Generator, steps: int) -> np.ndarray:
+        """What ``steps`` actions are sampled by, a row each, ``[T, …]``."""
+        return self._distribution.noise(stream, steps, self._network.output_size)
 
-    def mean_action(self, observation: np.ndarray) -> np.ndarray:
-        """The Gaussian's mean, float32 ``[A]``, for one raw (not yet normalised) observation, float32 ``[O]``."""
-        hidden = (observation - self._mean) * self._inverse_std
-        np.maximum(hidden, -self._clip, out=hidden)
-        np.minimum(hidden, self._clip, out=hidden)
+    def outputs(self, observation: np.ndarray) -> np.ndarray:
+        """Means or logits, float32 ``[A]`` or ``[n]``.
+
+        Args:
+            observation: What the network sees: raw (not yet normalised) float32 ``[O]``, or uint8 ``[F·C, H, W]``.
+        """
+        return self._network.outputs(observation)
+
+    def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray | int:
+        """An action, float32 ``[A]`` or a whole number.
+
+        Args:
+            outputs: Of the observation.
+            noise: The step's row of `noise`.
+        """
+        return self._distribution.sample(outputs, noise)
+
+    def best_action(self, observation: np.ndarray) -> np.ndarray | int:
+        """The Gaussian's mean, or the action of the largest probability."""
+        return self._distribution.best(self.outputs(observation))
+
+    def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """log π of sampled actions, float32 ``[T]``.
+
+        Args:
+            outputs: Float32 ``[T, A]`` or ``[T, n]``.
+            actions: What `sample` made of them, ``[T, A]`` or ``[T]``.
+            noise: And by what.
+        """
+        return self._distribution.log_probs(outputs, actions, noise)
+
+
+class _Network(Protocol):
+    output_size: int
+
+    def check(self, spaces: Spaces) -> None: ...
+
+    def outputs(self, observation: np.ndarray) -> np.ndarray: ...
+
+
+class _Distribution(Protocol):
+    def check(self, spaces: Spaces) -> None: ...
+
+    def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray: ...
+
+    def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray | int: ...
+
+    def best(self, outputs: np.ndarray) -> np.ndarray | int: ...
+
+    def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray: ...
+
+
+class _Mlp:
+    """Two hidden layers of tanh units on a vector, or on all pixels."""
+
+    def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
+        layers = _layers(fields, ranks=(2, 2, 2))
+        self._layers = [(np.ascontiguousarray(weight.T), bias) for weight, bias in layers]
+        self.output_size = len(layers[-1][1])
+        self._input_size = layers[0][0].shape[1]
+        self._mean, self._clip = fields["observation_mean"], float(fields["observation_clip"])
+        self._inverse_std = (1.0 / fields["observation_std"]).astype(np.float32)
+
+    def check(self, spaces: Spaces) -> None:
+        _require("inputs", self._input_size, spaces.observation_size)
+        _require("outputs", self.output_size, spaces.output_size)
+        if len(self._mean) and (spaces.is_pixels or len(self._mean) != self._input_size):
+            raise SchemaError(f"WEIGHTS normalise observations of {len(self._mean)} numbers; the environment's are "
+                              + ("pixels" if spaces.is_pixels else f"{spaces.observation_size} numbers"))
+
+    def outputs(self, observation: np.ndarray) -> np.ndarray:
         (weight_0, bias_0), (weight_1, bias_1), (weight_2, bias_2) = self._layers
-        hidden = hidden @ weight_0
+        hidden = self._inputs(observation) @ weight_0
         hidden += bias_0
         np.tanh(hidden, out=hidden)
         hidden = hidden @ weight_1
@@ -62,8 +171,168 @@ class GaussianPolicy:
         hidden += bias_2
         return hidden
 
-    def log_probs(self, noise: np.ndarray) -> np.ndarray:
-        """log π of the actions ``mean + σ·noise``, float32 ``[T]``, from the standard-normal noise ``[T, A]``."""
+    def _inputs(self, observation: np.ndarray) -> np.ndarray:
+        if observation.dtype == np.uint8:
+            return observation.reshape(-1) / np.float32(PIXEL_MAX)
+        if not len(self._mean):
+            return observation
+        inputs = (observation - self._mean) * self._inverse_std
+        np.maximum(inputs, -self._clip, out=inputs)
+        np.minimum(inputs, self._clip, out=inputs)
+        return inputs
+
+
+class _Conv:
+    """Two convolutions, a layer over all that they leave, and the outputs, each but the last through ReLU."""
+
+    def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
+        layers = _layers(fields, ranks=(4, 4, 4, 2))
+        kernels = tuple((kernel, kernel) for _, kernel, _ in CONVOLUTIONS)
+        if tuple(weight.shape[2:] for weight, _ in layers[:2]) != kernels:
+            raise SchemaError(f"WEIGHTS have kernels other than {kernels}")
+        self._channels, self._sides_left = layers[0][0].shape[1], layers[2][0].shape[2:]
+        self.output_size = len(layers[-1][1])
+        (first, first_bias), (second, second_bias), (third, third_bias), (self._last, self._last_bias) = layers
+        self._matrices = [_matrix(first / np.float32(PIXEL_MAX)), _matrix(second)]
+        self._biases = [first_bias[:, None], second_bias[:, None]]
+        self._features, self._features_bias = _matrix(third), third_bias
+        self._shape: tuple[int, ...] = ()
+        self._convolutions: list[_Convolution] = []
+
+    def check(self, spaces: Spaces) -> None:
+        if not spaces.is_pixels:
+            raise SchemaError("WEIGHTS are of a network for pixels; the environment is observed as a vector")
+        _require("channels", self._channels, spaces.observation_shape[0])
+        _require("outputs", self.output_size, spaces.output_size)
+        _require("sides after two convolutions", self._sides_left,
+                 tuple(parameter_shapes(spaces, "conv")[f"{wire.LAYER_PREFIX}2.weight"][2:]))
+
+    def outputs(self, observation: np.ndarray) -> np.ndarray:
+        if observation.shape != self._shape:
+            self._prepare(observation.shape)
+        hidden = observation
+        for convolution, matrix, bias in zip(self._convolutions, self._matrices, self._biases, strict=True):
+            hidden = convolution(hidden, matrix, bias)
+        hidden = self._features @ hidden.reshape(-1)
+        hidden += self._features_bias
+        np.maximum(hidden, 0.0, out=hidden)
+        return self._last @ hidden + self._last_bias
+
+    def _prepare(self, shape: tuple[int, ...]) -> None:
+        self._shape, self._convolutions = shape, []
+        for outputs, kernel, stride in CONVOLUTIONS:
+            self._convolutions.append(_Convolution(shape, outputs, kernel, stride))
+            shape = self._convolutions[-1].shape
+
+
+class _Convolution:
+    """One convolution as a product of matrices, with ReLU, into buffers of its own."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int, kernel: int, stride: int) -> None:
+        channels, *sides = shape
+        paddings = [same_padding(side, kernel, stride) for side in sides]
+        self._padded = np.zeros((channels, *(side + before + after for side, (_, before, after)
+                                             in zip(sides, paddings, strict=True))), np.float32)
+        (rows, top, _), (columns, left, _) = paddings
+        self._inside = self._padded[:, top:top + sides[0], left:left + sides[1]]
+        windows = sliding_window_view(self._padded, (kernel, kernel), axis=(1, 2))[:, ::stride, ::stride]
+        self._windows = windows.transpose(0, 3, 4, 1, 2)
+        self._copied = np.empty(self._windows.shape, np.float32)
+        self._columns = self._copied.reshape(channels * kernel * kernel, rows * columns)
+        self._result = np.empty((outputs, rows * columns), np.float32)
+        self.shape = (outputs, rows, columns)
+
+    def __call__(self, inputs: np.ndarray, matrix: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        self._inside[...] = inputs
+        self._copied[...] = self._windows
+        np.matmul(matrix, self._columns, out=self._result)
+        self._result += bias
+        np.maximum(self._result, 0.0, out=self._result)
+        return self._result.reshape(self.shape)
+
+
+class _Gaussian:
+    """A diagonal one, whose log σ is the same in every state."""
+
+    def __init__(self, log_std: np.ndarray) -> None:
+        self._log_std, self._std = log_std, np.exp(log_std)
+
+    def check(self, spaces: Spaces) -> None:
+        if spaces.is_discrete:
+            raise SchemaError("WEIGHTS are of a policy for continuous actions; the environment's are discrete")
+        _require("log σ", len(self._log_std), spaces.action_size)
+
+    def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray:
+        return stream.standard_normal((steps, output_size), dtype=np.float32)
+
+    def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        return outputs + self._std * noise
+
+    def best(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs
+
+    def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
         squared = np.einsum("ta,ta->t", noise, noise, dtype=np.float64)
-        constant = float(self.log_std.sum(dtype=np.float64)) + 0.5 * self.action_size * LOG_2PI
+        constant = float(self._log_std.sum(dtype=np.float64)) + 0.5 * len(self._log_std) * LOG_2PI
         return (-0.5 * squared - constant).astype(np.float32)
+
+
+class _Categorical:
+    """Discrete actions, drawn by the inverse of their cumulative distribution."""
+
+    def __init__(self, log_std: np.ndarray) -> None:
+        if len(log_std):
+            raise SchemaError("WEIGHTS have a log σ, but discrete actions")
+
+    def check(self, spaces: Spaces) -> None:
+        if not spaces.is_discrete:
+            raise SchemaError("WEIGHTS are of a policy for discrete actions; the environment's are continuous")
+
+    def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray:
+        return stream.random(steps)
+
+    def sample(self, outputs: np.ndarray, noise: np.ndarray) -> int:
+        cumulated = np.cumsum(np.exp(outputs - outputs.max()), dtype=np.float64)
+        return int(np.searchsorted(cumulated[:-1], noise * cumulated[-1], side="right"))
+
+    def best(self, outputs: np.ndarray) -> int:
+        return int(outputs.argmax())
+
+    def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        shifted = outputs.astype(np.float64) - outputs.max(1, keepdims=True)
+        chosen = np.take_along_axis(shifted, actions[:, None], 1)[:, 0]
+        return (chosen - np.log(np.exp(shifted).sum(1))).astype(np.float32)
+
+
+_NETWORKS = {"mlp": _Mlp, "conv": _Conv}
+_DISTRIBUTIONS = {"gaussian": _Gaussian, "categorical": _Categorical}
+
+
+def _layers(fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Weights and biases of consecutive layers.
+
+    Raises:
+        SchemaError: Others are there, or one does not take what the one before it gives.
+    """
+    prefix = wire.LAYER_PREFIX
+    expected = {f"{prefix}{i}.{name}" for i in range(len(ranks)) for name in ("weight", "bias")}
+    found = {name for name in fields if name.startswith(prefix)}
+    if found != expected:
+        raise SchemaError(f"WEIGHTS lack layers {sorted(expected - found)} or have further {sorted(found - expected)}")
+    layers = [(fields[f"{prefix}{i}.weight"], fields[f"{prefix}{i}.bias"]) for i in range(len(ranks))]
+    inputs = None
+    for i, ((weight, bias), rank) in enumerate(zip(layers, ranks, strict=True)):
+        if weight.ndim != rank or not weight.size or bias.shape != weight.shape[:1] or (
+                inputs is not None and weight.shape[1] != inputs):
+            raise SchemaError(f"WEIGHTS: layer {i} of {weight.shape} and {bias.shape} does not fit its neighbours")
+        inputs = weight.shape[0]
+    return layers
+
+
+def _matrix(weight: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(weight.reshape(len(weight), -1))
+
+
+def _require(what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise SchemaError(f"WEIGHTS have {found} {what}; the environment needs {wanted}")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment
-from lambda_actor.errors import NonFiniteTrajectoryError
-from lambda_actor.policy import GaussianPolicy
+from lambda_actor.errors import EpisodeStateError, NonFiniteTrajectoryError, OversizedMessageError
+from lambda_actor.frames import FrameStack, pack_frames
+from lambda_actor.policy import Policy
+from lambda_actor.spaces import Spaces
 
 NO_BYTES = np.empty(0, np.uint8)
 EPISODE_BYTES_MAX = 2**20
@@ -24,7 +27,7 @@ class OpenEpisode:
     """An episode that the next fragment can continue.
 
     Attributes:
-        observation: The observation that it stands at, raw, float32 ``[O]``.
+        observation: The observation that it stands at, raw, float32 ``[O]``; or its frames, uint8 ``[F, C, H, W]``.
         state: The environment's state (see `ActorEnvironment.get_state`).
         return_so_far: Sum of its rewards until now.
         length: Its steps until now.
@@ -63,7 +66,14 @@ class OpenEpisode:
 
 @dataclass(frozen=True)
 class Fragment:
-    """What one actor brings back; arrays as in the TRAJECTORY schema of `lambda_actor.wire`."""
+    """What one actor brings back; arrays as in the schemas of `lambda_actor.wire`.
+
+    Attributes:
+        observations: Float32 ``[T, O]``; where there are frames, the indices of each step's, int32 ``[T, F]``.
+        actions: Float32 ``[T, A]``, or int64 ``[T]``.
+        bootstrap_observations: As ``observations``, ``[K, …]``.
+        frames: Uint8 ``[U, C, H, W]``, each once; null where vectors are observed.
+    """
 
     observations: np.ndarray
     actions: np.ndarray
@@ -77,6 +87,30 @@ class Fragment:
     episode_lengths: np.ndarray
     episode_first_versions: np.ndarray
     open_episode: OpenEpisode | None
+    frames: np.ndarray | None = None
+
+    @property
+    def kind(self) -> wire.Kind:
+        """Of the message that it travels in."""
+        return wire.Kind.TRAJECTORY if self.frames is None else wire.Kind.FRAME_TRAJECTORY
+
+    def fields(self) -> dict[str, np.ndarray]:
+        """What such a message says of it.
+
+        Raises:
+            OversizedMessageError: The frames are more than a message may hold, or the open episode is.
+        """
+        observed = {"observations": self.observations, "bootstrap_observations": self.bootstrap_observations}
+        if self.frames is not None:
+            observed = {**pack_frames(self.frames), "observation_frames": self.observations,
+                        "bootstrap_frames": self.bootstrap_observations}
+        return {**observed, **{name: getattr(self, name) for name in _STEP_FIELDS},
+                "open_episode": np.frombuffer(self.open_episode.to_bytes(), np.uint8) if self.open_episode
+                else NO_BYTES}
+
+
+_STEP_FIELDS = ("actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps", "episode_returns",
+                "episode_lengths", "episode_first_versions")
 
 
 def random_streams(seed: int, round_index: int, slot: int) -> tuple[np.random.Generator, np.random.Generator]:
@@ -91,7 +125,7 @@ def random_streams(seed: int, round_index: int, slot: int) -> tuple[np.random.Ge
 
 def roll_out(
     environment: ActorEnvironment,
-    policy: GaussianPolicy,
+    policy: Policy,
     *,
     fragment_steps: int,
     seed: int,
@@ -108,28 +142,34 @@ def roll_out(
         should_stop: Asked about once a second; True ends the fragment with `InterruptedError`.
 
     Raises:
+        SchemaError: The policy does not fit the environment.
+        EpisodeStateError: The open episode is not one of this environment's.
         NonFiniteTrajectoryError: NaN or infinity in observations, actions or rewards.
+        OversizedMessageError: So many frames fit no message.
         InterruptedError: ``should_stop`` said so.
     """
+    spaces = environment.spaces
+    policy.check(spaces)
     noise_stream, seed_stream = random_streams(seed, round_index, slot)
-    noise = noise_stream.standard_normal((fragment_steps, policy.action_size), dtype=np.float32)
-    observations = np.empty((fragment_steps, policy.observation_size), np.float32)
-    actions = np.empty((fragment_steps, policy.action_size), np.float32)
+    noise = policy.noise(noise_stream, fragment_steps)
+    outputs = np.empty((fragment_steps, spaces.output_size), np.float32)
+    actions = np.empty(fragment_steps, np.int64) if spaces.is_discrete else np.empty_like(outputs)
     rewards = np.empty(fragment_steps, np.float64)
     terminated = np.zeros(fragment_steps, np.bool_)
     truncated = np.zeros(fragment_steps, np.bool_)
-    bootstraps: list[tuple[int, np.ndarray]] = []
+    recorder = (_FrameRecorder if spaces.is_pixels else _VectorRecorder)(spaces, fragment_steps)
     finished: list[tuple[float, int, int]] = []
 
     def fresh_episode() -> tuple[np.ndarray, float, int, int]:
-        return environment.reset(int(seed_stream.integers(2**31))), 0.0, 0, policy.policy_version
+        return (recorder.begin(environment.reset(int(seed_stream.integers(2**31)))), 0.0, 0, policy.policy_version)
 
     if open_episode is None:
         observation, episode_return, length, first_version = fresh_episode()
     else:
+        observation = recorder.resume(open_episode.observation)
         environment.set_state(open_episode.state)
-        observation, episode_return = open_episode.observation, open_episode.return_so_far
-        length, first_version = open_episode.length, open_episode.first_version
+        episode_return, length = open_episode.return_so_far, open_episode.length
+        first_version = open_episode.first_version
 
     next_stop_check = time.monotonic() + 1.0
     for step in range(fragment_steps):
@@ -137,42 +177,166 @@ def roll_out(
             if should_stop():
                 raise InterruptedError("nobody waits for this trajectory any more")
             next_stop_check = time.monotonic() + 1.0
-        observations[step] = observation
-        action = policy.mean_action(observation) + policy.std * noise[step]
+        recorder.keep(step)
+        outputs[step] = policy.outputs(observation)
+        action = policy.sample(outputs[step], noise[step])
         actions[step] = action
-        observation, rewards[step], terminated[step], truncated[step] = environment.step(action)
+        frame, rewards[step], terminated[step], truncated[step] = environment.step(action)
         episode_return += rewards[step]
         length += 1
+        if not terminated[step]:
+            observation = recorder.push(frame)
+            if truncated[step]:
+                recorder.keep_bootstrap(step)
         if terminated[step] or truncated[step]:
-            if not terminated[step]:
-                bootstraps.append((step, observation))
             finished.append((episode_return, length, first_version))
             if step + 1 < fragment_steps:
                 observation, episode_return, length, first_version = fresh_episode()
 
     remaining = None
     if not (terminated[-1] or truncated[-1]):
-        bootstraps.append((fragment_steps - 1, observation))
+        recorder.keep_bootstrap(fragment_steps - 1)
         if environment.can_save_episode and not truncate_at_fragment:
-            remaining = OpenEpisode(observation, environment.get_state(), float(episode_return), length,
+            remaining = OpenEpisode(recorder.last(), environment.get_state(), float(episode_return), length,
                                     first_version)
-    bootstrap_observations = np.array([o for _, o in bootstraps], np.float32).reshape(-1, policy.observation_size)
-    bootstrap_steps = np.array([s for s, _ in bootstraps], np.int64)
+    observations, bootstrap_observations, frames = recorder.recorded()
+    bootstrap_steps = np.array(recorder.bootstrap_steps, np.int64)
     every_step = np.arange(fragment_steps)
     _require_finite("observations", observations, every_step)
+    _require_finite("outputs", outputs, every_step)
     _require_finite("actions", actions, every_step)
     _require_finite("rewards", rewards, every_step)
     _require_finite("bootstrap_observations", bootstrap_observations, bootstrap_steps)
     return Fragment(
-        observations=observations, actions=actions, log_probs=policy.log_probs(noise), rewards=rewards,
-        terminated=terminated, truncated=truncated,
+        observations=observations, actions=actions, log_probs=policy.log_probs(outputs, actions, noise),
+        rewards=rewards, terminated=terminated, truncated=truncated,
         bootstrap_steps=bootstrap_steps,
         bootstrap_observations=bootstrap_observations,
         episode_returns=np.array([r for r, _, _ in finished], np.float64),
         episode_lengths=np.array([n for _, n, _ in finished], np.int64),
         episode_first_versions=np.array([v for _, _, v in finished], np.int64),
         open_episode=remaining,
+        frames=frames,
     )
+
+
+class _Recorder(Protocol):
+    """Makes observations of an environment's frames, and keeps those of a fragment."""
+
+    bootstrap_steps: list[int]
+
+    def begin(self, frame: np.ndarray) -> np.ndarray:
+        """The observation at an episode's first frame."""
+
+    def push(self, frame: np.ndarray) -> np.ndarray:
+        """The observation at the next frame."""
+
+    def resume(self, saved: np.ndarray) -> np.ndarray:
+        """The observation at which an open episode stands. Raises: EpisodeStateError: It is another environment's."""
+
+    def last(self) -> np.ndarray:
+        """What `resume` needs."""
+
+    def keep(self, step: int) -> None:
+        """The present observation is that step's."""
+
+    def keep_bootstrap(self, step: int) -> None:
+        """The present observation follows that step, with which the sequence is cut."""
+
+    def recorded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Observations, those of bootstraps, and frames, as `Fragment` has them."""
+
+
+class _VectorRecorder:
+    def __init__(self, spaces: Spaces, steps: int) -> None:
+        self._size = spaces.observation_size
+        self._kept = np.empty((steps, self._size), np.float32)
+        self._present = np.empty(0, np.float32)
+        self._bootstraps: list[np.ndarray] = []
+        self.bootstrap_steps: list[int] = []
+
+    def begin(self, frame: np.ndarray) -> np.ndarray:
+        self._present = frame
+        return frame
+
+    push = begin
+
+    def resume(self, saved: np.ndarray) -> np.ndarray:
+        _require_saved(saved, (self._size,), np.float32)
+        return self.begin(saved)
+
+    def last(self) -> np.ndarray:
+        return self._present
+
+    def keep(self, step: int) -> None:
+        self._kept[step] = self._present
+
+    def keep_bootstrap(self, step: int) -> None:
+        self.bootstrap_steps.append(step)
+        self._bootstraps.append(self._present)
+
+    def recorded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        return self._kept, np.array(self._bootstraps, np.float32).reshape(-1, self._size), None
+
+
+class _FrameRecorder:
+    """Keeps each frame once, and which of them were seen when."""
+
+    def __init__(self, spaces: Spaces, steps: int) -> None:
+        """Raises: OversizedMessageError: Not even one frame for each step fits a message."""
+        size = np.prod(spaces.frame_shape, dtype=np.int64)
+        if steps * size > wire.MESSAGE_BYTES_MAX:
+            raise OversizedMessageError(
+                f"actor.fragment_steps = {steps}: so many frames of {size} bytes exceed a message's limit of "
+                f"{wire.MESSAGE_BYTES_MAX}")
+        self._spaces = spaces
+        self._stack = FrameStack(spaces)
+        self._frames: list[np.ndarray] = []
+        self._present: list[int] = []
+        self._kept = np.empty((steps, spaces.frame_stack), np.int32)
+        self._bootstraps: list[list[int]] = []
+        self.bootstrap_steps: list[int] = []
+
+    def begin(self, frame: np.ndarray) -> np.ndarray:
+        self._frames.append(frame)
+        self._present = [len(self._frames) - 1] * self._spaces.frame_stack
+        return self._stack.begin(frame)
+
+    def push(self, frame: np.ndarray) -> np.ndarray:
+        self._frames.append(frame)
+        self._present = [*self._present[1:], len(self._frames) - 1]
+        return self._stack.push(frame)
+
+    def resume(self, saved: np.ndarray) -> np.ndarray:
+        _require_saved(saved, (self._spaces.frame_stack, *self._spaces.frame_shape), np.uint8)
+        observation = self.begin(saved[0])
+        for before, frame in zip(saved, saved[1:], strict=False):
+            # An episode's first frame stands for those before it.
+            if not np.array_equal(before, frame):
+                self._frames.append(frame)
+            self._present = [*self._present[1:], len(self._frames) - 1]
+            observation = self._stack.push(frame)
+        return observation
+
+    def last(self) -> np.ndarray:
+        return np.stack([self._frames[index] for index in self._present])
+
+    def keep(self, step: int) -> None:
+        self._kept[step] = self._present
+
+    def keep_bootstrap(self, step: int) -> None:
+        self.bootstrap_steps.append(step)
+        self._bootstraps.append(self._present)
+
+    def recorded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        bootstraps = np.array(self._bootstraps, np.int32).reshape(-1, self._spaces.frame_stack)
+        return self._kept, bootstraps, np.stack(self._frames)
+
+
+def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:
+    if saved.shape != shape or saved.dtype != dtype:
+        raise EpisodeStateError(f"an open episode stands at {saved.dtype}{list(saved.shape)}; the environment's "
+                                f"observations are {np.dtype(dtype)}{list(shape)}")
 
 
 def _require_finite(name: str, array: np.ndarray, steps: np.ndarray) -> None:

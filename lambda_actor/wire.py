@@ -8,7 +8,7 @@ The checksum covers the header before it and the whole body. Nothing is ever exe
 pickle, no type lookup by name, and no allocation before the length was checked.
 
 Shape letters: ``T`` steps, ``O`` observation size, ``A`` action size, ``K`` bootstrap points, ``E`` finished
-episodes, ``H``/``G`` hidden units; other letters are lengths of byte strings. One letter has one value in a message.
+episodes, ``F`` frames of a stack; other letters are lengths of byte strings. One letter has one value in a message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lambda_actor.errors import (
 )
 
 MAGIC = b"NTRO"
-VERSION = 1
+VERSION = 2
 MESSAGE_BYTES_MAX = 256 * 2**20
 """Larger messages are refused on both sides; Redis itself stops at 512 MiB a value."""
 
@@ -48,8 +48,9 @@ class Kind(enum.IntEnum):
     """What a message carries."""
 
     TRAJECTORY = 1
-    GAUSSIAN_WEIGHTS = 2
+    WEIGHTS = 2
     EPISODE = 3
+    FRAME_TRAJECTORY = 4
 
 
 @dataclass(frozen=True)
@@ -62,42 +63,57 @@ class Field:
 
 STATE_PREFIX = "state."
 """Fields of an EPISODE that start so are the environment's own: any supported dtype and shape."""
+LAYER_PREFIX = "layer."
+"""Fields of WEIGHTS that start so are a network's parameters, such as ``layer.0.weight``: float32 of any shape."""
+_FREE_PREFIXES = {Kind.EPISODE: STATE_PREFIX, Kind.WEIGHTS: LAYER_PREFIX}
 
-SCHEMAS: dict[Kind, dict[str, Field]] = {
+_STEPS: dict[str, Field | tuple[Field, ...]] = {
+    "invocation_id": Field("|u1", "I"),
+    "round_index": Field("<i8"),
+    "slot": Field("<i8"),
+    "policy_version": Field("<i8"),
+    "actions": (Field("<f4", "TA"), Field("<i8", "T")),
+    "log_probs": Field("<f4", "T"),
+    "rewards": Field("<f8", "T"),
+    "terminated": Field("|b1", "T"),
+    "truncated": Field("|b1", "T"),
+    "bootstrap_steps": Field("<i8", "K"),
+    "episode_returns": Field("<f8", "E"),
+    "episode_lengths": Field("<i8", "E"),
+    "episode_first_versions": Field("<i8", "E"),
+    "continued_episode": Field("|u1", "C"),
+    "open_episode": Field("|u1", "S"),
+}
+"""What every trajectory has, whatever it observes; actions are continuous or discrete."""
+
+SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
     Kind.TRAJECTORY: {
-        "invocation_id": Field("|u1", "I"),
-        "round_index": Field("<i8"),
-        "slot": Field("<i8"),
-        "policy_version": Field("<i8"),
+        **_STEPS,
         "observations": Field("<f4", "TO"),
-        "actions": Field("<f4", "TA"),
-        "log_probs": Field("<f4", "T"),
-        "rewards": Field("<f8", "T"),
-        "terminated": Field("|b1", "T"),
-        "truncated": Field("|b1", "T"),
-        "bootstrap_steps": Field("<i8", "K"),
         "bootstrap_observations": Field("<f4", "KO"),
-        "episode_returns": Field("<f8", "E"),
-        "episode_lengths": Field("<i8", "E"),
-        "episode_first_versions": Field("<i8", "E"),
-        "continued_episode": Field("|u1", "C"),
-        "open_episode": Field("|u1", "S"),
     },
-    Kind.GAUSSIAN_WEIGHTS: {
+    # Pixels: each frame once, uint8 [U, C, H, W] deflated; observations and bootstraps name the frames of their stacks.
+    Kind.FRAME_TRAJECTORY: {
+        **_STEPS,
+        "frames": Field("|u1", "Z"),
+        "frames_shape": Field("<i8", "D"),
+        "observation_frames": Field("<i4", "TF"),
+        "bootstrap_frames": Field("<i4", "KF"),
+    },
+    # Of the network ("mlp" or "conv") and the distribution ("gaussian" or "categorical", which has no log_std); the
+    # observations' mean and standard deviation have no elements where observations are not normalised.
+    Kind.WEIGHTS: {
         "policy_version": Field("<i8"),
-        "weight_0": Field("<f4", "HO"),
-        "bias_0": Field("<f4", "H"),
-        "weight_1": Field("<f4", "GH"),
-        "bias_1": Field("<f4", "G"),
-        "weight_2": Field("<f4", "AG"),
-        "bias_2": Field("<f4", "A"),
+        "network": Field("|u1", "N"),
+        "distribution": Field("|u1", "P"),
         "log_std": Field("<f4", "A"),
         "observation_mean": Field("<f4", "O"),
         "observation_std": Field("<f4", "O"),
         "observation_clip": Field("<f4"),
     },
+    # An observation is the last one of a vector environment, or the frames of a stack.
     Kind.EPISODE: {
-        "observation": Field("<f4", "O"),
+        "observation": (Field("<f4", "O"), Field("|u1", "FCHW")),
         "return_so_far": Field("<f8"),
         "length": Field("<i8"),
         "first_version": Field("<i8"),
@@ -229,21 +245,30 @@ def _check_schema(kind: Kind, arrays: Mapping[str, np.ndarray]) -> None:
         raise SchemaError(f"{kind.name} lacks {sorted(missing)}")
     lengths: dict[str, int] = {}
     for name, array in arrays.items():
-        field = schema.get(name)
-        if field is None:
-            if kind is not Kind.EPISODE or not name.startswith(STATE_PREFIX):
-                raise SchemaError(f"{kind.name} has no field {name!r}")
-            if array.dtype not in _CODES or array.ndim > _RANK_MAX:
-                raise SchemaError(f"{name}: dtype {array.dtype} or rank {array.ndim} cannot be sent")
-            if len(name.encode(errors="replace")) > _NAME_BYTES_MAX or any("\ud800" <= c <= "\udfff" for c in name):
-                raise SchemaError(f"{name!r:.80}: names are UTF-8 of {_NAME_BYTES_MAX} bytes at most")
+        known = schema.get(name)
+        if known is None:
+            _check_free_field(kind, name, array)
             continue
-        if array.dtype != np.dtype(field.dtype) or array.ndim != len(field.shape):
-            raise SchemaError(f"{kind.name}.{name} is {array.dtype}{list(array.shape)}; "
-                              f"the schema says {np.dtype(field.dtype)}[{', '.join(field.shape)}]")
+        fields = known if isinstance(known, tuple) else (known,)
+        field = next((one for one in fields if array.dtype == np.dtype(one.dtype) and array.ndim == len(one.shape)),
+                     None)
+        if field is None:
+            raise SchemaError(f"{kind.name}.{name} is {array.dtype}{list(array.shape)}; the schema says " + " or ".join(
+                f"{np.dtype(one.dtype)}[{', '.join(one.shape)}]" for one in fields))
         for letter, length in zip(field.shape, array.shape, strict=True):
             if lengths.setdefault(letter, length) != length:
                 raise SchemaError(f"{kind.name}.{name}: {letter} is {length}, elsewhere {lengths[letter]}")
+
+
+def _check_free_field(kind: Kind, name: str, array: np.ndarray) -> None:
+    """Raises: SchemaError: The kind has no such field, or what it holds cannot be sent."""
+    prefix = _FREE_PREFIXES.get(kind)
+    if prefix is None or not name.startswith(prefix):
+        raise SchemaError(f"{kind.name} has no field {name!r}")
+    if array.dtype not in _CODES or array.ndim > _RANK_MAX or (kind is Kind.WEIGHTS and array.dtype != np.float32):
+        raise SchemaError(f"{name}: dtype {array.dtype} or rank {array.ndim} cannot be sent")
+    if len(name.encode(errors="replace")) > _NAME_BYTES_MAX or any("\ud800" <= c <= "\udfff" for c in name):
+        raise SchemaError(f"{name!r:.80}: names are UTF-8 of {_NAME_BYTES_MAX} bytes at most")
 
 
 def _little_endian(array: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lambda_actor.errors import ActorError
 from runtime.config import Experiment, allowed_values, default_text, load_experiment, walk_fields
 from runtime.deployment import experiment_name
-from runtime.errors import RunError
+from runtime.errors import RunDirectoryError, RunError
 
 if TYPE_CHECKING:
     from runtime.kept import KeptRun
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from runtime.display import make_display, summary_lines
+    from runtime.seeds import holds_seeds
     from runtime.signals import Interrupted
     from runtime.train import train
 
@@ -54,6 +55,11 @@ def _train(options: argparse.Namespace) -> int:
     name = options.experiment.stem
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     out = options.out or Path("runs") / f"{name}-{stamp}"
+    if options.seeds is not None:
+        return _train_seeds(options, experiment, out, name)
+    if holds_seeds(out):
+        raise RunDirectoryError(f"--out {out}: holds runs of several seeds; continue them with --seeds N --resume, or "
+                                "name another")
     display = make_display(experiment)
     try:
         summary, code = train(experiment, out, resume=options.resume, display=display, name=name)
@@ -67,6 +73,20 @@ def _train(options: argparse.Namespace) -> int:
     return code
 
 
+def _train_seeds(options: argparse.Namespace, experiment: Experiment, out: Path, name: str) -> int:
+    from runtime.display import make_display
+    from runtime.seeds import table_lines, train_seeds
+
+    def say(line: str) -> None:
+        with suppress(OSError):
+            _say(line)
+
+    summary, code = train_seeds(experiment, out, seeds=options.seeds, resume=options.resume,
+                                make_display=make_display, say=say, name=name)
+    say("\n".join(["", *table_lines(summary, str(out))]))
+    return code
+
+
 def _evaluate(options: argparse.Namespace) -> int:
     from lambda_actor.environments import make_environment
     from runtime.evaluation import Evaluator
@@ -75,7 +95,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     weights = load_policy(options.directory / "policy.safetensors")
     experiment = load_experiment(options.directory / "config.yaml")
     episodes = options.episodes or experiment.evaluation.episodes
-    environment = make_environment(experiment.environment.id)
+    environment = make_environment(experiment.environment.id, experiment.environment.preprocessing)
     evaluation = Evaluator(environment, episodes, seed=options.seed)(weights)
     print(json.dumps({
         "environment_id": experiment.environment.id, "episodes": episodes,
@@ -236,6 +256,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--resume", action="store_true",
                        help="continue the run in DIR after its last finished round; starts afresh where there is none "
                        "(default: refuse a DIR that holds a run)")
+    train.add_argument("--seeds", type=_positive, metavar="N",
+                       help="train N seeds under the one budget, the experiment's own and those after it, each in "
+                       "DIR/seed-S, and estimate what they have in common (default: one run, in DIR itself)")
     train.set_defaults(command=_train)
     evaluate = commands.add_parser("evaluate", help="evaluate a run's policy",
                                    description="Evaluate the policy of a run with deterministic actions; prints JSON.")

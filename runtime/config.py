@@ -22,6 +22,7 @@ import yaml
 from pydantic import Field
 
 from lambda_actor.cache import redacted
+from lambda_actor.spaces import Spaces
 from runtime.errors import ExperimentError, without_credentials
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -32,7 +33,7 @@ Count = Annotated[int, Field(ge=1, le=10**12)]
 
 CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.update_timeout_s", "learner.instance_types",
               "learner.market", "learner.launches_max", "learner.image_parameter", "learner.volume_gib",
-              "learner.device", "actor.provisioned")
+              "learner.device", "learner.processes", "actor.provisioned")
 """What may differ between a run and its resumption: none of it changes what a finished round is."""
 
 
@@ -46,34 +47,95 @@ class EnvironmentSection(_Section):
         None, description="what a deployment installs into the actor image and on the learner so that the environment "
         "can be imported: a folder with a pyproject.toml, relative to the experiment file, or a pinned requirement "
         "such as my-envs==1.2.0")
+    preprocessing: Literal["auto", "atari", "none"] = Field(
+        "auto", description="atari = grey frames of 84×84, four to an action, three stacked; auto = that for games of "
+        "the Arcade Learning Environment")
+    clip_rewards: bool | None = Field(None, description="train on the sign of each reward; null = true with atari "
+                                      "preprocessing. Returns are always told unclipped")
     truncate_at_fragment: bool = Field(False, description="abandon the open episode at the end of each fragment "
                                        "instead of letting a later actor continue it")
 
 
-class PpoSection(_Section):
+class NetworkSection(_Section):
+    kind: Literal["auto", "mlp", "conv"] = Field(
+        "auto", description="of policy and critic: mlp = 256 and 256 tanh units; conv = 16 of 8×8 by 4, 32 of 4×4 by "
+        "2, 256 over what is left, ReLU; auto = conv for pixels")
+
+
+class _LearningSection(_Section):
+    """What all algorithms have; each with defaults of its own."""
+
     learning_rate: Positive = Field(3e-4, description="Adam's step size")
     learning_rate_schedule: Literal["constant", "linear"] = Field(
         "constant", description="linear goes to 0 at stop.max_steps or stop.max_rounds, whichever comes first")
     discount: Fraction = Field(0.99, description="γ, per step")
-    gae_lambda: Fraction = Field(0.95, description="λ of generalised advantage estimation")
-    clip: Positive = Field(0.2, description="ε: the probability ratio is clipped to 1 ± ε")
-    kl_coefficient: NonNegative = Field(0.0, description="initial β of the adaptive KL penalty; 0 = no penalty")
-    kl_target: Positive = Field(0.01, description="KL per update that β is adapted to, in nats")
     entropy_coefficient: NonNegative = Field(0.0, description="weight of the entropy bonus")
     value_coefficient: NonNegative = Field(1.0, description="weight of the value loss ½(V − target)²")
     max_gradient_norm: Positive | None = Field(0.5, description="clips the gradient of the policy and that of the "
                                                "critic to this norm each; null = no clipping")
-    normalize_advantages: bool = Field(True, description="scale a batch's advantages to mean 0 and variance 1")
-    normalize_observations: bool = Field(True, description="normalise observations by running moments")
+    normalize_observations: bool | None = Field(None, description="normalise observations by running moments; null = "
+                                                "true for vectors, false for pixels, which are divided by 255")
     observation_clip: Positive = Field(10.0, description="normalised observations are clipped to ± this")
 
 
-class AlgorithmSection(_Section):
-    kind: Literal["ppo"] = Field("ppo", description="the training algorithm")
+class PpoSection(_LearningSection):
     epochs: Count = Field(10, description="passes over a round's batch")
     minibatch_steps: Count = Field(256, description="samples per gradient step at most; the whole batch where that "
                                    "is smaller")
+    gae_lambda: Fraction = Field(0.95, description="λ of generalised advantage estimation")
+    clip: Positive = Field(0.2, description="ε: the probability ratio is clipped to 1 ± ε")
+    kl_coefficient: NonNegative = Field(0.0, description="initial β of the adaptive KL penalty; 0 = no penalty")
+    kl_target: Positive = Field(0.01, description="KL per update that β is adapted to, in nats")
+    normalize_advantages: bool = Field(True, description="scale a batch's advantages to mean 0 and variance 1")
+
+
+class ImpactSection(_LearningSection):
+    minibatch_steps: Count = Field(512, description="samples per gradient step at most, in whole fragments; one "
+                                   "fragment at least")
+    learning_rate: Positive = Field(5e-4, description="Adam's step size")
+    entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus")
+    clip: Positive = Field(0.4, description="ε: the probability ratio is clipped to 1 ± ε")
+    kl_coefficient: NonNegative = Field(1.0, description="initial β of the adaptive KL penalty towards the target "
+                                        "network; 0 = no penalty")
+    kl_target: Positive = Field(0.01, description="KL per update that β is adapted to, in nats")
+    importance_clip: Positive = Field(2.0, description="μ/π_target is clipped to 0 … this")
+    target_update_frequency: Positive = Field(
+        1.0, description="the target network becomes the policy whenever so many times buffer_batches · uses_max · "
+        "minibatch_steps samples were trained on")
+    buffer_batches: Annotated[int, Field(ge=1, le=1000)] = Field(
+        8, description="N, minibatches that are kept for being replayed; the oldest is dropped")
+    uses_max: Annotated[int, Field(ge=1, le=1000)] = Field(
+        2, description="K, times that a minibatch is trained on at most, the first one included")
+
+
+class ImpalaSection(_LearningSection):
+    minibatch_steps: Count = Field(512, description="samples per gradient step at most, in whole fragments; one "
+                                   "fragment at least")
+    learning_rate: Positive = Field(6e-4, description="Adam's step size")
+    entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus")
+    value_coefficient: NonNegative = Field(0.5, description="weight of the value loss ½(V − target)²")
+
+
+class AlgorithmSection(_Section):
+    kind: Literal["ppo", "impact", "impala"] = Field("ppo", description="the training algorithm")
+    rounds: Literal["synchronous", "asynchronous"] | None = Field(
+        None, description="synchronous: a round's actors start with the new policy and the update awaits them; "
+        "asynchronous: neither waits for the other; null = synchronous for PPO, else asynchronous")
+    round_steps: Count | None = Field(
+        None, description="environment steps of an asynchronous round at least; null = actor.fragment_steps times the "
+        "most actors of a round")
+    staleness_max: Count | None = Field(
+        None, description="policy versions that a trajectory may be behind the policy it updates (asynchronous); "
+        "actors that fall behind further are given up, and nothing older is replayed; null = four times the most "
+        "actors of a round, 32 at least")
     ppo: PpoSection = Field(PpoSection(), description="settings of PPO")
+    impact: ImpactSection = Field(ImpactSection(), description="settings of IMPACT")
+    impala: ImpalaSection = Field(ImpalaSection(), description="settings of IMPALA")
+
+    @property
+    def chosen(self) -> PpoSection | ImpactSection | ImpalaSection:
+        """The settings of the algorithm that ``kind`` names."""
+        return getattr(self, self.kind)
 
 
 class DetectorSection(_Section):
@@ -130,6 +192,9 @@ class LearnerSection(_Section):
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="CPU threads of the update; more pay off for minibatches of thousands of samples only. Sums are "
         "rounded differently with another number, so it is part of what makes two runs equal")
+    processes: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        None, description="processes that share each gradient step; null = one a GPU, and one without; the update is "
+        "the same but for rounding")
     volume_gib: Annotated[int, Field(ge=1, le=16_384)] = Field(100, description="size of the gp3 volume, GiB")
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
         120, description="longest that detection, update and evaluation of one round may take together, seconds; "
@@ -185,6 +250,7 @@ class Experiment(_Section):
     """One experiment: what to train, how, and with what money."""
 
     environment: EnvironmentSection = Field(description="what is learned")
+    network: NetworkSection = Field(NetworkSection(), description="the networks")
     algorithm: AlgorithmSection = Field(AlgorithmSection(), description="how it is learned")
     detector: DetectorSection = Field(DetectorSection(), description="how boostable rounds are detected")
     scaler: ScalerSection = Field(ScalerSection(), description="how many actors a round gets")
@@ -213,7 +279,12 @@ class Experiment(_Section):
         kind = self.fleet.kind
         if kind == "auto":
             kind = "lambda" if is_deployed else "local"
+        is_ppo = self.algorithm.kind == "ppo"
         return self.model_copy(update={
+            "algorithm": self.algorithm.model_copy(update={
+                "rounds": _or(self.algorithm.rounds, "synchronous" if is_ppo else "asynchronous"),
+                "round_steps": _or(self.algorithm.round_steps, self.actor.fragment_steps * self.scaler.most_actors),
+                "staleness_max": _or(self.algorithm.staleness_max, max(32, 4 * self.scaler.most_actors))}),
             "actor": self.actor.model_copy(update={
                 "provisioned": _or(provisioned, _or(self.actor.provisioned, self.scaler.most_actors))}),
             "fleet": self.fleet.model_copy(update={
@@ -221,6 +292,34 @@ class Experiment(_Section):
                 "processes": _or(self.fleet.processes, _cores()),
                 "round_deadline_s": _or(self.fleet.round_deadline_s, 2 * self.actor.timeout_s)}),
         })
+
+    def fitted(self, spaces: Spaces, *, preprocessing: str) -> Experiment:
+        """The same experiment with what follows from its environment filled in.
+
+        Args:
+            spaces, preprocessing: The environment's; preprocessing is ``atari`` or ``none``.
+
+        Raises:
+            ExperimentError: The network cannot take such observations.
+        """
+        kind = self.network.kind
+        if kind == "auto":
+            kind = "conv" if spaces.is_pixels else "mlp"
+        if kind == "conv" and not spaces.is_pixels:
+            raise ExperimentError(f"network.kind = 'conv': {self.environment.id} is observed as a vector of "
+                                  f"{spaces.observation_size} numbers, not as pixels; allowed: auto | mlp")
+        settings = self.algorithm.chosen
+        settings = settings.model_copy(update={
+            "normalize_observations": _or(settings.normalize_observations, not spaces.is_pixels)})
+        if settings.normalize_observations and spaces.is_pixels:
+            raise ExperimentError(f"algorithm.{self.algorithm.kind}.normalize_observations = true: the observations of "
+                                  f"{self.environment.id} are pixels, which are divided by 255; allowed: false | null")
+        return self.model_copy(update={
+            "environment": self.environment.model_copy(update={
+                "preprocessing": preprocessing,
+                "clip_rewards": _or(self.environment.clip_rewards, preprocessing == "atari")}),
+            "network": self.network.model_copy(update={"kind": kind}),
+            "algorithm": self.algorithm.model_copy(update={self.algorithm.kind: settings})})
 
     def waves(self, concurrency: int) -> int:
         """How many times its deadline a round may take where only so many actors run at once."""
@@ -268,9 +367,14 @@ def _contradictions(experiment: Experiment) -> Iterable[str]:
     if stop.target_return is not None and experiment.evaluation.every_rounds == 0:
         yield (f"stop.target_return = {stop.target_return} is never looked at with evaluation.every_rounds = 0; "
                "allowed: evaluation.every_rounds from 1, or stop.target_return = null")
-    if (experiment.algorithm.ppo.learning_rate_schedule == "linear"
+    algorithm = experiment.algorithm
+    if algorithm.kind == "ppo" and algorithm.rounds == "asynchronous":
+        yield ("algorithm.rounds = 'asynchronous': ppo trains on what its newest policy sampled, and on nothing else; "
+               "allowed: synchronous | null, or algorithm.kind = impact | impala")
+    if (algorithm.chosen.learning_rate_schedule == "linear"
             and stop.max_rounds is None and stop.max_steps is None):
-        yield ("algorithm.ppo.learning_rate_schedule = linear needs an end: set stop.max_steps or stop.max_rounds")
+        yield (f"algorithm.{algorithm.kind}.learning_rate_schedule = linear needs an end: set stop.max_steps or "
+               "stop.max_rounds")
 
 
 def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:

@@ -106,6 +106,7 @@ class PlainDisplay:
             f"return {_number(row['episode_return_mean'], 1):>8}  "
             f"evaluation {_number(row['evaluation_return_mean'], 1):>8}  actors {_actors(row):>7}  "
             f"R {_number(row['convexity_ratio'], 3):>8}  score {_number(row['boosting_score'], 2):>5}  "
+            + (f"stale {_staleness(row):>8}  " if self._experiment.algorithm.rounds == "asynchronous" else "") +
             f"{self._forecast.steps_per_s:>7,.0f} steps/s  "
             f"${row['spent_usd']:.4f} of ${self._experiment.budget.usd:g}  "
             f"ETA {_duration(self._forecast.seconds_left)}")
@@ -170,6 +171,8 @@ class LiveDisplay:
         }
         if self._console.width >= _WIDE_COLUMNS:
             columns |= {"KL": lambda row: _number(row["kl"], 4), "round s": lambda row: f"{row['round_s']:.2f}"}
+        if self._experiment.algorithm.rounds == "asynchronous" and self._console.width >= _NARROW_COLUMNS:
+            columns["stale"] = _staleness
         if self._console.width < _NARROW_COLUMNS:
             for name in ("R", "score", "spent $"):
                 del columns[name]
@@ -239,6 +242,11 @@ def _number(value: float | None, digits: int) -> str:
 def _actors(row: Mapping[str, Any]) -> str:
     wanted = f"/{row['actor_count_wanted']}" if row["actor_count"] != row["actor_count_wanted"] else ""
     return f"{row['actor_count']}{wanted}"
+
+
+def _staleness(row: Mapping[str, Any]) -> str:
+    """Mean and maximum, in policy versions."""
+    return f"{row['staleness_mean']:.1f}/{row['staleness_max']}"
 
 
 def _duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes under the policy's mean action, in an environment of its own, with frozen moments."""
+"""Evaluation: whole episodes under the policy's best action, in an environment of its own, with frozen moments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import UnusableEnvironmentError
-from lambda_actor.policy import GaussianPolicy
+from lambda_actor.frames import FrameStack
+from lambda_actor.policy import Policy
 from runtime.errors import RunError
 from runtime.interfaces import Evaluation
 
@@ -23,12 +24,14 @@ class Evaluator:
 
     def __call__(self, weights: bytes) -> Evaluation:
         """Args:
-        weights: A GAUSSIAN_WEIGHTS message.
+        weights: A WEIGHTS message.
 
         Raises:
             UnusableEnvironmentError: The environment raised, or its rewards are not finite.
+            SchemaError: The policy does not fit the environment.
         """
-        policy = GaussianPolicy.from_bytes(weights)
+        policy = Policy.from_bytes(weights)
+        policy.check(self._environment.spaces)
         stream = np.random.default_rng((_EVALUATION_STREAM, self._seed))
         try:
             episodes = [self._episode(policy, int(seed)) for seed in stream.integers(2**31, size=self._episodes)]
@@ -41,12 +44,14 @@ class Evaluator:
             raise UnusableEnvironmentError(f"{self._environment.environment_id}: an evaluation's return is not finite")
         return Evaluation(tuple(total for total, _ in episodes), tuple(length for _, length in episodes))
 
-    def _episode(self, policy: GaussianPolicy, seed: int) -> tuple[float, int]:
-        observation = self._environment.reset(seed)
+    def _episode(self, policy: Policy, seed: int) -> tuple[float, int]:
+        stack = FrameStack(self._environment.spaces)
+        observation = stack.begin(self._environment.reset(seed))
         limit = self._environment.episode_steps_max or UNLIMITED_EPISODE_STEPS_MAX
         total, length, is_over = 0.0, 0, False
         while not is_over and length < limit:
-            observation, reward, terminated, truncated = self._environment.step(policy.mean_action(observation))
+            frame, reward, terminated, truncated = self._environment.step(policy.best_action(observation))
+            observation = stack.push(frame)
             total += reward
             length += 1
             is_over = terminated or truncated

@@ -1,12 +1,15 @@
 """The vocabulary: the small interfaces through which the parts of a run know each other.
 
 Shape letters, used everywhere: ``T`` steps of a fragment, ``B`` trajectories of a batch, ``N`` = T·B samples,
-``O`` observation size, ``A`` action size, ``P`` parameters.
+``O`` observation size, ``A`` action size, ``D`` parameters of a distribution over actions, ``P`` of a network.
+``…`` stands for the rest of an observation's shape: ``O``, or ``F·C, H, W`` of stacked frames (see
+`lambda_actor.spaces.Spaces`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -94,21 +97,21 @@ class Cache(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """Everything that one round's accepted actors sampled, in slot order.
+    """What accepted actors sampled: a round's in slot order, or those of an asynchronous update as they came.
 
     Attributes:
-        policy_version: The version that acted.
-        observations: Raw, float32 ``[T, B, O]``.
-        actions: As sampled, before the environment clipped them, float32 ``[T, B, A]``.
+        policy_versions: The version that acted, int64 ``[B]``.
+        observations: Raw, float32 ``[T, B, O]``, or uint8 ``[T, B, F·C, H, W]``.
+        actions: As sampled, before the environment clipped them, float32 ``[T, B, A]``; discrete ones int64 ``[T, B]``.
         log_probs: log μ(a|s) of the acting policy, float32 ``[T, B]``.
         rewards: float64 ``[T, B]``.
         terminated: bool ``[T, B]``; the episode ended and nothing follows.
         bootstrap_mask: bool ``[T, B]``; the sequence is cut here (time limit or end of the fragment) and goes on
             from ``bootstrap_observations``.
-        bootstrap_observations: float32 ``[K, O]``, one for each True of ``bootstrap_mask`` in (B, T) order.
+        bootstrap_observations: ``[K, …]``, one for each True of ``bootstrap_mask`` in (B, T) order.
     """
 
-    policy_version: int
+    policy_versions: np.ndarray
     observations: np.ndarray
     actions: np.ndarray
     log_probs: np.ndarray
@@ -124,12 +127,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class DetectorSamples:
-    """Samples on which the objective's curvature is measured; as in `Batch`, flattened to ``[N, …]`` float32.
+    """Samples on which the objective's curvature is measured; as in `Batch`, flattened to ``[N, …]``.
 
     Attributes:
         advantages: As the update used them (normalised where it normalises), float32 ``[N]``.
         value_targets: float32 ``[N]``.
-        old_means, old_log_stds: The acting policy's Gaussian, float32 ``[N, A]`` and ``[A]``.
+        old_outputs: The distribution that the update kept close to (PPO: the acting policy's; IMPACT: the target
+            network's), float32 ``[N, D]``; see `runtime.learner.distributions`.
     """
 
     observations: np.ndarray
@@ -137,13 +141,17 @@ class DetectorSamples:
     log_probs: np.ndarray
     advantages: np.ndarray
     value_targets: np.ndarray
-    old_means: np.ndarray
-    old_log_stds: np.ndarray
+    old_outputs: np.ndarray
 
 
 @dataclass(frozen=True)
 class UpdateMetrics:
-    """What one policy update reports; means over its last epoch, but ``kl`` over the whole batch after it."""
+    """What one policy update reports; means over its last epoch, but ``kl`` over the whole batch after it.
+
+    Attributes:
+        kl: KL(old ‖ new) in nats, of the distribution that the update kept close to; for IMPALA the acting policy's,
+            estimated from the samples.
+    """
 
     policy_loss: float
     value_loss: float
@@ -151,6 +159,23 @@ class UpdateMetrics:
     kl: float
     explained_variance: float | None
     learning_rate: float
+
+
+@dataclass(frozen=True)
+class Update:
+    """One policy update.
+
+    Attributes:
+        samples: What it was made on, for the detector.
+        staleness: By trajectory, how many versions older than the policy that was updated the acting one was,
+            int64 ``[B]``.
+        is_replay: Whether these trajectories had been trained on before.
+    """
+
+    metrics: UpdateMetrics
+    samples: DetectorSamples
+    staleness: np.ndarray
+    is_replay: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,18 +197,24 @@ class LearnerState:
 
 
 class Learner(Protocol):
-    """Trains the policy. One file per algorithm."""
+    """Trains the policy. One file per algorithm, on top of `runtime.learner.actor_critic`."""
 
     policy_version: int
 
     def weights(self) -> bytes:
-        """The policy as a weights message of `lambda_actor.wire`."""
+        """The policy as a WEIGHTS message of `lambda_actor.wire`."""
 
-    def update(self, batch: Batch, *, progress: float) -> tuple[UpdateMetrics, DetectorSamples]:
+    def update(self, batch: Batch, *, progress: float) -> Update:
         """Trains on every sample of ``batch`` and moves to the next policy version.
 
         Args:
             progress: Share of the training that is behind us, 0 to 1, for schedules.
+        """
+
+    def replay(self, *, progress: float) -> Update | None:
+        """Trains once more on trajectories that it keeps, and moves to the next version; null where it may not.
+
+        Of what a checkpoint holds these trajectories are no part: after a resumption there is nothing to replay.
         """
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
@@ -265,8 +296,14 @@ class CostMeter(Protocol):
     def open_round(self, actors: int, *, smallest: int) -> int:
         """Reserves a round with as many actors as fit; 0, and nothing reserved, where not even ``smallest`` do."""
 
-    def add_actors(self, slots: range) -> int:
+    def open_standing(self) -> bool:
+        """Reserves a round but for its actors; False, and nothing reserved, where it does not fit."""
+
+    def add_actors(self, slots: Sequence[int]) -> int:
         """Reserves more actors, in order; returns for how many it fits."""
+
+    def ahead(self, actors: int) -> AbstractContextManager[None]:
+        """A block in which as many actors more are reserved as fit, at most ``actors``."""
 
     def add_replacement(self, slot: int, attempt: int) -> bool: ...
 

@@ -396,9 +396,11 @@ def _is_same(file: Path | None, stored: Experiment) -> bool:
     if file is None:
         return False
     try:
-        return unchangeable(load_experiment(file).resolved()) == unchangeable(stored)
+        named, known = unchangeable(load_experiment(file).resolved()), unchangeable(stored)
     except ExperimentError:
         return False
+    # What the file leaves open follows from its environment, which is not made here.
+    return all(value in (None, "auto") or known.get(path) == value for path, value in named.items())
 
 
 # The bill

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
-from itertools import pairwise
 from typing import Any, Protocol
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import ActorError
-from lambda_actor.policy import HIDDEN_SIZES
+from lambda_actor.policy import parameter_shapes
 from lambda_actor.rollout import EPISODE_BYTES_MAX
+from lambda_actor.spaces import Spaces
 from runtime.cache_server import EmbeddedServer
 from runtime.config import Experiment
 from runtime.cost.budget import Budget
@@ -169,14 +170,30 @@ def make_cost_model(
     Raises:
         ExperimentError: The learner's instance type has no price.
     """
-    observation, action = 4 * environment.observation_size, 4 * environment.action_size
-    # Every step bootstrapped and ending an episode, and an open episode of the largest size in and out.
-    per_step = observation + action + 4 + 8 + 1 + 1 + (8 + observation) + 24
-    sizes = (environment.observation_size, *HIDDEN_SIZES, environment.action_size)
-    parameters = sum(inputs * outputs + outputs for inputs, outputs in pairwise(sizes)) + environment.action_size
-    weights = 4 * (parameters + 2 * environment.observation_size)
+    spaces = environment.spaces
+    network = experiment.network.kind
+    if network == "auto":
+        network = "conv" if spaces.is_pixels else "mlp"
     return CostModel(experiment, prices, traffic_bytes_max=(
-        experiment.actor.fragment_steps * per_step + weights + 2 * EPISODE_BYTES_MAX + 4096), **options)
+        _fragment_bytes_max(spaces, experiment.actor.fragment_steps) + _weights_bytes(spaces, network)
+        + 2 * EPISODE_BYTES_MAX + 4096), **options)
+
+
+def _fragment_bytes_max(spaces: Spaces, steps: int) -> int:
+    """Every step bootstrapped and ending an episode, and no frame deflated."""
+    action = 8 if spaces.is_discrete else 4 * spaces.action_size
+    observation = 4 * spaces.frame_stack if spaces.is_pixels else 4 * spaces.observation_size
+    step = 2 * observation + action + 4 + 8 + 1 + 1 + 8 + 24
+    frames = (2 * steps + spaces.frame_stack) * math.prod(spaces.frame_shape) if spaces.is_pixels else 0
+    # What cannot be deflated grows by a few bytes in each 16 KiB.
+    return steps * step + frames + frames // 1000
+
+
+def _weights_bytes(spaces: Spaces, network: str) -> int:
+    """Log σ and the observations' moments included."""
+    parameters = sum(math.prod(shape) for shape in parameter_shapes(spaces, network).values())
+    moments = 0 if spaces.is_pixels else 2 * spaces.observation_size
+    return 4 * (parameters + spaces.action_size + moments)
 
 
 def _cache(experiment: Experiment, url: str, run_id: str, **options: Any) -> TrajectoryCache:

@@ -14,8 +14,8 @@ from runtime.records import write_atomically
 
 
 def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
-    """Writes a GAUSSIAN_WEIGHTS message's arrays under their names (see `lambda_actor.wire.SCHEMAS`)."""
-    arrays: Mapping[str, np.ndarray] = wire.decode(weights, wire.Kind.GAUSSIAN_WEIGHTS)
+    """Writes a WEIGHTS message's arrays under their names (see `lambda_actor.wire.SCHEMAS`)."""
+    arrays: Mapping[str, np.ndarray] = wire.decode(weights, wire.Kind.WEIGHTS)
     write_atomically(path, safetensors.numpy.save(
         {name: np.array(array) for name, array in arrays.items()}, metadata={"environment.id": environment_id}))
 
@@ -28,7 +28,7 @@ def load_policy(path: Path) -> bytes:
     """
     try:
         arrays = safetensors.numpy.load_file(path)
-        return wire.encode(wire.Kind.GAUSSIAN_WEIGHTS, arrays)
+        return wire.encode(wire.Kind.WEIGHTS, arrays)
     except FileNotFoundError:
         raise RunDirectoryError(f"{path} is not there: no round of that run has finished") from None
     except (OSError, safetensors.SafetensorError, wire.SchemaError) as error:

@@ -1,14 +1,6 @@
-"""The round loop: one for every algorithm, scaler and fleet.
+"""What every kind of round has in common: reasons to stop, updates, evaluation, rows, checkpoints.
 
-A round, numbered from 1:
-
-    1. the policy's weights are published, and the actors that are due whatever the score start at once;
-    2. meanwhile the detector measures the convexity ratio of that policy on the last round's samples;
-    3. the scaler turns it into a number of actors, and the missing ones start with the same weights;
-    4. all are awaited, their trajectories aggregated in slot order, and the policy is updated;
-    5. the round's row and a checkpoint are written.
-
-Before anything of a round starts, its worst case is reserved in the budget.
+`runtime.synchronous` and `runtime.asynchronous` say what happens in one round; `runtime.rounds` chooses.
 
 Paper: Nitro §4, Fig. 6.
 """
@@ -17,19 +9,20 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from lambda_actor.errors import ActorError
+from lambda_actor.spaces import Spaces
 from runtime.checkpoint import Checkpoint
-from runtime.collection import ActorSpec, CircuitBreaker, Collected, Collection
+from runtime.collection import ActorSpec, CircuitBreaker
 from runtime.config import Experiment
-from runtime.errors import ActorsKeepFailingError, BudgetError, CheckpointError, RunError
+from runtime.errors import BudgetError, CheckpointError, RunError
 from runtime.interfaces import (
     Cache,
     CostMeter,
@@ -44,12 +37,14 @@ from runtime.interfaces import (
     RoundBill,
     Scaler,
     ScalingDecision,
+    Update,
+    UpdateMetrics,
 )
 from runtime.learner.batch import assemble_batch
 from runtime.records import EventLog
 
-_REJECTED_ROUNDS_MAX = 3
-_CONTINUATIONS_RAISED_MAX = 2
+REJECTED_ROUNDS_MAX = 3
+CONTINUATIONS_RAISED_MAX = 2
 
 
 @dataclass
@@ -63,27 +58,45 @@ class Progress:
 
 
 @dataclass
-class _Attempt:
-    """One attempt at a round, until it is accepted."""
+class Training:
+    """The updates of one round."""
 
-    decision: ScalingDecision
-    curvature: Curvature | None
-    actor_count: int
-    reserved_usd: float
-    collected: Collected
-    detect_s: float | None
-    collect_s: float
-    modelled_collect_s: float
-    bills: list[RoundBill]
-    rejected: _Attempt | None
+    learn_s: float = 0.0
+    env_steps: int = 0
+    episodes: list[Mapping[str, np.ndarray]] = field(default_factory=list)
+    metrics: list[UpdateMetrics] = field(default_factory=list)
+    staleness: list[np.ndarray] = field(default_factory=list)
+    trajectories: int = 0
+    replayed: int = 0
+
+    def add(self, update: Update) -> None:
+        self.metrics.append(update.metrics)
+        self.staleness.append(update.staleness)
+        if update.is_replay:
+            self.replayed += len(update.staleness)
+        else:
+            self.trajectories += len(update.staleness)
+
+    def add_episodes(self, trajectories: Iterable[Mapping[str, np.ndarray]]) -> None:
+        """Notes the episodes that ended in these trajectories, which are not kept."""
+        names = ("episode_returns", "episode_lengths", "episode_first_versions", "policy_version")
+        self.episodes += [{name: trajectory[name] for name in names} for trajectory in trajectories]
 
     @property
-    def all_attempts(self) -> list[_Attempt]:
-        """The rejected attempts at this round, oldest first, and this one."""
-        return [*(self.rejected.all_attempts if self.rejected else []), self]
+    def columns(self) -> dict[str, Any]:
+        """A row's part: means over the updates, but the last one's learning rate."""
+        staleness = np.concatenate(self.staleness)
+        return {
+            **_episode_statistics(self.episodes),
+            **{name: _mean([vars(metrics)[name] for metrics in self.metrics]) for name in vars(self.metrics[0])},
+            "learning_rate": self.metrics[-1].learning_rate,
+            "updates": len(self.metrics),
+            "staleness_mean": float(staleness.mean()), "staleness_max": int(staleness.max()),
+            "replayed_fraction": self.replayed / len(staleness),
+        }
 
 
-class RoundLoop:
+class RoundLoop(ABC):
     """Runs rounds until a reason to stop; composes the parts and owns none of their work."""
 
     def __init__(
@@ -99,7 +112,7 @@ class RoundLoop:
         evaluate: Callable[[bytes], Evaluation],
         events: EventLog,
         event_fields: Mapping[str, Any],
-        sizes: tuple[int, int],
+        spaces: Spaces,
         save_ledger: Callable[[], None],
         save_round: Callable[[dict[str, Any], Checkpoint], None],
         shield: Callable[[], AbstractContextManager] = nullcontext,
@@ -107,10 +120,10 @@ class RoundLoop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
-            experiment: Resolved.
+            experiment: Resolved and fitted.
             evaluate: Returns an evaluation of a policy given as a weights message.
             event_fields: Fields of every actor's event that no round changes.
-            sizes: Observation and action size.
+            spaces: The environment's.
             save_ledger: Puts the meter's state on disk.
             save_round: Puts a finished round's row and checkpoint on disk.
             shield: Entered around writes that an interrupt must not cut in two.
@@ -120,7 +133,7 @@ class RoundLoop:
         self._experiment = experiment
         self._learner, self._detector, self._scaler = learner, detector, scaler
         self._fleet, self._cache, self._meter = fleet, cache, meter
-        self._evaluate, self._events, self._event_fields, self._sizes = evaluate, events, event_fields, sizes
+        self._evaluate, self._events, self._event_fields, self._spaces = evaluate, events, event_fields, spaces
         self._save_ledger, self._save_round, self._shield, self._clock = save_ledger, save_round, shield, clock
         self._time_limit = time_limit
         self._breaker = CircuitBreaker(experiment.fleet.failures_max)
@@ -141,6 +154,10 @@ class RoundLoop:
                 return "budget"
         return reason
 
+    @abstractmethod
+    def _round(self, round_index: int) -> bool:
+        """Runs one round to its end; False where the budget does not hold it."""
+
     def _stop_reason(self) -> str | None:
         stop, progress = self._experiment.stop, self.progress
         if (stop.target_return is not None and progress.evaluation_round == progress.round_index
@@ -153,90 +170,7 @@ class RoundLoop:
             return "max_steps"
         return None
 
-    # One round
-
-    def _round(self, round_index: int) -> bool:
-        """Runs one round to its end; False where the budget does not hold it."""
-        started_s = self._clock()
-        weights = self._learner.weights()
-        attempt = None
-        for try_index in range(_REJECTED_ROUNDS_MAX):
-            attempt = self._collect(round_index, try_index, weights, attempt)
-            if attempt is None:
-                return False
-            if self._has_quorum(attempt):
-                break
-            self._reject(round_index, attempt)
-        else:
-            raise ActorsKeepFailingError(
-                f"round {round_index} missed its quorum {_REJECTED_ROUNDS_MAX} times in a row (fleet.quorum = "
-                f"{self._experiment.fleet.quorum}); the last actor's error: {attempt.collected.last_error or 'none'}")
-        train_started_s = self._clock()
-        try:
-            row, metrics_s = self._train(round_index, attempt)
-        except BaseException:
-            self._close_interrupted(
-                attempt.actor_count, attempt.modelled_collect_s + self._clock() - train_started_s)
-            raise
-        finished_s = self._clock()
-        bill = self._meter.close_round(
-            actors_started=attempt.actor_count,
-            seconds=attempt.modelled_collect_s + metrics_s["learn_s"] + (metrics_s["evaluate_s"] or 0.0))
-        bills = [*attempt.bills, bill]
-        row |= metrics_s | {
-            "round_s": finished_s - started_s - (metrics_s["evaluate_s"] or 0.0),
-            **{name: sum(getattr(one, name) for one in bills) for name in vars(bill)},
-            "spent_usd": self._meter.spent_usd,
-            "reserved_usd": self._meter.reserved_usd,
-            "round_reserved_usd": attempt.reserved_usd,
-        }
-        with self._shield():
-            self.progress.round_index = round_index
-            self._save_round(row, self._checkpoint())
-            self._save_ledger()
-        return True
-
-    def _collect(self, round_index: int, try_index: int, weights: bytes, rejected: _Attempt | None) -> _Attempt | None:
-        """Rolls the round's actors out; null where the budget does not hold even the smallest round."""
-        wanted = rejected.decision.actor_count if rejected else self._scaler.first_wave(round_index)
-        granted = self._meter.open_round(wanted, smallest=self._scaler.smallest_round)
-        self._save_ledger()
-        if granted == 0:
-            self._events.append("budget_exhausted", round_index=round_index, wanted=wanted,
-                                free_usd=self._meter.free_usd)
-            return None
-        started_s = self._clock()
-        collection = Collection(
-            self._fleet, self._cache, self._meter, self._events, self._breaker,
-            self._actor_spec(round_index, weights, rejected),
-            prefix=f"r{round_index}t{try_index}", attempts=self._experiment.fleet.attempts,
-            deadline_s=self._deadline_s, save_ledger=self._save_ledger, clock=self._clock)
-        try:
-            self._cache.publish_weights(self._learner.policy_version, weights)
-            self._cache.forget_weights(self._learner.policy_version - 1)
-            self._start(collection, range(granted))
-            if rejected:
-                curvature, detect_s, decision = rejected.curvature, None, rejected.decision
-            else:
-                curvature, detect_s = self._detect()
-                decision = self._scaler.decide(round_index, curvature.convexity_ratio if curvature else None)
-                if granted == wanted:
-                    granted += self._boost(collection, range(granted, decision.actor_count))
-            if granted < decision.actor_count:
-                self._events.append("round_shrunk", round_index=round_index, wanted=decision.actor_count,
-                                    granted=granted, free_usd=self._meter.free_usd)
-            reserved_usd = self._meter.reserved_usd
-            collected = collection.finish()
-            self._save_ledger()
-        except BaseException:
-            with suppress(ActorError, RunError):
-                collection.abandon("the run ends")
-            self._close_interrupted(collection.started, self._clock() - started_s)
-            raise
-        return _Attempt(
-            decision, curvature, granted, reserved_usd, collected, detect_s, self._clock() - started_s,
-            self._modelled_collect_s(collected, min(wanted, granted), detect_s), rejected.bills if rejected else [],
-            rejected)
+    # What a round is made of
 
     @property
     def _deadline_s(self) -> float:
@@ -246,96 +180,55 @@ class RoundLoop:
         """
         return self._experiment.fleet.round_deadline_s * self._experiment.waves(self._fleet.concurrency)
 
-    def _start(self, collection: Collection, slots: range) -> None:
-        """Starts actors for these slots; the oldest open episodes go to the lowest slots."""
-        collection.start(slots, {slot: self._episodes[slot] for slot in slots if slot < len(self._episodes)})
+    def _actor_spec(self, round_index: int, weights: bytes, **fields: Any) -> ActorSpec:
+        return ActorSpec(
+            event={**self._event_fields, "policy_version": self._learner.policy_version, "round_index": round_index,
+                   **fields},
+            spaces=self._spaces, weights_bytes=len(weights), timeout_s=self._experiment.actor.timeout_s)
 
-    def _boost(self, collection: Collection, slots: range) -> int:
-        granted = self._meter.add_actors(slots)
-        if granted:
-            self._save_ledger()
-            self._start(collection, slots[:granted])
-        return granted
+    def _update(
+        self, round_index: int, trajectories: Sequence[dict[str, np.ndarray]], training: Training, limit_s: float
+    ) -> Update:
+        """Trains on these, once, and takes over the episodes that they left open."""
+        batch = assemble_batch(trajectories, self._spaces, clip_rewards=self._experiment.environment.clip_rewards)
+        update = self._learn(round_index, training, limit_s, lambda: self._learner.update(
+            batch, progress=self._fraction_done()))
+        training.add_episodes(trajectories)
+        training.env_steps += batch.env_steps
+        self.progress.env_steps_total += batch.env_steps
+        self._update_episodes(trajectories)
+        return update
 
-    def _detect(self) -> tuple[Curvature | None, float | None]:
-        if not self._scaler.needs_ratio or self._samples is None:
-            return None, None
-        started_s = self._clock()
-        with self._time_limit(self._experiment.learner.update_timeout_s, "detection"):
-            curvature = self._detector.measure(self._learner, self._samples)
-        return curvature, self._clock() - started_s
-
-    def _has_quorum(self, attempt: _Attempt) -> bool:
-        # A hair less than the product, which can come out a hair too large.
-        needed = math.ceil(self._experiment.fleet.quorum * attempt.actor_count - 1e-9)
-        return len(attempt.collected.trajectories) >= max(1, needed)
-
-    def _reject(self, round_index: int, attempt: _Attempt) -> None:
-        """Gives up an attempt: nothing of it is trained on, and no open episode is consumed."""
-        self._events.append("round_rejected", round_index=round_index, actor_count=attempt.actor_count,
-                            actors_returned=len(attempt.collected.trajectories))
-        attempt.bills.append(self._meter.close_round(
-            actors_started=attempt.actor_count, seconds=attempt.modelled_collect_s))
-        self._drop_poisonous_episodes(attempt.collected)
-        self._save_ledger()
-
-    def _train(self, round_index: int, attempt: _Attempt) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Updates the policy and evaluates it; returns the row's results and its times."""
-        collected, attempts = attempt.collected, attempt.all_attempts
-        detect_s = next((one.detect_s for one in attempts if one.detect_s is not None), None)
-        self._drop_poisonous_episodes(collected)
-        trajectories = [collected.trajectories[slot] for slot in sorted(collected.trajectories)]
-        batch = assemble_batch(trajectories)
-        policy_version = batch.policy_version
-        limit_s = self._experiment.learner.update_timeout_s - (detect_s or 0.0)
+    def _learn(
+        self, round_index: int, training: Training, limit_s: float, step: Callable[[], Update | None]
+    ) -> Update | None:
+        """Makes one update of the policy, if ``step`` makes one, within its time."""
         started_s = self._clock()
         with self._time_limit(limit_s, "the update"):
-            metrics, samples = self._learner.update(batch, progress=self._fraction_done())
-        learn_s = self._clock() - started_s
-        _check_finite(round_index, vars(metrics))
-        self._samples = self._detector.select(samples) if self._scaler.needs_ratio else None
-        self._update_episodes(round_index, collected)
-        episodes = _episode_statistics(trajectories, policy_version)
-        self.progress.env_steps_total += batch.env_steps
-        evaluation, evaluate_s = self._evaluate_if_due(round_index, limit_s - learn_s)
-        curvature, decision = attempt.curvature, attempt.decision
-        row = {
-            "round_index": round_index, "policy_version": policy_version,
-            "eigenvalue_min": curvature.eigenvalue_min if curvature else None,
-            "eigenvalue_max": curvature.eigenvalue_max if curvature else None,
-            "convexity_ratio": curvature.convexity_ratio if curvature else None,
-            "boosting_score": decision.boosting_score, "decay_weight": decision.decay_weight,
-            "actor_count_wanted": decision.actor_count, "actor_count": attempt.actor_count,
-            "actors_returned": len(trajectories), "actors_failed": sum(one.collected.failed for one in attempts),
-            "actors_late": sum(one.collected.late for one in attempts),
-            "env_steps": batch.env_steps, "env_steps_total": self.progress.env_steps_total,
-            **episodes,
-            "evaluation_return_mean": evaluation.return_mean if evaluation else None,
-            **vars(metrics),
-        }
-        billed_s = [seconds for one in attempts for seconds in one.collected.billed_s]
-        times = {
-            "collect_s": sum(one.collect_s for one in attempts), "learn_s": learn_s, "detect_s": detect_s,
-            "evaluate_s": evaluate_s,
-            "modelled_round_s": sum(one.modelled_collect_s for one in attempts) + learn_s,
-            "actor_billed_s_mean": float(np.mean(billed_s)), "actor_billed_s_max": float(np.max(billed_s)),
-        }
-        self._check_update_time((detect_s or 0.0) + learn_s + (evaluate_s or 0.0))
-        return row, times
+            update = step()
+        training.learn_s += self._clock() - started_s
+        if update is not None:
+            self._check_finite(round_index, vars(update.metrics))
+            training.add(update)
+        return update
 
-    def _update_episodes(self, round_index: int, collected: Collected) -> None:
-        """Removes the open episodes that were continued, and queues those that were left open, in slot order."""
-        continued = {bytes(t["continued_episode"]).decode() for t in collected.trajectories.values()}
+    def _update_episodes(self, trajectories: Iterable[Mapping[str, np.ndarray]]) -> None:
+        """Removes the open episodes that these continued, and queues those that they left open, in their order."""
+        trajectories = list(trajectories)
+        continued = {bytes(trajectory["continued_episode"]).decode() for trajectory in trajectories}
         self._episodes = [record for record in self._episodes if record.episode_id not in continued] + [
-            OpenEpisodeRecord(f"{round_index}-{slot}", bytes(trajectory["open_episode"]))
-            for slot, trajectory in sorted(collected.trajectories.items()) if len(trajectory["open_episode"])]
+            OpenEpisodeRecord(f"{int(trajectory['round_index'])}-{int(trajectory['slot'])}",
+                              bytes(trajectory["open_episode"]))
+            for trajectory in trajectories if len(trajectory["open_episode"])]
+        for episode_id in continued:
+            self._suspects.pop(episode_id, None)
 
-    def _drop_poisonous_episodes(self, collected: Collected) -> None:
+    def _drop_poisonous_episodes(self, raising_episodes: Iterable[str], error: str) -> None:
         """Removes open episodes whose every continuation raised, twice over: they would raise for ever."""
-        self._suspects.update(collected.raising_episodes)
-        dropped = {episode_id for episode_id, times in self._suspects.items() if times >= _CONTINUATIONS_RAISED_MAX}
+        self._suspects.update(raising_episodes)
+        dropped = {episode_id for episode_id, times in self._suspects.items() if times >= CONTINUATIONS_RAISED_MAX}
         for episode_id in sorted(dropped):
-            self._events.append("episode_dropped", episode_id=episode_id, error=collected.last_error)
+            self._events.append("episode_dropped", episode_id=episode_id, error=error)
             del self._suspects[episode_id]
         self._episodes = [one for one in self._episodes if one.episode_id not in dropped]
 
@@ -352,20 +245,41 @@ class RoundLoop:
         self.progress.evaluation_round = round_index
         return evaluation, self._clock() - started_s
 
-    def _modelled_collect_s(self, collected: Collected, first_wave: int, detect_s: float | None) -> float:
-        """Seconds until all actors would be back, were each on a machine of its own.
+    def _results(
+        self,
+        round_index: int,
+        training: Training,
+        evaluation: Evaluation | None,
+        *,
+        policy_version: int,
+        curvature: Curvature | None,
+        decision: ScalingDecision,
+        actor_count: int,
+        failed: int,
+        late: int,
+    ) -> dict[str, Any]:
+        """A row but for its times and its dollars."""
+        return {
+            "round_index": round_index, "policy_version": policy_version,
+            "eigenvalue_min": curvature.eigenvalue_min if curvature else None,
+            "eigenvalue_max": curvature.eigenvalue_max if curvature else None,
+            "convexity_ratio": curvature.convexity_ratio if curvature else None,
+            "boosting_score": decision.boosting_score, "decay_weight": decision.decay_weight,
+            "actor_count_wanted": decision.actor_count, "actor_count": actor_count,
+            "actors_returned": training.trajectories, "actors_failed": failed, "actors_late": late,
+            "env_steps": training.env_steps, "env_steps_total": self.progress.env_steps_total,
+            "evaluation_return_mean": evaluation.return_mean if evaluation else None,
+            **training.columns,
+        }
 
-        The first wave starts at once, the boost when the detector is done; the deadline ends both.
-        """
-        first_s = max((s for slot, s in collected.slot_s.items() if slot < first_wave), default=0.0)
-        boost_s = max((s for slot, s in collected.slot_s.items() if slot >= first_wave), default=0.0)
-        return min(max(first_s, (detect_s or 0.0) + boost_s), self._experiment.fleet.round_deadline_s)
-
-    def _check_update_time(self, seconds: float) -> None:
-        limit_s = self._experiment.learner.update_timeout_s
-        if seconds > limit_s:
-            raise BudgetError(f"detection, update and evaluation took {seconds:.1f} s, longer than the {limit_s} s "
-                              "reserved for them; raise learner.update_timeout_s")
+    def _costs(self, bills: Sequence[RoundBill], round_reserved_usd: float) -> dict[str, float]:
+        """A row's dollars, of all attempts at the round."""
+        return {
+            **{name: sum(getattr(bill, name) for bill in bills) for name in vars(bills[0])},
+            "spent_usd": self._meter.spent_usd,
+            "reserved_usd": self._meter.reserved_usd,
+            "round_reserved_usd": round_reserved_usd,
+        }
 
     def _close_interrupted(self, actors_started: int, seconds: float) -> None:
         """Settles a round that does not end; its learner is billed for the time that passed here."""
@@ -385,23 +299,20 @@ class RoundLoop:
             fractions.append(self.progress.env_steps_total / stop.max_steps)
         return min(1.0, max(fractions))
 
-    def _actor_spec(self, round_index: int, weights: bytes, rejected: _Attempt | None) -> ActorSpec:
-        observation_size, action_size = self._sizes
-        fields = {"policy_version": self._learner.policy_version, "round_index": round_index}
-        raised = sum(one.collected.has_raising_slot for one in rejected.all_attempts) if rejected else 0
-        if raised:
-            # The same numbers would raise again.
-            fields["seed"] = int(np.random.SeedSequence((self._experiment.seed, raised)).generate_state(1)[0])
-        return ActorSpec(
-            event={**self._event_fields, **fields},
-            observation_size=observation_size, action_size=action_size, weights_bytes=len(weights),
-            timeout_s=self._experiment.actor.timeout_s)
+    def _check_finite(self, round_index: int, figures: Mapping[str, float | None]) -> None:
+        for name, value in figures.items():
+            if value is not None and not math.isfinite(value):
+                raise RunError(
+                    f"training diverged in round {round_index}: {name} is {value}; a smaller algorithm."
+                    f"{self._experiment.algorithm.kind}.learning_rate may help. The last checkpoint is from before "
+                    "that round")
 
     # Checkpoint and resume
 
     def _checkpoint(self) -> Checkpoint:
         learner = self._learner.get_state()
-        _check_finite(self.progress.round_index, {name: float(array.sum()) for name, array in learner.arrays.items()})
+        self._check_finite(self.progress.round_index,
+                           {name: float(array.sum()) for name, array in learner.arrays.items()})
         arrays = {f"learner.{name}": array for name, array in learner.arrays.items()}
         if self._samples is not None:
             arrays |= {f"samples.{name}": array for name, array in vars(self._samples).items()}
@@ -441,22 +352,19 @@ class RoundLoop:
         self.progress = Progress(**values["progress"])
 
 
-def _check_finite(round_index: int, metrics: Mapping[str, float | None]) -> None:
-    for name, value in metrics.items():
-        if value is not None and not math.isfinite(value):
-            raise RunError(f"training diverged in round {round_index}: {name} is {value}; a smaller "
-                           "algorithm.ppo.learning_rate may help. The last checkpoint is from before that round")
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
-def _episode_statistics(trajectories: list[dict[str, np.ndarray]], policy_version: int) -> dict[str, Any]:
-    returns = np.concatenate([t["episode_returns"] for t in trajectories])
-    lengths = np.concatenate([t["episode_lengths"] for t in trajectories])
-    first_versions = np.concatenate([t["episode_first_versions"] for t in trajectories])
+def _episode_statistics(trajectories: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    returns = np.concatenate([trajectory["episode_returns"] for trajectory in trajectories])
+    lengths = np.concatenate([trajectory["episode_lengths"] for trajectory in trajectories])
     return {
         "episode_return_mean": float(returns.mean()) if len(returns) else None,
         "episode_length_mean": float(lengths.mean()) if len(lengths) else None,
         "episodes_finished": len(returns),
-        "episodes_spanning_versions": int((first_versions != policy_version).sum()),
+        "episodes_spanning_versions": sum(
+            int((trajectory["episode_first_versions"] != trajectory["policy_version"]).sum())
+            for trajectory in trajectories),
     }
-
-

@@ -85,6 +85,7 @@ class ShieldedFleet:
 
     def __init__(self, fleet: Fleet, signals: Signals) -> None:
         self._fleet, self._signals = fleet, signals
+        self._outcomes: list[Outcome] = []
         self.concurrency = fleet.concurrency
 
     def start(self, invocations: Sequence[Invocation]) -> None:
@@ -97,8 +98,10 @@ class ShieldedFleet:
         while True:
             left_s = deadline_s - time.monotonic()
             with self._signals.shield():
-                outcomes = self._fleet.wait(max(0.0, min(left_s, _SIGNAL_LATENCY_S)))
-            if outcomes or left_s <= 0:
+                # Kept until they are returned: a signal takes effect at the block's end.
+                self._outcomes += self._fleet.wait(0.0 if self._outcomes else max(0.0, min(left_s, _SIGNAL_LATENCY_S)))
+            if self._outcomes or left_s <= 0:
+                outcomes, self._outcomes = self._outcomes, []
                 return outcomes
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:

@@ -29,14 +29,20 @@ from runtime.scaler import make_scaler
 from runtime.signals import Interrupted, ShieldedFleet, Signals
 
 
-def preflight(experiment: Experiment, prices: PriceTable = PRICES) -> ActorEnvironment:
-    """Refuses what cannot work, before anything starts; returns the environment that evaluation uses.
+def preflight(experiment: Experiment, prices: PriceTable = PRICES) -> tuple[ActorEnvironment, Experiment]:
+    """Refuses what cannot work, before anything starts.
+
+    Args:
+        experiment: Resolved.
+
+    Returns:
+        The environment that evaluation uses, and the experiment with what follows from it filled in.
 
     Raises:
-        ExperimentError: The environment cannot be made or used, an instance type has no price, a GPU was asked for
-            that is not there, or the budget cannot hold one round of the fewest actors.
+        ExperimentError: The environment cannot be made or used, the network does not suit it, an instance type has no
+            price, or the budget cannot hold one round of the fewest actors.
     """
-    environment = _make_environment(experiment)
+    environment, experiment = _fit(experiment)
     _check_open_episodes(experiment, environment)
     needed_usd = _round_usd(experiment, environment, prices)
     if needed_usd > experiment.budget.usd:
@@ -47,7 +53,7 @@ def preflight(experiment: Experiment, prices: PriceTable = PRICES) -> ActorEnvir
             + (f", the first five minutes of actor.provisioned = {experiment.actor.provisioned} actors"
                if experiment.actor.provisioned else "")
             + f"; allowed: budget.usd from {needed_usd:.6f}")
-    return environment
+    return environment, experiment
 
 
 def smallest_budget_usd(experiment: Experiment, prices: PriceTable, *, instance_type: str) -> float:
@@ -56,14 +62,16 @@ def smallest_budget_usd(experiment: Experiment, prices: PriceTable, *, instance_
     Raises:
         ExperimentError: The environment cannot be made or used, or an instance type has no price.
     """
-    return _round_usd(experiment, _make_environment(experiment), prices, instance_type=instance_type)
+    environment, experiment = _fit(experiment)
+    return _round_usd(experiment, environment, prices, instance_type=instance_type)
 
 
-def _make_environment(experiment: Experiment) -> ActorEnvironment:
+def _fit(experiment: Experiment) -> tuple[ActorEnvironment, Experiment]:
     try:
-        return make_environment(experiment.environment.id)
+        environment = make_environment(experiment.environment.id, experiment.environment.preprocessing)
     except ActorError as error:
         raise ExperimentError(str(error)) from None
+    return environment, experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
 
 
 def _round_usd(
@@ -101,7 +109,7 @@ def train(
     Raises:
         RunError: Nothing was started: the directory, the server or the checkpoint is not usable.
     """
-    environment = preflight(experiment, prices)
+    environment, experiment = preflight(experiment, prices)
     with ExitStack() as stack:
         signals = Signals()
         place = make_place(experiment, signals)
@@ -139,7 +147,7 @@ class _Run:
         # Only now: nothing that can be refused needs torch, which takes seconds to import.
         from torch.utils.tensorboard import SummaryWriter
 
-        from runtime.round_loop import RoundLoop
+        from runtime.rounds import make_round_loop
 
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
         self._place, self._signals = place, signals
@@ -152,14 +160,13 @@ class _Run:
             fleet = ShieldedFleet(place.open_fleet(directory), signals)
             stack.callback(fleet.close)
         self._meter = place.open_meter(environment, fleet)
-        learner, detector, evaluator = _training_parts(experiment, environment)
+        learner, detector, evaluator = _training_parts(experiment, environment, stack)
         event_fields = {**_event_fields(experiment, run_id), **place.event_fields()}
         self._learner = learner
-        self.loop = RoundLoop(
+        self.loop = make_round_loop(
             experiment, learner=learner, detector=detector, scaler=make_scaler(experiment.scaler), fleet=fleet,
             cache=cache, meter=self._meter, evaluate=evaluator, events=self._events,
-            event_fields=event_fields,
-            sizes=(environment.observation_size, environment.action_size),
+            event_fields=event_fields, spaces=environment.spaces,
             save_ledger=self._save_ledger, save_round=self._save_round, shield=self._signals.shield,
             time_limit=self._signals.time_limit)
         self._events.listen(display.event)
@@ -248,10 +255,13 @@ class _Run:
         """The ledger, which is newer than the checkpoint; but never one in which less is spent."""
         if not self._directory.ledger_path.exists():
             return
-        known, spent_usd = self._meter.get_state(), self._meter.spent_usd
+        known, spent_usd, reserved_usd = self._meter.get_state(), self._meter.spent_usd, self._meter.reserved_usd
         try:
             self._meter.set_state(json.loads(self._directory.ledger_path.read_bytes()))
-            if self._meter.spent_usd < spent_usd:
+            promised_usd = self._meter.spent_usd + self._meter.reserved_usd
+            # With actors in flight at the checkpoint, an older ledger may still promise all.
+            is_older = reserved_usd > 0.0 and promised_usd >= spent_usd + reserved_usd
+            if self._meter.spent_usd < spent_usd and not is_older:
                 raise ValueError("less is spent in it than in the checkpoint")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             self._meter.set_state(known)
@@ -313,20 +323,19 @@ class _Run:
         }
 
 
-def _training_parts(experiment: Experiment, environment: ActorEnvironment):
+def _training_parts(experiment: Experiment, environment: ActorEnvironment, stack: ExitStack):
     import torch
 
     from runtime.detector.convexity import ConvexityDetector
     from runtime.evaluation import Evaluator
-    from runtime.learner.ppo import Ppo
+    from runtime.learner.data_parallel import make_parallel_learner
 
     device = experiment.learner.device
     if device == "cuda" and not torch.cuda.is_available():
         raise ExperimentError("learner.device = 'cuda': no usable GPU is here; allowed: cpu | auto")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    learner = Ppo(environment.observation_size, environment.action_size, experiment.algorithm, seed=experiment.seed,
-                  device=device, threads=experiment.learner.threads)
+    learner = make_parallel_learner(experiment, environment.spaces, device=device, stack=stack)
     settings = experiment.detector
     detector = ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
                                  seed=experiment.seed)
@@ -348,7 +357,7 @@ def _event_fields(experiment: Experiment, run_id: str) -> dict[str, Any]:
     return {
         "run_id": run_id, "cache_ttl_s": cache_ttl_s(experiment),
         "cache_bytes_max": experiment.cache.memory_mib * 2**20,
-        "environment_id": experiment.environment.id,
+        "environment_id": experiment.environment.id, "preprocessing": experiment.environment.preprocessing,
         "truncate_at_fragment": experiment.environment.truncate_at_fragment,
         "fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed,
     }
@@ -392,7 +401,8 @@ def _tensorboard_tag(key: str) -> str:
         "return": ("episode_return_mean", "evaluation_return_mean", "episode_length_mean"),
         "boosting": ("convexity_ratio", "boosting_score", "decay_weight", "eigenvalue_min", "eigenvalue_max",
                      "actor_count", "actor_count_wanted"),
-        "learner": ("policy_loss", "value_loss", "entropy", "kl", "explained_variance", "learning_rate"),
+        "learner": ("policy_loss", "value_loss", "entropy", "kl", "explained_variance", "learning_rate",
+                    "staleness_mean", "staleness_max", "replayed_fraction", "updates"),
     }.items():
         if key in members:
             return f"{group}/{key}"

@@ -8,6 +8,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from lambda_actor import wire
+from lambda_actor.policy import parameter_shapes
+from lambda_actor.spaces import Spaces
+
 EPISODE_STEPS = 10
 """Length of an episode of `make_counter` and `make_stateless_counter`, which end by terminating."""
 LIMIT_STEPS = 7
@@ -135,12 +139,45 @@ def make_dict_observation() -> gymnasium.Env:
     return OtherSpaces(spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,))}), spaces.Box(-1.0, 1.0, (1,)))
 
 
-def make_image_observation() -> gymnasium.Env:
-    return OtherSpaces(spaces.Box(0, 255, (8, 8, 3), np.uint8), spaces.Box(-1.0, 1.0, (1,)))
+class Pictures(gymnasium.Env):
+    """Shows pictures that depend on the seed, the step and the actions; its reward is the action. Discrete."""
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: type = np.uint8, *, start: int = 0, episode_steps: int = EPISODE_STEPS
+    ) -> None:
+        self.shape, self.dtype, self.episode_steps = shape, dtype, episode_steps
+        self.observation_space = spaces.Box(0, 255, shape, dtype)
+        self.action_space = spaces.Discrete(3, start=start)
+        self.number, self.count = 0, 0
+
+    @staticmethod
+    def picture(shape: tuple[int, ...], dtype: type, number: int) -> np.ndarray:
+        return np.random.default_rng(number).integers(256, size=shape).astype(dtype)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.number, self.count = seed, 0
+        return self.picture(self.shape, self.dtype, self.number), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.number, self.count = 7 * self.number % 2**31 + int(action) + 2, self.count + 1
+        observation = self.picture(self.shape, self.dtype, self.number)
+        return observation, float(action), self.count == self.episode_steps, False, {}
+
+    def get_state(self) -> dict[str, object]:
+        return {"number": self.number, "count": self.count}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self.number, self.count = int(state["number"]), int(state["count"])
 
 
-def make_scalar_action() -> gymnasium.Env:
-    return OtherSpaces(spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, ()))
+def make_pictures() -> gymnasium.Env:
+    return Pictures((16, 20, 2))
+
+
+def make_limited_pictures() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Pictures((16, 20, 2), episode_steps=10**9), LIMIT_STEPS)
 
 
 def make_nothing() -> None:
@@ -159,36 +196,49 @@ gymnasium.register("TestCounter-v0", entry_point=StatefulCounter, max_episode_st
 
 
 def policy_arrays(
-    observation_size: int,
-    action_size: int,
+    observation_size: int = 2,
+    action_size: int = 1,
     *,
+    spaces: Spaces | None = None,
+    network: str = "mlp",
     policy_version: int = 0,
     hidden: int = 8,
     gain: float = 1.0,
     log_std: float = -1.0,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """The fields of a GAUSSIAN_WEIGHTS message of a random policy.
+    """The fields of a WEIGHTS message of a random policy.
 
     Args:
+        observation_size, action_size: Of vectors and continuous actions, where no ``spaces`` are given.
+        hidden: Units of the two hidden layers, or of the layer after the convolutions.
         gain: Scale of the last layer; mean actions are of about this size.
         log_std: −100 makes the policy deterministic: σ is then far below the resolution of float32.
     """
+    spaces = spaces or Spaces((observation_size,), action_size=action_size)
+    shapes = parameter_shapes(spaces, network)
+    last = max(int(name.split(".")[1]) for name in shapes)
     random = np.random.default_rng(seed)
-
-    def layer(outputs: int, inputs: int, scale: float) -> np.ndarray:
-        return (scale / np.sqrt(inputs) * random.standard_normal((outputs, inputs))).astype(np.float32)
-
+    layers = {}
+    for i in range(last + 1):
+        outputs, inputs, *kernel = shapes[f"layer.{i}.weight"]
+        if network == "mlp" or i == last:
+            inputs = inputs if i == 0 else hidden
+        if i < last and (network == "mlp" or i == last - 1):
+            outputs = hidden
+        scale = gain if i == last else 1.0
+        weight = random.standard_normal((outputs, inputs, *kernel)) * scale / np.sqrt(np.prod([inputs, *kernel]))
+        layers[f"layer.{i}.weight"] = weight.astype(np.float32)
+        layers[f"layer.{i}.bias"] = np.float32(0.1 * gain if i == last else 1.0) * random.standard_normal(
+            outputs, dtype=np.float32)
+    moments = 0 if spaces.is_pixels else spaces.observation_size
     return {
         "policy_version": np.int64(policy_version),
-        "weight_0": layer(hidden, observation_size, 1.0),
-        "bias_0": random.standard_normal(hidden, dtype=np.float32),
-        "weight_1": layer(hidden, hidden, 1.0),
-        "bias_1": random.standard_normal(hidden, dtype=np.float32),
-        "weight_2": layer(action_size, hidden, gain),
-        "bias_2": np.float32(0.1 * gain) * random.standard_normal(action_size, dtype=np.float32),
-        "log_std": np.full(action_size, log_std, np.float32),
-        "observation_mean": np.zeros(observation_size, np.float32),
-        "observation_std": np.ones(observation_size, np.float32),
+        "network": wire.text_field(network),
+        "distribution": wire.text_field("categorical" if spaces.is_discrete else "gaussian"),
+        **layers,
+        "log_std": np.full(spaces.action_size, log_std, np.float32),
+        "observation_mean": np.zeros(moments, np.float32),
+        "observation_std": np.ones(moments, np.float32),
         "observation_clip": np.float32(10.0),
     }

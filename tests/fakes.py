@@ -5,6 +5,9 @@ They keep the contracts of `runtime.interfaces`, take no time, and read no clock
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +20,7 @@ from lambda_actor import wire
 from lambda_actor.cache import ACCEPTED, DUPLICATE, LATE
 from lambda_actor.errors import CacheMissError
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
+from lambda_actor.spaces import Spaces
 from runtime.interfaces import (
     Batch,
     Curvature,
@@ -27,10 +31,12 @@ from runtime.interfaces import (
     LearnerState,
     Outcome,
     OutcomeStatus,
+    Update,
     UpdateMetrics,
 )
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
+SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
 
 
 class ManualClock:
@@ -60,6 +66,7 @@ class FakeCache:
         self.trajectories: dict[str, bytes] = {}
         self.ready: deque[str] = deque()
         self.late = 0
+        self.before_access: Callable[[], None] = lambda: None
 
     # What actors do
 
@@ -102,6 +109,7 @@ class FakeCache:
         self.states.update(dict.fromkeys(invocation_ids, "expected"))
 
     def cancel(self, invocation_id: str) -> bool:
+        self.before_access()
         self.log.append(("cancel", invocation_id))
         if self.states.get(invocation_id) == "accepted":
             return False
@@ -188,6 +196,7 @@ class Play:
         was_started: Whether it ever began; where not, it ends only by being given up.
         is_metered: Whether ``billed_s`` is what the platform said.
         outcomes: How often its outcome is reported.
+        takes_s, lingers_s: In a `TimedFleet`, seconds until it submits, and from then to its end.
     """
 
     status: OutcomeStatus | None = "ok"
@@ -200,6 +209,8 @@ class Play:
     was_started: bool = True
     is_metered: bool = False
     outcomes: int = 1
+    takes_s: float = 0.0
+    lingers_s: float = 0.0
 
 
 OK = Play()
@@ -301,9 +312,130 @@ class FakeFleet:
         self._ended.extend([outcome] * play.outcomes)
 
 
+class TimedFleet:
+    """A fleet on whose clock actors take their time; one that does not end by itself ends at its time-out.
+
+    Each begins when there is room, and fetches its weights and its episode then: what is missing is in `misses`.
+    """
+
+    def __init__(
+        self,
+        cache: FakeCache,
+        clock: ManualClock,
+        script: Callable[[Mapping[str, Any], int], Play],
+        *,
+        concurrency: int = 10**9,
+        timeout_s: float = 60.0,
+    ) -> None:
+        """Args:
+        script: The play for an event and how many actors started before it.
+        """
+        self.concurrency = concurrency
+        self._cache, self._clock, self._script, self._timeout_s = cache, clock, script, timeout_s
+        cache.before_access = self._catch_up
+        self.started: list[Invocation] = []
+        self.misses: list[str] = []
+        self.accepted: dict[str, bytes] = {}
+        self.returned: list[str] = []
+        self.waits: list[float] = []
+        self._queue: deque[tuple[Invocation, Play]] = deque()
+        self._running: dict[str, tuple[Invocation, Play, float]] = {}
+        self._agenda: list[tuple[float, int, str, str]] = []
+        self._ended: deque[Outcome] = deque()
+        self._order = itertools.count()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether something would be returned at once."""
+        self._catch_up()
+        return bool(self._ended)
+
+    @property
+    def open_count(self) -> int:
+        return len(self._queue) + len(self._running)
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        for invocation in invocations:
+            self._queue.append((invocation, self._script(invocation.event, len(self.started))))
+            self.started.append(invocation)
+        self._begin()
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        self.waits.append(timeout_s)
+        until_s = self._clock() + timeout_s
+        self._catch_up()
+        while not self._ended and self._clock() < until_s:
+            next_s = min((entry[0] for entry in self._agenda), default=math.inf)
+            self._clock.now_s = min(next_s, until_s)
+            self._catch_up()
+        outcomes = list(self._ended)
+        self._ended.clear()
+        self.returned += [outcome.invocation_id for outcome in outcomes]
+        return outcomes
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        self._catch_up()
+        for invocation, _ in [entry for entry in self._queue if entry[0].invocation_id in invocation_ids]:
+            self._queue = deque(entry for entry in self._queue if entry[0] is not invocation)
+            self._ended.append(Outcome(invocation.invocation_id, "abandoned", error="never started", was_started=False))
+        for invocation_id in invocation_ids:
+            if invocation_id in self._running and self._running[invocation_id][1].heeds_abandon:
+                self._end(invocation_id, "abandoned")
+
+    def close(self) -> None:
+        self._running.clear()
+
+    def _begin(self) -> None:
+        while self._queue and len(self._running) < self.concurrency:
+            invocation, play = self._queue.popleft()
+            one, now_s = invocation.invocation_id, self._clock()
+            try:
+                self._cache.fetch_weights(invocation.event["policy_version"])
+                if invocation.event["episode_id"]:
+                    self._cache.fetch_episode(invocation.event["episode_id"])
+            except CacheMissError as error:
+                self.misses.append(f"{one}: {error}")
+            self._running[one] = (invocation, play, now_s)
+            if play.submits is not None:
+                self._plan(now_s + play.takes_s, one, "submit")
+            ends_s = play.takes_s + play.lingers_s if play.status is not None else self._timeout_s
+            self._plan(now_s + ends_s, one, play.status or "timeout")
+
+    def _plan(self, at_s: float, invocation_id: str, what: str) -> None:
+        heapq.heappush(self._agenda, (at_s, next(self._order), invocation_id, what))
+
+    def _catch_up(self) -> None:
+        while self._agenda and self._agenda[0][0] <= self._clock():
+            _, _, invocation_id, what = heapq.heappop(self._agenda)
+            if invocation_id not in self._running:
+                continue
+            if what == "submit":
+                invocation, play, _ = self._running[invocation_id]
+                data = play.submits(invocation.event)
+                if self._cache.submit(invocation_id, data) == ACCEPTED:
+                    self.accepted[invocation_id] = data
+            else:
+                self._end(invocation_id, what)
+
+    def _end(self, invocation_id: str, status: OutcomeStatus) -> None:
+        invocation, play, since_s = self._running.pop(invocation_id)
+        response = None
+        if status == "ok":
+            response = {"invocation_id": invocation_id, "env_steps": invocation.event["fragment_steps"],
+                        "status": ACCEPTED if invocation_id in self.accepted else LATE}
+        outcome = Outcome(invocation_id, status, response=response, error=play.error or f"ended as {status}",
+                          billed_s=min(self._clock() - since_s, self._timeout_s), init_s=play.init_s,
+                          is_metered=play.is_metered)
+        self._ended.extend([outcome] * play.outcomes)
+        self._begin()
+
+
 @dataclass
 class FakeLearner:
-    """A learner whose one weight is the sum of all rewards that it ever saw; an update takes ``update_s``."""
+    """A learner whose one weight is the sum of all rewards that it ever saw; an update takes ``update_s``.
+
+    It replays each batch ``replays_max`` times at most, the oldest first, and none staler than ``staleness_max``.
+    """
 
     clock: ManualClock
     update_s: float = 0.25
@@ -312,36 +444,65 @@ class FakeLearner:
     batches: list[Batch] = field(default_factory=list)
     progresses: list[float] = field(default_factory=list)
     metrics: Callable[[int], Mapping[str, float]] = lambda version: {}
+    replays_max: int = 0
+    staleness_max: int = 0
+    kept: deque[tuple[Batch, int]] = field(default_factory=deque)
+    before_replay: Callable[[], None] = lambda: None
+    trained: list[str] = field(default_factory=list)
 
     def weights(self) -> bytes:
         return f"weights {self.policy_version} {self.weight!r}".encode()
 
-    def update(self, batch: Batch, *, progress: float) -> tuple[UpdateMetrics, DetectorSamples]:
-        self.clock.advance(self.update_s)
+    def update(self, batch: Batch, *, progress: float) -> Update:
         self.batches.append(batch)
+        self.trained += [digest(batch.rewards[:, column]) for column in range(batch.rewards.shape[1])]
+        if self.replays_max:
+            self.kept.append((batch, self.replays_max))
+        return self._learn(batch, progress, is_replay=False)
+
+    def replay(self, *, progress: float) -> Update | None:
+        self.before_replay()
+        while self.kept:
+            batch, uses = self.kept.popleft()
+            if (self.policy_version - batch.policy_versions).max() <= self.staleness_max:
+                if uses > 1:
+                    self.kept.appendleft((batch, uses - 1))
+                return self._learn(batch, progress, is_replay=True)
+        return None
+
+    def _learn(self, batch: Batch, progress: float, *, is_replay: bool) -> Update:
+        self.clock.advance(self.update_s)
         self.progresses.append(progress)
         # The order matters to the last bit, as it does in a real update.
         seen = zlib.crc32(batch.observations.tobytes(), int(abs(self.weight)) % 2**32)
         self.weight = float(seen) + float(batch.rewards.sum())
+        staleness = self.policy_version - batch.policy_versions
         self.policy_version += 1
         metrics = {"policy_loss": self.weight, "value_loss": 0.5, "entropy": 1.0, "kl": 0.01,
                    "explained_variance": None, "learning_rate": 1.0 - progress} | self.metrics(self.policy_version)
         rows = batch.rewards.size
-        return UpdateMetrics(**metrics), DetectorSamples(
+        return Update(UpdateMetrics(**metrics), DetectorSamples(
             observations=batch.observations.reshape(rows, -1), actions=batch.actions.reshape(rows, -1),
             log_probs=batch.log_probs.reshape(rows), advantages=batch.rewards.reshape(rows).astype(np.float32),
-            value_targets=np.zeros(rows, np.float32), old_means=np.zeros((rows, ACTION_SIZE), np.float32),
-            old_log_stds=np.zeros(ACTION_SIZE, np.float32))
+            value_targets=np.zeros(rows, np.float32),
+            old_outputs=np.zeros((rows, 2 * ACTION_SIZE), np.float32)), staleness, is_replay)
 
-    def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        raise NotImplementedError("FakeDetector needs none")
+    def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem | None:
+        """None: `FakeDetector` needs none."""
 
     def get_state(self) -> LearnerState:
-        return LearnerState({"weight": np.array(self.weight)}, {"policy_version": self.policy_version})
+        return LearnerState({"weight": np.array(self.weight)},
+                            {"policy_version": self.policy_version, "trained": list(self.trained)})
 
     def set_state(self, state: LearnerState) -> None:
         self.weight = float(state.arrays["weight"])
         self.policy_version = int(state.values["policy_version"])
+        self.trained = list(state.values["trained"])
+
+
+def digest(rewards: np.ndarray) -> str:
+    """Tells a trajectory from all others."""
+    return f"{zlib.crc32(np.ascontiguousarray(rewards).tobytes()):08x}{rewards.sum():.17g}"
 
 
 class FakeDetector:

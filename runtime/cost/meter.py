@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from runtime.config import Experiment
@@ -28,6 +29,7 @@ REQUESTS_PER_UPLOAD = 12
 BETWEEN_ROUNDS_S = 60.0
 """Reserved for checkpoints and uploads where time is paid for by the clock."""
 _BASE = "round"
+_AHEAD = "ahead"
 _ELSEWHERE = "elsewhere"
 
 
@@ -146,6 +148,7 @@ class Meter:
         self._billed_s = 0.0
         self._blocks = 0
         self._warm_environments = 0
+        self._warm_slots: set[int] = set()
         self._round_actors_usd = self._reserved_s = 0.0
 
     @property
@@ -174,16 +177,22 @@ class Meter:
         Returns:
             How many; 0, and nothing reserved, where not even ``smallest`` fit.
         """
-        self._round_actors_usd, self._reserved_s = 0.0, self._round_seconds_max
-        if not self.budget.reserve(_BASE, sum(self._standing_usd(self._reserved_s))):
+        if not self.open_standing():
             return 0
         granted = self.add_actors(range(actors))
         if granted < min(smallest, actors):
-            self.budget.release_all()
+            self.budget.release(_BASE)
+            for slot in range(granted):
+                self.budget.release(_actor_name(slot, 0))
             return 0
         return granted
 
-    def add_actors(self, slots: range) -> int:
+    def open_standing(self) -> bool:
+        """Reserves a round's worst case but for its actors; False, and nothing reserved, where it does not fit."""
+        self._round_actors_usd, self._reserved_s = 0.0, self._round_seconds_max
+        return self.budget.reserve(_BASE, sum(self._standing_usd(self._reserved_s)))
+
+    def add_actors(self, slots: Sequence[int]) -> int:
         """Reserves the worst case of one actor for each of these slots, in order; returns for how many it fits."""
         for granted, slot in enumerate(slots):
             if not self.budget.reserve(_actor_name(slot, 0), self._model.actor_worst_case_usd):
@@ -194,10 +203,28 @@ class Meter:
         """Reserves the worst case of another actor for ``slot``; False where it does not fit."""
         return self.budget.reserve(_actor_name(slot, attempt), self._model.actor_worst_case_usd)
 
+    @contextmanager
+    def ahead(self, actors: int) -> Iterator[None]:
+        """A block in which as many actors more are reserved as fit, at most ``actors``.
+
+        A ledger that is saved in it covers what is started later, without being saved again for each.
+        """
+        names = [f"{_AHEAD} {index}" for index in range(actors)]
+        try:
+            for name in names:
+                if not self.budget.reserve(name, self._model.actor_worst_case_usd):
+                    break
+            yield
+        finally:
+            for name in names:
+                self.budget.release(name)
+
     def actor_ended(
         self, slot: int, attempt: int, *, billed_s: float, init_s: float, is_metered: bool, traffic_bytes: int
     ) -> float:
         """Settles one invocation; returns its billed seconds, with its start-up where it started cold.
+
+        Cold is what a slot starts first, and what replaces an actor that failed.
 
         Args:
             billed_s, init_s, is_metered: As in `runtime.interfaces.Outcome`.
@@ -206,8 +233,9 @@ class Meter:
         if is_metered:
             # A provisioned environment is started before anything is billed.
             is_provisioned = is_provisioned and init_s == 0.0
-        elif not is_provisioned and (slot >= self._warm_environments or attempt > 0):
+        elif not is_provisioned and (attempt > 0 or not self._is_warm(slot)):
             billed_s += min(init_s, INIT_SECONDS_MAX)
+        self._warm_slots.add(slot)
         usd = self._model.actor_usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=traffic_bytes)
         self._round_actors_usd += usd
         self.budget.settle(_actor_name(slot, attempt), usd)
@@ -220,6 +248,11 @@ class Meter:
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
         """Settles the learner, the infrastructure and provisioned capacity for ``seconds`` of modelled time.
 
+        Actors in flight, if any, stay reserved; what ends in the next round is that one's.
+
+        Args:
+            actors_started: So many slots, the first ones, are warm from now on, in a resumption too.
+
         Raises:
             BudgetError: The round took longer than its worst case. What it cost is recorded all the same.
         """
@@ -231,6 +264,9 @@ class Meter:
             raise BudgetError(f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.0f} s "
                               "reserved for it (fleet.round_deadline_s + learner.update_timeout_s)")
         return bill
+
+    def _is_warm(self, slot: int) -> bool:
+        return slot < self._warm_environments or slot in self._warm_slots
 
     @property
     def _round_seconds_max(self) -> float:

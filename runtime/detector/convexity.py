@@ -39,7 +39,7 @@ class ConvexityDetector:
             return samples
         chosen = np.sort(np.random.default_rng(self._seed).choice(total, self._subset_size, replace=False))
         return DetectorSamples(**{
-            name: array if name == "old_log_stds" else array[chosen] for name, array in vars(samples).items()})
+            name: array[chosen] for name, array in vars(samples).items()})
 
     def measure(self, learner: Learner, samples: DetectorSamples) -> Curvature:
         """The curvature of the learner's objective at its present policy."""

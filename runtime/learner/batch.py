@@ -6,20 +6,28 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from lambda_actor.frames import stack_frames, unpack_frames
+from lambda_actor.spaces import Spaces
 from runtime.interfaces import Batch
 
 
-def assemble_batch(trajectories: Sequence[Mapping[str, np.ndarray]]) -> Batch:
-    """Stacks decoded TRAJECTORY messages of one policy version, in the order given (slot order).
+def assemble_batch(
+    trajectories: Sequence[Mapping[str, np.ndarray]], spaces: Spaces, *, clip_rewards: bool = False
+) -> Batch:
+    """Stacks decoded TRAJECTORY messages, of pixels FRAME_TRAJECTORY messages, in the order given.
+
+    Args:
+        clip_rewards: Whether the batch holds the sign of each reward.
 
     Raises:
-        ValueError: There is none, or they differ in version or shape.
+        ValueError: There is none, they differ in length, or are not of these spaces.
+        CorruptedMessageError: Frames cannot be unpacked.
     """
     if not trajectories:
         raise ValueError("a batch needs at least one trajectory")
-    versions = {int(trajectory["policy_version"]) for trajectory in trajectories}
-    if len(versions) != 1:
-        raise ValueError(f"trajectories of several policy versions in one batch: {sorted(versions)}")
+    observed = [_observations(trajectory, spaces) for trajectory in trajectories]
+    for trajectory in trajectories:
+        _check_actions(trajectory["actions"], spaces)
 
     def stacked(name: str) -> np.ndarray:
         return np.stack([trajectory[name] for trajectory in trajectories], axis=1)
@@ -29,13 +37,43 @@ def assemble_batch(trajectories: Sequence[Mapping[str, np.ndarray]]) -> Batch:
     for column, trajectory in enumerate(trajectories):
         bootstrap_mask[trajectory["bootstrap_steps"], column] = True
     return Batch(
-        policy_version=versions.pop(),
-        observations=stacked("observations"),
+        policy_versions=np.array([int(trajectory["policy_version"]) for trajectory in trajectories], np.int64),
+        observations=np.stack([observations for observations, _ in observed], axis=1),
         actions=stacked("actions"),
         log_probs=stacked("log_probs"),
-        rewards=rewards,
+        rewards=np.sign(rewards) if clip_rewards else rewards,
         terminated=stacked("terminated"),
         bootstrap_mask=bootstrap_mask,
-        bootstrap_observations=np.concatenate(
-            [trajectory["bootstrap_observations"] for trajectory in trajectories]),
+        bootstrap_observations=np.concatenate([bootstraps for _, bootstraps in observed]),
     )
+
+
+def select_trajectories(batch: Batch, columns: np.ndarray) -> Batch:
+    """The part of ``batch`` that these trajectories are, int64 indices into ``B``, in their order; a copy."""
+    ends = np.cumsum(batch.bootstrap_mask.sum(axis=0))
+    bootstraps = np.split(batch.bootstrap_observations, ends[:-1])
+    by_step = {name: getattr(batch, name)[:, columns] for name in (
+        "observations", "actions", "log_probs", "rewards", "terminated", "bootstrap_mask")}
+    return Batch(policy_versions=batch.policy_versions[columns], **by_step,
+                 bootstrap_observations=np.concatenate([bootstraps[column] for column in columns]))
+
+
+def _observations(trajectory: Mapping[str, np.ndarray], spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:
+    """A trajectory's observations ``[T, …]`` and those that its cut sequences go on from, ``[K, …]``."""
+    if spaces.is_pixels:
+        frames = unpack_frames(trajectory)
+        found = tuple(stack_frames(frames, trajectory[name]) for name in ("observation_frames", "bootstrap_frames"))
+    else:
+        found = trajectory["observations"], trajectory["bootstrap_observations"]
+    for array in found:
+        if array.shape[1:] != spaces.observation_shape:
+            raise ValueError(f"observations of shape {array.shape[1:]}, not {spaces.observation_shape}")
+    return found
+
+
+def _check_actions(actions: np.ndarray, spaces: Spaces) -> None:
+    shape = () if spaces.is_discrete else (spaces.action_size,)
+    if actions.shape[1:] != shape or (actions.dtype == np.int64) != spaces.is_discrete:
+        raise ValueError(f"actions {actions.dtype} of shape {actions.shape[1:]} are not of {spaces}")
+    if spaces.is_discrete and actions.size and not (actions.min() >= 0 and actions.max() < spaces.action_count):
+        raise ValueError(f"actions {actions.min()} to {actions.max()}, of {spaces.action_count} from 0")

@@ -1,4 +1,4 @@
-"""Policy and critic of the MuJoCo workloads: two hidden layers of 256 tanh units each.
+"""Policy and critic: two hidden layers of 256 tanh units for vectors, a convolutional network for pixels.
 
 Paper: Nitro §8.1.
 """
@@ -9,61 +9,114 @@ import math
 
 import torch
 from torch import nn
+from torch.nn import functional
 
-from lambda_actor.policy import HIDDEN_SIZES
+from lambda_actor.policy import CONV_FEATURES, CONVOLUTIONS, HIDDEN_SIZES, PIXEL_MAX, same_padding
+from lambda_actor.spaces import Spaces
 
-LOG_2PI = math.log(2.0 * math.pi)
 
+class PolicyNetwork(nn.Module):
+    """Observation → parameters of the distribution over actions; log σ is the same in every state.
 
-class GaussianPolicyNetwork(nn.Module):
-    """Observation → mean of a diagonal Gaussian; log σ is a parameter of its own, the same in every state."""
+    Args:
+        kind: ``mlp`` or ``conv``.
+        hidden_sizes: Of ``mlp``.
+    """
 
-    def __init__(self, observation_size: int, action_size: int, hidden_sizes: tuple[int, int] = HIDDEN_SIZES) -> None:
+    def __init__(self, spaces: Spaces, kind: str = "mlp", *, hidden_sizes: tuple[int, int] = HIDDEN_SIZES) -> None:
         super().__init__()
-        self.mean = _tanh_network(observation_size, hidden_sizes, action_size, output_gain=0.01)
-        self.log_std = nn.Parameter(torch.zeros(action_size))
+        self.layers = _make_layers(kind, spaces, spaces.output_size, hidden_sizes, output_gain=0.01)
+        self.log_std = None if spaces.is_discrete else nn.Parameter(torch.zeros(spaces.action_size))
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """float32 ``[N, O]``, normalised → float32 ``[N, 2·A]``: means, then log σ."""
-        means = self.mean(observations)
-        return torch.cat([means, self.log_std.expand_as(means)], dim=-1)
+        """float32 ``[N, O]``, normalised, or uint8 ``[N, F·C, H, W]`` → float32 ``[N, D]``.
+
+        What the ``D`` are: see `runtime.learner.distributions`.
+        """
+        outputs = self.layers(observations)
+        return outputs if self.log_std is None else torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
 
 
 class ValueNetwork(nn.Module):
-    """Observation → value, float32 ``[N, O]`` → ``[N]``."""
+    """Observation → value, ``[N, …]`` → float32 ``[N]``; of the policy's shape."""
 
-    def __init__(self, observation_size: int, hidden_sizes: tuple[int, int] = HIDDEN_SIZES) -> None:
+    def __init__(self, spaces: Spaces, kind: str = "mlp", *, hidden_sizes: tuple[int, int] = HIDDEN_SIZES) -> None:
         super().__init__()
-        self.value = _tanh_network(observation_size, hidden_sizes, 1, output_gain=1.0)
+        self.layers = _make_layers(kind, spaces, 1, hidden_sizes, output_gain=1.0)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        return self.value(observations).squeeze(-1)
+        return self.layers(observations).squeeze(-1)
 
 
-def gaussian_log_prob(means: torch.Tensor, log_stds: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    """log π(a|s) of a diagonal Gaussian, ``[N]``, from three ``[N, A]``."""
-    scaled = (actions - means) * torch.exp(-log_stds)
-    return -(0.5 * scaled.square() + log_stds + 0.5 * LOG_2PI).sum(-1)
+class Pixels(nn.Module):
+    """uint8 pixels → float32 in [0, 1]."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels.float() / PIXEL_MAX
 
 
-def gaussian_entropy(log_stds: torch.Tensor) -> torch.Tensor:
-    """Entropy in nats of diagonal Gaussians, ``[N]`` from ``[N, A]``."""
-    return (log_stds + 0.5 * (LOG_2PI + 1.0)).sum(-1)
+class SameConvolution(nn.Conv2d):
+    """A convolution padded as TensorFlow's SAME: ⌈size / stride⌉ outputs, the smaller half of the padding first."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        rows, columns = (same_padding(size, kernel, stride)[1:] for size, kernel, stride in zip(
+            images.shape[-2:], self.kernel_size, self.stride, strict=True))
+        return super().forward(functional.pad(images, (*columns, *rows)))
 
 
-def gaussian_kl(
-    old_means: torch.Tensor, old_log_stds: torch.Tensor, means: torch.Tensor, log_stds: torch.Tensor
-) -> torch.Tensor:
-    """KL(old ‖ new) in nats of diagonal Gaussians, ``[N]`` from four ``[N, A]``."""
-    variance_ratio = torch.exp(2.0 * (old_log_stds - log_stds))
-    distance = ((old_means - means) * torch.exp(-log_stds)).square()
-    return (0.5 * (variance_ratio + distance - 1.0) + log_stds - old_log_stds).sum(-1)
+class WholeConvolution(nn.Linear):
+    """A VALID convolution over all that is left, ``[N, C, H, W]`` → ``[N, outputs]``.
+
+    Written as the matrix product that it is, which is several times as fast.
+    """
+
+    def __init__(self, image_shape: tuple[int, int, int], outputs: int) -> None:
+        super().__init__(math.prod(image_shape), outputs)
+        self.image_shape = image_shape
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images.flatten(1))
+
+    @property
+    def filters(self) -> torch.Tensor:
+        """The weight as a convolution's, ``[outputs, C, H, W]``."""
+        return self.weight.view(-1, *self.image_shape)
 
 
-def _tanh_network(inputs: int, hidden: tuple[int, int], outputs: int, *, output_gain: float) -> nn.Sequential:
-    layers = [nn.Linear(inputs, hidden[0]), nn.Tanh(), nn.Linear(hidden[0], hidden[1]), nn.Tanh(),
-              nn.Linear(hidden[1], outputs)]
-    for layer, gain in zip(layers[::2], (math.sqrt(2.0), math.sqrt(2.0), output_gain), strict=True):
+def layer_arrays(network: PolicyNetwork) -> dict[str, torch.Tensor]:
+    """The network's layers as a WEIGHTS message names them: ``layer.0.weight``, ``layer.0.bias``, …"""
+    layers = [layer for layer in network.layers if isinstance(layer, nn.Linear | nn.Conv2d)]
+    arrays = {}
+    for index, layer in enumerate(layers):
+        arrays[f"layer.{index}.weight"] = layer.filters if isinstance(layer, WholeConvolution) else layer.weight
+        arrays[f"layer.{index}.bias"] = layer.bias
+    return arrays
+
+
+def _make_layers(
+    kind: str, spaces: Spaces, outputs: int, hidden_sizes: tuple[int, int], *, output_gain: float
+) -> nn.Sequential:
+    layers = {"mlp": _tanh_layers, "conv": _convolution_layers}[kind](spaces, outputs, hidden_sizes)
+    parametric = [layer for layer in layers if isinstance(layer, nn.Linear | nn.Conv2d)]
+    for layer, gain in zip(parametric, [math.sqrt(2.0)] * (len(parametric) - 1) + [output_gain], strict=True):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
     return nn.Sequential(*layers)
+
+
+def _tanh_layers(spaces: Spaces, outputs: int, hidden_sizes: tuple[int, int]) -> list[nn.Module]:
+    first, second = hidden_sizes
+    flattened = [Pixels(), nn.Flatten()] if spaces.is_pixels else []
+    return [*flattened, nn.Linear(spaces.observation_size, first), nn.Tanh(), nn.Linear(first, second), nn.Tanh(),
+            nn.Linear(second, outputs)]
+
+
+def _convolution_layers(spaces: Spaces, outputs: int, _hidden_sizes: tuple[int, int]) -> list[nn.Module]:
+    channels, height, width = spaces.observation_shape
+    layers: list[nn.Module] = [Pixels()]
+    for filters, kernel, stride in CONVOLUTIONS:
+        layers += [SameConvolution(channels, filters, kernel, stride), nn.ReLU()]
+        channels = filters
+        height, width = (same_padding(size, kernel, stride)[0] for size in (height, width))
+    return [*layers, WholeConvolution((channels, height, width), CONV_FEATURES), nn.ReLU(),
+            nn.Linear(CONV_FEATURES, outputs)]

@@ -8,9 +8,11 @@ import numpy as np
 class RunningMoments:
     """Mean and variance of all observations merged so far, float64 ``[O]``.
 
-    The moments belong to a policy version: actors normalise by those of the version that they run, the update
-    normalises its batch by the same, and only afterwards the batch is merged in, for the next version. So the first
-    probability ratio of an update is 1.
+    The moments belong to a policy version, as its weights do: actors normalise by those of the version that they run,
+    and what an update merges in is for the next version. So where the acting version is the one that is updated, the
+    first probability ratio of an update is 1; where it is an older one, the ratio is still that of the two policies as
+    functions of the raw observation, because the acting policy's probabilities come with its trajectory and are never
+    computed again.
     """
 
     def __init__(self, size: int) -> None:
@@ -34,3 +36,9 @@ class RunningMoments:
         delta = mean - self.mean
         squares = self.variance * self.count + variance * count + delta**2 * self.count * count / total
         self.count, self.mean, self.variance = total, self.mean + delta * count / total, squares / total
+
+    def copy(self) -> RunningMoments:
+        """Another one that stands where this one stands."""
+        other = RunningMoments(len(self.mean))
+        other.count, other.mean, other.variance = self.count, self.mean.copy(), self.variance.copy()
+        return other

@@ -87,7 +87,9 @@ class ActorFunction(Construct):
         platform, architecture = _PLATFORMS[experiment.actor.architecture]
         with actor_context(plan.package) as folder:
             code = lambda_.DockerImageCode.from_image_asset(
-                str(folder), platform=platform, build_args={"ENVIRONMENT_ID": experiment.environment.id})
+                str(folder), platform=platform, build_args={
+                    "ENVIRONMENT_ID": experiment.environment.id,
+                    "PREPROCESSING": experiment.environment.preprocessing})
             return lambda_.DockerImageFunction(
                 self, "Function",
                 function_name=self._name,

@@ -175,9 +175,9 @@ def test_resuming_a_finished_run_does_nothing_and_exits_0(
 def test_resume_refuses_another_experiment(reference: Path, experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(reference, out)
-    finished = train(experiment, out, "--resume", *overrides(algorithm__epochs=3, stop__max_rounds=9))
+    finished = train(experiment, out, "--resume", *overrides(algorithm__ppo__epochs=3, stop__max_rounds=9))
     assert finished.returncode == 2
-    assert "algorithm.epochs is 3 now, 2 in the run" in finished.stderr
+    assert "algorithm.ppo.epochs is 3 now, 2 in the run" in finished.stderr
     assert "stop.max_rounds" not in finished.stderr.split("Only")[0]
 
 

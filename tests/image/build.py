@@ -37,6 +37,8 @@ from botocore.config import Config
 from lambda_actor import wire
 from lambda_actor.cache import ACCEPTED, TrajectoryCache
 from lambda_actor.check import random_weights
+from lambda_actor.frames import stack_frames, unpack_frames
+from lambda_actor.spaces import Spaces
 from runtime.cache_server import LearnerServer
 from runtime.config import Experiment, load_experiment
 from runtime.errors import ExperimentError, RunError
@@ -72,11 +74,10 @@ mount --bind /dev {root}/dev
 mount -t tmpfs -o size=512m,mode=1777 tmpfs {root}/tmp
 exec chroot --userspec={user} {root} env --chdir={folder} {command}
 """
-_SIZES = """
-import sys
+_SPACES = """
+import dataclasses, json, sys
 from lambda_actor.environments import make_environment
-environment = make_environment(sys.argv[1])
-print(environment.observation_size, environment.action_size)
+print(json.dumps(dataclasses.asdict(make_environment(*sys.argv[1:]).spaces)))
 """
 
 
@@ -139,6 +140,7 @@ class Builder:
                 "bud", "--isolation", "chroot", "--network", "host", "--layers=false", "--tag", name,
                 "--build-arg", "BASE_IMAGE=localhost/base",
                 "--build-arg", f"ENVIRONMENT_ID={experiment.environment.id}",
+                "--build-arg", f"PREPROCESSING={experiment.environment.preprocessing}",
                 "--volume", f"{self._pip}:/etc/pip.conf:ro", "--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro",
                 str(context))
 
@@ -195,10 +197,10 @@ class Actors:
         self._client = boto3.client("lambda", endpoint_url=endpoint.url, config=Config(
             retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S))
         self._experiment, self._event = experiment, _event(experiment, server.url)
-        self._sizes = _sizes(image, experiment.environment.id)
+        self._spaces = _spaces(image, experiment)
         self._cache = stack.enter_context(closing(TrajectoryCache(
             server.url, self._event["run_id"], credential=self._event["cache_credential"])))
-        self._cache.publish_weights(0, random_weights(*self._sizes))
+        self._cache.publish_weights(0, random_weights(self._spaces))
 
     def invoke(self, slot: int) -> float:
         """One actor, from the call to its answer, in seconds.
@@ -220,10 +222,15 @@ class Actors:
     def _check(self, invocation_id: str, taken: tuple[str, bytes] | None) -> None:
         if taken is None:
             raise ImageError("the actor's trajectory is not in the cache")
-        fields = wire.decode(taken[1], wire.Kind.TRAJECTORY)
-        steps, (observation_size, action_size) = self._experiment.actor.fragment_steps, self._sizes
-        shapes = fields["observations"].shape, fields["actions"].shape, fields["rewards"].shape
-        if shapes != ((steps, observation_size), (steps, action_size), (steps,)):
+        spaces, steps = self._spaces, self._experiment.actor.fragment_steps
+        fields = wire.decode(taken[1], wire.Kind.FRAME_TRAJECTORY if spaces.is_pixels else wire.Kind.TRAJECTORY)
+        if spaces.is_pixels:
+            observed = stack_frames(unpack_frames(fields), fields["observation_frames"])
+        else:
+            observed = fields["observations"]
+        shapes = observed.shape, fields["actions"].shape, fields["rewards"].shape
+        action_shape = () if spaces.is_discrete else (spaces.action_size,)
+        if shapes != ((steps, *spaces.observation_shape), (steps, *action_shape), (steps,)):
             raise ImageError(f"the trajectory's arrays are of other shapes than asked for: {shapes}")
         if {invocation_id} != {taken[0], wire.field_text(fields["invocation_id"])}:
             raise ImageError(f"the trajectory of {taken[0]} came instead of {invocation_id}'s")
@@ -269,19 +276,20 @@ def _refusal(builder: Builder, experiment: Experiment) -> str:
 def _event(experiment: Experiment, url: str) -> dict[str, Any]:
     return {"run_id": "image", "cache_url": url, "cache_credential": f"s3://{_BUCKET}/{_KEY}", "cache_ttl_s": 600,
             "cache_bytes_max": 2**26, "environment_id": experiment.environment.id,
+            "preprocessing": experiment.environment.preprocessing,
             "truncate_at_fragment": experiment.environment.truncate_at_fragment,
             "fragment_steps": experiment.actor.fragment_steps, "policy_version": 0, "seed": experiment.seed,
             "round_index": 1, "episode_id": ""}
 
 
-def _sizes(image: Image, environment_id: str) -> tuple[int, int]:
-    """Of the environment's observations and actions; asked in the image, as it need not be installed here."""
+def _spaces(image: Image, experiment: Experiment) -> Spaces:
+    """The environment's; asked in the image, as it need not be installed here."""
     environment = [f"{name}={value}" for name, value in image.environment().items()]
     printed = _output("chroot", f"--userspec={image.configuration['User']}", str(image.root), "env",
-                      f"--chdir={image.configuration['WorkingDir']}", *environment, "python", "-c", _SIZES,
-                      environment_id)
-    observation_size, action_size = printed.split()[-2:]
-    return int(observation_size), int(action_size)
+                      f"--chdir={image.configuration['WorkingDir']}", *environment, "python", "-c", _SPACES,
+                      experiment.environment.id, experiment.environment.preprocessing)
+    fields = json.loads(printed.splitlines()[-1])
+    return Spaces(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
 def _line(text: str, *words: str) -> str:

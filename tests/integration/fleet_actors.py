@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
 from runtime.interfaces import Fleet, Invocation, Outcome
+from tests.environments import policy_arrays
 from tests.fleet_environments import ACTION_SIZE, DIRECTORY_VARIABLE, OBSERVATION_SIZE
 from tests.helpers import PATIENCE_S, wait_for
 
@@ -25,16 +24,8 @@ GENEROUS_S = 60.0
 
 
 def weights(observation_size: int = OBSERVATION_SIZE, action_size: int = ACTION_SIZE) -> bytes:
-    stream = np.random.default_rng(7)
-    sizes = [observation_size, 8, 8, action_size]
-    layers = {}
-    for i in range(3):
-        layers[f"weight_{i}"] = stream.standard_normal((sizes[i + 1], sizes[i])).astype(np.float32) / 3
-        layers[f"bias_{i}"] = stream.standard_normal(sizes[i + 1]).astype(np.float32)
-    return wire.encode(wire.Kind.GAUSSIAN_WEIGHTS, {
-        "policy_version": np.int64(1), **layers, "log_std": np.zeros(action_size, np.float32),
-        "observation_mean": np.zeros(observation_size, np.float32),
-        "observation_std": np.ones(observation_size, np.float32), "observation_clip": np.float32(10.0)})
+    return wire.encode(wire.Kind.WEIGHTS, policy_arrays(
+        observation_size, action_size, policy_version=1, gain=0.5, log_std=0.0, seed=7))
 
 
 class Actors:
@@ -51,6 +42,7 @@ class Actors:
         return {"run_id": self.run_id, "invocation_id": f"i{index}", "cache_url": self._url, "cache_credential": "",
                 "cache_ttl_s": 600, "cache_bytes_max": 2**24, "truncate_at_fragment": False, "fragment_steps": STEPS,
                 "policy_version": 1, "environment_id": f"{MODULE}:{environment}" if is_ours else environment,
+                "preprocessing": "auto",
                 "seed": 5, "round_index": 1, "slot": index, "episode_id": "", **changed}
 
     def start(self, *environments: str, **changed: Any) -> list[str]:

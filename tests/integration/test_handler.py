@@ -21,10 +21,12 @@ from lambda_actor.errors import (
     EpisodeStateError,
     EventError,
     ForeignMessageError,
+    SchemaError,
     UnusableEnvironmentError,
 )
+from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.handler import EVENT_FIELDS, PREWARM_FIELDS, handler
-from lambda_actor.policy import GaussianPolicy
+from lambda_actor.policy import Policy
 from lambda_actor.rollout import NO_BYTES, OpenEpisode, roll_out
 from runtime.fleet.local import LocalFleet
 from runtime.interfaces import Invocation
@@ -61,12 +63,13 @@ def event(server_url: str, run_id: str, cache: TrajectoryCache) -> dict[str, Any
 
 def make_event(url: str, run_id: str, **changes: Any) -> dict[str, Any]:
     return {"run_id": run_id, "invocation_id": "r1-0-0", "cache_url": url, "cache_credential": "", "cache_ttl_s": 600,
-            "cache_bytes_max": 2**24, "environment_id": COUNTER, "truncate_at_fragment": False, "fragment_steps": 25,
-            "policy_version": VERSION, "seed": 11, "round_index": 1, "slot": 0, "episode_id": "", **changes}
+            "cache_bytes_max": 2**24, "environment_id": COUNTER, "preprocessing": "auto",
+            "truncate_at_fragment": False, "fragment_steps": 25, "policy_version": VERSION, "seed": 11,
+            "round_index": 1, "slot": 0, "episode_id": "", **changes}
 
 
 def weights(observation_size: int = 2, action_size: int = 1, **options: Any) -> bytes:
-    return wire.encode(wire.Kind.GAUSSIAN_WEIGHTS, policy_arrays(
+    return wire.encode(wire.Kind.WEIGHTS, policy_arrays(
         observation_size, action_size, **{"policy_version": VERSION, **options}))
 
 
@@ -103,7 +106,7 @@ def test_the_trajectory_is_the_fragment_under_the_invocation_id(event: dict[str,
     assert labels == {"round_index": 9, "slot": 4, "policy_version": VERSION}
     assert wire.field_text(trajectory["invocation_id"]) == "r1-0-0"
     assert trajectory["continued_episode"].size == 0
-    expected = roll_out(actor.make_environment(COUNTER), GaussianPolicy.from_bytes(weights()), fragment_steps=25,
+    expected = roll_out(actor.make_environment(COUNTER), Policy.from_bytes(weights()), fragment_steps=25,
                         seed=11, round_index=9, slot=4)
     for name in ("observations", "actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps",
                  "bootstrap_observations", "episode_returns", "episode_lengths", "episode_first_versions"):
@@ -339,6 +342,66 @@ def test_an_episode_of_another_environment_is_refused(event: dict[str, Any], cac
     cache.publish_episodes({"e1": OpenEpisode(np.zeros(2, np.float32), {"0.x": np.zeros(3)}, 0.0, 1, 0).to_bytes()})
     with pytest.raises(EpisodeStateError, match="make_counter"):
         handler({**event, "episode_id": "e1"}, None)
+
+
+# Pixels
+
+
+def picture_event(event: dict[str, Any], cache: TrajectoryCache, environment_id: str, **changes: Any) -> dict[str, Any]:
+    """For an environment of pixels, with weights for it."""
+    environment = actor.make_environment(environment_id)
+    cache.publish_weights(VERSION + 1, weights(spaces=environment.spaces, network="conv", policy_version=VERSION + 1))
+    return {**event, "environment_id": environment_id, "policy_version": VERSION + 1, **changes}
+
+
+@pytest.mark.parametrize("environment_id", ["tests.environments:make_pictures", "ALE/Qbert-v5"])
+def test_frames_travel_once_and_are_what_was_seen(
+    event: dict[str, Any], cache: TrajectoryCache, environment_id: str
+) -> None:
+    answer = handler(picture_event(event, cache, environment_id), None)
+    assert (answer["status"], answer["env_steps"]) == ("accepted", 25)
+    _, data = cache.take(PATIENCE_S)
+    trajectory = wire.decode(data, wire.Kind.FRAME_TRAJECTORY)
+    environment = actor.make_environment(environment_id)
+    policy = Policy(policy_arrays(spaces=environment.spaces, network="conv", policy_version=VERSION + 1))
+    expected = roll_out(environment, policy, fragment_steps=25, seed=11, round_index=1, slot=0)
+    frames = unpack_frames(trajectory)
+    np.testing.assert_array_equal(frames, expected.frames)
+    np.testing.assert_array_equal(stack_frames(frames, trajectory["observation_frames"]),
+                                  stack_frames(expected.frames, expected.observations))
+    np.testing.assert_array_equal(trajectory["bootstrap_frames"], expected.bootstrap_observations)
+    assert trajectory["open_episode"].tobytes() == expected.open_episode.to_bytes()
+
+
+def test_an_open_game_continues_in_the_next_invocation(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    event = picture_event(event, cache, "ALE/Qbert-v5", fragment_steps=6)
+    handler(event, None)
+    first = wire.decode(cache.take(PATIENCE_S)[1], wire.Kind.FRAME_TRAJECTORY)
+    cache.publish_episodes({"e1": first["open_episode"].tobytes()})
+    cache.expect(["r2-5-0"])
+    handler({**event, "invocation_id": "r2-5-0", "episode_id": "e1", "round_index": 2, "slot": 5}, None)
+    second = wire.decode(cache.take(PATIENCE_S)[1], wire.Kind.FRAME_TRAJECTORY)
+    ends, begins = (stack_frames(unpack_frames(part), part[name])
+                    for part, name in ((first, "bootstrap_frames"), (second, "observation_frames")))
+    np.testing.assert_array_equal(begins[0], ends[0])
+    assert OpenEpisode.from_bytes(second["open_episode"].tobytes()).length == 12
+
+
+def test_a_sandbox_makes_a_game_anew_for_another_preprocessing(
+    event: dict[str, Any], cache: TrajectoryCache, sandbox: Any
+) -> None:
+    prewarm = {**event, "prewarm": True, "environment_id": "ALE/Qbert-v5"}
+    made = []
+    for preprocessing in ("auto", "auto", "none", "none"):
+        handler({**prewarm, "preprocessing": preprocessing}, None)
+        made.append(sandbox.environment)
+    assert [environment.preprocessing for environment in made] == ["atari", "atari", "none", "none"]
+    assert (made[0] is made[1], made[1] is made[2], made[2] is made[3]) == (True, False, True)
+
+
+def test_weights_for_other_spaces_are_an_error(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    with pytest.raises(SchemaError, match="WEIGHTS"):
+        handler({**event, "environment_id": "CartPole-v1"}, None)
 
 
 # Across processes

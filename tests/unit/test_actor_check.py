@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from lambda_actor import check as checks
-from lambda_actor.check import CheckError, check, main, random_policy
+from lambda_actor import wire
+from lambda_actor.check import CheckError, check, main, random_policy, random_weights
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import NonFiniteTrajectoryError, UnusableEnvironmentError
 from tests.environments import FAULT_STEP, StatefulCounter
@@ -30,6 +31,9 @@ def make_forgetful() -> ForgetfulCounter:
 @pytest.mark.parametrize(("environment_id", "steps", "seen"), [
     ("Hopper-v5", 12, "an open episode was continued"),
     ("Pendulum-v1", 8, "an open episode was continued"),
+    ("CartPole-v1", 5, "an open episode was continued"),
+    ("ALE/Qbert-v5", 8, "an open episode was continued"),
+    ("tests.environments:make_pictures", 8, "an open episode was continued"),
     ("tests.environments:make_counter", 10, "so none was continued"),
     ("tests.environments:make_stateless_counter", 7, "Counter offers no get_state"),
 ])
@@ -66,10 +70,17 @@ def test_missing_certificates_are_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_policy_is_of_full_size_and_always_the_same() -> None:
     environment = make_environment("Pendulum-v1")
     policy, again = random_policy(environment), random_policy(environment)
-    assert (policy.observation_size, policy.action_size) == (3, 1)
+    policy.check(environment.spaces)
     observation = environment.reset(0)
-    assert policy.mean_action(observation) == again.mean_action(observation) != 0.0
-    assert [layer.shape for layer, _ in policy._layers] == [(3, 256), (256, 256), (256, 1)]
+    assert policy.best_action(observation) == again.best_action(observation) != 0.0
+    fields = wire.decode(random_weights(environment.spaces), wire.Kind.WEIGHTS)
+    assert [fields[f"layer.{i}.weight"].shape for i in range(3)] == [(256, 3), (256, 256), (1, 256)]
+
+
+def test_a_game_is_checked_as_it_will_be_preprocessed() -> None:
+    assert "an open episode was continued" in check("ALE/Qbert-v5", 4, "none")
+    with pytest.raises(UnusableEnvironmentError, match="is no game"):
+        check("Pendulum-v1", 4, "atari")
 
 
 @pytest.mark.parametrize(("environment_id", "code"), [("Pendulum-v1", 0), ("NoSuch-v0", 1)])
@@ -82,6 +93,7 @@ def test_its_exit_code_ends_the_image_build(
 
 
 def test_it_is_the_command_that_the_dockerfile_runs() -> None:
-    done = subprocess.run([sys.executable, "-m", "lambda_actor.check", "MountainCarContinuous-v0", "4"], cwd=ROOT,
+    arguments = ["lambda_actor.check", "MountainCarContinuous-v0", "4", "auto"]
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT,
                           capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

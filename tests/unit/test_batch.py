@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.learner.batch import assemble_batch
+from lambda_actor.errors import CorruptedMessageError
+from lambda_actor.frames import pack_frames
+from lambda_actor.spaces import Spaces
+from runtime.learner.batch import assemble_batch, select_trajectories
+
+VECTORS = Spaces((2,), action_size=3)
 
 
 def trajectory(label: int, *, steps: int = 4, bootstrap_steps: tuple[int, ...] = (), version: int = 7,
@@ -28,7 +33,7 @@ def trajectory(label: int, *, steps: int = 4, bootstrap_steps: tuple[int, ...] =
 
 
 def test_steps_run_down_and_trajectories_across() -> None:
-    batch = assemble_batch([trajectory(label) for label in (1, 2, 3)])
+    batch = assemble_batch([trajectory(label) for label in (1, 2, 3)], VECTORS)
     assert batch.observations.shape == (4, 3, 2)
     assert batch.actions.shape == (4, 3, 3)
     for name in ("log_probs", "rewards", "terminated", "bootstrap_mask"):
@@ -45,13 +50,13 @@ def test_steps_run_down_and_trajectories_across() -> None:
 
 def test_the_order_given_is_kept() -> None:
     """Slot order is the caller's doing; nothing is sorted again."""
-    batch = assemble_batch([trajectory(label) for label in (3, 1, 2)])
+    batch = assemble_batch([trajectory(label) for label in (3, 1, 2)], VECTORS)
     np.testing.assert_array_equal(batch.rewards[0], [600.0, 200.0, 400.0])
 
 
 def test_bootstrap_observations_lie_in_the_order_of_trajectories_and_then_steps() -> None:
     steps = {1: (1, 3), 2: (), 3: (0, 2, 3), 4: (3,)}
-    batch = assemble_batch([trajectory(label, bootstrap_steps=where) for label, where in steps.items()])
+    batch = assemble_batch([trajectory(label, bootstrap_steps=where) for label, where in steps.items()], VECTORS)
     expected_mask = [[False, False, True, False], [True, False, False, False], [False, False, True, False],
                      [True, False, True, True]]
     np.testing.assert_array_equal(batch.bootstrap_mask, expected_mask)
@@ -61,18 +66,18 @@ def test_bootstrap_observations_lie_in_the_order_of_trajectories_and_then_steps(
 
 
 def test_a_batch_where_nothing_is_cut() -> None:
-    batch = assemble_batch([trajectory(1), trajectory(2)])
+    batch = assemble_batch([trajectory(1), trajectory(2)], VECTORS)
     assert not batch.bootstrap_mask.any()
     assert batch.bootstrap_observations.shape == (0, 2)
 
 
 def test_types_version_and_number_of_steps() -> None:
-    batch = assemble_batch([trajectory(label, steps=5, bootstrap_steps=(4,)) for label in (1, 2)])
-    assert batch.policy_version == 7 and isinstance(batch.policy_version, int)
+    batch = assemble_batch([trajectory(label, steps=5, bootstrap_steps=(4,)) for label in (1, 2)], VECTORS)
+    assert batch.policy_versions.tolist() == [7, 7]
     assert batch.env_steps == 10
-    assert {name: array.dtype.name for name, array in vars(batch).items() if name != "policy_version"} == {
-        "observations": "float32", "actions": "float32", "log_probs": "float32", "rewards": "float64",
-        "terminated": "bool", "bootstrap_mask": "bool", "bootstrap_observations": "float32"}
+    assert {name: array.dtype.name for name, array in vars(batch).items()} == {
+        "policy_versions": "int64", "observations": "float32", "actions": "float32", "log_probs": "float32",
+        "rewards": "float64", "terminated": "bool", "bootstrap_mask": "bool", "bootstrap_observations": "float32"}
 
 
 def test_read_only_messages_give_a_batch_of_its_own() -> None:
@@ -81,23 +86,94 @@ def test_read_only_messages_give_a_batch_of_its_own() -> None:
     for array in message.values():
         if isinstance(array, np.ndarray):
             array.setflags(write=False)
-    batch = assemble_batch([message])
+    batch = assemble_batch([message], VECTORS)
     for name, array in vars(batch).items():
-        if name != "policy_version":
-            assert array.flags.writeable and not np.shares_memory(array, message.get(name, np.empty(0)))
+        assert array.flags.writeable and not np.shares_memory(array, message.get(name, np.empty(0)))
 
 
-def test_trajectories_of_several_versions_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"7.*8"):
-        assemble_batch([trajectory(1, version=7), trajectory(2, version=8)])
+def test_each_trajectory_keeps_its_version() -> None:
+    batch = assemble_batch([trajectory(1, version=8), trajectory(2, version=7), trajectory(3, version=8)], VECTORS)
+    assert batch.policy_versions.tolist() == [8, 7, 8]
+
+
+def test_rewards_are_clipped_to_their_sign_where_asked() -> None:
+    message = trajectory(1) | {"rewards": np.array([-3.0, 0.0, 0.25, 7.0])}
+    assert assemble_batch([message], VECTORS, clip_rewards=True).rewards[:, 0].tolist() == [-1.0, 0.0, 1.0, 1.0]
+    assert assemble_batch([message], VECTORS).rewards[:, 0].tolist() == [-3.0, 0.0, 0.25, 7.0]
+    assert message["rewards"].tolist() == [-3.0, 0.0, 0.25, 7.0]
 
 
 def test_no_trajectory_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        assemble_batch([])
+        assemble_batch([], VECTORS)
 
 
 @pytest.mark.parametrize("other", [{"steps": 5}, {"observation_size": 3}, {"action_size": 1}])
 def test_trajectories_of_different_shape_are_refused(other: dict[str, int]) -> None:
     with pytest.raises(ValueError):
-        assemble_batch([trajectory(1), trajectory(2, **other)])
+        assemble_batch([trajectory(1), trajectory(2, **other)], VECTORS)
+
+
+# Discrete actions and pixels
+
+PIXELS = Spaces((6, 20, 18), frame_shape=(2, 20, 18), frame_stack=3, action_count=4)
+
+
+def frame_trajectory(label: int, *, bootstrap_frames: tuple[tuple[int, ...], ...] = ()) -> dict[str, np.ndarray]:
+    """Frame u is filled with 10·label + u, its second channel with one hundred more."""
+    frames = np.zeros((5, 2, 20, 18), np.uint8)
+    frames += (10 * label + np.arange(5, dtype=np.uint8))[:, None, None, None]
+    frames[:, 1] += 100
+    message = trajectory(label, bootstrap_steps=(1, 3)[: len(bootstrap_frames)])
+    del message["observations"], message["bootstrap_observations"]
+    return message | pack_frames(frames) | {
+        "actions": np.array([0, 3, 1, 2]), "observation_frames": np.array(
+            [[0, 0, 0], [0, 0, 1], [0, 1, 2], [3, 3, 3]], np.int32),
+        "bootstrap_frames": np.array(bootstrap_frames, np.int32).reshape(-1, 3)}
+
+
+def test_frames_are_stacked_the_oldest_first() -> None:
+    batch = assemble_batch([frame_trajectory(1, bootstrap_frames=((1, 2, 3),)), frame_trajectory(2),
+                            frame_trajectory(3, bootstrap_frames=((0, 0, 4), (2, 3, 4)))], PIXELS)
+    assert batch.observations.shape == (4, 3, 6, 20, 18) and batch.observations.dtype == np.uint8
+    assert batch.bootstrap_observations.shape == (3, 6, 20, 18)
+    assert batch.actions.shape == (4, 3) and batch.actions.dtype == np.int64
+    for column, label in enumerate((1, 2, 3)):
+        for step, named in enumerate(([0, 0, 0], [0, 0, 1], [0, 1, 2], [3, 3, 3])):
+            channels = [10 * label + u + extra for u in named for extra in (0, 100)]
+            np.testing.assert_array_equal(batch.observations[step, column, :, 7, 5], channels)
+            assert (batch.observations[step, column] == batch.observations[step, column, :, :1, :1]).all()
+    np.testing.assert_array_equal(batch.bootstrap_observations[:, ::2, 0, 0],
+                                  [[11, 12, 13], [30, 30, 34], [32, 33, 34]])
+    assert np.argwhere(batch.bootstrap_mask.T).tolist() == [[0, 1], [2, 1], [2, 3]]
+
+
+def test_a_stack_of_frames_that_are_not_there_is_refused() -> None:
+    message = frame_trajectory(1)
+    message["observation_frames"][2, 1] = 5
+    with pytest.raises(CorruptedMessageError, match="5"):
+        assemble_batch([message], PIXELS)
+
+
+@pytest.mark.parametrize(("message", "spaces"), [
+    (trajectory(1), Spaces((3,), action_size=3)), (trajectory(1), Spaces((2,), action_size=2)),
+    (trajectory(1), Spaces((2,), action_count=3)), (frame_trajectory(1), Spaces(
+        (4, 20, 18), frame_shape=(2, 20, 18), frame_stack=2, action_count=4)),
+    (frame_trajectory(1), Spaces((6, 20, 18), frame_shape=(2, 20, 18), frame_stack=3, action_count=3)),
+    (frame_trajectory(1), Spaces((6, 20, 18), frame_shape=(2, 20, 18), frame_stack=3, action_size=4))])
+def test_trajectories_of_other_spaces_are_refused(message: dict[str, np.ndarray], spaces: Spaces) -> None:
+    with pytest.raises(ValueError):
+        assemble_batch([message], spaces)
+
+
+def test_selected_trajectories_take_their_bootstraps_along() -> None:
+    steps = {1: (1, 3), 2: (), 3: (0, 2, 3), 4: (3,)}
+    whole = assemble_batch([trajectory(label, bootstrap_steps=where, version=label) for label, where in steps.items()],
+                           VECTORS)
+    for columns in ([2, 0], [1], [3, 1, 2, 0]):
+        part = select_trajectories(whole, np.array(columns))
+        again = assemble_batch([trajectory(column + 1, bootstrap_steps=steps[column + 1], version=column + 1)
+                                for column in columns], VECTORS)
+        for name, array in vars(again).items():
+            np.testing.assert_array_equal(getattr(part, name), array, err_msg=name)
+            assert not np.shares_memory(getattr(part, name), getattr(whole, name))

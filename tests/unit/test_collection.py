@@ -16,7 +16,9 @@ import pytest
 import runtime.collection
 from lambda_actor import wire
 from lambda_actor.errors import CacheUnavailableError
+from lambda_actor.frames import pack_frames
 from lambda_actor.rollout import OpenEpisode
+from lambda_actor.spaces import Spaces
 from runtime.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.collection import ActorSpec, CircuitBreaker, Collection
 from runtime.config import Experiment, experiment_from_tree
@@ -25,8 +27,9 @@ from runtime.cost.meter import CostModel, Meter
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import OpenEpisodeRecord
+from runtime.learner.batch import assemble_batch
 from runtime.records import EventLog
-from runtime.round_loop import RoundLoop
+from runtime.rounds import make_round_loop
 from runtime.scaler import make_scaler
 from tests.fakes import (
     ACTION_SIZE,
@@ -39,6 +42,7 @@ from tests.fakes import (
     NEVER_STARTED,
     OBSERVATION_SIZE,
     OK,
+    SPACES,
     SUBMITS_AND_HANGS,
     TIMEOUT,
     FakeCache,
@@ -56,7 +60,7 @@ from tests.fakes import (
 STEPS = 4
 EVENT = {"run_id": "run", "cache_url": "redis://nowhere", "cache_credential": "", "cache_ttl_s": 60,
          "cache_bytes_max": 10**6, "environment_id": "Fake-v0", "truncate_at_fragment": False,
-         "fragment_steps": STEPS, "seed": 3}
+         "fragment_steps": STEPS, "seed": 3, "preprocessing": "none"}
 WEIGHTS_BYTES = 1000
 
 
@@ -68,7 +72,7 @@ def make_experiment(**sections: dict[str, Any]) -> Experiment:
         "stop": {"max_rounds": 4}, "evaluation": {"every_rounds": 0}}
     for name, section in sections.items():
         tree[name] = tree.get(name, {}) | section
-    return experiment_from_tree(tree, source="test").resolved()
+    return experiment_from_tree(tree, source="test").resolved().fitted(SPACES, preprocessing="none")
 
 
 class SpyMeter(Meter):
@@ -112,7 +116,7 @@ class Round:
 
     def __init__(self, tmp_path: Path, script: Any = None, *, slots: int = 4, attempts: int = 3,
                  deadline_s: float = 100.0, failures_max: int = 16, usd: float = 1000.0, at_once: int = 10**9,
-                 cache: FakeCache | None = None,
+                 cache: FakeCache | None = None, spaces: Spaces = SPACES,
                  episodes: Mapping[int, OpenEpisodeRecord] | None = None) -> None:
         self.events_path = tmp_path / "events.jsonl"
         self.log: list[Any] = []
@@ -122,8 +126,7 @@ class Round:
         self.breaker = CircuitBreaker(failures_max)
         self.collection = Collection(
             self.fleet, self.cache, self.meter, EventLog(self.events_path, lambda: "now"), self.breaker,
-            ActorSpec({**EVENT, "policy_version": 7, "round_index": 5}, OBSERVATION_SIZE, ACTION_SIZE, WEIGHTS_BYTES,
-                      60.0),
+            ActorSpec({**EVENT, "policy_version": 7, "round_index": 5}, spaces, WEIGHTS_BYTES, 60.0),
             prefix="r5t0", attempts=attempts, deadline_s=deadline_s, save_ledger=lambda: None, clock=self.clock)
         assert self.meter.open_round(slots, smallest=1) == slots
         self.collection.start(range(slots), episodes or {})
@@ -332,6 +335,63 @@ def test_a_trajectory_that_cannot_be_used_counts_as_failed_and_is_replaced(tmp_p
     assert words in failed["error"]
     assert len(collected.billed_s) == 5
     assert reserved(round_.meter) == {"round"}
+
+
+# Pixels and discrete actions
+
+PIXELS = Spaces((2, 16, 16), frame_shape=(1, 16, 16), frame_stack=2, action_count=3)
+
+
+def frame_trajectory(event: Mapping[str, Any], **changed: np.ndarray) -> bytes:
+    fields = trajectory_fields(event)
+    for name in ("observations", "bootstrap_observations"):
+        del fields[name]
+    stream = np.random.default_rng((event["seed"], event["round_index"], event["slot"]))
+    return wire.encode(wire.Kind.FRAME_TRAJECTORY, fields | {
+        "actions": stream.integers(0, 3, STEPS),
+        "observation_frames": np.array([[0, 0], [0, 1], [1, 2], [2, 3]], np.int32),
+        "bootstrap_frames": np.array([[3, 4]], np.int32),
+        **pack_frames(stream.integers(0, 256, (5, 1, 16, 16), np.uint8))} | changed)
+
+
+def test_frames_and_discrete_actions_are_taken_in(tmp_path: Path):
+    round_ = Round(tmp_path, lambda event, nth: Play(submits=frame_trajectory), spaces=PIXELS)
+    collected = round_.collection.finish()
+    assert round_.events() == []
+    batch = assemble_batch([collected.trajectories[slot] for slot in range(4)], PIXELS)
+    assert (batch.observations.shape, batch.observations.dtype) == ((STEPS, 4, 2, 16, 16), np.uint8)
+    assert batch.actions.shape == (STEPS, 4)
+
+
+BAD_FRAMES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = {
+    "vectors": (trajectory, "ForeignMessageError"),
+    "not deflated": (lambda event: frame_trajectory(event, frames=np.arange(50, dtype=np.uint8)), "inflated"),
+    "other size": (lambda event: frame_trajectory(event, frames_shape=np.array([6, 1, 16, 16])), "of shape"),
+    "other frames": (lambda event: frame_trajectory(
+        event, **pack_frames(np.zeros((5, 1, 16, 17), np.uint8))), "frames are (1, 16, 17)"),
+    "a frame that is not there": (lambda event: frame_trajectory(
+        event, observation_frames=np.array([[0, 0], [0, 1], [1, 2], [2, 5]], np.int32)), "observation_frames"),
+    "a negative frame": (lambda event: frame_trajectory(
+        event, bootstrap_frames=np.array([[-1, 4]], np.int32)), "bootstrap_frames"),
+    "another stack": (lambda event: frame_trajectory(
+        event, observation_frames=np.zeros((STEPS, 3), np.int32), bootstrap_frames=np.zeros((1, 3), np.int32)),
+        "observation_frames"),
+    "an action too many": (lambda event: frame_trajectory(event, actions=np.array([0, 1, 3, 2])), "actions are 0 to 3"),
+    "a negative action": (lambda event: frame_trajectory(event, actions=np.array([0, -1, 2, 2])), "actions are -1"),
+    "continuous actions": (lambda event: frame_trajectory(event, actions=np.zeros((STEPS, 2), np.float32)), "actions"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+def test_frames_that_cannot_be_used_count_as_failed(tmp_path: Path, name: str):
+    submits, words = BAD_FRAMES[name]
+    round_ = Round(tmp_path, lambda event, nth: Play(submits=submits if (event["slot"], nth) == (1, 0)
+                                                     else frame_trajectory), spaces=PIXELS)
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 1, 2, 3]
+    (failed,) = round_.events("actor_failed")
+    assert words in failed["error"]
+    assert collected.failed == 1
 
 
 def test_a_trajectory_that_vanished_from_the_cache_is_replaced(tmp_path: Path):
@@ -581,11 +641,11 @@ class Rig:
         self.detector = FakeDetector(self.clock, ratio=ratio, log=self.log)
         self.evaluator = FakeEvaluator(self.clock, returns)
         self.meter = make_meter(self.experiment)
-        self.loop = RoundLoop(
+        self.loop = make_round_loop(
             self.experiment, learner=self.learner, detector=self.detector, scaler=make_scaler(self.experiment.scaler),
             fleet=self.fleet, cache=self.cache, meter=self.meter, evaluate=self.evaluator,
             events=EventLog(self.events_path, lambda: "now"), event_fields=EVENT,
-            sizes=(OBSERVATION_SIZE, ACTION_SIZE), save_ledger=self._save_ledger, save_round=self._save_round,
+            spaces=SPACES, save_ledger=self._save_ledger, save_round=self._save_round,
             shield=self._shield, clock=self.clock)
 
     def run(self) -> str:
@@ -650,7 +710,8 @@ NAMES = """round_index policy_version eigenvalue_min eigenvalue_max convexity_ra
 actor_count_wanted actor_count actors_returned actors_failed env_steps env_steps_total episode_return_mean
 episode_length_mean episodes_finished evaluation_return_mean policy_loss value_loss entropy kl explained_variance
 learning_rate collect_s learn_s detect_s evaluate_s round_s modelled_round_s actor_billed_s_mean actor_billed_s_max
-actors_cost_usd learner_cost_usd round_cost_usd spent_usd reserved_usd""".split()
+actors_cost_usd learner_cost_usd round_cost_usd spent_usd reserved_usd
+staleness_mean staleness_max replayed_fraction updates""".split()
 
 
 @pytest.mark.parametrize("kind", ["nitro", "fixed"])
@@ -659,6 +720,23 @@ def test_a_row_has_every_name_that_the_issue_lists(tmp_path: Path, kind: str):
     rig.run()
     for row in rig.rows:
         assert set(NAMES) <= row.keys()
+
+
+def test_nothing_is_stale_in_a_synchronous_round(tmp_path: Path):
+    rig = Rig(tmp_path)
+    rig.run()
+    for row in rig.rows:
+        assert (row["staleness_mean"], row["staleness_max"], row["replayed_fraction"], row["updates"]) == (0, 0, 0.0, 1)
+
+
+def test_rewards_are_clipped_for_the_learner_and_not_in_the_statistics(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: Play(submits=closed_trajectory), environment={"clip_rewards": True},
+              stop={"max_rounds": 1})
+    rig.run()
+    (batch,) = rig.learner.batches
+    assert set(np.unique(batch.rewards)) == {-1.0, 1.0}
+    raw = [trajectory_fields(event)["rewards"].sum() for event in rig.started(1)]
+    assert rig.rows[0]["episode_return_mean"] == pytest.approx(np.mean(raw))
 
 
 def test_the_batch_is_in_the_order_of_the_slots(tmp_path: Path):

@@ -11,13 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.config import AlgorithmSection, PpoSection
+from lambda_actor.spaces import Spaces
+from runtime.config import AlgorithmSection, ImpactSection, ImpalaSection, PpoSection
 from runtime.detector.convexity import ConvexityDetector, convexity_ratio, extreme_eigenvalues
 from runtime.interfaces import Batch, Curvature, CurvatureProblem, DetectorSamples
-from runtime.learner.networks import GaussianPolicyNetwork, ValueNetwork
+from runtime.learner.impact import Impact
+from runtime.learner.impala import Impala
+from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
+from tests.unit.learning import DISCRETE, PIXELS, roll
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
+SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
 OBJECTIVES = ("log_prob", "surrogate", "total_loss")
 UNDEFINED = Curvature(None, None, None)
 
@@ -213,12 +218,13 @@ def test_pyhessians_density_distorts_small_hessians(monkeypatch: pytest.MonkeyPa
 
 def small_learner(*, hidden_sizes: tuple[int, int] = (8, 8), seed: int = 0, scale: float = 0.4, **ppo) -> Ppo:
     """A learner with small networks of steep random weights, moments that are not neutral, and a KL penalty."""
-    options = {"clip": 0.2, "kl_coefficient": 0.3, "entropy_coefficient": 0.02, "value_coefficient": 0.5} | ppo
-    learner = Ppo(OBSERVATION_SIZE, ACTION_SIZE, AlgorithmSection(ppo=PpoSection(**options)), seed=seed)
+    options = {"clip": 0.2, "kl_coefficient": 0.3, "entropy_coefficient": 0.02, "value_coefficient": 0.5,
+               "normalize_observations": True} | ppo
+    learner = Ppo(SPACES, AlgorithmSection(ppo=PpoSection(**options)), seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        learner.policy = GaussianPolicyNetwork(OBSERVATION_SIZE, ACTION_SIZE, hidden_sizes)
-        learner.critic = ValueNetwork(OBSERVATION_SIZE, hidden_sizes)
+        learner.policy = PolicyNetwork(SPACES, hidden_sizes=hidden_sizes)
+        learner.critic = ValueNetwork(SPACES, hidden_sizes=hidden_sizes)
         with torch.no_grad():
             for network in (learner.policy, learner.critic):
                 for parameter in network.parameters():
@@ -241,7 +247,7 @@ def random_samples(learner: Ppo, count: int, *, seed: int = 0, moved: float = 0.
                  - 0.5 * math.log(2 * math.pi)).sum(1)
     singles = {"observations": observations, "actions": actions, "log_probs": log_probs,
                "advantages": random.normal(size=count) + advantage_shift, "value_targets": random.normal(size=count),
-               "old_means": old_means, "old_log_stds": old_log_stds}
+               "old_outputs": np.concatenate([old_means, np.tile(old_log_stds, (count, 1))], axis=1)}
     return DetectorSamples(**{name: array.astype(np.float32) for name, array in singles.items()})
 
 
@@ -259,9 +265,9 @@ def forward(learner: Ppo, flat: torch.Tensor, objective: str, observations: np.n
             ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Means ``[N, A]``, values ``[N]`` (or null) and log σ ``[A]`` as functions of the flat parameters."""
     named, place = {}, 0
-    for network in networks_of(learner, objective):
+    for prefix, network in zip(("policy", "critic"), networks_of(learner, objective), strict=False):
         for name, parameter in network.named_parameters():
-            named[name] = flat[place: place + parameter.numel()].view(parameter.shape)
+            named[f"{prefix}.{name}"] = flat[place: place + parameter.numel()].view(parameter.shape)
             place += parameter.numel()
     assert place == len(flat)
     moments = learner.moments
@@ -269,18 +275,18 @@ def forward(learner: Ppo, flat: torch.Tensor, objective: str, observations: np.n
         (observations.astype(np.float64) - moments.mean) / np.sqrt(moments.variance), -10.0, 10.0))
 
     def network(prefix: str) -> torch.Tensor:
-        hidden = torch.tanh(inputs @ named[f"{prefix}.0.weight"].T + named[f"{prefix}.0.bias"])
-        hidden = torch.tanh(hidden @ named[f"{prefix}.2.weight"].T + named[f"{prefix}.2.bias"])
-        return hidden @ named[f"{prefix}.4.weight"].T + named[f"{prefix}.4.bias"]
+        hidden = torch.tanh(inputs @ named[f"{prefix}.layers.0.weight"].T + named[f"{prefix}.layers.0.bias"])
+        hidden = torch.tanh(hidden @ named[f"{prefix}.layers.2.weight"].T + named[f"{prefix}.layers.2.bias"])
+        return hidden @ named[f"{prefix}.layers.4.weight"].T + named[f"{prefix}.layers.4.bias"]
 
-    values = network("value")[:, 0] if objective == "total_loss" else None
-    return network("mean"), values, named["log_std"]
+    values = network("critic")[:, 0] if objective == "total_loss" else None
+    return network("policy"), values, named["policy.log_std"]
 
 
 def oracle(learner: Ppo, samples: DetectorSamples, objective: str):
     """The maximised objective as a function of the flat parameters, written down once more from its definition."""
     columns = {name: torch.from_numpy(array).double() for name, array in vars(samples).items()}
-    settings = learner._ppo
+    settings = learner._settings
 
     def log_prob(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
         means, values, log_std = forward(learner, flat, objective, samples.observations)
@@ -298,7 +304,8 @@ def oracle(learner: Ppo, samples: DetectorSamples, objective: str):
         surrogate = (held * advantages).mean()
         if objective == "surrogate":
             return surrogate
-        old = torch.distributions.Normal(columns["old_means"], torch.exp(columns["old_log_stds"]))
+        old_means, old_log_stds = columns["old_outputs"].chunk(2, dim=1)
+        old = torch.distributions.Normal(old_means, torch.exp(old_log_stds))
         new = torch.distributions.Normal(means, torch.exp(log_std))
         kl = torch.distributions.kl_divergence(old, new).sum(1).mean()
         entropy = new.entropy().sum(1).mean()
@@ -366,13 +373,6 @@ def test_the_value_of_each_objective(objective: str) -> None:
     assert sum(p.numel() for p in problem.module.parameters()) == len(flat_parameters(learner, objective))
 
 
-def tensors_of(learner: Ppo, samples: DetectorSamples) -> dict[str, torch.Tensor]:
-    """The minibatch that `_step` would be given for these samples."""
-    tensors = {name: torch.from_numpy(array) for name, array in vars(samples).items()}
-    tensors["observations"] = learner._normalised(tensors["observations"])
-    return tensors
-
-
 @pytest.mark.parametrize("kl_coefficient", [0.0, 0.3])
 def test_total_loss_is_minus_what_the_learner_minimises(
         kl_coefficient: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,7 @@ def test_total_loss_is_minus_what_the_learner_minimises(
     losses = []
     backward = torch.Tensor.backward
     monkeypatch.setattr(torch.Tensor, "backward", lambda self: losses.append(float(self.detach())) or backward(self))
-    learner._step(tensors_of(learner, samples))
+    learner._train(learner._tensors(samples), torch.arange(64))
     assert losses == [pytest.approx(-objective, rel=1e-5)]
 
 
@@ -442,24 +442,83 @@ def test_an_unknown_objective_is_refused() -> None:
         ConvexityDetector("loss", 1024, 20, seed=0).measure(learner, random_samples(learner, 8))
 
 
+# Other algorithms, distributions and networks
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(("algorithm", "section", "kind"), [
+    (Ppo, PpoSection, "ppo"), (Impact, ImpactSection, "impact"), (Impala, ImpalaSection, "impala")])
+def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, objective: str) -> None:
+    """The extremes of the Hessian of the same objective, differentiated in double precision."""
+    settings = AlgorithmSection(**{"kind": kind, kind: section(normalize_observations=True)})
+    learner = algorithm(DISCRETE, settings, seed=0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        learner.policy = PolicyNetwork(DISCRETE, hidden_sizes=(6, 6))
+        learner.critic = ValueNetwork(DISCRETE, hidden_sizes=(6, 6))
+        for network in (learner.policy, learner.critic):
+            for parameter in network.parameters():
+                parameter.data.add_(0.4 * torch.randn_like(parameter))
+    learner.target = PolicyNetwork(DISCRETE, hidden_sizes=(6, 6))
+    samples, _ = learner._samples(roll(learner.weights(), DISCRETE, steps=24))
+    problem = learner.curvature_problem(objective, samples)
+    module = problem.module.double()
+    names, start = zip(*((name, parameter.detach()) for name, parameter in module.named_parameters()), strict=True)
+    sizes = [parameter.numel() for parameter in start]
+
+    def value(flat: torch.Tensor) -> torch.Tensor:
+        parts = [part.view(one.shape) for part, one in zip(flat.split(sizes), start, strict=True)]
+        outputs = torch.func.functional_call(module, dict(zip(names, parts, strict=True)), (problem.inputs.double(),))
+        return problem.criterion(outputs, problem.targets)
+
+    matrix = torch.autograd.functional.hessian(value, torch.cat([one.reshape(-1) for one in start]), vectorize=True)
+    eigenvalues = torch.linalg.eigvalsh(matrix)
+    curvature = ConvexityDetector(objective, 1024, 60, seed=0).measure(learner, samples)
+    scale = float(eigenvalues.abs().max())
+    assert curvature.eigenvalue_min == pytest.approx(float(eigenvalues[0]), rel=1e-3, abs=1e-4 * scale)
+    assert curvature.eigenvalue_max == pytest.approx(float(eigenvalues[-1]), rel=1e-3, abs=1e-4 * scale)
+
+
+def test_pixels_have_curvature_and_stay_bytes() -> None:
+    learner = Impala(PIXELS, AlgorithmSection(kind="impala", impala=ImpalaSection(normalize_observations=False)),
+                     network="conv", seed=0)
+    detector = ConvexityDetector("log_prob", 16, 6, seed=0)
+    subset = detector.select(learner.update(roll(learner.weights(), PIXELS), progress=0.0).samples)
+    assert subset.observations.dtype == np.uint8 and subset.observations.shape == (16, *PIXELS.observation_shape)
+    curvature = detector.measure(learner, subset)
+    assert curvature.convexity_ratio is not None
+    assert detector.measure(learner, subset) == curvature
+
+
+def test_a_problem_stands_by_itself_while_the_learner_goes_on() -> None:
+    """It is solved in a thread beside the learner's."""
+    learner, samples = updated_learner()
+    detector = ConvexityDetector("total_loss", 1024, 10, seed=0)
+    expected = detector.measure(learner, samples)
+    problem = learner.curvature_problem("total_loss", samples)
+    learner.update(roll(learner.weights(), SPACES), progress=0.0)
+    learner.kl_coefficient = 100.0
+    assert detector.measure(learner_of(problem), samples) == expected
+    assert detector.measure(learner, samples) != expected
+
+
 # The learner is not disturbed
 
 
 def updated_learner() -> tuple[Ppo, DetectorSamples]:
     """A learner of full size after one update, with the update's own samples."""
-    learner = Ppo(OBSERVATION_SIZE, ACTION_SIZE, AlgorithmSection(
-        epochs=1, minibatch_steps=32, ppo=PpoSection(kl_coefficient=0.1)), seed=0)
+    learner = Ppo(SPACES, AlgorithmSection(ppo=PpoSection(
+        epochs=1, minibatch_steps=32, kl_coefficient=0.1, normalize_observations=True)), seed=0)
     random = np.random.default_rng(0)
     shape = (16, 2)
     last = np.zeros(shape, np.bool_)
     last[-1] = True
     normal = {name: random.normal(size=(*shape, size)).astype(np.float32)
               for name, size in (("observations", OBSERVATION_SIZE), ("actions", ACTION_SIZE))}
-    batch = Batch(policy_version=0, **normal, log_probs=np.full(shape, -3.0, np.float32),
+    batch = Batch(policy_versions=np.zeros(2, np.int64), **normal, log_probs=np.full(shape, -3.0, np.float32),
                   rewards=random.normal(size=shape), terminated=np.zeros(shape, np.bool_), bootstrap_mask=last,
                   bootstrap_observations=random.normal(size=(2, OBSERVATION_SIZE)).astype(np.float32))
-    _, samples = learner.update(batch, progress=0.0)
-    return learner, samples
+    return learner, learner.update(batch, progress=0.0).samples
 
 
 def snapshot(learner: Ppo) -> dict[str, np.ndarray]:
@@ -531,8 +590,7 @@ def labelled(count: int, offset: int = 0) -> DetectorSamples:
     index = np.arange(offset, offset + count, dtype=np.float32)
     return DetectorSamples(
         observations=np.stack([index, index, index], 1), actions=np.stack([index, index], 1), log_probs=index.copy(),
-        advantages=index.copy(), value_targets=index.copy(), old_means=np.stack([index, index], 1),
-        old_log_stds=np.array([-0.5, 0.5], np.float32))
+        advantages=index.copy(), value_targets=index.copy(), old_outputs=np.stack([index] * 4, 1))
 
 
 def test_the_subset_has_its_size_no_repetition_and_aligned_fields() -> None:
@@ -542,13 +600,8 @@ def test_the_subset_has_its_size_no_repetition_and_aligned_fields() -> None:
     assert set(chosen) <= set(range(100))
     for name in ("log_probs", "value_targets"):
         assert getattr(subset, name).tolist() == chosen
-    for name in ("observations", "actions", "old_means"):
+    for name in ("observations", "actions", "old_outputs"):
         assert getattr(subset, name).tolist() == [[index] * getattr(subset, name).shape[1] for index in chosen]
-    assert subset.old_log_stds.tolist() == [-0.5, 0.5]
-
-
-def test_old_log_stds_are_kept_whole_when_there_are_as_many_samples_as_actions() -> None:
-    assert ConvexityDetector("log_prob", 1, 20, seed=1).select(labelled(2)).old_log_stds.tolist() == [-0.5, 0.5]
 
 
 def test_the_same_indices_are_chosen_in_every_round() -> None:

@@ -9,17 +9,19 @@ import gymnasium
 import mujoco
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError, EpisodeStateError, UnusableEnvironmentError
 from lambda_actor.rollout import OpenEpisode
+from lambda_actor.spaces import Spaces
 from tests import environments as helpers
 from tests.environments import EPISODE_STEPS, LIMIT_STEPS
 
 MUJOCO_IDS = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]
 OTHER_IDS = ["Pendulum-v1", "MountainCarContinuous-v0", "Swimmer-v5", "Reacher-v5", "Pusher-v5", "InvertedPendulum-v5",
-             "InvertedDoublePendulum-v5", "HumanoidStandup-v5"]
+             "InvertedDoublePendulum-v5", "HumanoidStandup-v5", "CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
 OWN_IDS = ["tests.environments:make_short_hopper", "tests.environments:make_counter", "tests.environments:make_limited"]
 SEED, STEPS_MAX = 5, 40
 GENTLE = {"InvertedPendulum-v5": 0.02, "InvertedDoublePendulum-v5": 0.02}
@@ -128,9 +130,11 @@ class Step:
 
 
 def actions_for(environment: ActorEnvironment, gain: float | None = None) -> np.ndarray:
-    """Lively actions, some beyond the action space."""
+    """Lively actions, continuous ones partly beyond the action space."""
+    if environment.spaces.is_discrete:
+        return np.random.default_rng(SEED).integers(environment.spaces.action_count, size=STEPS_MAX)
     gain = gain or GENTLE.get(environment.environment_id, 0.8)
-    normal = np.random.default_rng(SEED).standard_normal((STEPS_MAX, environment.action_size), dtype=np.float32)
+    normal = np.random.default_rng(SEED).standard_normal((STEPS_MAX, environment.spaces.action_size), dtype=np.float32)
     return np.float32(gain) * normal
 
 
@@ -220,7 +224,7 @@ def test_a_saved_state_is_a_copy() -> None:
 def test_the_time_limit_counts_on_from_the_cut() -> None:
     environment_id = "tests.environments:make_short_hopper"
     first, second = make_environment(environment_id), dirty(make_environment(environment_id))
-    actions = np.zeros((20, first.action_size), np.float32)
+    actions = np.zeros((20, first.spaces.action_size), np.float32)
     first.reset(SEED)
     play(first, actions[:5])
     second.set_state(sent(first).state)
@@ -295,7 +299,7 @@ def test_these_cannot_save_their_episodes_and_say_why(environment_id: str, named
     assert not environment.can_save_episode
     assert named in environment.cannot_save_reason
     environment.reset(SEED)
-    environment.step(np.zeros(environment.action_size, np.float32))
+    environment.step(np.zeros(environment.spaces.action_size, np.float32))
     with pytest.raises(EpisodeStateError, match=named):
         environment.get_state()
     with pytest.raises(EpisodeStateError, match=named):
@@ -370,9 +374,6 @@ def test_a_foreign_state_is_refused(environment_id: str, source_id: str, changes
     ("tests.environments:make_nothing", "NoneType"),
     ("tests.environments:make_failing", "no licence for this simulator"),
     ("tests.environments:make_dict_observation", "Dict("),
-    ("tests.environments:make_image_observation", "(8, 8, 3)"),
-    ("tests.environments:make_scalar_action", "action space"),
-    ("CartPole-v1", "Discrete(2)"),
     ("FrozenLake-v1", "Discrete(16)"),
 ])
 def test_unusable_environments_are_named(environment_id: str, named: str) -> None:
@@ -394,9 +395,99 @@ def test_unusable_environments_are_named(environment_id: str, named: str) -> Non
 ])
 def test_sizes_and_time_limit(environment_id: str, sizes: tuple[int, int], limit: int | None) -> None:
     environment = make_environment(environment_id)
-    assert (environment.observation_size, environment.action_size) == sizes
+    assert (environment.spaces.observation_size, environment.spaces.action_size) == sizes
     assert environment.episode_steps_max == limit
     assert environment.environment_id == environment_id
+
+
+# Spaces
+
+
+@pytest.mark.parametrize(("name", "space", "advice"), [
+    ("observation", spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,))}), "FlattenObservation"),
+    ("observation", spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2))), "FlattenObservation"),
+    ("observation", spaces.Discrete(5), "FlattenObservation"),
+    ("observation", spaces.MultiBinary(3), "FlattenObservation"),
+    ("observation", spaces.Text(5), "FlattenObservation"),
+    ("observation", spaces.Box(-1.0, 1.0, (0,)), "FlattenObservation"),
+    ("action", spaces.MultiDiscrete([2, 3]), "ActionWrapper"),
+    ("action", spaces.MultiBinary(3), "ActionWrapper"),
+    ("action", spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))), "ActionWrapper"),
+    ("action", spaces.Dict({"a": spaces.Discrete(2)}), "ActionWrapper"),
+    ("action", spaces.Box(0, 3, (2,), np.int64), "ActionWrapper"),
+    ("action", spaces.Box(-1.0, 1.0, (2, 0)), "ActionWrapper"),
+], ids=str)
+def test_other_spaces_are_refused_with_what_can_be_done(name: str, space: spaces.Space, advice: str) -> None:
+    usable = {"observation_space": spaces.Box(-1.0, 1.0, (2,)), "action_space": spaces.Discrete(2)}
+    environment = helpers.OtherSpaces(**{**usable, f"{name}_space": space})
+    with pytest.raises(UnusableEnvironmentError) as caught:
+        ActorEnvironment(environment, "odd")
+    assert f"environment.id = 'odd': its {name} space is {space}; supported: Box" in str(caught.value)
+    assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize(("shape", "dtype", "observation_shape", "frame_shape"), [
+    ((3,), np.float64, (3,), ()),
+    ((), np.float32, (1,), ()),
+    ((2, 3, 4), np.float32, (24,), ()),
+    ((128,), np.uint8, (128,), ()),
+    ((8, 8, 3), np.uint8, (192,), ()),
+    ((100, 8), np.uint8, (800,), ()),
+    ((16, 16, 16, 3), np.uint8, (12288,), ()),
+    ((32, 48), np.float32, (1536,), ()),
+    ((16, 24), np.uint8, (1, 16, 24), (1, 16, 24)),
+    ((32, 48, 3), np.uint8, (3, 32, 48), (3, 32, 48)),
+    ((3, 32, 48), np.uint8, (3, 32, 48), (3, 32, 48)),
+    ((32, 48, 6), np.uint8, (6, 32, 48), (6, 32, 48)),
+    ((4, 8, 48), np.uint8, (1536,), ()),
+], ids=str)
+def test_what_a_policy_sees_of_a_box(
+    shape: tuple[int, ...], dtype: type, observation_shape: tuple[int, ...], frame_shape: tuple[int, ...]
+) -> None:
+    environment = ActorEnvironment(helpers.Pictures(shape, dtype), "pictures")
+    assert environment.spaces == Spaces(observation_shape, frame_shape, 1, action_count=3)
+    raw, frame = helpers.Pictures.picture(shape, dtype, SEED), environment.reset(SEED)
+    assert (frame.shape, frame.dtype) == (observation_shape, np.uint8 if frame_shape else np.float32)
+    assert frame.flags["C_CONTIGUOUS"]
+    is_channels_last = len(shape) == 3 and frame_shape and shape != frame_shape
+    np.testing.assert_array_equal(frame, (np.moveaxis(raw, -1, 0) if is_channels_last else raw).reshape(frame.shape))
+
+
+def test_pixels_of_another_type_than_the_space_says_are_refused() -> None:
+    environment = helpers.Pictures((32, 48), np.uint8)
+    acting = ActorEnvironment(environment, "pictures")
+    environment.dtype = np.float64
+    with pytest.raises(UnusableEnvironmentError, match="float64"):
+        acting.reset(SEED)
+
+
+def test_discrete_actions_count_from_zero() -> None:
+    acting = ActorEnvironment(helpers.Pictures((2,), np.float32, start=-1), "pictures")
+    acting.reset(SEED)
+    rewards = [acting.step(action)[1] for action in (0, 1, np.int64(2))]
+    assert rewards == [-1.0, 0.0, 1.0]
+    assert acting.spaces.action_count == 3
+
+
+def test_continuous_actions_of_any_rank_are_shaped_and_clipped() -> None:
+    class Grid(gymnasium.Env):
+        observation_space = spaces.Box(-1.0, 1.0, (1,))
+        action_space = spaces.Box(np.array([[-1.0, -2.0], [0.0, 0.0]]), np.array([[1.0, 2.0], [0.5, 9.0]]), (2, 2),
+                                  np.float64)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.seen = action
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    grid = Grid()
+    acting = ActorEnvironment(grid, "grid")
+    assert acting.spaces == Spaces((1,), action_size=4)
+    acting.reset(SEED)
+    acting.step(np.array([-5.0, 5.0, 0.25, 1.0], np.float32))
+    assert grid.seen.tolist() == [[-1.0, 2.0], [0.25, 1.0]]
 
 
 def test_an_episode_is_what_the_environment_makes_of_it() -> None:
@@ -471,7 +562,7 @@ def test_an_observation_of_another_shape_than_the_space_says_is_refused() -> Non
 
     environment = ActorEnvironment(Shrinking(), "shrinking")
     environment.reset(0)
-    with pytest.raises(UnusableEnvironmentError, match=r"shape \(1,\).*says \(3,\)"):
+    with pytest.raises(UnusableEnvironmentError, match=r"shape \(1,\).*says Box\(.*\(3,\)"):
         environment.step(np.zeros(1, np.float32))
     with pytest.raises(UnusableEnvironmentError, match=r"shape \(1,\)"):
         environment.reset(1)

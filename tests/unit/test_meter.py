@@ -239,6 +239,54 @@ def test_a_replacement_starts_cold_but_in_a_provisioned_slot():
         meter.close_round(actors_started=2, seconds=1.0)
 
 
+def test_a_slot_that_is_used_again_in_its_round_is_warm_unless_its_actor_failed():
+    meter = unlimited()
+    assert meter.open_standing()
+    seen = []
+    for slot, attempt in ((1, 0), (1, 0), (0, 0), (1, 1), (1, 0), (0, 0), (2, 1)):
+        assert meter.add_replacement(slot, attempt)
+        seen.append(cold_seconds(meter, slot, attempt))
+    assert seen == [2.0, 0.0, 2.0, 2.0, 0.0, 0.0, 2.0]
+
+
+def test_actors_stay_reserved_across_rounds_and_are_the_next_ones_bill():
+    meter = unlimited()
+    assert meter.open_standing()
+    assert meter.add_actors([0, 3]) == 2
+    ended(meter, 0)
+    first = meter.close_round(actors_started=0, seconds=5.0)
+    assert meter.reserved_usd == pytest.approx(ACTOR_WORST_USD)
+    assert meter.open_standing()
+    assert meter.reserved_usd == pytest.approx(round_base_usd() + ACTOR_WORST_USD)
+    ended(meter, 3, billed_s=2.0)
+    second = meter.close_round(actors_started=0, seconds=5.0)
+    assert (first.actors_cost_usd, second.actors_cost_usd) == (pytest.approx(0.508), pytest.approx(0.516))
+    assert meter.reserved_usd == 0.0
+    assert meter.spent_usd == pytest.approx(first.round_cost_usd + second.round_cost_usd)
+
+
+def test_a_round_that_does_not_fit_leaves_actors_in_flight_alone():
+    meter = Meter(model(), Budget(round_base_usd() + 2.5 * ACTOR_WORST_USD))
+    assert meter.add_actors([7]) == 1
+    before = meter.budget.get_state()
+    assert meter.open_round(3, smallest=3) == 0
+    assert meter.budget.get_state() == before
+    assert meter.open_round(1, smallest=1) == 1
+
+
+@pytest.mark.parametrize(("fits", "ahead"), [(9, 3), (2, 2), (0, 0)])
+def test_actors_ahead_are_reserved_while_a_ledger_is_saved_and_no_longer(fits: int, ahead: int):
+    meter = Meter(model(), Budget(round_base_usd() + (1 + fits + 0.5) * ACTOR_WORST_USD))
+    assert meter.open_round(1, smallest=1) == 1
+    before = meter.budget.get_state()
+    with meter.ahead(3):
+        assert meter.reserved_usd == pytest.approx(round_base_usd() + (1 + ahead) * ACTOR_WORST_USD)
+    assert meter.budget.get_state() == before
+    with pytest.raises(KeyError), meter.ahead(3):
+        raise KeyError
+    assert meter.budget.get_state() == before
+
+
 def test_a_cold_start_is_paid_for_ten_seconds_at_most():
     meter = unlimited()
     meter.open_round(1, smallest=1)

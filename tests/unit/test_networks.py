@@ -1,21 +1,23 @@
-"""Diagonal Gaussians and the two networks against plain Python."""
+"""The networks against plain Python, and their weights in the actors' numpy inference."""
 
 from __future__ import annotations
 
+import itertools
 import math
-import random
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
-from runtime.learner.networks import (
-    GaussianPolicyNetwork,
-    ValueNetwork,
-    gaussian_entropy,
-    gaussian_kl,
-    gaussian_log_prob,
-)
+from lambda_actor.policy import Policy
+from lambda_actor.spaces import Spaces
+from runtime.config import AlgorithmSection, PpoSection
+from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwork, layer_arrays
+from runtime.learner.ppo import Ppo
+from tests.unit.learning import DISCRETE, PIXELS, VECTORS, scramble
+
+ATARI = Spaces((3, 84, 84), frame_shape=(1, 84, 84), frame_stack=3, action_count=6)
 
 
 @pytest.fixture(autouse=True)
@@ -24,111 +26,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def density(x: float, mean: float, std: float) -> float:
-    return math.exp(-0.5 * ((x - mean) / std) ** 2) / (std * math.sqrt(2.0 * math.pi))
-
-
-def integral(function, mean: float, std: float, points: int = 4001) -> float:
-    """∫ function by Simpson's rule over ± 12 σ."""
-    low, high = mean - 12.0 * std, mean + 12.0 * std
-    width = (high - low) / (points - 1)
-    weights = [1.0, *([4.0, 2.0] * ((points - 3) // 2)), 4.0, 1.0]
-    return width / 3.0 * math.fsum(w * function(low + i * width) for i, w in enumerate(weights))
-
-
-def gaussians(seed: int, samples: int = 6, size: int = 3) -> tuple[list[list[float]], list[list[float]]]:
-    stream = random.Random(seed)
-    means = [[stream.uniform(-2, 2) for _ in range(size)] for _ in range(samples)]
-    log_stds = [[stream.uniform(-1.5, 1.0) for _ in range(size)] for _ in range(samples)]
-    return means, log_stds
-
-
-def doubles(rows) -> torch.Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-def test_log_prob_is_the_log_of_the_product_of_densities() -> None:
-    means, log_stds = gaussians(0)
-    actions, _ = gaussians(1)
-    result = gaussian_log_prob(doubles(means), doubles(log_stds), doubles(actions))
-    assert result.shape == (6,)
-    for row in range(6):
-        product = math.prod(density(a, m, math.exp(s))
-                            for a, m, s in zip(actions[row], means[row], log_stds[row], strict=True))
-        assert float(result[row]) == pytest.approx(math.log(product), rel=1e-12)
-
-
-def test_entropy_is_the_integral_of_minus_p_log_p() -> None:
-    means, log_stds = gaussians(2, samples=3, size=2)
-    result = gaussian_entropy(doubles(log_stds))
-    assert result.shape == (3,)
-    for row in range(3):
-        expected = 0.0
-        for mean, log_std in zip(means[row], log_stds[row], strict=True):
-            std = math.exp(log_std)
-            expected -= integral(lambda x, m=mean, s=std: density(x, m, s) * math.log(density(x, m, s)), mean, std)
-        assert float(result[row]) == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize(("old", "new"), [
-    ((0.0, 0.0), (0.5, 0.3)), ((1.0, -0.7), (-0.2, 0.4)), ((0.3, 0.6), (0.3, -0.4)), ((-1.0, 0.2), (1.0, 0.2))])
-def test_kl_is_the_integral_of_p_old_log_p_old_over_p_new(old: tuple[float, float], new: tuple[float, float]) -> None:
-    """In one dimension; the direction counts: KL(old ‖ new)."""
-    (old_mean, old_log_std), (new_mean, new_log_std) = old, new
-    old_std, new_std = math.exp(old_log_std), math.exp(new_log_std)
-
-    def log_density(x: float, mean: float, std: float) -> float:
-        return -0.5 * ((x - mean) / std) ** 2 - math.log(std * math.sqrt(2.0 * math.pi))
-
-    expected = integral(lambda x: density(x, old_mean, old_std) * (
-        log_density(x, old_mean, old_std) - log_density(x, new_mean, new_std)), old_mean, old_std)
-    result = gaussian_kl(doubles([[old_mean]]), doubles([[old_log_std]]), doubles([[new_mean]]),
-                         doubles([[new_log_std]]))
-    assert float(result[0]) == pytest.approx(expected, rel=1e-6)
-
-
-def test_kl_of_several_dimensions_is_the_sum_over_them() -> None:
-    """Each dimension by the textbook formula log σ₂/σ₁ + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½."""
-    old_means, old_log_stds = gaussians(3)
-    means, log_stds = gaussians(4)
-    result = gaussian_kl(doubles(old_means), doubles(old_log_stds), doubles(means), doubles(log_stds))
-    assert result.shape == (6,)
-    for row in range(6):
-        expected = sum(
-            math.log(math.exp(s2) / math.exp(s1)) + (math.exp(s1) ** 2 + (m1 - m2) ** 2) / (2 * math.exp(s2) ** 2) - 0.5
-            for m1, s1, m2, s2 in zip(old_means[row], old_log_stds[row], means[row], log_stds[row], strict=True))
-        assert float(result[row]) == pytest.approx(expected, rel=1e-12)
-
-
-def test_kl_of_a_gaussian_with_itself_is_zero_and_never_negative() -> None:
-    means, log_stds = gaussians(5)
-    np.testing.assert_array_equal(
-        gaussian_kl(doubles(means), doubles(log_stds), doubles(means), doubles(log_stds)).numpy(), np.zeros(6))
-    others, other_log_stds = gaussians(6)
-    assert (gaussian_kl(doubles(means), doubles(log_stds), doubles(others), doubles(other_log_stds)) > 0).all()
-
-
-def test_kl_broadcasts_one_old_log_std_over_all_samples() -> None:
-    """The learner keeps the acting policy's log σ once, ``[A]``."""
-    old_means, old_log_stds = gaussians(7)
-    means, log_stds = gaussians(8)
-    once = doubles(old_log_stds[0])
-    repeated = once.expand(6, 3)
-    np.testing.assert_array_equal(
-        gaussian_kl(doubles(old_means), once, doubles(means), doubles(log_stds)).numpy(),
-        gaussian_kl(doubles(old_means), repeated, doubles(means), doubles(log_stds)).numpy())
-
-
-def test_log_probs_average_to_minus_the_entropy() -> None:
-    """Monte Carlo, 20 000 draws: the two formulas belong to the same distribution."""
-    draws = np.random.default_rng(0).normal(size=(20_000, 2))
-    mean, log_std = np.array([0.5, -1.0]), np.array([0.3, -0.8])
-    actions = mean + np.exp(log_std) * draws
-    log_probs = gaussian_log_prob(doubles(mean).expand(20_000, 2), doubles(log_std).expand(20_000, 2), doubles(actions))
-    entropy = float(gaussian_entropy(doubles([log_std.tolist()]))[0])
-    assert float(log_probs.mean()) == pytest.approx(-entropy, abs=0.03)
 
 
 def plain_network(layers: torch.nn.Sequential, inputs: list[float]) -> list[float]:
@@ -146,7 +43,7 @@ def plain_network(layers: torch.nn.Sequential, inputs: list[float]) -> list[floa
 
 def test_policy_network_gives_means_and_then_log_stds() -> None:
     torch.manual_seed(0)
-    network = GaussianPolicyNetwork(4, 2, hidden_sizes=(5, 7))
+    network = PolicyNetwork(Spaces((4,), action_size=2), hidden_sizes=(5, 7))
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_(0.0, 0.5)
@@ -154,38 +51,140 @@ def test_policy_network_gives_means_and_then_log_stds() -> None:
     outputs = network(observations).detach()
     assert outputs.shape == (3, 4) and outputs.dtype == torch.float32
     for row in range(3):
-        expected = [*plain_network(network.mean, observations[row].tolist()), *network.log_std.tolist()]
+        expected = [*plain_network(network.layers, observations[row].tolist()), *network.log_std.tolist()]
         assert outputs[row].tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
 def test_value_network_gives_one_number_each() -> None:
     torch.manual_seed(0)
-    network = ValueNetwork(4, hidden_sizes=(5, 7))
+    network = ValueNetwork(Spaces((4,), action_size=2), hidden_sizes=(5, 7))
     observations = torch.randn(3, 4)
     outputs = network(observations).detach()
     assert outputs.shape == (3,) and outputs.dtype == torch.float32
     for row in range(3):
-        assert float(outputs[row]) == pytest.approx(plain_network(network.value, observations[row].tolist())[0],
+        assert float(outputs[row]) == pytest.approx(plain_network(network.layers, observations[row].tolist())[0],
                                                     rel=1e-5, abs=1e-5)
 
 
-def test_a_single_observation_keeps_its_row() -> None:
-    assert GaussianPolicyNetwork(3, 1)(torch.zeros(1, 3)).shape == (1, 2)
-    assert ValueNetwork(3)(torch.zeros(1, 3)).shape == (1,)
+def test_logits_have_no_log_stds() -> None:
+    network = PolicyNetwork(DISCRETE)
+    assert network.log_std is None and network(torch.zeros(5, 3)).shape == (5, 4)
 
 
-def test_the_networks_have_two_hidden_layers_of_256() -> None:
+@pytest.mark.parametrize(("spaces", "kind"), [(VECTORS, "mlp"), (DISCRETE, "mlp"), (PIXELS, "mlp"), (PIXELS, "conv")])
+def test_a_single_observation_keeps_its_row(spaces: Spaces, kind: str) -> None:
+    observations = torch.zeros(1, *spaces.observation_shape, dtype=torch.uint8 if spaces.is_pixels else torch.float32)
+    assert PolicyNetwork(spaces, kind)(observations).shape == (1, 2 * spaces.action_size or spaces.action_count)
+    assert ValueNetwork(spaces, kind)(observations).shape == (1,)
+    assert ValueNetwork(spaces, kind)(observations[:0]).shape == (0,)
+
+
+def test_the_mlp_has_two_hidden_layers_of_256() -> None:
     """Paper: Nitro §8.1."""
-    shapes = {name: tuple(parameter.shape) for name, parameter in GaussianPolicyNetwork(11, 3).named_parameters()}
-    assert shapes == {"log_std": (3,), "mean.0.weight": (256, 11), "mean.0.bias": (256,),
-                      "mean.2.weight": (256, 256), "mean.2.bias": (256,),
-                      "mean.4.weight": (3, 256), "mean.4.bias": (3,)}
-    shapes = [tuple(parameter.shape) for parameter in ValueNetwork(11).parameters()]
+    spaces = Spaces((11,), action_size=3)
+    shapes = {name: tuple(parameter.shape) for name, parameter in PolicyNetwork(spaces).named_parameters()}
+    assert shapes == {"log_std": (3,), "layers.0.weight": (256, 11), "layers.0.bias": (256,),
+                      "layers.2.weight": (256, 256), "layers.2.bias": (256,),
+                      "layers.4.weight": (3, 256), "layers.4.bias": (3,)}
+    shapes = [tuple(parameter.shape) for parameter in ValueNetwork(spaces).parameters()]
     assert shapes == [(256, 11), (256,), (256, 256), (256,), (1, 256), (1,)]
 
 
-def test_a_new_policy_acts_around_zero_with_unit_spread() -> None:
+@pytest.mark.parametrize(("spaces", "kind"), [
+    (Spaces((11,), action_size=3), "mlp"), (DISCRETE, "mlp"), (PIXELS, "conv")])
+def test_a_new_policy_hardly_looks(spaces: Spaces, kind: str) -> None:
+    """Its actions are around zero with unit spread, or all about as likely, whatever it sees; the critic's are not."""
     torch.manual_seed(0)
-    means, log_stds = GaussianPolicyNetwork(11, 3)(torch.randn(50, 11)).detach().chunk(2, dim=-1)
-    assert float(means.abs().max()) < 0.2
-    np.testing.assert_array_equal(log_stds.numpy(), np.zeros((50, 3)))
+    observations = torch.randn(50, *spaces.observation_shape)
+    if spaces.is_pixels:
+        observations = torch.randint(0, 256, (50, *spaces.observation_shape), dtype=torch.uint8)
+    outputs = PolicyNetwork(spaces, kind)(observations).detach()
+    assert 0.0 < float(outputs[:, : spaces.output_size].abs().max()) < 0.2
+    np.testing.assert_array_equal(outputs[:, spaces.output_size:].numpy(), 0.0)
+    assert float(ValueNetwork(spaces, kind)(observations).detach().std()) > 0.01
+
+
+# Convolutions
+
+
+def test_the_convolutions_have_the_papers_shapes() -> None:
+    """84 → 21 → 11 → 1. Paper: Nitro §8.1 (16 filters of 8×8, 32 of 4×4, 256 of 11×11)."""
+    network = PolicyNetwork(ATARI, "conv")
+    arrays = {name: tuple(array.shape) for name, array in layer_arrays(network).items()}
+    assert arrays == {
+        "layer.0.weight": (16, 3, 8, 8), "layer.0.bias": (16,), "layer.1.weight": (32, 16, 4, 4),
+        "layer.1.bias": (32,), "layer.2.weight": (256, 32, 11, 11), "layer.2.bias": (256,),
+        "layer.3.weight": (6, 256), "layer.3.bias": (6,)}
+    images = torch.zeros(2, 3, 84, 84, dtype=torch.uint8)
+    shapes = [tuple(images.shape)] + [
+        tuple((images := layer(images)).shape) for layer in network.layers]
+    assert [shape for shape, _ in itertools.groupby(shapes)] == [
+        (2, 3, 84, 84), (2, 16, 21, 21), (2, 32, 11, 11), (2, 256), (2, 6)]
+    critic = [tuple(parameter.shape) for parameter in ValueNetwork(ATARI, "conv").parameters()]
+    assert critic == [(16, 3, 8, 8), (16,), (32, 16, 4, 4), (32,), (256, 32 * 11 * 11), (256,), (1, 256), (1,)]
+
+
+@pytest.mark.parametrize("size", [(8, 8), (9, 7), (10, 13), (3, 5)])
+@pytest.mark.parametrize(("kernel", "stride"), [(4, 2), (3, 1), (2, 3), (5, 4)])
+def test_same_padding_is_tensorflows(size: tuple[int, int], kernel: int, stride: int) -> None:
+    """Written out: ⌈size / stride⌉ windows that reach over both ends alike, over the far end by one more."""
+    convolution = SameConvolution(1, 1, kernel, stride)
+    image = torch.randn(1, 1, *size, generator=torch.Generator().manual_seed(0))
+    result = convolution(image).detach()
+    counts = [math.ceil(side / stride) for side in size]
+    assert tuple(result.shape) == (1, 1, *counts)
+    starts = [-(max((count - 1) * stride + kernel - side, 0) // 2) for count, side in zip(counts, size, strict=True)]
+    weight, bias = convolution.weight.detach()[0, 0], float(convolution.bias.detach()[0])
+    for row, column in itertools.product(*map(range, counts)):
+        total = bias
+        for i, j in itertools.product(range(kernel), repeat=2):
+            y, x = starts[0] + row * stride + i, starts[1] + column * stride + j
+            if 0 <= y < size[0] and 0 <= x < size[1]:
+                total += float(weight[i, j] * image[0, 0, y, x])
+        assert float(result[0, 0, row, column]) == pytest.approx(total, abs=1e-5)
+
+
+def test_the_last_convolution_is_one_over_all_that_is_left() -> None:
+    """Its matrix product equals torch's own convolution with the filters of the message."""
+    network = PolicyNetwork(PIXELS, "conv")
+    arrays = layer_arrays(network)
+    images = torch.randint(0, 256, (3, *PIXELS.observation_shape), dtype=torch.uint8)
+    left = network.layers[:5](images)
+    assert left.shape == (3, 32, 3, 3)
+    expected = functional.conv2d(left, arrays["layer.2.weight"], arrays["layer.2.bias"])
+    torch.testing.assert_close(network.layers[5](left), expected[:, :, 0, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_pixels_are_divided_by_255() -> None:
+    network = PolicyNetwork(PIXELS, "mlp")
+    pixels = torch.randint(0, 256, (4, *PIXELS.observation_shape), dtype=torch.uint8)
+    torch.testing.assert_close(network(pixels), network.layers[2:](pixels.flatten(1).double().div(255.0).float()))
+
+
+# The actors' inference
+
+
+@pytest.mark.parametrize(("spaces", "kind"), [
+    (VECTORS, "mlp"), (DISCRETE, "mlp"), (PIXELS, "mlp"), (PIXELS, "conv"), (ATARI, "conv"),
+    (Spaces((4, 33, 40), frame_shape=(4, 33, 40), frame_stack=1, action_size=2), "conv")])
+def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
+    """Within 1e-4, after the weights went through their message, with steep weights and moments in force."""
+    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSection(normalize_observations=not spaces.is_pixels)),
+                  network=kind, seed=0)
+    scramble(learner.policy, 0.02)
+    random = np.random.default_rng(0)
+    observations = random.normal(2.0, 5.0, (8, *spaces.observation_shape)).astype(np.float32)
+    if spaces.is_pixels:
+        observations = random.integers(0, 256, (8, *spaces.observation_shape), dtype=np.uint8)
+    else:
+        learner.moments.merge(observations)
+    expected = learner._evaluated(learner.policy, observations)
+    policy = Policy.from_bytes(learner.weights())
+    policy.check(spaces)
+    actual = np.stack([policy.outputs(observation) for observation in observations])
+    np.testing.assert_allclose(actual, expected[:, : spaces.output_size], atol=1e-4)
+    assert float(np.abs(expected[:, : spaces.output_size]).max()) > 0.05
+    noise = policy.noise(random, 8)
+    actions = np.array([policy.sample(output, row) for output, row in zip(actual, noise, strict=True)])
+    log_probs = learner._distribution.log_prob(torch.from_numpy(expected), torch.from_numpy(actions))
+    np.testing.assert_allclose(policy.log_probs(actual, actions, noise), log_probs, atol=1e-4)

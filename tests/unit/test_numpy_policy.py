@@ -2,143 +2,252 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
 
-from lambda_actor.policy import GaussianPolicy
-from runtime.config import AlgorithmSection, PpoSection
-from runtime.interfaces import DetectorSamples
-from runtime.learner.networks import gaussian_log_prob
-from runtime.learner.ppo import Ppo
+from lambda_actor import wire
+from lambda_actor.errors import SchemaError
+from lambda_actor.policy import HIDDEN_SIZES, Policy, parameter_shapes, same_padding
+from lambda_actor.spaces import Spaces
+from runtime.learner.networks import PolicyNetwork, layer_arrays
+from tests.environments import policy_arrays
 
-OBSERVATION_SIZE, ACTION_SIZE = 17, 6
+VECTOR, ACTIONS, CHOICES = 17, 6, 5
 CLIP = 3.0
-OFFSETS = np.linspace(-4.0, 4.0, OBSERVATION_SIZE)
-SCALES = np.geomspace(0.1, 20.0, OBSERVATION_SIZE)
+OFFSETS = np.linspace(-4.0, 4.0, VECTOR)
+SCALES = np.geomspace(0.1, 20.0, VECTOR)
+SPACES = {
+    "vectors, continuous": Spaces((VECTOR,), action_size=ACTIONS),
+    "vectors, discrete": Spaces((VECTOR,), action_count=CHOICES),
+    "pixels, continuous": Spaces((3, 84, 84), (1, 84, 84), 3, action_size=ACTIONS),
+    "pixels, discrete": Spaces((3, 84, 84), (1, 84, 84), 3, action_count=CHOICES),
+    "a wide picture": Spaces((2, 17, 50), (2, 17, 50), 1, action_count=CHOICES),
+}
+NETWORKS = [(name, network) for name, spaces in SPACES.items() for network in ("mlp", "conv")
+            if network == "mlp" or spaces.is_pixels]
 
 
-def observations_like_training(count: int, seed: int) -> np.ndarray:
-    """float32 ``[count, O]``, each feature at an offset and a scale of its own."""
-    normal = np.random.default_rng(seed).standard_normal((count, OBSERVATION_SIZE))
-    return (OFFSETS + SCALES * normal).astype(np.float32)
+def observations_of(spaces: Spaces, count: int, seed: int) -> np.ndarray:
+    """Vectors with an offset and a scale of its own for each feature; pictures with edges and with noise."""
+    random = np.random.default_rng(seed)
+    if not spaces.is_pixels:
+        return (OFFSETS + SCALES * random.standard_normal((count, VECTOR))).astype(np.float32)
+    pictures = random.integers(256, size=(count, *spaces.observation_shape)).astype(np.uint8)
+    pictures[::2, :, : spaces.observation_shape[1] // 2] = 255
+    pictures[1::4] //= 64
+    return pictures
 
 
-def make_learner(*, normalize: bool, perturbed: bool = True) -> Ppo:
-    """A learner in the middle of its training: moments of two batches, weights far from their start."""
-    ppo = PpoSection(normalize_observations=normalize, observation_clip=CLIP)
-    learner = Ppo(OBSERVATION_SIZE, ACTION_SIZE, AlgorithmSection(ppo=ppo), seed=1)
+@cache
+def torch_policy(spaces: Spaces, network: str) -> PolicyNetwork:
+    """A network far from its start, the same each time."""
+    torch.manual_seed(1)
+    # Orthogonal weights for all pixels would take seconds.
+    policy = PolicyNetwork(spaces, network, hidden_sizes=(24, 16) if spaces.is_pixels else HIDDEN_SIZES)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape))
+    return policy
+
+
+def message(policy: PolicyNetwork, spaces: Spaces, network: str, *, normalize: bool = False) -> bytes:
+    moments = VECTOR if normalize else 0
+    log_std = np.zeros(0, np.float32) if policy.log_std is None else policy.log_std.detach().numpy()
+    return wire.encode(wire.Kind.WEIGHTS, {
+        "policy_version": np.int64(7), "network": wire.text_field(network),
+        "distribution": wire.text_field("categorical" if spaces.is_discrete else "gaussian"), "log_std": log_std,
+        "observation_mean": OFFSETS[:moments].astype(np.float32),
+        "observation_std": SCALES[:moments].astype(np.float32), "observation_clip": np.float32(CLIP),
+        **{name: array.detach().numpy() for name, array in layer_arrays(policy).items()}})
+
+
+def torch_outputs(policy: PolicyNetwork, observations: np.ndarray, *, normalize: bool = False) -> np.ndarray:
+    """Means or logits, ``[N, …]``."""
     if normalize:
-        learner.moments.merge(observations_like_training(300, seed=2))
-        learner.moments.merge(observations_like_training(100, seed=3))
-    learner.policy_version = 7
-    if perturbed:
-        generator = torch.Generator().manual_seed(4)
-        with torch.no_grad():
-            for parameter in learner.policy.parameters():
-                parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
-    return learner
-
-
-def torch_gaussian(learner: Ppo, observations: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Means and log σ of the learner's own network on raw observations, ``[N, A]`` each."""
-    count = len(observations)
-    nothing = np.zeros(count, np.float32)
-    actions = np.zeros((count, ACTION_SIZE), np.float32)
-    problem = learner.curvature_problem("log_prob", DetectorSamples(
-        observations=observations, actions=actions, log_probs=nothing, advantages=nothing, value_targets=nothing,
-        old_means=actions, old_log_stds=actions[0]))
+        observations = np.clip((observations - OFFSETS) / SCALES, -CLIP, CLIP).astype(np.float32)
     with torch.no_grad():
-        means, log_stds = problem.module(problem.inputs).chunk(2, dim=-1)
-    return means, log_stds
+        found = policy(torch.from_numpy(observations)).numpy()
+    return found if policy.log_std is None else found[:, :found.shape[1] // 2]
 
 
-def numpy_means(policy: GaussianPolicy, observations: np.ndarray) -> np.ndarray:
-    return np.array([policy.mean_action(observation) for observation in observations])
+# Networks
 
 
-@pytest.mark.parametrize("normalize", [True, False], ids=["normalised", "raw"])
-@pytest.mark.parametrize("perturbed", [True, False], ids=["trained", "fresh"])
-def test_mean_actions_are_equal(normalize: bool, perturbed: bool) -> None:
-    learner = make_learner(normalize=normalize, perturbed=perturbed)
-    policy = GaussianPolicy.from_bytes(learner.weights())
-    observations = observations_like_training(200, seed=5)
-    expected = torch_gaussian(learner, observations)[0].numpy()
-    means = numpy_means(policy, observations)
-    assert means.dtype == np.float32
-    np.testing.assert_allclose(means, expected, rtol=0.0, atol=1e-5)
-    if perturbed:
-        assert np.abs(expected).mean() > 0.1, "outputs near 0 would be equal whatever is computed"
-        assert expected.std(axis=0).min() > 0.01, "outputs must depend on the observation"
+@pytest.mark.parametrize(("name", "network"), NETWORKS)
+def test_outputs_are_equal(name: str, network: str) -> None:
+    spaces = SPACES[name]
+    learned = torch_policy(spaces, network)
+    policy = Policy.from_bytes(message(learned, spaces, network))
+    policy.check(spaces)
+    observations = observations_of(spaces, 20, seed=5)
+    expected = torch_outputs(learned, observations)
+    outputs = np.array([policy.outputs(observation) for observation in observations])
+    assert (outputs.dtype, outputs.shape) == (np.float32, (20, spaces.output_size))
+    np.testing.assert_allclose(outputs, expected, rtol=0.0, atol=1e-4)
+    assert np.abs(expected).mean() > 0.05, "outputs near 0 would be equal whatever is computed"
+    assert expected.std(axis=0).min() > 0.01, "outputs must depend on the observation"
 
 
-@pytest.mark.parametrize("normalize", [True, False], ids=["normalised", "raw"])
-def test_log_probs_of_sampled_actions_are_equal(normalize: bool) -> None:
-    learner = make_learner(normalize=normalize)
-    policy = GaussianPolicy.from_bytes(learner.weights())
-    observations = observations_like_training(200, seed=6)
-    noise = np.random.default_rng(7).standard_normal((200, ACTION_SIZE), dtype=np.float32)
-    actions = numpy_means(policy, observations) + policy.std * noise
-    log_probs = policy.log_probs(noise)
-    expected = gaussian_log_prob(*torch_gaussian(learner, observations), torch.from_numpy(actions)).numpy()
-    assert log_probs.dtype == np.float32
-    np.testing.assert_allclose(log_probs, expected, rtol=0.0, atol=2e-5)
-    assert expected.std() > 0.5
-
-
-def test_log_probs_of_a_case_done_by_hand() -> None:
-    learner = make_learner(normalize=False, perturbed=False)
-    with torch.no_grad():
-        learner.policy.log_std.copy_(torch.log(torch.tensor([1.0, 2.0, 0.5, 1.0, 1.0, 1.0])))
-    policy = GaussianPolicy.from_bytes(learner.weights())
-    noise = np.array([[0.0] * 6, [1.0, -2.0, 0.0, 0.0, 3.0, 0.0]], np.float32)
-    at_the_mean = -0.5 * ACTION_SIZE * np.log(2.0 * np.pi) - np.log(2.0) - np.log(0.5)
-    np.testing.assert_allclose(policy.log_probs(noise), [at_the_mean, at_the_mean - 0.5 * (1 + 4 + 9)], rtol=1e-6)
-
-
-def test_weights_say_what_they_are_of() -> None:
-    policy = GaussianPolicy.from_bytes(make_learner(normalize=True).weights())
-    assert (policy.policy_version, policy.observation_size, policy.action_size) == (7, OBSERVATION_SIZE, ACTION_SIZE)
-
-
-def test_normalisation_uses_the_moments_of_everything_merged() -> None:
-    policy = GaussianPolicy.from_bytes(make_learner(normalize=True).weights())
-    other = make_learner(normalize=True)
-    other.moments.merge(observations_like_training(400, seed=8) + 5.0)
-    shifted = GaussianPolicy.from_bytes(other.weights())
-    observation = observations_like_training(1, seed=9)[0]
-    assert np.abs(policy.mean_action(observation) - shifted.mean_action(observation)).max() > 0.01
-
-
-def test_extreme_observations_are_clipped_as_torch_clips_them() -> None:
-    learner = make_learner(normalize=True)
-    policy = GaussianPolicy.from_bytes(learner.weights())
-    signs = np.where(np.arange(OBSERVATION_SIZE) % 2, 1.0, -1.0)
-    far, farther, inside = ((OFFSETS + factor * SCALES * signs).astype(np.float32) for factor in (50.0, 1e6, 1.0))
-    means = numpy_means(policy, np.array([far, farther, inside]))
-    np.testing.assert_array_equal(means[0], means[1])
-    assert np.abs(means[0] - means[2]).max() > 0.01
-    expected = torch_gaussian(learner, np.array([far, farther, inside]))[0].numpy()
-    np.testing.assert_allclose(means, expected, rtol=0.0, atol=1e-5)
+@pytest.mark.parametrize("name", ["vectors, continuous", "vectors, discrete"])
+def test_normalised_outputs_are_equal_and_clipped_where_torchs_are(name: str) -> None:
+    spaces = SPACES[name]
+    learned = torch_policy(spaces, "mlp")
+    policy = Policy.from_bytes(message(learned, spaces, "mlp", normalize=True))
+    policy.check(spaces)
+    observations = observations_of(spaces, 100, seed=6)
+    observations[0], observations[1] = OFFSETS + 50.0 * SCALES, OFFSETS + 1e6 * SCALES
+    outputs = np.array([policy.outputs(observation) for observation in observations])
+    np.testing.assert_allclose(outputs, torch_outputs(learned, observations, normalize=True), rtol=0.0, atol=1e-4)
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    assert np.abs(outputs[0] - outputs[2]).max() > 0.01
 
 
 def test_without_normalisation_nothing_is_clipped() -> None:
-    learner = make_learner(normalize=False)
-    policy = GaussianPolicy.from_bytes(learner.weights())
+    spaces = SPACES["vectors, continuous"]
+    policy = Policy.from_bytes(message(torch_policy(spaces, "mlp"), spaces, "mlp"))
     # So small in all features but one that no tanh unit saturates at values well above the clip.
-    observations = np.zeros((2, OBSERVATION_SIZE), np.float32)
-    observations[:, 0] = 2.0 * CLIP, 4.0 * CLIP
-    means = numpy_means(policy, observations)
-    assert np.abs(means[0] - means[1]).max() > 1e-3
-    np.testing.assert_allclose(means, torch_gaussian(learner, observations)[0].numpy(), rtol=0.0, atol=1e-5)
+    near, far = np.zeros(VECTOR, np.float32), np.zeros(VECTOR, np.float32)
+    near[0], far[0] = 2.0 * CLIP, 4.0 * CLIP
+    assert np.abs(policy.outputs(near) - policy.outputs(far)).max() > 1e-3
 
 
-def test_inference_leaves_the_observation_alone() -> None:
-    policy = GaussianPolicy.from_bytes(make_learner(normalize=True).weights())
-    observation = observations_like_training(1, seed=9)[0]
+@pytest.mark.parametrize(("name", "network"), NETWORKS)
+def test_inference_leaves_the_observation_and_what_it_gave_before_alone(name: str, network: str) -> None:
+    spaces = SPACES[name]
+    policy = Policy.from_bytes(message(torch_policy(spaces, network), spaces, network))
+    observation, other = observations_of(spaces, 2, seed=9)
     before = observation.copy()
-    first = policy.mean_action(observation)
+    first = policy.outputs(observation)
     kept = first.copy()
-    policy.mean_action(observation + 1.0)
+    policy.outputs(other)
     np.testing.assert_array_equal(observation, before)
     np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(policy.outputs(observation), kept, "nothing stays behind in a buffer")
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride", "expected"), [
+    (84, 8, 4, (21, 2, 2)), (21, 4, 2, (11, 1, 2)), (16, 8, 4, (4, 2, 2)), (17, 8, 4, (5, 3, 4)), (4, 4, 2, (2, 1, 1)),
+    (5, 4, 2, (3, 1, 2)),
+])
+def test_padding_is_tensorflows_same(size: int, kernel: int, stride: int, expected: tuple[int, int, int]) -> None:
+    assert same_padding(size, kernel, stride) == expected
+
+
+@pytest.mark.parametrize(("name", "network"), NETWORKS)
+def test_the_shapes_of_parameters_are_torchs(name: str, network: str) -> None:
+    # Without values, whose drawing takes seconds.
+    with torch.device("meta"):
+        learned = layer_arrays(PolicyNetwork(SPACES[name], network))
+    assert parameter_shapes(SPACES[name], network) == {key: tuple(array.shape) for key, array in learned.items()}
+
+
+# Distributions
+
+
+def test_gaussian_actions_and_their_log_probabilities_are_torchs() -> None:
+    spaces = SPACES["vectors, continuous"]
+    learned = torch_policy(spaces, "mlp")
+    policy = Policy.from_bytes(message(learned, spaces, "mlp"))
+    observations = observations_of(spaces, 200, seed=6)
+    noise = policy.noise(np.random.default_rng(7), 200)
+    outputs = np.array([policy.outputs(observation) for observation in observations])
+    actions = np.array([policy.sample(*row) for row in zip(outputs, noise, strict=True)])
+    log_std = learned.log_std.detach()
+    expected = torch.distributions.Independent(torch.distributions.Normal(
+        torch.from_numpy(torch_outputs(learned, observations)), log_std.exp()), 1).log_prob(torch.from_numpy(actions))
+    log_probs = policy.log_probs(outputs, actions, noise)
+    assert log_probs.dtype == np.float32
+    np.testing.assert_allclose(log_probs, expected.numpy(), rtol=0.0, atol=1e-4)
+    np.testing.assert_allclose((actions - outputs).std(0), log_std.exp(), rtol=0.25)
+    np.testing.assert_array_equal(policy.best_action(observations[0]), outputs[0])
+
+
+def test_gaussian_log_probabilities_of_a_case_done_by_hand() -> None:
+    fields = policy_arrays(3, 6)
+    fields["log_std"] = np.log(np.array([1.0, 2.0, 0.5, 1.0, 1.0, 1.0], np.float32))
+    policy = Policy(fields)
+    noise = np.array([[0.0] * 6, [1.0, -2.0, 0.0, 0.0, 3.0, 0.0]], np.float32)
+    at_the_mean = -3.0 * np.log(2.0 * np.pi) - np.log(2.0) - np.log(0.5)
+    np.testing.assert_allclose(policy.log_probs(noise, noise, noise), [at_the_mean, at_the_mean - 0.5 * (1 + 4 + 9)],
+                               rtol=1e-6)
+
+
+def test_categorical_log_probabilities_are_torchs() -> None:
+    spaces = SPACES["vectors, discrete"]
+    policy = Policy(policy_arrays(spaces=spaces))
+    logits = np.random.default_rng(1).normal(0.0, 5.0, (50, CHOICES)).astype(np.float32)
+    actions = np.arange(50) % CHOICES
+    expected = torch.distributions.Categorical(logits=torch.from_numpy(logits)).log_prob(torch.from_numpy(actions))
+    found = policy.log_probs(logits, actions, np.zeros(50))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0.0, atol=1e-5)
+
+
+def test_categorical_actions_are_as_frequent_as_they_are_likely() -> None:
+    policy = Policy(policy_arrays(spaces=SPACES["vectors, discrete"]))
+    probabilities = np.array([0.4, 0.05, 0.3, 0.0, 0.25])
+    with np.errstate(divide="ignore"):
+        logits = (np.log(probabilities) + 100.0).astype(np.float32)
+    noise = policy.noise(np.random.default_rng(3), 20_000)
+    counts = np.bincount([policy.sample(logits, row) for row in noise], minlength=CHOICES)
+    np.testing.assert_allclose(counts / 20_000, probabilities, atol=0.012)
+    assert counts[3] == 0
+
+
+@pytest.mark.parametrize(("noise", "action"), [(0.0, 0), (0.2499, 0), (0.2501, 1), (np.nextafter(1.0, 0.0), 3)])
+def test_categorical_actions_follow_their_noise(noise: float, action: int) -> None:
+    policy = Policy(policy_arrays(spaces=Spaces((2,), action_count=4)))
+    chosen = policy.sample(np.zeros(4, np.float32), np.float64(noise))
+    assert (chosen, type(chosen)) == (action, int)
+
+
+def test_the_best_discrete_action_is_the_likeliest() -> None:
+    policy = Policy(policy_arrays(spaces=SPACES["pixels, discrete"], network="conv", hidden=8))
+    observation = observations_of(SPACES["pixels, discrete"], 1, seed=2)[0]
+    assert policy.best_action(observation) == int(np.argmax(policy.outputs(observation)))
+
+
+# Weights that are no policy's, or another environment's
+
+
+def changed(name: str = "vectors, continuous", kind: str = "mlp", /, **fields: object) -> dict[str, np.ndarray]:
+    arrays = {**policy_arrays(spaces=SPACES[name], network=kind, hidden=8),
+              **{key.replace("__", "."): value for key, value in fields.items()}}
+    return {key: value for key, value in arrays.items() if value is not None}
+
+
+@pytest.mark.parametrize("fields", [
+    changed(network=wire.text_field("lstm")), changed(distribution=wire.text_field("beta")),
+    changed(layer__2__bias=None), changed(layer__3__weight=np.zeros((6, 6), np.float32)),
+    changed(layer__1__weight=np.zeros((8, 9), np.float32)), changed(layer__0__bias=np.zeros(9, np.float32)),
+    changed(layer__0__weight=np.zeros((8, 17, 1), np.float32)), changed(layer__0__weight=np.zeros((8, 0), np.float32)),
+    changed(network=wire.text_field("conv")),
+    changed("pixels, discrete", "conv", network=wire.text_field("mlp")),
+    changed("pixels, discrete", "conv", layer__0__weight=np.zeros((16, 3, 7, 8), np.float32)),
+    changed("vectors, discrete", log_std=np.zeros(5, np.float32)),
+], ids=range(12))
+def test_weights_that_are_no_policys_are_refused(fields: dict[str, np.ndarray]) -> None:
+    with pytest.raises(SchemaError, match="WEIGHTS"):
+        Policy.from_bytes(wire.encode(wire.Kind.WEIGHTS, fields))
+
+
+@pytest.mark.parametrize(("of", "network", "environment"), [
+    (of, network, environment) for of, network in NETWORKS for environment in SPACES if environment != of])
+def test_a_policy_of_other_spaces_is_refused(of: str, network: str, environment: str) -> None:
+    policy = Policy(policy_arrays(spaces=SPACES[of], network=network, hidden=8))
+    policy.check(SPACES[of])
+    with pytest.raises(SchemaError, match="WEIGHTS"):
+        policy.check(SPACES[environment])
+
+
+@pytest.mark.parametrize(("name", "fields"), [
+    ("vectors, continuous", {"log_std": np.zeros(5, np.float32)}),
+    ("vectors, continuous", {"observation_mean": np.zeros(5, np.float32), "observation_std": np.ones(5, np.float32)}),
+    ("pixels, continuous", {"observation_mean": np.zeros(9, np.float32), "observation_std": np.ones(9, np.float32)}),
+])
+def test_moments_and_log_std_must_fit_too(name: str, fields: dict[str, np.ndarray]) -> None:
+    with pytest.raises(SchemaError, match="WEIGHTS"):
+        Policy(changed(name, **fields)).check(SPACES[name])

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
 from lambda_actor import wire
-from lambda_actor.policy import GaussianPolicy
+from lambda_actor.policy import Policy
+from lambda_actor.spaces import Spaces
 from runtime.config import AlgorithmSection, PpoSection
 from runtime.errors import CheckpointError
 from runtime.interfaces import Batch, LearnerState
-from runtime.learner.networks import GaussianPolicyNetwork, ValueNetwork
+from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
+from tests.unit import learning
+from tests.unit.learning import assert_same, bandit, everything, joined, parameters_of, scramble
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 
@@ -30,26 +32,22 @@ def one_thread():
 
 
 def make_learner(*, seed: int = 0, epochs: int = 2, minibatch_steps: int = 16, observation_size: int = OBSERVATION_SIZE,
-                 action_size: int = ACTION_SIZE, **ppo) -> Ppo:
-    return Ppo(observation_size, action_size, AlgorithmSection(
-        epochs=epochs, minibatch_steps=minibatch_steps, ppo=PpoSection(**ppo)), seed=seed)
+                 action_size: int = ACTION_SIZE, normalize_observations: bool = True, **ppo) -> Ppo:
+    section = PpoSection(
+        epochs=epochs, minibatch_steps=minibatch_steps, normalize_observations=normalize_observations, **ppo)
+    return Ppo(Spaces((observation_size,), action_size=action_size), AlgorithmSection(ppo=section), seed=seed)
 
 
 def make_double_learner(*, seed: int = 0, **options) -> Ppo:
     """Small networks in double precision with steep random weights, so that differences can be taken."""
     learner = make_learner(seed=seed, **options)
+    spaces = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
     torch.manual_seed(seed)
-    learner.policy = GaussianPolicyNetwork(OBSERVATION_SIZE, ACTION_SIZE, (5, 4)).double()
-    learner.critic = ValueNetwork(OBSERVATION_SIZE, (5, 4)).double()
+    learner.policy = PolicyNetwork(spaces, hidden_sizes=(5, 4)).double()
+    learner.critic = ValueNetwork(spaces, hidden_sizes=(5, 4)).double()
     for network in (learner.policy, learner.critic):
         scramble(network, 0.6)
     return learner
-
-
-def scramble(network: torch.nn.Module, scale: float) -> None:
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(scale * torch.randn_like(parameter))
 
 
 def descend_plainly(learner: Ppo) -> None:
@@ -57,46 +55,22 @@ def descend_plainly(learner: Ppo) -> None:
     learner._optimizer = torch.optim.SGD([*learner.policy.parameters(), *learner.critic.parameters()], lr=1.0)
 
 
-def roll(learner: Ppo, *, steps: int = 12, trajectories: int = 3, seed: int = 0, offset: float = 2.0,
-         reward: Callable[[np.ndarray], np.ndarray] | None = None) -> Batch:
-    """A batch that the learner's own published policy sampled, through the actors' numpy inference.
-
-    Observations have different scales and an outlier; a tenth of the steps terminates, another tenth is truncated.
-    """
-    random = np.random.default_rng(seed)
-    policy = GaussianPolicy.from_bytes(learner.weights())
-    shape = (steps, trajectories)
-    scales = 10.0 ** np.arange(policy.observation_size) / 10.0
-    observations = (offset + random.normal(size=(*shape, policy.observation_size)) * scales).astype(np.float32)
-    observations[0, 0, 0] = 500.0
-    noise = random.standard_normal((*shape, policy.action_size), dtype=np.float32)
-    actions, log_probs = np.empty_like(noise), np.empty(shape, np.float32)
-    for column in range(trajectories):
-        log_probs[:, column] = policy.log_probs(noise[:, column])
-        for step in range(steps):
-            actions[step, column] = policy.mean_action(observations[step, column]) + policy.std * noise[step, column]
-    ending = random.random(shape)
-    terminated = ending < 0.1
-    bootstrap_mask = (ending >= 0.1) & (ending < 0.2)
-    bootstrap_mask[-1] = ~terminated[-1]
-    bootstrap = offset + random.normal(size=(int(bootstrap_mask.sum()), policy.observation_size)) * scales
-    return Batch(
-        policy_version=policy.policy_version, observations=observations, actions=actions, log_probs=log_probs,
-        rewards=random.normal(size=shape) if reward is None else reward(actions), terminated=terminated,
-        bootstrap_mask=bootstrap_mask, bootstrap_observations=bootstrap.astype(np.float32))
+def roll(learner: Ppo, **options) -> Batch:
+    """A batch that the learner's own published policy sampled."""
+    weights = learner.weights()
+    observation_size = learner.policy.layers[0].in_features
+    return learning.roll(weights, Spaces((observation_size,), action_size=ACTION_SIZE), **options)
 
 
 def tensors_of(learner: Ppo, batch: Batch) -> dict[str, torch.Tensor]:
-    """The whole batch as one minibatch, ready for `_step`."""
+    """The whole batch as one minibatch, ready for `step`."""
     samples, _ = learner._samples(batch)
-    tensors = {name: torch.from_numpy(array) for name, array in vars(samples).items()}
-    tensors["observations"] = learner._normalised(tensors["observations"])
-    return tensors
+    return learner._tensors(samples)
 
 
-def parameters_of(learner: Ppo) -> np.ndarray:
-    return np.concatenate([parameter.detach().numpy().ravel().copy()
-                           for network in (learner.policy, learner.critic) for parameter in network.parameters()])
+def step(learner: Ppo, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    """One gradient step on all of these; returns policy loss, value loss and entropy before it."""
+    return learner._train(tensors, torch.arange(len(tensors["advantages"])))
 
 
 def policy_size_of(learner: Ppo) -> int:
@@ -105,17 +79,17 @@ def policy_size_of(learner: Ppo) -> int:
 
 
 def record_steps(learner: Ppo, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
-    """Every minibatch that `_step` is given from now on, with what it returned."""
+    """Every minibatch that a gradient step is made on from now on, with what it returned."""
     recorded = []
-    original = learner._step
+    original = learner._train
 
-    def spy(minibatch):
-        copies = {name: tensor.detach().numpy().copy() for name, tensor in minibatch.items()}
-        result = original(minibatch)
-        recorded.append(copies | {"result": np.array([float(number) for number in result])})
+    def spy(samples, indices):
+        copies = {name: tensor[indices].detach().numpy().copy() for name, tensor in samples.items()}
+        result = original(samples, indices)
+        recorded.append(copies | {"result": result.numpy().copy()})
         return result
 
-    monkeypatch.setattr(learner, "_step", spy)
+    monkeypatch.setattr(learner, "_train", spy)
     return recorded
 
 
@@ -139,11 +113,10 @@ def forward(
         network: torch.nn.Module, inputs: np.ndarray, parameters: dict[str, np.ndarray] | None = None) -> np.ndarray:
     """A two-layer tanh network in numpy, double precision."""
     named = parameters or {name: p.detach().numpy().astype(np.float64) for name, p in network.named_parameters()}
-    prefix = "mean" if "mean.0.weight" in named else "value"
     hidden = inputs.astype(np.float64)
     for layer in (0, 2):
-        hidden = np.tanh(hidden @ named[f"{prefix}.{layer}.weight"].T + named[f"{prefix}.{layer}.bias"])
-    return hidden @ named[f"{prefix}.4.weight"].T + named[f"{prefix}.4.bias"]
+        hidden = np.tanh(hidden @ named[f"layers.{layer}.weight"].T + named[f"layers.{layer}.bias"])
+    return hidden @ named["layers.4.weight"].T + named["layers.4.bias"]
 
 
 def log_density(action: list[float], mean: list[float], log_std: list[float]) -> float:
@@ -166,11 +139,11 @@ def kl_divergence(old_mean: list[float], old_log_std: list[float], mean: list[fl
 def plain_losses(means, log_std, values, minibatch: dict[str, np.ndarray], clip: float) -> dict[str, float]:
     """Policy loss, value loss, entropy and KL of a minibatch, sample by sample."""
     log_std = [float(s) for s in log_std]
-    names = ("actions", "log_probs", "advantages", "value_targets", "old_means")
+    names = ("actions", "log_probs", "advantages", "value_targets", "old_outputs")
     rows = list(zip(*(minibatch[name].tolist() for name in names), means.tolist(), values.tolist(), strict=True))
-    old_log_std = minibatch["old_log_stds"].tolist()
     surrogates, squares, divergences = [], [], []
-    for action, old_log_prob, advantage, target, old_mean, mean, value in rows:
+    for action, old_log_prob, advantage, target, old, mean, value in rows:
+        old_mean, old_log_std = old[:ACTION_SIZE], old[ACTION_SIZE:]
         ratio = math.exp(log_density(action, mean, log_std) - old_log_prob)
         surrogates.append(clipped_surrogate(ratio, advantage, clip))
         squares.append(0.5 * (value - target) ** 2)
@@ -183,7 +156,7 @@ def plain_losses(means, log_std, values, minibatch: dict[str, np.ndarray], clip:
 def plain_losses_of(learner: Ppo, minibatch: dict[str, np.ndarray]) -> dict[str, float]:
     means = forward(learner.policy, minibatch["observations"])
     values = forward(learner.critic, minibatch["observations"])[:, 0]
-    return plain_losses(means, learner.policy.log_std.tolist(), values, minibatch, learner._ppo.clip)
+    return plain_losses(means, learner.policy.log_std.tolist(), values, minibatch, learner._settings.clip)
 
 
 # The first ratio, and whose moments normalise what
@@ -201,10 +174,10 @@ def test_the_first_ratio_is_one(
     seen = []
     original = learner._surrogate
 
-    def spy(means, log_stds, samples):
-        seen.append((means.detach().tolist(), log_stds.detach().tolist(), samples["actions"].tolist(),
-                     samples["log_probs"].tolist()))
-        return original(means, log_stds, samples)
+    def spy(outputs, samples):
+        means, log_stds = outputs.detach().chunk(2, dim=-1)
+        seen.append((means.tolist(), log_stds.tolist(), samples["actions"].tolist(), samples["log_probs"].tolist()))
+        return original(outputs, samples)
 
     monkeypatch.setattr(learner, "_surrogate", spy)
     learner.update(batch, progress=0.0)
@@ -218,7 +191,7 @@ def test_the_first_ratio_is_one(
 def test_moments_change_after_the_update_and_belong_to_the_next_version(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = make_learner(observation_clip=4.0)
     first, second = (roll(learner, seed=seed, offset=offset) for seed, offset in ((1, 2.0), (2, 9.0)))
-    neutral = wire.decode(learner.weights(), wire.Kind.GAUSSIAN_WEIGHTS)
+    neutral = wire.decode(learner.weights(), wire.Kind.WEIGHTS)
     np.testing.assert_array_equal(neutral["observation_mean"], np.zeros(OBSERVATION_SIZE))
     np.testing.assert_array_equal(neutral["observation_std"], np.ones(OBSERVATION_SIZE))
     assert int(neutral["policy_version"]) == learner.policy_version == 0
@@ -228,7 +201,7 @@ def test_moments_change_after_the_update_and_belong_to_the_next_version(monkeypa
     rows = first.observations.reshape(-1, OBSERVATION_SIZE).astype(np.float64)
     used = np.concatenate([step["observations"] for step in steps[: len(steps) // 2]])
     np.testing.assert_allclose(np.sort(used, axis=0), np.sort(np.clip(rows, -4.0, 4.0), axis=0), atol=1e-6)
-    published = wire.decode(learner.weights(), wire.Kind.GAUSSIAN_WEIGHTS)
+    published = wire.decode(learner.weights(), wire.Kind.WEIGHTS)
     assert int(published["policy_version"]) == learner.policy_version == 1
     np.testing.assert_allclose(published["observation_mean"], rows.mean(0), rtol=1e-5)
     np.testing.assert_allclose(published["observation_std"], rows.std(0), rtol=1e-5)
@@ -241,18 +214,17 @@ def test_moments_change_after_the_update_and_belong_to_the_next_version(monkeypa
     expected = np.clip((later - rows.mean(0)) / rows.std(0), -4.0, 4.0)
     np.testing.assert_allclose(np.sort(used, axis=0), np.sort(expected, axis=0), atol=1e-4)
     both = np.concatenate([rows, later])
-    published = wire.decode(learner.weights(), wire.Kind.GAUSSIAN_WEIGHTS)
+    published = wire.decode(learner.weights(), wire.Kind.WEIGHTS)
     np.testing.assert_allclose(published["observation_mean"], both.mean(0), rtol=1e-5)
     np.testing.assert_allclose(published["observation_std"], both.std(0), rtol=1e-5)
     assert int(published["policy_version"]) == 2
 
 
-def test_without_normalisation_the_moments_stay_neutral() -> None:
+def test_without_normalisation_there_are_no_moments() -> None:
     learner = make_learner(normalize_observations=False)
     learner.update(roll(learner), progress=0.0)
-    published = wire.decode(learner.weights(), wire.Kind.GAUSSIAN_WEIGHTS)
-    np.testing.assert_array_equal(published["observation_mean"], np.zeros(OBSERVATION_SIZE))
-    np.testing.assert_array_equal(published["observation_std"], np.ones(OBSERVATION_SIZE))
+    published = wire.decode(learner.weights(), wire.Kind.WEIGHTS)
+    assert published["observation_mean"].shape == published["observation_std"].shape == (0,)
     assert float(published["observation_clip"]) > 1e30
 
 
@@ -262,10 +234,35 @@ def test_the_published_policy_acts_as_the_learner_does() -> None:
     learner.update(roll(learner, seed=1), progress=0.0)
     batch = roll(learner, seed=2)
     samples, _ = learner._samples(batch)
-    policy = GaussianPolicy.from_bytes(learner.weights())
-    means = [policy.mean_action(observation) for observation in samples.observations]
-    np.testing.assert_allclose(samples.old_means, means, atol=1e-5)
-    np.testing.assert_array_equal(samples.old_log_stds, policy.log_std)
+    policy = Policy.from_bytes(learner.weights())
+    means = [policy.outputs(observation) for observation in samples.observations]
+    np.testing.assert_allclose(samples.old_outputs[:, :ACTION_SIZE], means, atol=1e-5)
+    np.testing.assert_array_equal(
+        samples.old_outputs[:, ACTION_SIZE:], np.tile(learner.policy.log_std.detach().numpy(), (36, 1)))
+
+
+def test_an_algorithm_that_was_not_fitted_is_refused() -> None:
+    with pytest.raises(ValueError, match="fit the experiment"):
+        Ppo(Spaces((3,), action_size=2), AlgorithmSection(), seed=0)
+
+
+def test_several_policy_versions_are_refused() -> None:
+    learner = make_learner()
+    first = roll(learner)
+    learner.update(first, progress=0.0)
+    before = parameters_of(learner)
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        learner.update(joined(first, roll(learner)), progress=0.0)
+    np.testing.assert_array_equal(parameters_of(learner), before)
+
+
+def test_staleness_is_told_and_nothing_is_replayed() -> None:
+    learner = make_learner()
+    batch = roll(learner)
+    assert learner.update(batch, progress=0.0).staleness.tolist() == [0, 0, 0]
+    update = learner.update(batch, progress=0.0)
+    assert update.staleness.tolist() == [1, 1, 1] and not update.is_replay
+    assert learner.replay(progress=0.0) is None
 
 
 # Advantages and value targets
@@ -329,11 +326,12 @@ def test_advantages_are_scaled_over_the_whole_batch_and_value_targets_are_not() 
 
 def test_equal_advantages_do_not_become_nan() -> None:
     learner = make_learner(observation_size=1, action_size=1)
-    one = Batch(policy_version=0, observations=np.ones((1, 1, 1), np.float32), actions=np.ones((1, 1, 1), np.float32),
-                log_probs=np.full((1, 1), -1.4, np.float32), rewards=np.ones((1, 1)),
-                terminated=np.ones((1, 1), np.bool_), bootstrap_mask=np.zeros((1, 1), np.bool_),
-                bootstrap_observations=np.empty((0, 1), np.float32))
-    metrics, samples = learner.update(one, progress=0.0)
+    one = Batch(policy_versions=np.zeros(1, np.int64), observations=np.ones((1, 1, 1), np.float32),
+                actions=np.ones((1, 1, 1), np.float32), log_probs=np.full((1, 1), -1.4, np.float32),
+                rewards=np.ones((1, 1)), terminated=np.ones((1, 1), np.bool_),
+                bootstrap_mask=np.zeros((1, 1), np.bool_), bootstrap_observations=np.empty((0, 1), np.float32))
+    update = learner.update(one, progress=0.0)
+    metrics, samples = update.metrics, update.samples
     assert np.isfinite(parameters_of(learner)).all()
     assert samples.advantages.tolist() == [0.0]
     assert metrics.explained_variance is None
@@ -342,7 +340,7 @@ def test_equal_advantages_do_not_become_nan() -> None:
 def test_the_samples_lie_in_the_order_of_the_batch() -> None:
     learner = make_learner()
     batch = roll(learner, steps=5, trajectories=3)
-    _, samples = learner.update(batch, progress=0.0)
+    samples = learner.update(batch, progress=0.0).samples
     for step in range(5):
         for column in range(3):
             row = step * 3 + column
@@ -369,7 +367,7 @@ def test_the_loss_equals_plain_python(monkeypatch: pytest.MonkeyPatch, kl_coeffi
             assert (side & (sign * minibatch["advantages"] > 0.0)).any()
     expected = plain_losses_of(learner, minibatch)
     losses = record_losses(monkeypatch)
-    policy_loss, value_loss, entropy = learner._step(tensors)
+    policy_loss, value_loss, entropy = step(learner, tensors)
     assert float(policy_loss) == pytest.approx(expected["policy"], rel=1e-4, abs=1e-5)
     assert float(value_loss) == pytest.approx(expected["value"], rel=1e-4)
     assert float(entropy) == pytest.approx(expected["entropy"], rel=1e-5)
@@ -415,7 +413,7 @@ def test_a_gradient_step_follows_the_slope_of_the_plain_loss() -> None:
             slope[place] = (above - plain_loss()) / 2e-5
             array[place] = kept
         slopes[key] = slope
-    learner._step(tensors)
+    step(learner, tensors)
     for which, network in (("policy", learner.policy), ("critic", learner.critic)):
         for name, parameter in network.named_parameters():
             lost = named[which, name] - parameter.detach().numpy()
@@ -432,7 +430,7 @@ def test_the_ratio_is_clipped_only_where_that_lowers_the_objective(
     learner = make_learner(clip=0.2)
     mean = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
     log_prob = log_density([0.4], [0.0], [0.0])
-    surrogate = learner._surrogate(mean, torch.zeros(1, 1, dtype=torch.float64), {
+    surrogate = learner._surrogate(torch.cat([mean, torch.zeros(1, 1, dtype=torch.float64)], dim=1), {
         "actions": torch.tensor([[0.4]], dtype=torch.float64), "advantages": torch.tensor([advantage]),
         "log_probs": torch.tensor([log_prob - math.log(ratio)], dtype=torch.float64)})
     assert float(surrogate.detach()) == pytest.approx(expected, rel=1e-6)
@@ -521,14 +519,14 @@ def test_learning_rate_schedule(schedule: str, progress: float, expected: float)
     """Reported, and in force: Adam's first step is as long as the learning rate."""
     learner = make_learner(epochs=1, minibatch_steps=1000, learning_rate=4e-4, learning_rate_schedule=schedule)
     before = parameters_of(learner)
-    metrics, _ = learner.update(roll(learner), progress=progress)
+    metrics = learner.update(roll(learner), progress=progress).metrics
     assert metrics.learning_rate == pytest.approx(expected, rel=1e-9, abs=1e-15)
     assert float(np.abs(parameters_of(learner) - before).max()) == pytest.approx(expected, rel=0.02, abs=1e-15)
 
 
 def test_the_linear_schedule_does_not_compound() -> None:
     learner = make_learner(epochs=1, learning_rate=1e-3, learning_rate_schedule="linear")
-    rates = [learner.update(roll(learner, seed=k), progress=k / 4)[0].learning_rate for k in range(4)]
+    rates = [learner.update(roll(learner, seed=k), progress=k / 4).metrics.learning_rate for k in range(4)]
     assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
 
 
@@ -557,8 +555,7 @@ def test_a_kl_coefficient_of_zero_stays_zero(kl_target: float) -> None:
 
 def make_and_update(**options):
     learner = make_learner(learning_rate=1e-3, **options)
-    metrics, _ = learner.update(roll(learner), progress=0.0)
-    return learner, metrics
+    return learner, learner.update(roll(learner), progress=0.0).metrics
 
 
 def test_the_kl_penalty_holds_the_policy_back() -> None:
@@ -575,7 +572,8 @@ def test_metrics_equal_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = roll(learner, steps=11)
     _, values = learner._samples(batch)
     steps = record_steps(learner, monkeypatch)
-    metrics, samples = learner.update(batch, progress=0.0)
+    update = learner.update(batch, progress=0.0)
+    metrics, samples = update.metrics, update.samples
     last_epoch = steps[-len(steps) // 3:]
     sizes = [len(step["advantages"]) for step in last_epoch]
     assert len(steps) == 12 and sum(sizes) == 33 and len(set(sizes)) == 2
@@ -584,13 +582,14 @@ def test_metrics_equal_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [metrics.policy_loss, metrics.value_loss, metrics.entropy] == pytest.approx(means, rel=1e-5, abs=1e-7)
 
     normalised = np.concatenate([step["observations"] for step in last_epoch])
-    old_means = np.concatenate([step["old_means"] for step in last_epoch]).tolist()
+    old_outputs = np.concatenate([step["old_outputs"] for step in last_epoch])
+    old_means, old_log_std = old_outputs[:, :ACTION_SIZE].tolist(), old_outputs[0, ACTION_SIZE:].tolist()
     new_means = forward(learner.policy, normalised).tolist()
     log_std = learner.policy.log_std.tolist()
-    kl = math.fsum(kl_divergence(old, samples.old_log_stds.tolist(), new, log_std)
+    kl = math.fsum(kl_divergence(old, old_log_std, new, log_std)
                    for old, new in zip(old_means, new_means, strict=True)) / 33
     assert metrics.kl == pytest.approx(kl, rel=1e-3)
-    residual = samples.value_targets - values
+    residual = samples.value_targets - values.reshape(-1)
     assert metrics.explained_variance == pytest.approx(
         1.0 - float(np.var(residual)) / float(np.var(samples.value_targets)), rel=1e-5, abs=1e-6)
 
@@ -600,7 +599,7 @@ def test_metrics_of_a_single_step_are_those_before_it() -> None:
     batch = roll(learner)
     minibatch = {name: tensor.numpy().copy() for name, tensor in tensors_of(learner, batch).items()}
     expected = plain_losses_of(learner, minibatch)
-    metrics, _ = learner.update(batch, progress=0.0)
+    metrics = learner.update(batch, progress=0.0).metrics
     assert metrics.policy_loss == pytest.approx(expected["policy"], abs=1e-5)
     assert metrics.value_loss == pytest.approx(expected["value"], rel=1e-4)
     assert metrics.entropy == pytest.approx(expected["entropy"], rel=1e-5)
@@ -619,7 +618,7 @@ def test_minibatches_are_a_partition_of_everything(monkeypatch: pytest.MonkeyPat
     learner = make_learner(epochs=3, minibatch_steps=minibatch_steps)
     batch = roll(learner, steps=12, trajectories=3)
     steps = record_steps(learner, monkeypatch)
-    _, samples = learner.update(batch, progress=0.0)
+    samples = learner.update(batch, progress=0.0).samples
     per_epoch = math.ceil(36 / minibatch_steps)
     assert len(steps) == 3 * per_epoch
     by_action = {tuple(action): row for row, action in enumerate(samples.actions.tolist())}
@@ -630,7 +629,7 @@ def test_minibatches_are_a_partition_of_everything(monkeypatch: pytest.MonkeyPat
         rows = [by_action[tuple(action)] for step in part for action in step["actions"].tolist()]
         assert sorted(rows) == list(range(36))
         orders.append(tuple(rows))
-        for name in ("log_probs", "advantages", "value_targets", "old_means"):
+        for name in ("log_probs", "advantages", "value_targets", "old_outputs"):
             np.testing.assert_array_equal(np.concatenate([step[name] for step in part]), getattr(samples, name)[rows])
     assert len(set(orders)) == 3
 
@@ -640,7 +639,7 @@ def test_the_order_depends_on_seed_version_and_epoch_alone() -> None:
 
     def order(seed: int, version: int, epoch: int) -> list[int]:
         learner = make_learner(seed=seed)
-        moved = Batch(**{**vars(batch), "policy_version": version})
+        moved = Batch(**{**vars(batch), "policy_versions": np.full(3, version)})
         return torch.cat(learner._minibatches(moved, epoch)).tolist()
 
     assert order(0, 0, 0) == order(0, 0, 0)
@@ -650,18 +649,6 @@ def test_the_order_depends_on_seed_version_and_epoch_alone() -> None:
 
 
 # Sameness
-
-
-def everything(learner: Ppo) -> dict[str, np.ndarray]:
-    state = learner.get_state()
-    values = {name: np.array(value) for name, value in state.values.items()}
-    return {name: array.copy() for name, array in {**state.arrays, **values}.items()}
-
-
-def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
-    assert one.keys() == other.keys()
-    for name, array in one.items():
-        np.testing.assert_array_equal(array, other[name], err_msg=name)
 
 
 def test_the_same_seed_gives_the_same_learner_bit_for_bit() -> None:
@@ -700,10 +687,9 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
     assert restored.policy_version == 2 and restored.kl_coefficient == original.kl_coefficient
     for k in (2, 3):
         batch = roll(original, seed=k)
-        metrics, samples = original.update(batch, progress=0.1 * k)
-        again, samples_again = restored.update(batch, progress=0.1 * k)
-        assert metrics == again
-        assert_same(vars(samples), vars(samples_again))
+        update, again = (learner.update(batch, progress=0.1 * k) for learner in (original, restored))
+        assert update.metrics == again.metrics
+        assert_same(vars(update.samples), vars(again.samples))
     assert_same(everything(original), everything(restored))
     assert any(name.startswith("optimizer.") and name.endswith("exp_avg_sq") for name in saved.arrays)
 
@@ -737,7 +723,7 @@ def test_a_state_before_the_first_update() -> None:
     assert_same(everything(fresh), everything(restored))
 
 
-@pytest.mark.parametrize("foreign", ["observations", "actions", "arrays", "values"])
+@pytest.mark.parametrize("foreign", ["observations", "actions", "arrays", "values", "algorithm"])
 def test_a_state_of_another_network_is_refused(foreign: str) -> None:
     sizes = {"observations": {"observation_size": 5}, "actions": {"action_size": 4}}
     state = make_learner(**sizes.get(foreign, {})).get_state()
@@ -745,6 +731,8 @@ def test_a_state_of_another_network_is_refused(foreign: str) -> None:
         state = LearnerState({}, state.values)
     if foreign == "values":
         state = LearnerState(state.arrays, {})
+    if foreign == "algorithm":
+        state = LearnerState(state.arrays, {**state.values, "algorithm": "impala"})
     with pytest.raises(CheckpointError, match="does not fit"):
         make_learner().set_state(state)
 
@@ -757,22 +745,13 @@ def test_the_better_action_becomes_likelier() -> None:
     learner = make_learner(observation_size=1, action_size=1, epochs=5, minibatch_steps=32, learning_rate=3e-3)
 
     def chance() -> float:
-        policy = GaussianPolicy.from_bytes(learner.weights())
-        mean = float(policy.mean_action(np.full(1, 2.0, np.float32))[0])
-        return 0.5 * (1.0 + math.erf(mean / float(policy.std[0]) / math.sqrt(2.0)))
+        mean = float(Policy.from_bytes(learner.weights()).best_action(np.ones(1, np.float32))[0])
+        return 0.5 * (1.0 + math.erf(mean / math.exp(learner.policy.log_std.tolist()[0]) / math.sqrt(2.0)))
 
     chances = [chance()]
     for k in range(12):
-        policy = GaussianPolicy.from_bytes(learner.weights())
-        observations = np.full((16, 4, 1), 2.0, np.float32)
-        noise = np.random.default_rng(100 + k).standard_normal((16, 4, 1), dtype=np.float32)
-        actions = policy.mean_action(observations[0, 0]) + policy.std * noise
-        learner.update(Batch(
-            policy_version=policy.policy_version, observations=observations, actions=actions,
-            log_probs=policy.log_probs(noise.reshape(-1, 1)).reshape(16, 4),
-            rewards=(actions[..., 0] > 0.0).astype(np.float64), terminated=np.ones((16, 4), np.bool_),
-            bootstrap_mask=np.zeros((16, 4), np.bool_), bootstrap_observations=np.empty((0, 1), np.float32),
-        ), progress=0.0)
+        learner.update(bandit(learner.weights(), Spaces((1,), action_size=1), seed=100 + k,
+                              pays=lambda observations, actions: actions[..., 0] > 0.0), progress=0.0)
         chances.append(chance())
     assert chances[0] == pytest.approx(0.5, abs=0.05)
     assert chances[3] > chances[0] + 0.05
@@ -783,5 +762,17 @@ def test_the_critic_learns_the_reward() -> None:
     """With γ = 0 the value of every observation is its reward, here 1."""
     learner = make_learner(epochs=20, learning_rate=1e-3, discount=0.0)
     batch = roll(learner, reward=lambda actions: np.ones(actions.shape[:2]))
-    losses = [learner.update(batch, progress=0.0)[0].value_loss for _ in range(4)]
+    losses = [learner.update(batch, progress=0.0).metrics.value_loss for _ in range(4)]
     assert losses[-1] < 0.25 * losses[0]
+
+
+def test_discrete_actions_are_chosen_by_what_is_seen() -> None:
+    """Action 2 pays where the feature is positive, action 0 where it is negative."""
+    spaces = Spaces((1,), action_count=3)
+    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSection(
+        epochs=5, minibatch_steps=32, learning_rate=3e-3, normalize_observations=True)), seed=0)
+    for k in range(12):
+        learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
+            actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)
+    policy = Policy.from_bytes(learner.weights())
+    assert [policy.best_action(np.array([x], np.float32)) for x in (-1.0, 1.0)] == [0, 2]

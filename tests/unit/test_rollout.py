@@ -9,20 +9,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lambda_actor import rollout
+from lambda_actor import rollout, wire
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import NonFiniteTrajectoryError, OversizedMessageError
-from lambda_actor.policy import GaussianPolicy
+from lambda_actor.errors import EpisodeStateError, NonFiniteTrajectoryError, OversizedMessageError, SchemaError
+from lambda_actor.frames import stack_frames
+from lambda_actor.policy import Policy
 from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
 from tests.environments import EPISODE_STEPS, FAULT_STEP, LIMIT_STEPS, policy_arrays
 
 COUNTER, LIMITED, ENDLESS = (f"tests.environments:make_{name}" for name in ("counter", "limited", "endless"))
 WHERE = {"seed": 3, "round_index": 5, "slot": 7}
-ARRAYS = [field.name for field in fields(Fragment) if field.name != "open_episode"]
+ARRAYS = [field.name for field in fields(Fragment) if field.name not in ("open_episode", "frames")]
 
 
 def policy(version: int = 0, *, log_std: float = -1.0, observation_size: int = 2, action_size: int = 1):
-    return GaussianPolicy(policy_arrays(observation_size, action_size, policy_version=version, log_std=log_std))
+    return Policy(policy_arrays(observation_size, action_size, policy_version=version, log_std=log_std))
 
 
 def fragment(environment_id: str | ActorEnvironment, steps: int, *, version: int = 0, **options) -> Fragment:
@@ -73,7 +74,7 @@ def test_each_episode_of_a_fragment_has_a_seed_of_its_own() -> None:
 def test_actions_are_mean_plus_noise_with_their_log_probability() -> None:
     acting = policy(log_std=-0.5, observation_size=11, action_size=3)
     sampled = fragment("Hopper-v5", 25, policy=acting)
-    means = np.array([acting.mean_action(observation) for observation in sampled.observations], np.float64)
+    means = np.array([acting.best_action(observation) for observation in sampled.observations], np.float64)
     noise = (sampled.actions - means) / math.exp(-0.5)
     expected = [sum(-0.5 * z * z + 0.5 - 0.5 * math.log(2.0 * math.pi) for z in row) for row in noise.tolist()]
     np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
@@ -250,9 +251,9 @@ def test_not_a_number_to_bootstrap_from_is_named_with_its_step(environment: str)
 
 def test_a_policy_that_gives_no_number_is_named() -> None:
     weights = policy_arrays(2, 1)
-    weights["bias_2"] = np.array([np.nan], np.float32)
-    with pytest.raises(NonFiniteTrajectoryError, match="actions"):
-        fragment(COUNTER, 5, policy=GaussianPolicy(weights))
+    weights["layer.2.bias"] = np.array([np.nan], np.float32)
+    with pytest.raises(NonFiniteTrajectoryError, match="outputs"):
+        fragment(COUNTER, 5, policy=Policy(weights))
 
 
 def test_what_the_environment_raises_comes_out() -> None:
@@ -298,3 +299,81 @@ def test_a_clock_that_stands_still_asks_nothing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(rollout, "time", SimpleNamespace(monotonic=lambda: 0.0))
     sampled = fragment(ENDLESS, 500, should_stop=lambda: True)
     assert len(sampled.rewards) == 500
+
+
+# Discrete actions and pictures
+
+PICTURES, LIMITED_PICTURES = (f"tests.environments:make_{name}" for name in ("pictures", "limited_pictures"))
+
+
+def choosing(environment_id: str, **options) -> Policy:
+    environment = make_environment(environment_id)
+    return Policy(policy_arrays(spaces=environment.spaces, network="conv" if environment.spaces.is_pixels else "mlp",
+                                **options))
+
+
+def pictures(steps: int, environment_id: str = PICTURES, **options) -> Fragment:
+    return fragment(environment_id, steps, policy=choosing(environment_id, gain=3.0), **options)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 10, 11, 25])
+@pytest.mark.parametrize("environment_id", [PICTURES, LIMITED_PICTURES])
+def test_fragments_of_pictures_have_the_same_shape_with_frames(environment_id: str, steps: int) -> None:
+    sampled = pictures(steps, environment_id)
+    assert (sampled.kind, sampled.actions.dtype, sampled.actions.shape) == (
+        wire.Kind.FRAME_TRAJECTORY, np.int64, (steps,))
+    assert (sampled.observations.dtype, sampled.observations.shape) == (np.int32, (steps, 1))
+    assert sampled.bootstrap_observations.shape == (len(sampled.bootstrap_steps), 1)
+    assert sampled.frames.shape[1:] == (2, 16, 20)
+    used = np.concatenate([sampled.observations, sampled.bootstrap_observations]).ravel()
+    assert sorted(used) == list(range(len(sampled.frames))), "each once"
+
+
+def test_the_log_probability_of_a_discrete_action_is_the_policys() -> None:
+    acting = choosing("CartPole-v1", gain=0.5)
+    sampled = fragment("CartPole-v1", 40, policy=acting)
+    assert (sampled.kind, set(sampled.actions.tolist())) == (wire.Kind.TRAJECTORY, {0, 1})
+    logits = np.array([acting.outputs(observation) for observation in sampled.observations], np.float64)
+    expected = logits[np.arange(40), sampled.actions] - np.log(np.exp(logits).sum(1))
+    np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-5)
+    assert np.ptp(expected) > 0.1
+
+
+def test_a_replaced_actor_brings_back_the_same_pictures() -> None:
+    first, second = pictures(23), pictures(23)
+    assert_equal_arrays(first, second)
+    np.testing.assert_array_equal(first.frames, second.frames)
+    assert not np.array_equal(first.actions, pictures(23, seed=4).actions)
+
+
+@pytest.mark.parametrize("environment_id", [PICTURES, LIMITED_PICTURES])
+@pytest.mark.parametrize("cut", [1, 2, 5, 6])
+def test_pictures_go_on_after_a_cut(environment_id: str, cut: int) -> None:
+    sure = choosing(environment_id, gain=1000.0)
+    whole = fragment(environment_id, 7, policy=sure)
+    first = fragment(environment_id, cut, policy=sure)
+    second = fragment(environment_id, 7 - cut, policy=sure, slot=9, open_episode=sent(first.open_episode))
+    joined = np.concatenate([stack_frames(part.frames, part.observations) for part in (first, second)])
+    np.testing.assert_array_equal(joined, stack_frames(whole.frames, whole.observations))
+    np.testing.assert_array_equal(np.concatenate([first.actions, second.actions]), whole.actions)
+    np.testing.assert_array_equal(stack_frames(second.frames, second.bootstrap_observations),
+                                  stack_frames(whole.frames, whole.bootstrap_observations))
+
+
+def test_a_policy_of_other_spaces_is_refused_before_anything_is_sampled() -> None:
+    with pytest.raises(SchemaError, match="WEIGHTS"):
+        fragment(COUNTER, 5, policy=choosing(PICTURES))
+
+
+@pytest.mark.parametrize(("of", "environment_id"), [(COUNTER, PICTURES), (PICTURES, COUNTER), ("Hopper-v5", COUNTER)])
+def test_an_open_episode_that_stands_elsewhere_is_refused(of: str, environment_id: str) -> None:
+    make = {PICTURES: pictures, COUNTER: lambda steps: fragment(COUNTER, steps),
+            "Hopper-v5": lambda steps: fragment("Hopper-v5", steps, policy=choosing("Hopper-v5"))}
+    episode = sent(make[of](3).open_episode)
+    with pytest.raises(EpisodeStateError, match="an open episode stands at"):
+        fragment(environment_id, 3, policy=choosing(environment_id), open_episode=episode)
+
+
+def test_more_frames_than_a_message_may_hold_are_refused_before_they_are_sampled() -> None:
+    with pytest.raises(OversizedMessageError, match=r"actor\.fragment_steps = 1000000"):
+        pictures(1_000_000)

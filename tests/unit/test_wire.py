@@ -23,7 +23,17 @@ from lambda_actor.errors import (
     UnsupportedVersionError,
     WireError,
 )
-from lambda_actor.wire import MESSAGE_BYTES_MAX, SCHEMAS, STATE_PREFIX, Kind, decode, encode, field_text, text_field
+from lambda_actor.wire import (
+    MESSAGE_BYTES_MAX,
+    SCHEMAS,
+    STATE_PREFIX,
+    VERSION,
+    Kind,
+    decode,
+    encode,
+    field_text,
+    text_field,
+)
 from tests.environments import policy_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +44,7 @@ DTYPE_CODES = {"<f4": 0, "<f8": 1, "|u1": 2, "<i4": 3, "<i8": 4, "|b1": 5, "<u4"
 """As documented; a message is read by another commit than wrote it, so these never change within a version."""
 
 
-def seal(body: bytes, *, kind: int, version: int = 1, magic: bytes = b"NTRO") -> bytes:
+def seal(body: bytes, *, kind: int, version: int = VERSION, magic: bytes = b"NTRO") -> bytes:
     """A message with a right length and checksum around any body at all."""
     header = struct.pack("<4sHHQ", magic, version, kind, len(body))
     return header + struct.pack("<I", zlib.crc32(header + body)) + body
@@ -71,8 +81,17 @@ def trajectory(**changes: object) -> dict[str, np.ndarray]:
         **changes}
 
 
-MESSAGES = {Kind.TRAJECTORY: trajectory(), Kind.GAUSSIAN_WEIGHTS: policy_arrays(3, 2, hidden=4),
-            Kind.EPISODE: episode(**{"state.time": np.array([[1, 2], [3, 4]], np.int32)})}
+def frame_trajectory(**changes: object) -> dict[str, np.ndarray]:
+    fields = trajectory(actions=np.array([0, 2, 1]))
+    del fields["observations"], fields["bootstrap_observations"]
+    return {**fields, "frames": np.arange(9, dtype=np.uint8), "frames_shape": np.array([4, 1, 2, 2]),
+            "observation_frames": np.array([[0, 0], [0, 1], [2, 2]], np.int32),
+            "bootstrap_frames": np.array([[2, 3]], np.int32), **changes}
+
+
+MESSAGES = {Kind.TRAJECTORY: trajectory(), Kind.WEIGHTS: policy_arrays(3, 2, hidden=4),
+            Kind.EPISODE: episode(**{"state.time": np.array([[1, 2], [3, 4]], np.int32)}),
+            Kind.FRAME_TRAJECTORY: frame_trajectory()}
 ALL_KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.name)
 
 
@@ -104,7 +123,7 @@ def test_bytes_of_a_message_written_out_by_hand() -> None:
             b"\x0dreturn_so_far\x01\x00" b"\x00\x00\x00\x00\x00\x00\x0a\x40"
             b"\x06length\x04\x00" b"\x07\x00\x00\x00\x00\x00\x00\x00"
             b"\x0dfirst_version\x04\x00" b"\x02\x00\x00\x00\x00\x00\x00\x00")
-    header = b"NTRO" b"\x01\x00" b"\x03\x00" + bytes([len(body)]) + b"\x00" * 7
+    header = b"NTRO" b"\x02\x00" b"\x03\x00" + bytes([len(body)]) + b"\x00" * 7
     assert encode(Kind.EPISODE, episode()) == header + zlib.crc32(header + body).to_bytes(4, "little") + body
 
 
@@ -231,7 +250,7 @@ def test_another_kind_than_asked_for(kind: Kind) -> None:
             decode(encode(kind, MESSAGES[kind]), other)
 
 
-@pytest.mark.parametrize("version", [0, 2, 256, 65535])
+@pytest.mark.parametrize("version", [0, 1, 3, 256, 65535])
 def test_other_versions_are_refused_although_their_checksum_is_right(version: int) -> None:
     body = encode(Kind.EPISODE, episode())[HEADER_BYTES:]
     with pytest.raises(UnsupportedVersionError, match=f"version {version};"):
@@ -251,7 +270,7 @@ def test_limit_of_size_holds_on_both_sides(kind: Kind) -> None:
 
 @pytest.mark.parametrize("claim", [MESSAGE_BYTES_MAX + 1, 2**63, 2**64 - 1])
 def test_a_claimed_length_over_the_limit_is_refused_before_anything_is_read(claim: int) -> None:
-    header = struct.pack("<4sHHQI", b"NTRO", 1, Kind.EPISODE, claim, 0)
+    header = struct.pack("<4sHHQI", b"NTRO", VERSION, Kind.EPISODE, claim, 0)
     with pytest.raises(OversizedMessageError, match=str(claim)):
         decode(header, Kind.EPISODE)
 
@@ -312,9 +331,44 @@ def test_unknown_fields(kind: Kind, name: str) -> None:
     assert_schema_error(kind, {**MESSAGES[kind], name: np.int64(1)}, kind.name, repr(name))
 
 
-@pytest.mark.parametrize("kind", [Kind.TRAJECTORY, Kind.GAUSSIAN_WEIGHTS], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.EPISODE}), ids=lambda kind: kind.name)
 def test_only_episodes_carry_state(kind: Kind) -> None:
     assert_schema_error(kind, {**MESSAGES[kind], "state.x": np.int64(1)}, "state.x")
+
+
+@pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.WEIGHTS}), ids=lambda kind: kind.name)
+def test_only_weights_have_layers(kind: Kind) -> None:
+    assert_schema_error(kind, {**MESSAGES[kind], "layer.9.weight": np.zeros(2, np.float32)}, "layer.9.weight")
+
+
+@pytest.mark.parametrize("dtype", ["<f8", "<f2", "<i4", "|u1"])
+def test_layers_are_float32(dtype: str) -> None:
+    assert_schema_error(Kind.WEIGHTS, {**MESSAGES[Kind.WEIGHTS], "layer.9.weight": np.zeros(2, dtype)},
+                        "layer.9.weight")
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), [
+    (Kind.TRAJECTORY, "actions", np.zeros((3, 2), np.float32)),
+    (Kind.TRAJECTORY, "actions", np.array([0, 5, 1])),
+    (Kind.FRAME_TRAJECTORY, "actions", np.zeros((3, 2), np.float32)),
+    (Kind.EPISODE, "observation", np.zeros((3, 1, 4, 5), np.uint8)),
+    (Kind.WEIGHTS, "observation_mean", np.zeros(0, np.float32)),
+], ids=lambda value: str(getattr(value, "shape", value)))
+def test_either_form_is_carried(kind: Kind, name: str, value: np.ndarray) -> None:
+    fields = {**MESSAGES[kind], name: value}
+    if kind is Kind.WEIGHTS:
+        fields["observation_std"] = value
+    assert_same(decode(encode(kind, fields), kind), fields)
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), [
+    (Kind.TRAJECTORY, "actions", np.zeros((3, 1), np.int64)),
+    (Kind.TRAJECTORY, "actions", np.zeros(3, np.float32)),
+    (Kind.EPISODE, "observation", np.zeros((3, 1, 4, 5), np.float32)),
+    (Kind.EPISODE, "observation", np.zeros(3, np.uint8)),
+])
+def test_no_third_form_is(kind: Kind, name: str, value: np.ndarray) -> None:
+    assert_schema_error(kind, {**MESSAGES[kind], name: value}, f"{kind.name}.{name}", " or ")
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, schema in SCHEMAS.items() for name in schema])
@@ -331,9 +385,11 @@ def test_each_dtype_and_rank_is_checked(kind: Kind, name: str) -> None:
     (Kind.TRAJECTORY, "bootstrap_steps", np.zeros(0, np.int64), "K"),
     (Kind.TRAJECTORY, "bootstrap_observations", np.zeros((1, 3), np.float32), "O"),
     (Kind.TRAJECTORY, "episode_lengths", np.zeros(2, np.int64), "E"),
-    (Kind.GAUSSIAN_WEIGHTS, "log_std", np.zeros(3, np.float32), "A"),
-    (Kind.GAUSSIAN_WEIGHTS, "bias_0", np.zeros(5, np.float32), "H"),
-    (Kind.GAUSSIAN_WEIGHTS, "observation_std", np.ones(1, np.float32), "O"),
+    (Kind.TRAJECTORY, "actions", np.zeros(4, np.int64), "T"),
+    (Kind.FRAME_TRAJECTORY, "observation_frames", np.zeros((4, 2), np.int32), "T"),
+    (Kind.FRAME_TRAJECTORY, "bootstrap_frames", np.zeros((1, 3), np.int32), "F"),
+    (Kind.FRAME_TRAJECTORY, "bootstrap_frames", np.zeros((2, 2), np.int32), "K"),
+    (Kind.WEIGHTS, "observation_std", np.ones(1, np.float32), "O"),
 ])
 def test_one_letter_has_one_length(kind: Kind, name: str, value: np.ndarray, letter: str) -> None:
     assert_schema_error(kind, {**MESSAGES[kind], name: value}, f": {letter} is ")

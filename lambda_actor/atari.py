@@ -1,0 +1,215 @@
+"""Games of the Arcade Learning Environment: made and preprocessed as papers do, and their episodes' state.
+
+`ale_py` and OpenCV are loaded when the first game is made.
+
+The emulator's own state says neither which action a sticky one repeats nor which frames were last pooled. The frames
+are `AtariPreprocessing`'s and saved with it. The action follows from the emulator's generator, of which each frame
+takes two numbers: it is followed here, number by number, and compared with the emulator's own whenever it is saved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from lambda_actor.errors import EpisodeStateError
+from lambda_actor.frames import deflated, inflated
+
+FRAME_STACK = 3
+"""Paper: Nitro §8.1."""
+FRAME_SKIP = 4
+SCREEN = 84
+_ENTRY_POINT = "ale_py.env:AtariEnv"
+_DRAWS_PER_FRAME = 2
+"""One for each player."""
+_NOOP = 0
+_WORDS = 624
+_GENERATOR_TEXT = re.compile(rb"(?:\d+ ){%d}\d+" % _WORDS)
+"""How the emulator's state holds its Mersenne twister: as C++ prints one."""
+
+
+def register_games() -> None:
+    """Makes Gymnasium know the games' ids, where they are installed."""
+    try:
+        import ale_py
+    except ImportError:
+        return
+    gymnasium.register_envs(ale_py)
+    # Else each game made prints a banner.
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+
+
+def is_game_id(environment_id: str) -> bool:
+    """Whether a game is registered under that id, or under that id with a version."""
+    return any(environment_id in (spec.id, spec.id.rpartition("-v")[0]) for spec in gymnasium.registry.values()
+               if spec.entry_point == _ENTRY_POINT)
+
+
+def is_game(environment: gymnasium.Env) -> bool:
+    """Whether that bare environment is a game."""
+    return type(environment).__module__ == "ale_py.env"
+
+
+def frames_max(game: gymnasium.Env) -> int:
+    """Frames of that bare environment's episodes at most; 0 = no limit."""
+    return game.ale.getInt("max_num_frames_per_episode")
+
+
+def frame_skip_min(game: gymnasium.Env) -> int:
+    """Frames that each of its steps takes at least."""
+    return min(game._frameskip) if isinstance(game._frameskip, tuple) else game._frameskip
+
+
+def make_game(environment_id: str) -> gymnasium.Env:
+    """A registered game to be preprocessed: frame by frame, its other settings kept, sticky actions among them."""
+    return gymnasium.make(environment_id, frameskip=1, obs_type="grayscale", disable_env_checker=True)
+
+
+def preprocessed(game: gymnasium.Env) -> gymnasium.Env:
+    """Grey frames of 84×84, the maximum of two, one in four; an episode starts after up to 30 idle frames.
+
+    Raises:
+        ValueError: The game skips frames itself.
+    """
+    return gymnasium.wrappers.AtariPreprocessing(game, frame_skip=FRAME_SKIP, screen_size=SCREEN, noop_max=30)
+
+
+class AtariPreprocessingState:
+    """The two frames that the wrapper pools: where a game ends early, it shows them once more."""
+
+    def __init__(self, wrapper: gymnasium.wrappers.AtariPreprocessing) -> None:
+        self._wrapper = wrapper
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        return {"frames": deflated(np.stack(self._wrapper.obs_buffer)), "lives": np.int64(self._wrapper.lives),
+                "game_over": np.bool_(self._wrapper.game_over)}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        buffer = self._wrapper.obs_buffer
+        for kept, saved in zip(buffer, inflated(state["frames"], (2, *buffer[0].shape)), strict=True):
+            kept[...] = saved
+        self._wrapper.lives, self._wrapper.game_over = int(state["lives"]), bool(state["game_over"])
+
+
+class AleState:
+    """A game's console, its generators, and the action that sticks."""
+
+    def __init__(self, environment: gymnasium.Env) -> None:
+        """Args:
+        environment: The bare `AtariEnv`.
+
+        Raises:
+            EpisodeStateError: Its actions are both continuous and sticky.
+        """
+        self._environment = environment
+        self._stickiness = environment.ale.getFloat("repeat_action_probability")
+        if self._stickiness and environment.continuous:
+            raise EpisodeStateError("continuous actions of a game cannot be sticky")
+        self._action = _NOOP
+        self._frames = 0
+        self._generator = np.random.MT19937(0)
+        self._step, self._reset = environment.step, environment.reset
+        if self._stickiness:
+            environment.step, environment.reset = self._followed_step, self._followed_reset
+
+    def _followed_reset(self, **options: Any):
+        result = self._reset(**options)
+        self._action = _NOOP
+        self._follow(self._serialized())
+        return result
+
+    def _followed_step(self, action: int):
+        result = self._step(action)
+        before, self._frames = self._frames, self._environment.ale.getFrameNumber()
+        draws = self._generator.random_raw(_DRAWS_PER_FRAME * (self._frames - before))[::_DRAWS_PER_FRAME]
+        if (draws / 2.0**32 >= self._stickiness).any():
+            self._action = int(action)
+        return result
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        console = self._serialized()
+        if self._stickiness and not _same_generators(self._generator, _generator_in(console)):
+            raise EpisodeStateError("the emulator draws its random numbers otherwise than expected")
+        state = {"console": deflated(np.frombuffer(console, np.uint8)), "console_bytes": np.int64(len(console)),
+                 "sticky_action": np.int64(self._action)}
+        if isinstance(self._environment._frameskip, tuple):
+            state["frame_skip_generator"] = _pcg64_words(self._environment.np_random.bit_generator)
+        return state
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        from ale_py import ALEState
+
+        sticky_action = int(state["sticky_action"])
+        if not 0 <= sticky_action < len(self._environment._action_set):
+            raise ValueError(f"action {sticky_action} of {len(self._environment._action_set)}")
+        console = inflated(state["console"], (int(state["console_bytes"]),)).tobytes()
+        if _name_in(console) != _name_in(self._serialized()):
+            raise ValueError("it is another game's")
+        # Right after a reset the console's own switch is still pressed, of which its state says nothing.
+        self._environment.step(_NOOP)
+        while self._stickiness and self._action != sticky_action:
+            self._followed_step(sticky_action)
+        try:
+            restored = ALEState(console)
+        except SystemError as error:
+            raise ValueError(f"the emulator refuses it: {error}") from None
+        self._environment.ale.restoreState(restored)
+        if self._stickiness:
+            self._follow(console)
+        if isinstance(self._environment._frameskip, tuple):
+            self._environment.np_random.bit_generator.state = _pcg64_state(state["frame_skip_generator"])
+
+    def _serialized(self) -> bytes:
+        return self._environment.ale.cloneState(include_rng=True).serialize()
+
+    def _follow(self, console: bytes) -> None:
+        self._frames = self._environment.ale.getFrameNumber()
+        self._generator = _generator_in(console)
+
+
+_NAME = re.compile(rb"[0-9a-f]{32}")
+"""The MD5 sum of a game's cartridge."""
+
+
+def _name_in(console: bytes) -> bytes:
+    found = _NAME.search(console)
+    if found is None:
+        raise ValueError("it is no emulator's state")
+    return found.group()
+
+
+def _generator_in(console: bytes) -> np.random.MT19937:
+    """Raises: EpisodeStateError: There is none, or its state is not one."""
+    # The first one is the console's own, of which its memory was filled.
+    texts = _GENERATOR_TEXT.findall(console)
+    numbers = [int(word) for word in texts[1].split()] if len(texts) == 2 else []
+    if len(numbers) != _WORDS + 1 or numbers[-1] > _WORDS or max(numbers) >= 2**32:
+        raise EpisodeStateError("the emulator's state holds no generator of random numbers")
+    generator = np.random.MT19937(0)
+    generator.state = {"bit_generator": "MT19937",
+                       "state": {"key": np.array(numbers[:-1], np.uint32), "pos": numbers[-1]}}
+    return generator
+
+
+def _same_generators(one: np.random.MT19937, other: np.random.MT19937) -> bool:
+    mine, others = one.state["state"], other.state["state"]
+    return mine["pos"] == others["pos"] and np.array_equal(mine["key"], others["key"])
+
+
+def _pcg64_words(generator: np.random.PCG64) -> np.ndarray:
+    """Its state as uint64 ``[6]``."""
+    state = generator.state
+    numbers = [state["state"]["state"], state["state"]["inc"]]
+    halves = [half for number in numbers for half in (number >> 64, number & (2**64 - 1))]
+    return np.array([*halves, state["has_uint32"], state["uinteger"]], np.uint64)
+
+
+def _pcg64_state(words: np.ndarray) -> dict[str, Any]:
+    """What `_pcg64_words` took. Raises: ValueError: The array is another."""
+    high, low, high_increment, low_increment, has_uint32, uinteger = (int(word) for word in words)
+    return {"bit_generator": "PCG64", "state": {"state": high << 64 | low, "inc": high_increment << 64 | low_increment},
+            "has_uint32": has_uint32, "uinteger": uinteger}

@@ -1,0 +1,182 @@
+"""An open episode's whole state, taken out of one process and put into another, where it continues bit for bit.
+
+An actor that resets at each call never sees what comes after ``fragment_steps``. What must be saved for that depends
+on the simulator; each one that is known here has a store. See docs/decisions/0002-episode-state.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import gymnasium
+import numpy as np
+
+from lambda_actor.atari import AleState, AtariPreprocessingState, is_game
+from lambda_actor.errors import EpisodeStateError
+
+State = dict[str, np.ndarray]
+
+_STATELESS_WRAPPERS = (
+    gymnasium.wrappers.OrderEnforcing,
+    gymnasium.wrappers.PassiveEnvChecker,
+    gymnasium.wrappers.ClipAction,
+    gymnasium.wrappers.ClipReward,
+    gymnasium.wrappers.RescaleAction,
+    gymnasium.wrappers.FlattenObservation,
+    gymnasium.wrappers.DtypeObservation,
+    gymnasium.wrappers.GrayscaleObservation,
+    gymnasium.wrappers.ReshapeObservation,
+    gymnasium.wrappers.RescaleObservation,
+    gymnasium.wrappers.ResizeObservation,
+)
+
+
+class EpisodeStore(Protocol):
+    """Takes the open episode's state out of an environment and puts it back, right after a reset."""
+
+    def get_state(self) -> State: ...
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None: ...
+
+
+def layers(environment: gymnasium.Env) -> Iterator[gymnasium.Env]:
+    """From the outermost wrapper to the bare environment."""
+    while True:
+        yield environment
+        if not isinstance(environment, gymnasium.Wrapper):
+            return
+        environment = environment.env
+
+
+def episode_stores(environment: gymnasium.Env) -> list[EpisodeStore]:
+    """Stores that together hold all of an episode, the outermost layer's first.
+
+    Raises:
+        EpisodeStateError: A layer keeps a state that nobody here knows.
+    """
+    stores: list[EpisodeStore] = []
+    for layer in layers(environment):
+        if _offers_state(layer):
+            # Its own methods answer for it and for everything that it wraps.
+            return [*stores, _UserState(layer)]
+        if type(layer) is gymnasium.wrappers.TimeLimit:
+            stores.append(_TimeLimitState(layer))
+        elif type(layer) is gymnasium.wrappers.AtariPreprocessing:
+            stores.append(AtariPreprocessingState(layer))
+        elif isinstance(layer, gymnasium.Wrapper):
+            if type(layer) not in _STATELESS_WRAPPERS:
+                raise EpisodeStateError(f"wrapper {type(layer).__name__} offers no get_state() and set_state()")
+        else:
+            stores.append(_builtin_store(layer))
+    return stores
+
+
+def _offers_state(layer: gymnasium.Env) -> bool:
+    """Whether it has ``get_state()`` and ``set_state(state)``; MuJoCo's own ``set_state(qpos, qvel)`` is another."""
+    get_state, set_state = getattr(layer, "get_state", None), getattr(layer, "set_state", None)
+    if not (callable(get_state) and callable(set_state)):
+        return False
+    required = [p for p in inspect.signature(set_state).parameters.values()
+                if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(required) == 1
+
+
+def _builtin_store(environment: gymnasium.Env) -> EpisodeStore:
+    module = type(environment).__module__
+    if module.startswith("gymnasium.envs.mujoco."):
+        return _MujocoState(environment)
+    if module.startswith("gymnasium.envs.classic_control."):
+        return _ClassicControlState(environment)
+    if is_game(environment):
+        return AleState(environment)
+    raise EpisodeStateError(f"{type(environment).__name__} offers no get_state() and set_state()")
+
+
+class _UserState:
+    """A user's environment that offers ``get_state() -> dict of arrays`` and ``set_state(dict)``."""
+
+    def __init__(self, environment: gymnasium.Env) -> None:
+        self._environment = environment
+
+    def get_state(self) -> State:
+        state = self._environment.get_state()
+        if not isinstance(state, Mapping):
+            raise EpisodeStateError(f"{type(self._environment).__name__}.get_state() returned "
+                                    f"{type(state).__name__}, not a dict of arrays")
+        return {str(name): _plain_array(name, value) for name, value in state.items()}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self._environment.set_state({name: value.copy() for name, value in state.items()})
+
+
+def _plain_array(name: str, value: object) -> np.ndarray:
+    array = np.array(value)
+    if array.dtype.kind not in "biuf":
+        raise EpisodeStateError(f"get_state()[{name!r}] is {array.dtype}; supported are numbers and arrays of them")
+    return array
+
+
+class _TimeLimitState:
+    def __init__(self, wrapper: gymnasium.wrappers.TimeLimit) -> None:
+        self._wrapper = wrapper
+
+    def get_state(self) -> State:
+        return {"elapsed_steps": np.array(self._wrapper._elapsed_steps, dtype=np.int64)}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self._wrapper._elapsed_steps = int(state["elapsed_steps"])
+
+
+class _MujocoState:
+    """Gymnasium's MuJoCo environments: the integration state before the last step, and that step's action.
+
+    MuJoCo keeps more than `mj_getState` gives: rewards and observations read quantities (body positions, contact
+    forces) that the *last* step computed on its way. Restoring sets the state from before it and takes that step
+    again, which leaves every derived quantity exactly as it was.
+    """
+
+    def __init__(self, environment: gymnasium.Env) -> None:
+        # Only now: whoever acts in another environment need not load it.
+        import mujoco
+
+        self._mujoco = mujoco
+        self._environment = environment
+        self._spec = mujoco.mjtState.mjSTATE_INTEGRATION
+        self._before = np.empty(mujoco.mj_stateSize(environment.model, self._spec))
+        self._action = np.zeros(environment.action_space.shape)
+        self._step = environment.step
+        # In front of the bare environment's own step: behind wrappers that clip or rescale the action.
+        environment.step = self._recorded_step
+
+    def _recorded_step(self, action: np.ndarray):
+        self._mujoco.mj_getState(self._environment.model, self._environment.data, self._before, self._spec)
+        self._action = action
+        return self._step(action)
+
+    def get_state(self) -> State:
+        return {"before_last_step": self._before.copy(), "last_action": np.array(self._action)}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        before = np.ascontiguousarray(state["before_last_step"], dtype=np.float64)
+        if before.shape != self._before.shape:
+            raise ValueError(f"MuJoCo state of {before.shape[0]} numbers; this model has {self._before.shape[0]}")
+        self._mujoco.mj_setState(self._environment.model, self._environment.data, before, self._spec)
+        self._recorded_step(state["last_action"].copy())
+
+
+class _ClassicControlState:
+    """Gymnasium's classic control: the attribute ``state`` is all that a step reads."""
+
+    def __init__(self, environment: gymnasium.Env) -> None:
+        self._environment = environment
+
+    def get_state(self) -> State:
+        return {"state": np.array(self._environment.state)}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        fresh = np.shape(self._environment.state)
+        if state["state"].shape != fresh:
+            raise ValueError(f"a state of shape {state['state'].shape}; this environment's has {fresh}")
+        self._environment.state = state["state"].copy()

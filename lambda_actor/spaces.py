@@ -1,0 +1,44 @@
+"""What an environment's observations and actions are, as far as networks, messages and prices depend on it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """Vectors (float32 ``[O]``) or pixels (uint8 ``[F·C, H, W]``); continuous (float32 ``[A]``) or discrete (``[]``).
+
+    Attributes:
+        observation_shape: What a policy sees: ``(O,)``, or ``(F·C, H, W)`` of ``F`` stacked frames.
+        frame_shape: One frame, ``(C, H, W)``; empty for vectors. Only frames travel; they are stacked where they are
+            used.
+        frame_stack: ``F``, frames of an observation, the oldest first; 1 for vectors.
+        action_size: ``A`` numbers of a continuous action; 0 where actions are discrete.
+        action_count: ``n`` discrete actions 0 … n − 1; 0 where actions are continuous.
+    """
+
+    observation_shape: tuple[int, ...]
+    frame_shape: tuple[int, ...] = ()
+    frame_stack: int = 1
+    action_size: int = 0
+    action_count: int = 0
+
+    @property
+    def is_pixels(self) -> bool:
+        return bool(self.frame_shape)
+
+    @property
+    def is_discrete(self) -> bool:
+        return bool(self.action_count)
+
+    @property
+    def observation_size(self) -> int:
+        """Numbers of an observation."""
+        return math.prod(self.observation_shape)
+
+    @property
+    def output_size(self) -> int:
+        """Outputs of the policy's network: the Gaussian's means ``A``, or ``n`` logits."""
+        return self.action_size or self.action_count

@@ -1,0 +1,508 @@
+"""Asynchronous rounds: actors never wait for the learner, and the learner only when it has nothing to train on.
+
+So many actors are kept in flight; each starts with the newest weights, and as soon as one ends another takes its
+slot. The learner takes in all that is there, trains on it, and publishes the next version. A round is so many
+environment steps of new trajectories; actors in flight at its end go on in the next one.
+
+Staleness is bounded: an actor that the next update would leave more than ``algorithm.staleness_max`` versions behind
+is given up before it, unless its trajectory is there already, which then is trained on in that very update.
+
+docs/decisions/0011-asynchronous-rounds.md says why, and what follows from it for money, failures and resumptions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lambda_actor.errors import ActorError, WireError
+from runtime.collection import Actor, Actors, Ended, tell_failure
+from runtime.config import Experiment
+from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
+from runtime.interfaces import (
+    Curvature,
+    CurvatureProblem,
+    DetectorSamples,
+    OpenEpisodeRecord,
+    RoundBill,
+    ScalingDecision,
+)
+from runtime.round_loop import REJECTED_ROUNDS_MAX, RoundLoop, Training
+
+_LOOK_S = 0.25
+"""While the detector measures, the loop looks so often whether it is done."""
+
+
+@dataclass
+class _Round:
+    """One round until its row is written, rejected attempts at it included."""
+
+    round_index: int
+    policy_version: int
+    started_s: float
+    decision: ScalingDecision
+    is_decided: bool = False
+    curvature: Curvature | None = None
+    detect_s: float | None = None
+    deadline_s: float = 0.0
+    ends_s: float = 0.0
+    numbers: itertools.count = field(default_factory=itertools.count)
+    training: Training = field(default_factory=Training)
+    samples: deque[DetectorSamples] = field(default_factory=deque)
+    arrived: list[dict[str, np.ndarray]] = field(default_factory=list)
+    billed_s: list[float] = field(default_factory=list)
+    waited_s: float = 0.0
+    most_in_flight: int = 0
+    most_reserved_usd: float = 0.0
+    failed: int = 0
+    late: int = 0
+    given_up: int = 0
+    last_error: str = ""
+    is_shrunk: bool = False
+    bills: list[RoundBill] = field(default_factory=list)
+    modelled_s: float = 0.0
+    attempt_billed: int = 0
+    attempt_learn_s: float = 0.0
+
+
+class AsynchronousRounds(RoundLoop):
+    """Rounds that are stretches of a stream."""
+
+    def __init__(self, experiment: Experiment, **parts: Any) -> None:
+        """Args:
+        parts: As in `RoundLoop`.
+        """
+        super().__init__(experiment, **parts)
+        self._actors = Actors(self._fleet, self._cache, self._meter, self._clock)
+        self._attempts: Counter[int] = Counter()
+        self._raised: Counter[str] = Counter()
+        self._weights = b""
+        self._versions: list[int] = []
+        self._published_episodes: set[str] = set()
+        self._measurement: _Measurement | None = None
+        self._opened_s: float | None = None
+        self._promised_usd = 0.0
+        self._is_exhausted = False
+
+    def run(self) -> str:
+        """As `RoundLoop.run`; nothing is in flight when it ends, whatever ends it."""
+        try:
+            return super().run()
+        finally:
+            with self._shield():
+                self._leave()
+
+    def _leave(self) -> None:
+        """Gives up what is in flight, settles it, and ends the detector's thread."""
+        if self._actors.in_flight:
+            self._events.append("actors_abandoned", reason="the run ends", count=len(self._actors.in_flight))
+        try:
+            for _ in self._actors.give_up_all():
+                pass
+            self._actors.forget()
+        except (ActorError, RunError) as error:
+            # Their reservations count as spent then.
+            self._events.append("actors_not_settled", error=f"{type(error).__name__}: {error}")
+        measurement, self._measurement = self._measurement, None
+        if measurement is not None and (problem := measurement.end(self._experiment.learner.update_timeout_s)):
+            self._events.append("detection_failed", error=problem)
+        if self._opened_s is not None:
+            self._close_interrupted(0, self._clock() - self._opened_s)
+        else:
+            self._meter.forfeit()
+            self._save_ledger()
+
+    # One round
+
+    def _round(self, round_index: int) -> bool:
+        current = _Round(round_index, self._learner.policy_version, self._clock(),
+                         ScalingDecision(self._scaler.first_wave(round_index)))
+        for _ in range(REJECTED_ROUNDS_MAX):
+            if not self._open(current):
+                return False
+            self._sample(current)
+            if current.training.trajectories:
+                self._finish(current)
+                return True
+            if self._is_exhausted:
+                # Nothing more can come of this round.
+                self._close(current, 0.0)
+                return False
+            self._events.append("round_rejected", round_index=round_index, actor_count=current.most_in_flight,
+                                actors_returned=0)
+            self._close(current, 0.0)
+        raise ActorsKeepFailingError(
+            f"round {round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until its "
+            f"deadline; the last actor's error: {current.last_error or 'none'}")
+
+    def _open(self, current: _Round) -> bool:
+        """Reserves what stands for a round, and fills its slots; False where the budget does not hold it."""
+        if (self._is_exhausted and not self._actors.in_flight) or not self._meter.open_standing():
+            self._exhausted(current)
+            return False
+        now_s = self._opened_s = self._clock()
+        # Whatever is on disk does not know of this round.
+        self._promised_usd = 0.0
+        current.deadline_s = now_s + self._deadline_s
+        current.ends_s = current.deadline_s + self._experiment.learner.update_timeout_s
+        current.attempt_billed, current.attempt_learn_s = len(current.billed_s), current.training.learn_s
+        self._publish()
+        self._measure(current)
+        self._decide(current)
+        self._fill(current)
+        if self._actors.in_flight:
+            return True
+        self._close(current, 0.0)
+        return False
+
+    def _sample(self, current: _Round) -> None:
+        """Trains on what comes until the round is complete, its deadline has passed, or nothing more will come.
+
+        Where the budget holds no further actor, the round is the last: those in flight are awaited in it.
+        """
+        while not self._is_complete(current) and (left_s := current.deadline_s - self._clock()) > 0:
+            self._take_in(current, 0.0)
+            self._decide(current)
+            self._fill(current)
+            if (self._has_minibatch(current) and self._train(current)) or self._replay(current):
+                continue
+            if not self._actors.in_flight:
+                return
+            started_s = self._clock()
+            self._take_in(current, min(left_s, _LOOK_S) if self._measurement else left_s)
+            current.waited_s += self._clock() - started_s
+        self._train(current)
+
+    def _is_complete(self, current: _Round) -> bool:
+        return self._missing_steps(current) <= 0 and not self._is_exhausted
+
+    def _missing_steps(self, current: _Round) -> int:
+        """Environment steps that have yet to be trained on."""
+        return self._experiment.algorithm.round_steps - current.training.env_steps
+
+    def _has_minibatch(self, current: _Round) -> bool:
+        """Whether as much has arrived as a gradient step takes, or the round needs no more."""
+        arrived = sum(len(trajectory["rewards"]) for trajectory in current.arrived)
+        return arrived >= min(self._experiment.algorithm.chosen.minibatch_steps, max(1, self._missing_steps(current)))
+
+    def _finish(self, current: _Round) -> None:
+        """Evaluates, bills, and writes the round's row and checkpoint."""
+        round_index, training = current.round_index, current.training
+        evaluation, evaluate_s = self._evaluate_if_due(round_index, self._limit_s(current))
+        if self._clock() > current.ends_s:
+            raise BudgetError("updates and evaluation went on after the round's deadline for more than the "
+                              f"{self._experiment.learner.update_timeout_s} s that are reserved for them; raise "
+                              "learner.update_timeout_s")
+        if self._scaler.needs_ratio:
+            self._samples = self._detector.select(_joined(current.samples))
+        self._tidy(current)
+        row = self._results(
+            round_index, training, evaluation, policy_version=current.policy_version, curvature=current.curvature,
+            decision=current.decision, actor_count=min(current.most_in_flight, current.decision.actor_count),
+            failed=current.failed, late=current.late)
+        self._close(current, evaluate_s or 0.0)
+        row |= {
+            "collect_s": current.waited_s, "learn_s": training.learn_s, "detect_s": current.detect_s,
+            "evaluate_s": evaluate_s,
+            "round_s": self._clock() - current.started_s - (evaluate_s or 0.0),
+            "modelled_round_s": current.modelled_s,
+            "actor_billed_s_mean": float(np.mean(current.billed_s)) if current.billed_s else None,
+            "actor_billed_s_max": max(current.billed_s, default=None),
+            **self._costs(current.bills, current.most_reserved_usd),
+        }
+        with self._shield():
+            self.progress.round_index = round_index
+            # The ledger follows when the next round's worst case is in it, or the run has ended.
+            self._save_round(row, self._checkpoint())
+
+    def _close(self, current: _Round, evaluate_s: float) -> None:
+        """Bills an attempt at a round; its actors in flight go on."""
+        learn_s = current.training.learn_s - current.attempt_learn_s
+        modelled_s = max(self._modelled_collect_s(current), learn_s)
+        current.modelled_s += modelled_s
+        self._opened_s = None
+        current.bills.append(self._meter.close_round(actors_started=0, seconds=modelled_s + evaluate_s))
+
+    def _modelled_collect_s(self, current: _Round) -> float:
+        """Seconds until its trajectories would be there, were each actor on a machine of its own.
+
+        As long as the slots are busy on average; the deadline ends it, and a round that misses its steps lasts so long.
+        """
+        limit_s = self._experiment.fleet.round_deadline_s
+        if self._clock() >= current.deadline_s and current.training.env_steps < self._experiment.algorithm.round_steps:
+            return limit_s
+        return min(sum(current.billed_s[current.attempt_billed:]) / max(1, current.most_in_flight), limit_s)
+
+    def _tidy(self, current: _Round) -> None:
+        """Lets the cache forget what nobody asks for any more."""
+        current.late = self._actors.forget()
+        if current.late:
+            self._events.append("trajectories_late", count=current.late)
+        if current.given_up:
+            limit = self._experiment.algorithm.staleness_max
+            self._events.append("actors_abandoned", count=current.given_up,
+                                reason=f"an update would have left them more than algorithm.staleness_max = {limit} "
+                                       "versions behind")
+        continued = {actor.episode_id for actor in self._actors.in_flight.values()}
+        self._cache.discard_episodes(sorted(self._published_episodes - continued))
+        self._published_episodes &= continued
+
+    # Actors
+
+    def _fill(self, current: _Round) -> None:
+        """Starts actors in the free slots, as many as are wanted and the budget holds, the oldest episodes first."""
+        slots = self._reserved_slots(current)
+        self._promise(current)
+        current.most_in_flight = max(current.most_in_flight, len(self._actors.in_flight) + len(slots))
+        if not slots:
+            return
+        waiting = self._waiting_episodes(current)
+        spec = self._actor_spec(current.round_index, self._weights)
+        actors = []
+        for slot in slots:
+            number = next(current.numbers)
+            actors.append(Actor(f"r{current.round_index}a{number}", spec, slot, self._attempts[slot], number,
+                                next(waiting, None)))
+            if self._attempts[slot]:
+                self._events.append("actor_replaced", slot=slot, attempt=self._attempts[slot])
+        self._published_episodes.update(actor.episode_id for actor in actors if actor.episode)
+        self._actors.start(actors)
+
+    def _reserved_slots(self, current: _Round) -> list[int]:
+        """The lowest free slots, each with its worst case reserved; none where too few would be in flight."""
+        if self._is_exhausted:
+            return []
+        wanted, in_flight = current.decision.actor_count, len(self._actors.in_flight)
+        taken = {actor.slot for actor in self._actors.in_flight.values()}
+        free = (slot for slot in itertools.count() if slot not in taken)
+        slots: list[int] = []
+        while in_flight + len(slots) < wanted:
+            slot = next(free)
+            if not self._meter.add_replacement(slot, self._attempts[slot]):
+                self._shrunk(current, in_flight + len(slots))
+                if in_flight + len(slots) < min(wanted, self._scaler.smallest_round):
+                    self._exhausted(current)
+                    for reserved in slots:
+                        self._meter.actor_never_started(reserved, self._attempts[reserved])
+                    return []
+                break
+            slots.append(slot)
+        return slots
+
+    def _waiting_episodes(self, current: _Round) -> Iterator[OpenEpisodeRecord]:
+        """Open episodes that no actor continues, the oldest first."""
+        taken = {actor.episode_id for actor in self._actors.awaited}
+        taken |= {bytes(trajectory["continued_episode"]).decode() for trajectory in current.arrived}
+        return iter([record for record in self._episodes if record.episode_id not in taken])
+
+    def _promise(self, current: _Round) -> None:
+        """Has the ledger on disk cover all that is reserved now, and some actors ahead, so that few writes do."""
+        current.most_reserved_usd = max(current.most_reserved_usd, self._meter.reserved_usd)
+        if self._meter.spent_usd + self._meter.reserved_usd > self._promised_usd:
+            with self._meter.ahead(math.ceil(current.decision.actor_count / 4)):
+                self._save_ledger()
+                self._promised_usd = self._meter.spent_usd + self._meter.reserved_usd
+
+    def _shrunk(self, current: _Round, granted: int) -> None:
+        if not current.is_shrunk:
+            self._events.append("round_shrunk", round_index=current.round_index, wanted=current.decision.actor_count,
+                                granted=granted, free_usd=self._meter.free_usd)
+        current.is_shrunk = True
+
+    def _exhausted(self, current: _Round) -> None:
+        """From now on no actor starts; those in flight are awaited."""
+        if not self._is_exhausted:
+            self._events.append("budget_exhausted", round_index=current.round_index,
+                                wanted=current.decision.actor_count, free_usd=self._meter.free_usd)
+        self._is_exhausted = True
+
+    def _take_in(self, current: _Round, timeout_s: float) -> None:
+        """Takes in all that has ended; waits for the first one, at most ``timeout_s``."""
+        ended = self._actors.next(timeout_s)
+        while ended is not None:
+            self._ended(current, ended)
+            ended = self._actors.next(0.0)
+
+    def _ended(self, current: _Round, ended: Ended) -> None:
+        slot = ended.actor.slot
+        if ended.seconds is not None:
+            current.billed_s.append(ended.seconds)
+        if ended.trajectory is not None:
+            self._arrived(current, ended.actor, ended.trajectory)
+        elif ended.was_given_up:
+            current.failed += ended.seconds is not None
+            self._attempts[slot] = 0
+        elif not ended.was_delivered:
+            tell_failure(self._events, ended)
+            self._failed(current, ended.actor, ended.reason, raised=ended.is_its_own_error)
+
+    def _arrived(self, current: _Round, actor: Actor, trajectory: dict[str, np.ndarray]) -> None:
+        current.arrived.append(trajectory)
+        self._attempts[actor.slot] = 0
+        self._raised.pop(actor.episode_id, None)
+        self._breaker.success()
+
+    def _failed(self, current: _Round, actor: Actor, reason: str, *, raised: bool) -> None:
+        current.failed += 1
+        current.last_error = reason
+        self._attempts[actor.slot] += 1
+        if raised and actor.episode:
+            self._raised[actor.episode_id] += 1
+            if self._raised[actor.episode_id] >= self._experiment.fleet.attempts:
+                del self._raised[actor.episode_id]
+                self._drop_poisonous_episodes([actor.episode_id], reason)
+        self._breaker.failure(reason)
+
+    # The learner
+
+    def _train(self, current: _Round) -> bool:
+        """Trains on what has arrived; False where nothing has."""
+        if not current.arrived:
+            return False
+        self._give_up_stale(current)
+        trajectories, current.arrived = current.arrived, []
+        update = self._update(current.round_index, trajectories, current.training, self._limit_s(current))
+        if self._scaler.needs_ratio:
+            current.samples.append(update.samples)
+            while sum(map(_size, current.samples)) - _size(current.samples[0]) >= self._experiment.detector.subset_size:
+                current.samples.popleft()
+        self._publish()
+        return True
+
+    def _replay(self, current: _Round) -> bool:
+        """Trains on what the learner keeps; False where it may not, or somebody in flight would get too stale by it."""
+        versions = [*(actor.policy_version for actor in self._actors.awaited),
+                    *(int(trajectory["policy_version"]) for trajectory in current.arrived)]
+        if any(map(self._is_stale, versions)):
+            return False
+        update = self._learn(current.round_index, current.training, self._limit_s(current),
+                             lambda: self._learner.replay(progress=self._fraction_done()))
+        if update is None:
+            return False
+        self._publish()
+        return True
+
+    def _give_up_stale(self, current: _Round) -> None:
+        """Gives up whom the next update would leave too far behind; what of theirs is accepted already has arrived."""
+        for actor in [actor for actor in self._actors.awaited if self._is_stale(actor.policy_version)]:
+            try:
+                trajectory = self._actors.deliver(actor)
+            except WireError as error:
+                reason = f"{type(error).__name__}: {error}"
+                self._events.append("actor_failed", invocation_id=actor.invocation_id, slot=actor.slot,
+                                    attempt=actor.attempt, status="ok", error=reason)
+                self._failed(current, actor, reason, raised=False)
+                continue
+            if trajectory is None:
+                current.given_up += 1
+            else:
+                self._arrived(current, actor, trajectory)
+
+    def _is_stale(self, policy_version: int) -> bool:
+        """Whether the next update would leave what that version samples too far behind."""
+        return self._learner.policy_version + 1 - policy_version > self._experiment.algorithm.staleness_max
+
+    def _publish(self) -> None:
+        """Makes the newest weights fetchable, and forgets those that no actor in flight can ask for."""
+        version = self._learner.policy_version
+        self._weights = self._learner.weights()
+        self._cache.publish_weights(version, self._weights)
+        needed = {version, *(actor.policy_version for actor in self._actors.in_flight.values())}
+        for old in [one for one in self._versions if one not in needed]:
+            self._cache.forget_weights(old)
+        self._versions = [one for one in self._versions if one in needed and one != version] + [version]
+
+    def _limit_s(self, current: _Round) -> float:
+        """What is left of the reserved time, but no more than one update may take."""
+        return min(current.ends_s - self._clock(), self._experiment.learner.update_timeout_s)
+
+    # The detector
+
+    def _measure(self, current: _Round) -> None:
+        """Begins to measure the newest policy on the last round's samples, unless a measurement still goes on."""
+        if current.is_decided or self._measurement or not self._scaler.needs_ratio or self._samples is None:
+            return
+        samples = self._samples
+        problem = self._learner.curvature_problem(self._experiment.detector.objective, samples)
+        snapshot = _Snapshot(self._learner.policy_version, problem)
+        self._measurement = _Measurement(lambda: self._detector.measure(snapshot, samples), self._clock)
+
+    def _decide(self, current: _Round) -> None:
+        """Asks the scaler once a round, when the detector is done, or at once where it has nothing to measure."""
+        if current.is_decided or (self._measurement and not self._measurement.is_done):
+            return
+        if self._measurement:
+            measurement, self._measurement = self._measurement, None
+            current.curvature, current.detect_s = measurement.result()
+        ratio = current.curvature.convexity_ratio if current.curvature else None
+        current.decision = self._scaler.decide(current.round_index, ratio)
+        current.is_decided = True
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """What of a learner the detector needs, built where the learner is used: the learner goes on meanwhile."""
+
+    policy_version: int
+    problem: CurvatureProblem
+
+    def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
+        return self.problem
+
+
+class _Measurement:
+    """One measurement in a thread of its own."""
+
+    def __init__(self, measure: Callable[[], Curvature], clock: Callable[[], float]) -> None:
+        self._measure, self._clock = measure, clock
+        self._started_s = clock()
+        self._seconds = 0.0
+        self._curvature: Curvature | None = None
+        self._error: BaseException | None = None
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="detector", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return self._is_done.is_set()
+
+    def result(self) -> tuple[Curvature, float]:
+        """What was measured, and in how many seconds; waits for it. Raises what the measurement raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._curvature, self._seconds
+
+    def end(self, timeout_s: float) -> str:
+        """Waits for it, though nobody needs it any more; returns what went wrong, if anything did."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return f"it still measures after {timeout_s:g} s"
+        return f"{type(self._error).__name__}: {self._error}" if self._error else ""
+
+    def _run(self) -> None:
+        try:
+            self._curvature = self._measure()
+        except BaseException as error:
+            self._error = error
+        self._seconds = self._clock() - self._started_s
+        self._is_done.set()
+
+
+def _size(samples: DetectorSamples) -> int:
+    return len(samples.advantages)
+
+
+def _joined(parts: deque[DetectorSamples]) -> DetectorSamples:
+    if len(parts) == 1:
+        return parts[0]
+    return DetectorSamples(**{name: np.concatenate([getattr(part, name) for part in parts])
+                              for name in vars(parts[0])})

@@ -1,0 +1,76 @@
+"""Distributions over actions, each on packed parameters ``[N, D]`` as `PolicyNetwork` gives them."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+
+from lambda_actor.spaces import Spaces
+
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+class Distribution(Protocol):
+    """What an algorithm asks of a distribution; all ``[N]``, entropy and KL in nats."""
+
+    name: str
+    """As a WEIGHTS message has it."""
+
+    def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """log π(a|s)."""
+
+    def entropy(self, outputs: torch.Tensor) -> torch.Tensor: ...
+
+    def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """KL(old ‖ new)."""
+
+
+class Gaussian:
+    """Diagonal Gaussian over ``A`` numbers: means, then log σ, so ``D`` = 2·A."""
+
+    name = "gaussian"
+
+    def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Args:
+        actions: float32 ``[N, A]``.
+        """
+        means, log_stds = outputs.chunk(2, dim=-1)
+        scaled = (actions - means) * torch.exp(-log_stds)
+        return -(0.5 * scaled.square() + log_stds + 0.5 * _LOG_2PI).sum(-1)
+
+    def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
+        _, log_stds = outputs.chunk(2, dim=-1)
+        return (log_stds + 0.5 * (_LOG_2PI + 1.0)).sum(-1)
+
+    def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        (old_means, old_log_stds), (means, log_stds) = old.chunk(2, dim=-1), new.chunk(2, dim=-1)
+        variance_ratio = torch.exp(2.0 * (old_log_stds - log_stds))
+        distance = ((old_means - means) * torch.exp(-log_stds)).square()
+        return (0.5 * (variance_ratio + distance - 1.0) + log_stds - old_log_stds).sum(-1)
+
+
+class Categorical:
+    """Discrete actions 0 … n − 1 by unnormalised logits, so ``D`` = n."""
+
+    name = "categorical"
+
+    def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Args:
+        actions: int64 ``[N]``.
+        """
+        return torch.log_softmax(outputs, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
+        log_probs = torch.log_softmax(outputs, dim=-1)
+        return -(log_probs.exp() * log_probs).sum(-1)
+
+    def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        old_log_probs, log_probs = torch.log_softmax(old, dim=-1), torch.log_softmax(new, dim=-1)
+        return (old_log_probs.exp() * (old_log_probs - log_probs)).sum(-1)
+
+
+def make_distribution(spaces: Spaces) -> Distribution:
+    """The distribution over these actions."""
+    return Categorical() if spaces.is_discrete else Gaussian()

@@ -1,0 +1,372 @@
+"""One experiment with several seeds, one after the other, under one budget; and what they say together.
+
+Paper: Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice: interquartile means
+with percentile intervals of a stratified bootstrap. There is one task, so that the runs are what is resampled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.config import CHANGEABLE, Experiment, unchangeable
+from runtime.cost.budget import Budget
+from runtime.cost.prices import PRICES, PriceTable
+from runtime.errors import ExperimentError, RunDirectoryError, RunError
+from runtime.interfaces import Display
+from runtime.records import RunDirectory, to_json, write_atomically
+from runtime.signals import Interrupted
+from runtime.train import preflight, smallest_budget_usd, train
+
+SEEDS_FILE = "seeds.json"
+CONFIDENCE = 0.95
+RESAMPLES = 50_000
+FEW_SEEDS = 5
+ESTIMATED = {
+    "evaluation_return_mean": "last evaluation", "evaluation_return_best": "best evaluation",
+    "spent_usd": "dollars", "env_steps_total": "steps"}
+"""Keys of a run's summary that are estimated over seeds, with their names for people."""
+_UNITS_PER_USD = 2**36
+_SHARE_TRIMMED = 0.25
+_BOOTSTRAP_SEED = 0xB007
+_CHUNK = 1000
+_KEPT = ("stop_reason", "error", "rounds", "env_steps_total", "evaluation_return_mean", "evaluation_return_best",
+         "episode_return_mean", "spent_usd", "budget_usd", "modelled_s", "measured_session_s")
+
+
+# Statistics
+
+
+def interquartile_mean(values: np.ndarray) -> np.ndarray:
+    """The mean of what is left over the last axis without its lowest and its highest quarter.
+
+    A quarter is rounded down to whole values, so that of three or fewer nothing is left out.
+    """
+    ordered = np.sort(np.asarray(values, np.float64), axis=-1)
+    cut = int(_SHARE_TRIMMED * ordered.shape[-1])
+    return ordered[..., cut:ordered.shape[-1] - cut].mean(axis=-1)
+
+
+def interval_estimate(values: Sequence[float], *, resamples: int = RESAMPLES) -> dict[str, float | int | None]:
+    """The interquartile mean over runs, and its percentile interval by bootstrap; the same at every call.
+
+    Args:
+        values: One a run.
+
+    Returns:
+        ``seeds``, how many there are; ``interquartile_mean``, null without any; ``interval_low`` and
+        ``interval_high``, null with fewer than two.
+    """
+    runs = np.asarray(values, np.float64)
+    if not len(runs):
+        return {"seeds": 0, "interquartile_mean": None, "interval_low": None, "interval_high": None}
+    low = high = None
+    if len(runs) > 1:
+        generator = np.random.default_rng(_BOOTSTRAP_SEED)
+        means = np.concatenate([
+            interquartile_mean(runs[generator.integers(len(runs), size=(min(_CHUNK, resamples - start), len(runs)))])
+            for start in range(0, resamples, _CHUNK)])
+        outside = (1.0 - CONFIDENCE) / 2.0
+        low, high = (float(bound) for bound in np.quantile(means, (outside, 1.0 - outside)))
+    return {"seeds": len(runs), "interquartile_mean": float(interquartile_mean(runs)),
+            "interval_low": low, "interval_high": high}
+
+
+def caution(seeds: int) -> str:
+    """What is to be said about an interval over so few seeds; empty where there are enough of them.
+
+    Up to four runs, more than 2.5 % of all resamples have the smallest one for their interquartile mean, so that the
+    interval is from the smallest to the largest; which holds the median of all runs that there could be unless all
+    those at hand are on one side of it.
+    """
+    if seeds < 2:
+        return "one seed has no interval: nothing is known of how much another one would differ"
+    if seeds < FEW_SEEDS:
+        return (f"{seeds} seeds say little: the interval is only from their smallest to their largest value, and "
+                f"misses the median of all runs that there could be {2.0 ** (1 - seeds):.1%} of the time instead of "
+                f"{1 - CONFIDENCE:.0%}; train {FEW_SEEDS} or more")
+    return ""
+
+
+# The budget
+
+
+def fair_share_usd(budget_usd: float, *, finished_usd: float, others_usd: float, unfinished: int) -> float:
+    """What one of the runs that are not finished may spend in all, what it has spent already included.
+
+    Args:
+        finished_usd: Spent by those that are finished.
+        others_usd: Spent by all the other ones, finished or not.
+        unfinished: How many are not, this one included.
+
+    Returns:
+        An equal part of what the finished ones left over; rounded down to whole units of `Budget`, so that the parts
+        never add up to more.
+    """
+    limit, finished, others = (_units(usd) for usd in (budget_usd, finished_usd, others_usd))
+    return max(0, min((limit - finished) // unfinished, limit - others)) / _UNITS_PER_USD
+
+
+def spent_usd(path: Path) -> float:
+    """What the run in ``path`` has spent or may have spent: what was reserved when it was killed counts as spent."""
+    known = [0.0]
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        budget = Budget(0.0)
+        budget.set_state(json.loads((path / "ledger.json").read_bytes())["budget"])
+        budget.forfeit()
+        known.append(budget.spent_usd)
+    # Beside a ledger that was damaged.
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        known.append(float(json.loads((path / "summary.json").read_bytes())["spent_usd"]))
+    with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
+        rows = [line for line in (path / "rounds.jsonl").read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+        known.append(float(json.loads(rows[-1])["spent_usd"]))
+    return max(known)
+
+
+def _units(usd: float) -> int:
+    return math.floor(usd * _UNITS_PER_USD)
+
+
+# The runs
+
+
+def holds_seeds(path: Path) -> bool:
+    """Whether ``path`` is a directory of several seeds' runs."""
+    return (path / SEEDS_FILE).exists()
+
+
+def train_seeds(
+    experiment: Experiment,
+    out: Path,
+    *,
+    seeds: int,
+    resume: bool,
+    make_display: Callable[[Experiment], Display],
+    say: Callable[[str], None],
+    name: str,
+    prices: PriceTable = PRICES,
+) -> tuple[dict[str, Any], int]:
+    """Trains ``seeds`` seeds, from the experiment's own upwards, each in ``out/seed-S``.
+
+    Args:
+        experiment: Resolved; its budget is that of all seeds together.
+        out: Their directory.
+        resume: Continue what ``out`` holds: finished seeds are kept, an unfinished one goes on.
+        make_display: Shows one run.
+        say: Shows a line.
+        name: The experiment's name, for people.
+
+    Returns:
+        What summary.json holds, and the exit code: 0; that of the first run that failed or was interrupted, after
+        which no other is started.
+
+    Raises:
+        RunError: Nothing was started: the directory is not usable, or the budget is too small for so many.
+    """
+    needed_usd = smallest_budget_usd(experiment, prices, instance_type=experiment.learner.instance_types[0])
+    runs = _Seeds(experiment, out, seeds, name)
+    directory = RunDirectory(out)
+    try:
+        runs.load(directory, resume=resume)
+        first = runs.next_experiment(needed_usd)
+        if first is not None:
+            preflight(first, prices)
+        runs.save()
+        return _train_all(runs, first, needed_usd, make_display, say, prices)
+    finally:
+        runs.forget_if_nothing_started()
+        directory.close()
+
+
+def _train_all(
+    runs: _Seeds, following: Experiment | None, needed_usd: float, make_display: Callable[[Experiment], Display],
+    say: Callable[[str], None], prices: PriceTable,
+) -> tuple[dict[str, Any], int]:
+    """Raises: RunError: The first of them was refused."""
+    reason, code, trained = "finished", 0, 0
+    while following is not None and not code:
+        say(f"\nseed {following.seed}, {runs.seeds.index(following.seed) + 1} of {len(runs.seeds)}: "
+            f"up to ${following.budget.usd:.4f} of ${runs.experiment.budget.usd:g}\n")
+        try:
+            code = _train_one(runs, following, make_display, prices)
+            trained += 1
+            if not code:
+                runs.finish(following.seed)
+                following = runs.next_experiment(needed_usd)
+        except RunError as error:
+            if not trained:
+                raise
+            say(f"error: {error}")
+            code = 1
+        reason = {0: "finished", 1: "failed"}.get(code, "interrupted")
+        runs.write_summary(reason)
+    runs.write_summary(reason)
+    return runs.summary(reason), code
+
+
+def _train_one(
+    runs: _Seeds, experiment: Experiment, make_display: Callable[[Experiment], Display], prices: PriceTable
+) -> int:
+    display = make_display(experiment)
+    try:
+        return train(experiment, runs.path_of(experiment.seed), resume=True, display=display, name=runs.name,
+                     prices=prices)[1]
+    except (Interrupted, KeyboardInterrupt) as interrupt:
+        return 128 + getattr(interrupt, "signal_number", signal.SIGINT)
+    finally:
+        display.close()
+
+
+class _Seeds:
+    """The directory of several seeds' runs: which there are, which are finished, and what they may spend."""
+
+    def __init__(self, experiment: Experiment, out: Path, count: int, name: str) -> None:
+        self.experiment, self.out, self.name = experiment, out, name
+        self.seeds = [experiment.seed + index for index in range(count)]
+        if self.seeds[-1] >= 2**63:
+            raise ExperimentError(f"seed = {experiment.seed} with --seeds {count}: allowed are seeds below 2⁶³")
+        self._finished: dict[str, Any] = {}
+        self._is_new = not holds_seeds(out)
+
+    def path_of(self, seed: int) -> Path:
+        return self.out / f"seed-{seed}"
+
+    def load(self, directory: RunDirectory, *, resume: bool) -> None:
+        """Reads what the directory knows, and refuses one that is not of these seeds.
+
+        Raises:
+            RunDirectoryError: It holds something else, or these seeds although they are not to be resumed.
+        """
+        if directory.holds_run:
+            raise RunDirectoryError(f"--out {self.out}: holds a single run; name another directory for --seeds")
+        strangers = [self.path_of(seed).name for seed in self.seeds if (self.path_of(seed) / "config.yaml").exists()]
+        if self._is_new and strangers:
+            raise RunDirectoryError(f"--out {self.out}: has no {SEEDS_FILE}, but {', '.join(strangers)} there hold "
+                                    "runs; name another")
+        if not self._is_new and not resume:
+            raise RunDirectoryError(f"--out {self.out}: holds runs of several seeds already; continue them with "
+                                    "--resume, or name another")
+        if not self._is_new:
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            document = json.loads((self.out / SEEDS_FILE).read_bytes())
+            stored, before, self._finished = document["experiment"], document["seeds"], dict(document["finished"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunDirectoryError(f"--resume: {self.out / SEEDS_FILE} cannot be read: {error}") from None
+        new = unchangeable(self.experiment)
+        changed = [f"{path} is {new.get(path)!r} now, {stored.get(path)!r} there" for path in {**stored, **new}
+                   if new.get(path) != stored.get(path)]
+        if changed:
+            raise RunDirectoryError(f"--resume: {self.out} was another experiment: {'; '.join(changed)}. "
+                                    f"Only {', '.join(CHANGEABLE)} may change")
+        if len(self.seeds) < len(before):
+            raise RunDirectoryError(f"--resume: {self.out} holds {len(before)} seeds; allowed: --seeds from "
+                                    f"{len(before)}")
+
+    def next_experiment(self, needed_usd: float) -> Experiment | None:
+        """The next run that is not finished, with its share of the budget; null where all are.
+
+        Raises:
+            ExperimentError: Its share cannot hold one round.
+        """
+        unfinished = [seed for seed in self.seeds if not self._is_finished(seed)]
+        if not unfinished:
+            return None
+        spent = {seed: spent_usd(self.path_of(seed)) for seed in self.seeds}
+        finished_usd = sum(spent[seed] for seed in self.seeds if seed not in unfinished)
+        seed = unfinished[0]
+        share_usd = fair_share_usd(
+            self.experiment.budget.usd, finished_usd=finished_usd, others_usd=sum(spent.values()) - spent[seed],
+            unfinished=len(unfinished))
+        if share_usd < needed_usd:
+            allowed_usd = math.ceil((finished_usd + len(unfinished) * needed_usd) * 1e6) / 1e6
+            raise ExperimentError(
+                f"--seeds {len(self.seeds)}: budget.usd = {self.experiment.budget.usd:g} leaves {share_usd:.6f} USD "
+                f"for each of {len(unfinished)} runs, which cannot hold one round of "
+                f"{self.experiment.scaler.smallest_round} actors, whose worst case is {needed_usd:.6f} USD; allowed: "
+                f"budget.usd from {allowed_usd:.6f}, or fewer seeds")
+        return self.experiment.model_copy(update={
+            "seed": seed, "budget": self.experiment.budget.model_copy(update={"usd": share_usd})})
+
+    def finish(self, seed: int) -> None:
+        """Notes that this one has come to its end, under these limits."""
+        self._finished[str(seed)] = self._limits()
+        self.save()
+
+    def save(self) -> None:
+        write_atomically(self.out / SEEDS_FILE, to_json({
+            "seeds": self.seeds, "finished": self._finished, "experiment": unchangeable(self.experiment)}))
+
+    def forget_if_nothing_started(self) -> None:
+        """Leaves nothing behind where the very first run was refused."""
+        if self._is_new and not any(self.path_of(seed).exists() for seed in self.seeds):
+            (self.out / SEEDS_FILE).unlink(missing_ok=True)
+
+    def write_summary(self, reason: str) -> None:
+        write_atomically(self.out / "summary.json", to_json(self.summary(reason)))
+
+    def summary(self, reason: str) -> dict[str, Any]:
+        """What there is of all of them, estimates over those that are finished."""
+        rows = [self._row(seed) for seed in self.seeds]
+        finished = [row for row in rows if row["is_finished"]]
+        return {
+            "experiment": self.name, "environment_id": self.experiment.environment.id, "stop_reason": reason,
+            "budget_usd": self.experiment.budget.usd, "spent_usd": sum(row["spent_usd"] for row in rows),
+            "estimates": {key: interval_estimate([row[key] for row in finished if row[key] is not None])
+                          for key in ESTIMATED},
+            "confidence": CONFIDENCE, "resamples": RESAMPLES, "caution": caution(len(finished)) or None,
+            "seeds": rows,
+        }
+
+    def _row(self, seed: int) -> dict[str, Any]:
+        path, summary = self.path_of(seed), {}
+        with suppress(OSError, ValueError):
+            summary = json.loads((path / "summary.json").read_bytes())
+        return {"seed": seed, "directory": path.name, "is_finished": self._is_finished(seed),
+                **{key: summary.get(key) for key in _KEPT}, "spent_usd": spent_usd(path)}
+
+    def _is_finished(self, seed: int) -> bool:
+        """By its own account; whether a higher limit makes it go on is for the run itself to tell."""
+        limits = self._finished.get(str(seed))
+        return limits is not None and limits["stop"] == self._limits()["stop"] and (
+            limits["budget_usd"] >= self.experiment.budget.usd)
+
+    def _limits(self) -> dict[str, Any]:
+        return {"budget_usd": self.experiment.budget.usd, "stop": self.experiment.stop.model_dump(mode="json")}
+
+
+# For people
+
+
+def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
+    """All seeds, and the estimates over them; lines of 79 characters at most, but for paths and errors."""
+    lines = [f"{'seed':>10}  {'stopped by':<14} {'last eval':>10} {'best eval':>10} {'steps':>12} {'dollars':>9}"]
+    lines += [f"{row['seed']:>10}  {row['stop_reason'] or 'not finished':<14} "
+              f"{_number(row['evaluation_return_mean'], 1):>10} {_number(row['evaluation_return_best'], 1):>10} "
+              f"{_number(row['env_steps_total'], 0):>12} {row['spent_usd']:>9.4f}" for row in summary["seeds"]]
+    lines += [f"{'':>10}  error of seed {row['seed']}: {row['error']}" for row in summary["seeds"] if row["error"]]
+    lines += ["", f"interquartile mean over seeds, {summary['confidence']:.0%} interval"]
+    for key, label in ESTIMATED.items():
+        estimate, digits = summary["estimates"][key], {"spent_usd": 4, "env_steps_total": 0}.get(key, 1)
+        interval = "no interval" if estimate["interval_low"] is None else (
+            f"{_number(estimate['interval_low'], digits)} … {_number(estimate['interval_high'], digits)}")
+        lines.append(f"  {label:<16} {_number(estimate['interquartile_mean'], digits):>12}   {interval}"
+                     f"   ({estimate['seeds']} seed{'s' * (estimate['seeds'] != 1)})")
+    lines += textwrap.wrap(summary["caution"] or "", 79, initial_indent="  ", subsequent_indent="  ")
+    return [*lines, "", f"cost         ${summary['spent_usd']:.4f} of ${summary['budget_usd']:g}",
+            f"results      {out}"]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,82 @@
+"""Any experiment file with any environment and any algorithm: real environments, actors, server and learner."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lambda_actor import wire
+from lambda_actor.environments import make_environment
+from lambda_actor.policy import Policy
+from runtime.config import Experiment, load_experiment
+from runtime.display import PlainDisplay
+from runtime.policy_file import load_policy
+from runtime.train import train
+from tests.helpers import ROOT, events, overrides, rounds, summary
+
+SMALL = {"actor__fragment_steps": 16, "actor__timeout_s": 30, "scaler__actors_min": 2, "scaler__actors_max": 3,
+         "actor__provisioned": 0, "detector__subset_size": 32, "detector__lanczos_steps": 4, "stop__max_rounds": 3,
+         "stop__target_return": "null", "stop__max_steps": "null", "evaluation__every_rounds": 0, "fleet__processes": 2,
+         "budget__usd": 5.0, "learner__device": "cpu"}
+
+
+def train_here(file: str, out: Path, **settings: Any) -> tuple[Experiment, str]:
+    """Trains an experiment file with these settings, in this process; returns what it resolved to, and the output."""
+    values = [word for word in overrides(**(SMALL | settings)) if word != "--set"]
+    experiment = load_experiment(ROOT / "experiments" / file, values).resolved()
+    shown = io.StringIO()
+    _, code = train(experiment, out, resume=False, display=PlainDisplay(experiment, shown), name="workload")
+    assert code == 0, shown.getvalue()
+    return load_experiment(out / "config.yaml"), shown.getvalue()
+
+
+@pytest.mark.parametrize(("file", "environment", "algorithm", "network", "preprocessing"), [
+    ("hopper.yaml", "CartPole-v1", "impala", "mlp", "none"),
+    ("hopper.yaml", "ALE/Qbert-v5", "impact", "conv", "atari"),
+    ("paper/space_invaders-impact.yaml", "Pendulum-v1", "impact", "mlp", "none"),
+    ("paper/qbert-ppo.yaml", "GravitarNoFrameskip-v4", "ppo", "conv", "atari"),
+    ("paper/walker2d-impact.yaml", "Humanoid-v5", "ppo", "mlp", "none"),
+    ("hopper.yaml", "SpaceInvadersNoFrameskip-v4", "impala", "conv", "atari"),
+])
+def test_any_file_with_any_workload(
+    tmp_path: Path, file: str, environment: str, algorithm: str, network: str, preprocessing: str
+) -> None:
+    settings = {"environment__id": environment, "algorithm__kind": algorithm, "environment__preprocessing": "auto",
+                "environment__clip_rewards": "null", "algorithm__rounds": "null", "algorithm__round_steps": "null",
+                f"algorithm__{algorithm}__normalize_observations": "null"}
+    out = tmp_path / "out"
+    experiment, shown = train_here(file, out, **settings)
+    assert experiment.network.kind == network
+    assert experiment.environment.preprocessing == preprocessing
+    assert experiment.environment.clip_rewards == (preprocessing == "atari")
+    assert experiment.algorithm.chosen.normalize_observations == (network == "mlp")
+    assert experiment.algorithm.rounds == ("synchronous" if algorithm == "ppo" else "asynchronous")
+    assert experiment.to_yaml().rstrip() in shown, "what was resolved is printed"
+    rows = rounds(out)
+    assert [row["round_index"] for row in rows] == [1, 2, 3]
+    assert summary(out)["env_steps_total"] == sum(row["env_steps"] for row in rows) >= 3 * 2 * 16
+    if algorithm == "ppo":
+        assert {(row["staleness_max"], row["replayed_fraction"], row["updates"]) for row in rows} == {(0, 0.0, 1)}
+    else:
+        assert all(row["env_steps"] >= experiment.algorithm.round_steps for row in rows)
+        assert all(0 <= row["staleness_mean"] <= row["staleness_max"] <= experiment.algorithm.staleness_max
+                   for row in rows)
+    assert not events(out, "actor_failed")
+    weights = load_policy(out / "policy.safetensors")
+    Policy.from_bytes(weights).check(make_environment(environment, preprocessing).spaces)
+    assert wire.field_text(wire.decode(weights, wire.Kind.WEIGHTS)["network"]) == network
+
+
+def test_the_budget_ends_an_asynchronous_run_and_its_dollars_add_up(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    train_here("hopper.yaml", out, algorithm__kind="impact", stop__max_rounds="null", fleet__round_deadline_s=30,
+               learner__update_timeout_s=30, budget__usd=0.0112)
+    found = summary(out)
+    assert found["stop_reason"] == "budget"
+    assert found["rounds"] > 3
+    assert 0.0 < found["spent_usd"] <= 0.0112
+    spent_usd = sum(row["round_cost_usd"] for row in rounds(out)) + found["unfinished_rounds_cost_usd"]
+    assert spent_usd == pytest.approx(found["spent_usd"], abs=1e-9)

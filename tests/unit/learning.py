@@ -1,0 +1,114 @@
+"""Batches for learners, sampled by their own published policies through the actors' numpy inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from lambda_actor.policy import Policy
+from lambda_actor.spaces import Spaces
+from runtime.interfaces import Batch
+from runtime.learner.actor_critic import ActorCritic
+
+VECTORS = Spaces((3,), action_size=2)
+DISCRETE = Spaces((3,), action_count=4)
+PIXELS = Spaces((2, 20, 17), frame_shape=(1, 20, 17), frame_stack=2, action_count=3)
+
+
+def roll(weights: bytes, spaces: Spaces, *, steps: int = 12, trajectories: int = 3, seed: int = 0, offset: float = 2.0,
+         reward: Callable[[np.ndarray], np.ndarray] | None = None) -> Batch:
+    """What the policy does on random observations.
+
+    Features of vectors have different scales and an outlier; a tenth of the steps terminates, another tenth is cut.
+
+    Args:
+        reward: Rewards from actions; random ones without.
+    """
+    random = np.random.default_rng(seed)
+    policy = Policy.from_bytes(weights)
+    shape = (steps, trajectories)
+    observations = _observations(random, spaces, shape, offset)
+    if not spaces.is_pixels:
+        observations[0, 0, 0] = 500.0
+    columns = [_act(policy, observations[:, column], random) for column in range(trajectories)]
+    actions, log_probs = (np.stack(arrays, axis=1) for arrays in zip(*columns, strict=True))
+    ending = random.random(shape)
+    terminated = ending < 0.1
+    bootstrap_mask = (ending >= 0.1) & (ending < 0.2)
+    bootstrap_mask[-1] = ~terminated[-1]
+    return Batch(
+        policy_versions=np.full(trajectories, policy.policy_version), observations=observations, actions=actions,
+        log_probs=log_probs, rewards=random.normal(size=shape) if reward is None else reward(actions),
+        terminated=terminated, bootstrap_mask=bootstrap_mask,
+        bootstrap_observations=_observations(random, spaces, (int(bootstrap_mask.sum()),), offset))
+
+
+def bandit(weights: bytes, spaces: Spaces, *, pays: Callable[[np.ndarray, np.ndarray], np.ndarray], seed: int,
+           steps: int = 16, trajectories: int = 4) -> Batch:
+    """Episodes of one step each.
+
+    Args:
+        pays: Rewards from observations ``[T, …]`` and actions.
+    """
+    random = np.random.default_rng(seed)
+    policy = Policy.from_bytes(weights)
+    observations = random.choice([-1.0, 1.0], (steps, trajectories, *spaces.observation_shape)).astype(np.float32)
+    columns = [_act(policy, observations[:, column], random) for column in range(trajectories)]
+    actions, log_probs = (np.stack(arrays, axis=1) for arrays in zip(*columns, strict=True))
+    return Batch(
+        policy_versions=np.full(trajectories, policy.policy_version), observations=observations, actions=actions,
+        log_probs=log_probs, rewards=pays(observations, actions).astype(np.float64),
+        terminated=np.ones((steps, trajectories), np.bool_),
+        bootstrap_mask=np.zeros((steps, trajectories), np.bool_),
+        bootstrap_observations=np.empty((0, *spaces.observation_shape), np.float32))
+
+
+def joined(*batches: Batch) -> Batch:
+    """One batch of all their trajectories."""
+    fields = {name: [getattr(batch, name) for batch in batches] for name in vars(batches[0])}
+    along = {"policy_versions": 0, "bootstrap_observations": 0}
+    return Batch(**{name: np.concatenate(arrays, axis=along.get(name, 1)) for name, arrays in fields.items()})
+
+
+def parameters_of(learner: ActorCritic) -> np.ndarray:
+    """The policy's parameters, then the critic's."""
+    return np.concatenate([parameter.detach().cpu().numpy().ravel().copy()
+                           for network in (learner.policy, learner.critic) for parameter in network.parameters()])
+
+
+def scramble(network: torch.nn.Module, scale: float, *, seed: int = 0) -> None:
+    """Moves the parameters off their start."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
+
+
+def everything(learner: ActorCritic) -> dict[str, np.ndarray]:
+    """All that a state holds."""
+    state = learner.get_state()
+    return {name: np.array(value) for name, value in {**state.arrays, **state.values}.items()}
+
+
+def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    """Bit for bit."""
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+def _observations(random: np.random.Generator, spaces: Spaces, shape: tuple[int, ...], offset: float) -> np.ndarray:
+    if spaces.is_pixels:
+        return random.integers(0, 256, (*shape, *spaces.observation_shape), dtype=np.uint8)
+    scales = 10.0 ** np.arange(spaces.observation_size) / 10.0
+    return (offset + random.normal(size=(*shape, spaces.observation_size)) * scales).astype(np.float32)
+
+
+def _act(policy: Policy, observations: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Actions and their log-probabilities along one trajectory."""
+    noise = policy.noise(random, len(observations))
+    outputs = np.stack([policy.outputs(observation) for observation in observations])
+    actions = np.array([policy.sample(output, row) for output, row in zip(outputs, noise, strict=True)])
+    return actions, policy.log_probs(outputs, actions, noise)

@@ -1,0 +1,168 @@
+"""What all algorithms share: the shared gradient step, the factory, and the algorithm that the docs add."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from lambda_actor.policy import Policy
+from lambda_actor.spaces import Spaces
+from runtime.config import AlgorithmSection, Experiment, ImpactSection, ImpalaSection, PpoSection, experiment_from_tree
+from runtime.interfaces import Update
+from runtime.learner import make_learner
+from runtime.learner.actor_critic import ActorCritic
+from runtime.learner.impact import Impact
+from runtime.learner.impala import Impala
+from runtime.learner.ppo import Ppo
+from tests.helpers import ROOT
+from tests.unit.learning import DISCRETE, PIXELS, VECTORS, assert_same, bandit, everything, joined, roll
+
+ALGORITHMS = [(Ppo, "ppo", PpoSection), (Impact, "impact", ImpactSection), (Impala, "impala", ImpalaSection)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# A group
+
+
+class Together:
+    """A group whose members are threads."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._barrier = threading.Barrier(size, timeout=60.0)
+        self._given: list[Sequence[torch.Tensor]] = [()] * size
+
+    def member(self, rank: int) -> Member:
+        return Member(self, rank)
+
+    def sum(self, rank: int, tensors: Sequence[torch.Tensor]) -> None:
+        self._given[rank] = tensors
+        self._barrier.wait()
+        sums = [torch.stack(list(parts)).sum(0) for parts in zip(*self._given, strict=True)]
+        self._barrier.wait()
+        for tensor, total in zip(tensors, sums, strict=True):
+            tensor.copy_(total)
+
+
+class Member:
+    """One thread's view of the group."""
+
+    def __init__(self, together: Together, rank: int) -> None:
+        self._together, self.rank, self.size = together, rank, together.size
+
+    def sum(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._together.sum(self.rank, tensors)
+
+
+@pytest.mark.parametrize(("spaces", "network"), [(VECTORS, "mlp"), (PIXELS, "conv")])
+@pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
+@pytest.mark.parametrize("size", [2, 5])
+def test_a_group_does_what_one_process_does(
+        algorithm, kind: str, section, size: int, spaces: Spaces, network: str) -> None:
+    """Within floating point, also where shares are unequal or empty; and all members end up bit for bit equal."""
+    settings = section(normalize_observations=not spaces.is_pixels, minibatch_steps=3, learning_rate=1e-3, **(
+        {"epochs": 1, "kl_coefficient": 0.3} if kind == "ppo" else {}))
+
+    def make(group: Member | None) -> ActorCritic:
+        return algorithm(spaces, AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}),
+                         network=network, seed=0, group=group)
+
+    def train(learner: ActorCritic, batch, updates: dict[int, list[Update]], rank: int) -> None:
+        updates[rank] = [learner.update(batch, progress=0.0)]
+        if (replayed := learner.replay(progress=0.0)) is not None:
+            updates[rank].append(replayed)
+
+    alone, together = make(None), Together(size)
+    batch = roll(alone.weights(), spaces, steps=4)
+    members = [make(together.member(rank)) for rank in range(size)]
+    updates: dict[int, list[Update]] = {}
+    threads = [threading.Thread(target=train, args=(member, batch, updates, rank))
+               for rank, member in enumerate(members)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    train(alone, batch, updates, -1)
+    expected = everything(alone)
+    for name, array in everything(members[0]).items():
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=2e-5, err_msg=name)
+    for rank in range(size):
+        assert_same(everything(members[rank]), everything(members[0]))
+        for ours, theirs in zip(updates[rank], updates[-1], strict=True):
+            for name, value in vars(theirs.metrics).items():
+                assert getattr(ours.metrics, name) == pytest.approx(value, rel=1e-3, abs=1e-5), name
+
+
+# The factory
+
+
+def experiment(kind: str, spaces: Spaces, **overrides) -> Experiment:
+    tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "seed": 3, "algorithm": {"kind": kind},
+            **overrides}
+    return experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
+
+
+@pytest.mark.parametrize("spaces", [VECTORS, DISCRETE, PIXELS])
+@pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
+def test_any_algorithm_takes_any_spaces(algorithm, kind: str, section, spaces: Spaces) -> None:
+    """Made from a fitted experiment alone; its weights act in these spaces, before and after an update."""
+    fitted = experiment(kind, spaces)
+    learner = make_learner(fitted, spaces, device="cpu")
+    assert type(learner) is algorithm
+    learner.update(roll(learner.weights(), spaces), progress=0.0)
+    policy = Policy.from_bytes(learner.weights())
+    policy.check(spaces)
+    assert policy.policy_version == learner.policy_version == 1
+    assert policy.network == fitted.network.kind
+
+
+def test_seed_threads_and_network_are_the_experiments() -> None:
+    fitted = experiment("impala", PIXELS, network={"kind": "mlp"}, learner={"threads": 2})
+    learner = make_learner(fitted, PIXELS, device="cpu")
+    other = Impala(PIXELS, fitted.algorithm, network="mlp", seed=3)
+    assert learner.weights() == other.weights()
+    learner.update(roll(learner.weights(), PIXELS), progress=0.0)
+    assert torch.get_num_threads() == 2
+
+
+def test_the_package_does_not_import_torch() -> None:
+    """Whoever only names an algorithm starts quickly."""
+    subprocess.run([sys.executable, "-c", "import runtime.learner, sys; assert 'torch' not in sys.modules"],
+                   cwd=ROOT, check=True)
+
+
+# The docs' example
+
+
+def test_the_algorithm_of_the_docs_learns() -> None:
+    """docs/algorithms.md, its code as it stands."""
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "algorithms.md").read_text(), re.DOTALL).group(1)
+    names: dict[str, object] = {"__name__": "a2c"}
+    exec(compile(code, "docs/algorithms.md", "exec"), names)
+    spaces = Spaces((1,), action_count=3)
+    learner = names["A2c"](spaces, AlgorithmSection(ppo=PpoSection(
+        normalize_observations=True, learning_rate=1e-2)), seed=0)
+    for k in range(25):
+        learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
+            actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)
+    policy = Policy.from_bytes(learner.weights())
+    assert [policy.best_action(np.array([x], np.float32)) for x in (-1.0, 1.0)] == [0, 2]
+    problem = learner.curvature_problem("total_loss", learner.update(
+        joined(*[roll(learner.weights(), spaces, seed=k) for k in range(2)]), progress=0.0).samples)
+    assert np.isfinite(float(problem.criterion(problem.module(problem.inputs), problem.targets).detach()))
+    assert learner.replay(progress=0.0) is None

@@ -1,0 +1,857 @@
+"""Asynchronous rounds, on a fleet whose actors take their time on a clock of its own."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import runtime.collection
+from lambda_actor import wire
+from lambda_actor.errors import WireError
+from runtime.checkpoint import Checkpoint
+from runtime.config import Experiment, experiment_from_tree
+from runtime.cost.budget import Budget
+from runtime.cost.meter import CostModel, Meter
+from runtime.cost.prices import PRICES
+from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
+from runtime.interfaces import DetectorSamples
+from runtime.records import EventLog
+from runtime.rounds import make_round_loop
+from runtime.scaler import make_scaler
+from tests.fakes import (
+    CRASHED,
+    ERROR,
+    OK,
+    SPACES,
+    FakeCache,
+    FakeDetector,
+    FakeEvaluator,
+    FakeLearner,
+    ManualClock,
+    Play,
+    TimedFleet,
+    closed_trajectory,
+    digest,
+    trajectory,
+)
+
+STEPS = 4
+EVENT = {"run_id": "run", "fragment_steps": STEPS, "seed": 3}
+SLOW = replace(OK, takes_s=1.0)
+HANGS = Play(None, None)
+
+Script = Callable[[Mapping[str, Any], int], Play]
+
+
+def make_experiment(**sections: dict[str, Any]) -> Experiment:
+    tree: dict[str, Any] = {
+        "environment": {"id": "Fake-v0"}, "budget": {"usd": 1000.0},
+        "algorithm": {"kind": "impact", "staleness_max": 8, "round_steps": 6 * STEPS,
+                      "impact": {"minibatch_steps": STEPS}},
+        "scaler": {"kind": "fixed", "actors_fixed": 4, "actors_min": 2, "actors_max": 6, "window_rounds": 3},
+        "actor": {"fragment_steps": STEPS, "timeout_s": 60, "provisioned": 0}, "learner": {"threads": 1},
+        "detector": {"subset_size": 8},
+        "stop": {"max_rounds": 3}, "evaluation": {"every_rounds": 0}}
+    for name, section in sections.items():
+        tree[name] = tree.get(name, {}) | section
+    return experiment_from_tree(tree, source="test").resolved().fitted(SPACES, preprocessing="none")
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of it runs any more."""
+
+
+class Disk:
+    """What outlives a process: its directory, or a bucket, which gets a ledger only where that promises more."""
+
+    def __init__(self, *, is_bucket: bool = False) -> None:
+        self.is_bucket, self.most_usd = is_bucket, 0.0
+        self.rows: list[dict[str, Any]] = []
+        self.checkpoint: Checkpoint | None = None
+        self.ledger: dict[str, Any] | None = None
+        self.promised_usd = 0.0
+
+
+class Rig:
+    """One process' loop; checks what must hold at any time while it runs."""
+
+    def __init__(self, tmp_path: Path, script: Script | None = None, *, disk: Disk | None = None, replays_max: int = 0,
+                 update_s: float = 0.25, concurrency: int = 10**9, returns: tuple[float, ...] = (0.0,),
+                 cache: FakeCache | None = None, **sections: dict[str, Any]) -> None:
+        self.experiment = make_experiment(**sections)
+        self.disk = disk or Disk()
+        self._told: list[dict[str, Any]] = []
+        self._digests: dict[str, str] = {}
+        events = EventLog(tmp_path / "events.jsonl", lambda: "now")
+        events.listen(lambda kind, fields: self._told.append({"event": kind, **fields}))
+        self.ledgers: list[float] = []
+        self.clock, self.cache = ManualClock(), cache or FakeCache()
+        self.fleet = TimedFleet(self.cache, self.clock, script or (lambda event, nth: SLOW), concurrency=concurrency,
+                                timeout_s=self.experiment.actor.timeout_s)
+        self.learner = FakeLearner(self.clock, update_s, replays_max=replays_max,
+                                   staleness_max=self.experiment.algorithm.staleness_max,
+                                   before_replay=self._before_replay)
+        self.meter = Meter(CostModel(self.experiment, PRICES, traffic_bytes_max=10**6),
+                           Budget(self.experiment.budget.usd))
+        self.detector = FakeDetector(self.clock, measure_s=0.0)
+        self.most_open, self.is_shielded, self.killed_usd = 0, False, 0.0
+        self._watch()
+        self.loop = make_round_loop(
+            self.experiment, learner=self.learner, detector=self.detector,
+            scaler=make_scaler(self.experiment.scaler), fleet=self.fleet, cache=self.cache, meter=self.meter,
+            evaluate=FakeEvaluator(self.clock, returns), events=events,
+            event_fields=EVENT, spaces=SPACES, save_ledger=self._save_ledger, save_round=self._save_round,
+            shield=self._shield, clock=self.clock)
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self._told if event["event"] == kind]
+
+    def resume(self) -> None:
+        """As train does after a kill: what the checkpoint or the ledger promises, whichever is more, is spent."""
+        if self.disk.checkpoint is not None:
+            self.loop.restore(copy.deepcopy(self.disk.checkpoint))
+        known, promised_usd = self.meter.get_state(), self.meter.spent_usd + self.meter.reserved_usd
+        self.meter.set_state(copy.deepcopy(self.disk.ledger))
+        if self.meter.spent_usd + self.meter.reserved_usd < promised_usd:
+            self.meter.set_state(known)
+        self.meter.forfeit()
+        self._save_ledger()
+
+    def column(self, name: str) -> list[Any]:
+        return [row[name] for row in self.disk.rows]
+
+    def trained_ids(self) -> list[str]:
+        """Of this process' invocations, those whose trajectories were trained on, in that order."""
+        for one, data in self.fleet.accepted.items():
+            if one not in self._digests:
+                with suppress(WireError):
+                    self._digests[one] = digest(wire.decode(data, wire.Kind.TRAJECTORY)["rewards"])
+        by_digest = {value: one for one, value in self._digests.items()}
+        return [by_digest[one] for one in self.learner.trained if one in by_digest]
+
+    def _watch(self) -> None:
+        start, update = self.fleet.start, self.learner.update
+
+        def checked_start(invocations):
+            assert self.disk.promised_usd >= self.meter.spent_usd + self.meter.reserved_usd, "the ledger covers it"
+            assert self.meter.spent_usd + self.meter.reserved_usd <= self.experiment.budget.usd
+            start(invocations)
+            self.most_open = max(self.most_open, self.fleet.open_count)
+
+        def checked_update(batch, *, progress):
+            staleness = self.learner.policy_version - batch.policy_versions
+            assert 0 <= staleness.min() <= staleness.max() <= self.experiment.algorithm.staleness_max
+            return update(batch, progress=progress)
+
+        self.fleet.start, self.learner.update = checked_start, checked_update
+
+    @contextmanager
+    def _shield(self):
+        self.is_shielded = True
+        yield
+        self.is_shielded = False
+
+    def _before_replay(self) -> None:
+        assert not self.fleet.has_ended, "what has arrived comes first"
+
+    def _save_ledger(self) -> None:
+        self.ledgers.append(self.clock())
+        self.disk.promised_usd = self.meter.spent_usd + self.meter.reserved_usd
+        assert self.disk.promised_usd <= self.experiment.budget.usd
+        if not self.disk.is_bucket or self.disk.promised_usd > self.disk.most_usd or self.meter.reserved_usd == 0.0:
+            self.disk.ledger = json.loads(json.dumps(self.meter.get_state()))
+            self.disk.most_usd = self.disk.promised_usd
+
+    def _save_round(self, row: dict[str, Any], checkpoint: Checkpoint) -> None:
+        assert self.is_shielded
+        returned = {one for one in self.fleet.returned if one in self.fleet.accepted} - self.unusable
+        assert returned <= set(self.trained_ids()), "all that was accepted is trained on before the row is written"
+        self.disk.rows = [old for old in self.disk.rows if old["round_index"] < row["round_index"]]
+        self.disk.rows.append(json.loads(json.dumps(row, allow_nan=False)))
+        self.disk.checkpoint = copy.deepcopy(checkpoint)
+
+    @property
+    def unusable(self) -> set[str]:
+        """Accepted, but not what was asked for."""
+        return {failed["invocation_id"] for failed in self.events("actor_failed")
+                if failed["invocation_id"] in self.fleet.accepted}
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch):
+    """An upper bound that only deaf actors reach."""
+    monkeypatch.setattr(runtime.collection, "_ABANDON_TIMEOUT_S", 0.05)
+
+
+def assert_settled(rig: Rig) -> None:
+    assert rig.meter.reserved_usd == 0.0
+    assert rig.disk.ledger["budget"]["reserved"] == {}
+    assert rig.meter.spent_usd <= rig.experiment.budget.usd
+    assert not rig.fleet.misses
+    assert not rig.loop._actors.in_flight
+
+
+# A stream of trajectories
+
+
+def test_rounds_are_stretches_of_a_stream(tmp_path: Path):
+    rig = Rig(tmp_path)
+    assert rig.loop.run() == "max_rounds"
+    assert rig.column("round_index") == [1, 2, 3]
+    assert all(steps >= 6 * STEPS for steps in rig.column("env_steps"))
+    assert rig.column("env_steps_total") == list(np.cumsum(rig.column("env_steps")))
+    assert sum(rig.column("env_steps")) == STEPS * len(rig.learner.trained)
+    assert rig.most_open == 4
+    assert rig.column("actor_count") == rig.column("actor_count_wanted") == [4] * 3
+    assert sum(rig.column("updates")) == rig.learner.policy_version - 1 == len(rig.learner.batches)
+    assert_settled(rig)
+
+
+def test_each_actor_starts_with_the_newest_weights_and_numbers_of_its_own(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 3))
+    versions = []
+    start = rig.fleet.start
+    rig.fleet.start = lambda invocations: (versions.append(rig.learner.policy_version), start(invocations))
+    rig.loop.run()
+    started = [invocation.event for invocation in rig.fleet.started]
+    assert len({(event["round_index"], event["slot"]) for event in started}) == len(started)
+    assert len({event["invocation_id"] for event in started}) == len(started)
+    assert {event["policy_version"] for event in started} == set(versions)
+    assert [event["policy_version"] for event in started] == sorted(event["policy_version"] for event in started)
+
+
+def test_an_actor_in_flight_goes_on_in_the_next_round(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=4.0 if nth == 0 else 1.0), stop={"max_rounds": 6},
+              algorithm={"round_steps": 3 * STEPS, "staleness_max": 50})
+    rig.loop.run()
+    assert rig.trained_ids().index("r1a0") > 3 * 2
+    assert max(rig.column("staleness_max")) > 1
+
+
+def test_an_update_awaits_a_minibatch_or_the_rounds_end(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth), update_s=0.0, stop={"max_rounds": 1},
+              algorithm={"round_steps": 7 * STEPS, "impact": {"minibatch_steps": 3 * STEPS}}, actor={"timeout_s": 200})
+    rig.loop.run()
+    assert [batch.rewards.shape[1] for batch in rig.learner.batches] == [3, 3, 1]
+
+
+def test_a_row_tells_how_stale_its_trajectories_were(tmp_path: Path):
+    # One is slow: three updates are made before it comes.
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s={0: 3.5, 1: 1.0, 2: 2.0, 3: 3.0}.get(nth, 100.0)),
+              update_s=0.0, stop={"max_rounds": 1}, algorithm={"round_steps": 4 * STEPS}, actor={"timeout_s": 200})
+    rig.loop.run()
+    (row,) = rig.disk.rows
+    assert [batch.policy_versions.tolist() for batch in rig.learner.batches] == [[1], [1], [1], [1]]
+    assert (row["staleness_mean"], row["staleness_max"], row["updates"], row["replayed_fraction"]) == (1.5, 3, 4, 0.0)
+    assert (row["policy_version"], row["actors_returned"]) == (1, 4)
+
+
+def test_all_that_is_there_is_trained_on_at_once(tmp_path: Path):
+    rig = Rig(tmp_path, update_s=0.25, stop={"max_rounds": 1}, algorithm={"round_steps": 4 * STEPS})
+    rig.loop.run()
+    assert [len(batch.policy_versions) for batch in rig.learner.batches] == [4]
+
+
+def test_it_replays_only_when_nothing_has_arrived(tmp_path: Path):
+    rig = Rig(tmp_path, replays_max=2, update_s=0.25)
+    assert rig.loop.run() == "max_rounds"
+    assert sum(rig.column("updates")) > len(rig.learner.batches)
+    assert max(rig.column("replayed_fraction")) > 0.0
+    # Four actors of a second each, updates of a quarter: one update and two replays a second.
+    assert rig.disk.rows[1]["replayed_fraction"] == pytest.approx(2 / 3, abs=0.1)
+    assert all(steps == STEPS * returned for steps, returned in zip(
+        rig.column("env_steps"), rig.column("actors_returned"), strict=True)), "replays do not count"
+    assert_settled(rig)
+
+
+def test_it_neither_spins_nor_writes_the_ledger_for_every_actor(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=0.75 + nth % 7 / 16), update_s=0.02,
+              scaler={"actors_fixed": 64, "actors_max": 64}, algorithm={"round_steps": 64 * STEPS, "staleness_max": 99},
+              stop={"max_rounds": 20}, actor={"timeout_s": 1}, fleet={"round_deadline_s": 100})
+    started_s = rig.clock()
+    rig.loop.run()
+    elapsed_s = rig.clock() - started_s
+    assert len(rig.fleet.started) > 1000
+    assert len(rig.ledgers) <= elapsed_s / 0.9 + 25
+    assert len(rig.fleet.waits) <= 2 * (len(rig.fleet.returned) + sum(rig.column("updates"))) + 100
+    assert sum(1 for timeout_s in rig.fleet.waits if timeout_s > 0) <= len(rig.learner.batches) + 50
+
+
+# Staleness
+
+
+def test_an_actor_that_would_fall_too_far_behind_is_given_up(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: HANGS if nth == 0 else SLOW, algorithm={"staleness_max": 2},
+              actor={"timeout_s": 500}, update_s=0.0)
+    rig.loop.run()
+    assert "r1a0" not in rig.trained_ids()
+    assert max(rig.column("staleness_max")) <= 2
+    (event, *rest) = rig.events("actors_abandoned")
+    assert event["count"] == 1
+    assert "staleness_max = 2" in event["reason"]
+    assert sum(rig.column("actors_failed")) == 1
+    assert not rig.events("actor_failed"), "it did nothing wrong"
+    assert_settled(rig)
+
+
+@pytest.mark.parametrize("lingers_s", [0.0, 30.0])
+def test_what_is_accepted_before_its_actor_is_given_up_is_trained_on_in_time(tmp_path: Path, lingers_s: float):
+    """It has handed its trajectory in, but has not ended."""
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=0.5, lingers_s=500.0) if nth == 0 else SLOW,
+              algorithm={"staleness_max": 2}, update_s=0.0, actor={"timeout_s": 10 if lingers_s else 600})
+    rig.loop.run()
+    assert "r1a0" in rig.trained_ids()
+    assert rig.trained_ids().count("r1a0") == 1
+    assert max(rig.column("staleness_max")) == 2
+    assert sum(rig.column("actors_failed")) == 0
+    assert_settled(rig)
+
+
+def test_no_replay_costs_an_actor_in_flight(tmp_path: Path):
+    rig = Rig(tmp_path, replays_max=1000, update_s=0.01, algorithm={"staleness_max": 4})
+    assert rig.loop.run() == "max_rounds"
+    assert not [event for event in rig.events("actors_abandoned") if "staleness" in event["reason"]]
+    assert max(rig.column("staleness_max")) <= 4
+
+
+def test_versions_that_nobody_can_ask_for_are_forgotten(tmp_path: Path):
+    rig = Rig(tmp_path, stop={"max_rounds": 10})
+    most = 0
+    start = rig.fleet.start
+
+    def checked(invocations):
+        nonlocal most
+        start(invocations)
+        most = max(most, len(rig.cache.weights))
+
+    rig.fleet.start = checked
+    rig.loop.run()
+    assert most <= 5
+    assert not rig.fleet.misses
+
+
+def test_queued_actors_find_their_weights(tmp_path: Path):
+    """One process for four slots: what waits in the queue fetches old weights much later."""
+    rig = Rig(tmp_path, concurrency=1, update_s=0.0, algorithm={"staleness_max": 4}, stop={"max_rounds": 6})
+    assert rig.loop.run() == "max_rounds"
+    assert_settled(rig)
+
+
+# Failures
+
+
+def test_failed_actors_are_replaced_with_other_numbers(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(ERROR if nth % 3 else CRASHED, takes_s=0.1) if nth % 2 else SLOW)
+    assert rig.loop.run() == "max_rounds"
+    failed = rig.events("actor_failed")
+    assert len(failed) >= sum(rig.column("actors_failed")) > 0
+    assert len(rig.events("actor_replaced")) > 0
+    assert_settled(rig)
+
+
+def test_a_hanging_actor_is_ended_by_its_time_out_and_replaced(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: HANGS if nth == 0 else replace(OK, takes_s=20.0),
+              algorithm={"staleness_max": 99})
+    assert rig.loop.run() == "max_rounds"
+    (failed,) = rig.events("actor_failed")
+    assert (failed["invocation_id"], failed["status"]) == ("r1a0", "timeout")
+    assert rig.events("actor_replaced")[0]["slot"] == failed["slot"]
+    assert_settled(rig)
+
+
+def test_actors_that_keep_failing_end_the_run(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(ERROR, takes_s=0.5), fleet={"failures_max": 7})
+    with pytest.raises(ActorsKeepFailingError, match="7 actors in a row.*broken joint"):
+        rig.loop.run()
+    assert rig.disk.rows == []
+    assert_settled(rig)
+    assert rig.meter.spent_usd > 0.0
+
+
+def test_a_trajectory_that_cannot_be_used_counts_as_failed(tmp_path: Path):
+    def script(event: Mapping[str, Any], nth: int) -> Play:
+        spoilt = {3: lambda event: trajectory(event)[:-7], 5: lambda event: trajectory(event, slot=np.int64(77)),
+                  8: lambda event: b"nothing"}.get(nth)
+        return replace(SLOW, submits=spoilt) if spoilt else SLOW
+
+    rig = Rig(tmp_path, script)
+    assert rig.loop.run() == "max_rounds"
+    assert len(rig.events("actor_failed")) == sum(rig.column("actors_failed")) == 3
+    assert sum(rig.column("env_steps")) == STEPS * len(rig.learner.trained)
+
+
+def test_outcomes_that_come_twice_are_taken_once(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(SLOW, outcomes=2))
+    assert rig.loop.run() == "max_rounds"
+    assert len(set(rig.learner.trained)) == len(rig.learner.trained)
+    assert_settled(rig)
+
+
+def test_a_round_ends_at_its_deadline_with_what_it_has(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: SLOW if nth == 0 else replace(OK, takes_s=150.0),
+              actor={"timeout_s": 200}, fleet={"round_deadline_s": 200}, algorithm={"round_steps": 20 * STEPS},
+              stop={"max_rounds": 1})
+    started_s = rig.clock()
+    assert rig.loop.run() == "max_rounds"
+    (row,) = rig.disk.rows
+    assert row["round_s"] == pytest.approx(200.0, abs=0.3)
+    assert 0 < row["env_steps"] < 20 * STEPS
+    assert row["modelled_round_s"] == 200.0
+    assert rig.clock() - started_s < 201.0
+    assert_settled(rig)
+
+
+def test_three_rounds_without_a_trajectory_end_the_run(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=100.0), actor={"timeout_s": 900},
+              fleet={"round_deadline_s": 900}, scaler={"actors_fixed": 2})
+    rig.fleet._timeout_s = 10**6
+    rig.fleet._script = lambda event, nth: HANGS
+    with pytest.raises(ActorsKeepFailingError, match="no trajectory 3 times in a row"):
+        rig.loop.run()
+    assert [event["actors_returned"] for event in rig.events("round_rejected")] == [0, 0, 0]
+    assert_settled(rig)
+
+
+def test_a_rejected_round_is_tried_again_and_paid_for_in_its_row(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=130.0), actor={"timeout_s": 110},
+              fleet={"round_deadline_s": 120}, stop={"max_rounds": 1})
+    rig.fleet._timeout_s = 1000.0
+    assert rig.loop.run() == "max_rounds"
+    assert len(rig.events("round_rejected")) == 1
+    (row,) = rig.disk.rows
+    assert row["learner_cost_usd"] == pytest.approx(row["modelled_round_s"] * 0.526 / 3600)
+    assert row["modelled_round_s"] > 120.0
+
+
+# Open episodes
+
+
+def test_an_episode_is_continued_once_oldest_first(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 5 / 8))
+    rig.loop.run()
+    continued = [event["episode_id"] for event in (i.event for i in rig.fleet.started) if event["episode_id"]]
+    assert len(continued) > 10
+    assert len(set(continued)) == len(continued)
+    assert len(rig.cache.episodes) <= 4
+
+
+def test_an_episode_whose_continuations_keep_raising_is_dropped(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(ERROR, takes_s=0.5) if event["episode_id"] == "1-1" else SLOW,
+              fleet={"attempts": 2}, stop={"max_rounds": 6})
+    assert rig.loop.run() == "max_rounds"
+    (dropped,) = rig.events("episode_dropped")
+    assert dropped["episode_id"] == "1-1"
+    assert sum(1 for i in rig.fleet.started if i.event["episode_id"] == "1-1") == 4
+    assert_settled(rig)
+
+
+def test_an_episode_survives_the_cache_s_troubles_and_its_actor_s_end(tmp_path: Path):
+    trouble = Play("error", None, "CacheMissError: weights:1 is not in the cache", takes_s=0.5)
+    tries = []
+
+    def script(event: Mapping[str, Any], nth: int) -> Play:
+        if event["episode_id"] != "1-1":
+            return SLOW
+        tries.append(nth)
+        return trouble if len(tries) < 12 else SLOW
+
+    rig = Rig(tmp_path, script, fleet={"attempts": 2}, stop={"max_rounds": 8})
+    rig.loop.run()
+    assert not rig.events("episode_dropped")
+    assert len(tries) == 12
+
+
+def test_finished_episodes_are_counted_and_not_continued(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(SLOW, submits=closed_trajectory))
+    rig.loop.run()
+    assert rig.column("episodes_finished") == rig.column("actors_returned")
+    assert {i.event["episode_id"] for i in rig.fleet.started} == {""}
+
+
+def test_a_checkpoint_holds_the_episodes_that_are_being_continued(tmp_path: Path):
+    rig = Rig(tmp_path, stop={"max_rounds": 2})
+    rig.loop.run()
+    waiting = set(rig.disk.checkpoint.values["episode_ids"])
+    in_flight = {i.event["episode_id"] for i in rig.fleet.started if i.invocation_id not in rig.fleet.accepted} - {""}
+    assert in_flight
+    assert in_flight <= waiting
+
+
+# Money
+
+
+def test_rows_add_up_and_what_is_in_flight_at_the_end_is_settled(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 3), evaluation={"every_rounds": 2},
+              actor={"provisioned": 2})
+    rig.loop.run()
+    spent = np.cumsum(rig.column("round_cost_usd"))
+    assert rig.column("spent_usd") == pytest.approx(list(spent), abs=1e-8)
+    for row in rig.disk.rows:
+        parts = ("actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")
+        assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts))
+        assert row["reserved_usd"] > 0.0
+        assert row["learner_cost_usd"] == pytest.approx(
+            (row["modelled_round_s"] + (row["evaluate_s"] or 0.0)) * 0.526 / 3600)
+    unfinished_usd = rig.meter.spent_usd - spent[-1]
+    assert 0.0 < unfinished_usd < 4 * 4.0 * PRICES.functions["x86_64"].on_demand_usd
+    assert_settled(rig)
+
+
+def test_every_round_puts_its_standing_part_into_the_ledger(tmp_path: Path):
+    """A deployed learner tells by it until when what stands is covered."""
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=30.0), stop={"max_rounds": 8})
+    saved: list[tuple[int, bool]] = []
+    real = rig.loop._save_ledger
+
+    def save() -> None:
+        real()
+        saved.append((len(rig.disk.rows), "round" in rig.disk.ledger["budget"]["reserved"]))
+
+    rig.loop._save_ledger = save
+    rig.loop.run()
+    assert {rows for rows, is_there in saved if is_there} == set(range(8))
+
+
+def test_a_slot_is_cold_once_and_after_a_failure(tmp_path: Path):
+    seen: list[tuple[int, int, float]] = []
+
+    rig = Rig(tmp_path, lambda event, nth: replace(ERROR, takes_s=1.0, init_s=5.0) if nth == 6
+              else replace(OK, takes_s=1.0, init_s=5.0), scaler={"actors_fixed": 2}, stop={"max_rounds": 3})
+    real = rig.meter.actor_ended
+
+    def spy(slot: int, attempt: int, **figures: Any) -> float:
+        seconds = real(slot, attempt, **figures)
+        seen.append((slot, attempt, seconds - figures["billed_s"]))
+        return seconds
+
+    rig.meter.actor_ended = spy
+    rig.loop.run()
+    assert [cold for slot, attempt, cold in seen if attempt == 0 and slot == 0][:1] == [5.0]
+    assert sum(cold == 5.0 for _, _, cold in seen) == 3, "each slot's first, and the replacement"
+    assert [attempt for _, attempt, cold in seen if cold == 5.0] == [0, 0, 1]
+
+
+def worst_case_usd(actors: int, **sections: dict[str, Any]) -> float:
+    experiment = make_experiment(**sections)
+    meter = Meter(CostModel(experiment, PRICES, traffic_bytes_max=10**6), Budget(1000.0))
+    assert meter.open_round(actors, smallest=actors) == actors
+    return meter.reserved_usd
+
+
+def test_when_the_budget_holds_no_further_actor_those_in_flight_are_awaited(tmp_path: Path):
+    rig = Rig(tmp_path, budget={"usd": 1.6 * worst_case_usd(4)}, stop={"max_rounds": 10**6})
+    assert rig.loop.run() == "budget"
+    assert len(rig.disk.rows) > 3
+    assert len(rig.events("budget_exhausted")) == 1
+    assert rig.events("round_shrunk")
+    assert set(rig.fleet.accepted) == set(rig.trained_ids()), "nothing that came is lost"
+    # What is left would not have held another round.
+    assert rig.experiment.budget.usd - rig.meter.spent_usd < worst_case_usd(2)
+    assert rig.meter.spent_usd == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-3)
+    assert_settled(rig)
+
+
+def test_the_last_round_waits_for_those_in_flight(tmp_path: Path):
+    """The smallest round is four: as soon as one slot cannot be filled, no other is."""
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 4 / 4),
+              budget={"usd": 1.6 * worst_case_usd(4)}, stop={"max_rounds": 10**6}, scaler={"actors_min": 4},
+              algorithm={"round_steps": STEPS})
+    assert rig.loop.run() == "budget"
+    assert not rig.events("actors_abandoned")
+    assert rig.column("reserved_usd")[-1] == 0.0
+    assert rig.column("actors_returned")[-1] > 1
+    assert_settled(rig)
+
+
+def test_a_budget_that_holds_no_round_starts_nothing(tmp_path: Path):
+    for usd, starts in ((worst_case_usd(2) + 1e-6, True), (worst_case_usd(2) - 1e-6, False),
+                        (worst_case_usd(1) * 0.5, False)):
+        rig = Rig(tmp_path, budget={"usd": usd}, stop={"max_rounds": 1})
+        rig.loop.run()
+        assert bool(rig.fleet.started) == starts
+        if not starts:
+            assert rig.meter.spent_usd == 0.0
+        assert_settled(rig)
+
+
+def test_a_round_that_takes_longer_than_is_reserved_ends_the_run_and_is_paid(tmp_path: Path):
+    rig = Rig(tmp_path, update_s=500.0, learner={"update_timeout_s": 120})
+    with pytest.raises(BudgetError, match="learner.update_timeout_s"):
+        rig.loop.run()
+    assert rig.disk.rows == []
+    assert rig.events("reservation_exceeded")
+    assert rig.meter.reserved_usd == 0.0
+    assert rig.meter.spent_usd > 500 * 0.526 / 3600
+
+
+def test_a_target_that_is_reached_gives_up_what_is_in_flight(tmp_path: Path):
+    rig = Rig(tmp_path, returns=(1.0, 50.0), evaluation={"every_rounds": 1},
+              stop={"max_rounds": 100, "target_return": 10.0})
+    assert rig.loop.run() == "target_return"
+    assert len(rig.disk.rows) == 2
+    assert rig.events("actors_abandoned")[-1]["reason"] == "the run ends"
+    assert rig.meter.spent_usd >= rig.disk.rows[-1]["spent_usd"]
+    assert_settled(rig)
+
+
+# The detector beside the learner
+
+
+def nitro(**more: Any) -> dict[str, Any]:
+    return {"kind": "nitro", "decay_factor": 1.0, **more}
+
+
+class GatedDetector(FakeDetector):
+    """Measures until it is let go."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock, measure_s=0.0, ratio=lambda version, samples: 1.0)
+        self.gate, self.at_once, self.most_at_once = threading.Event(), 0, 0
+
+    def measure(self, learner: Any, samples: DetectorSamples):
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        assert self.gate.wait(30.0)
+        try:
+            return super().measure(learner, samples)
+        finally:
+            self.at_once -= 1
+
+
+def gated(rig: Rig, *, opens_after_s: float) -> GatedDetector:
+    """Its gate opens when a wait of the fleet ends so long after the run's begin."""
+    detector = rig.detector = rig.loop._detector = GatedDetector(rig.clock)
+    started_s, real = rig.clock(), rig.fleet.wait
+
+    def wait(timeout_s: float):
+        outcomes = real(timeout_s)
+        measurement = rig.loop._measurement
+        if measurement and rig.clock() - started_s >= opens_after_s:
+            detector.gate.set()
+            assert measurement._is_done.wait(30.0)
+        return outcomes
+
+    rig.fleet.wait = wait
+    return detector
+
+
+def test_a_round_begins_with_the_first_wave_and_is_boosted_when_the_score_is_there(tmp_path: Path):
+    rig = Rig(tmp_path, scaler=nitro(), algorithm={"round_steps": 12 * STEPS}, stop={"max_rounds": 2})
+    gated(rig, opens_after_s=0.0)
+    rig.loop.run()
+    # Without samples the first round is boosted at once; the second one when its measurement is done.
+    assert rig.column("convexity_ratio") == [None, 1.0]
+    assert rig.column("actor_count") == [6, 6]
+    assert rig.column("boosting_score") == [1.0, 1.0]
+    assert rig.disk.rows[1]["detect_s"] is not None
+    assert [version for version, _ in rig.detector.measured] == [rig.disk.rows[1]["policy_version"]]
+
+
+def test_a_detector_slower_than_a_round_stalls_nothing_and_decides_when_it_is_done(tmp_path: Path):
+    rig = Rig(tmp_path, scaler=nitro(), stop={"max_rounds": 5}, algorithm={"round_steps": 4 * STEPS})
+    detector = gated(rig, opens_after_s=6.0)
+    assert rig.loop.run() == "max_rounds"
+    assert detector.most_at_once == 1
+    scores = rig.column("boosting_score")
+    assert scores[0] == 1.0
+    assert scores[1] is None
+    assert rig.disk.rows[1]["actor_count_wanted"] == 2
+    assert 1.0 in scores[2:]
+    assert_settled(rig)
+
+
+def test_a_detector_that_raises_ends_the_run(tmp_path: Path):
+    rig = Rig(tmp_path, scaler=nitro())
+
+    def raises(*_: Any) -> None:
+        raise RunError("no eigenvalue")
+
+    rig.detector.measure = raises
+    with pytest.raises(RunError, match="no eigenvalue"):
+        rig.loop.run()
+    assert_settled(rig)
+    assert not [thread for thread in threading.enumerate() if thread.name == "detector"]
+
+
+def test_a_measurement_that_still_runs_at_the_end_is_awaited(tmp_path: Path):
+    rig = Rig(tmp_path, scaler=nitro(), stop={"max_rounds": 2}, algorithm={"round_steps": 4 * STEPS})
+    detector = rig.detector = rig.loop._detector = GatedDetector(rig.clock)
+    threading.Timer(0.05, detector.gate.set).start()
+    assert rig.loop.run() == "max_rounds"
+    assert not [thread for thread in threading.enumerate() if thread.name == "detector"]
+
+
+def test_samples_are_the_rounds_newest(tmp_path: Path):
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth / 100), scaler=nitro(), update_s=0.0,
+              stop={"max_rounds": 1})
+    kept: list[DetectorSamples] = []
+    rig.detector.select = lambda samples: kept.append(samples) or samples
+    rig.loop.run()
+    (samples,) = kept
+    last = np.concatenate([batch.rewards.reshape(-1) for batch in rig.learner.batches[-2:]])
+    assert np.array_equal(samples.advantages, last.astype(np.float32)), "as few updates as hold subset_size samples"
+
+
+# Ends that are not planned
+
+
+@pytest.mark.parametrize("where", ["learner", "fleet", "detector problem", "save"])
+def test_an_interrupt_settles_all_and_goes_on_up(tmp_path: Path, where: str):
+    rig = Rig(tmp_path, scaler=nitro() if where == "detector problem" else {})
+    calls = 0
+
+    def interrupting(real: Callable[..., Any], at: int) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise KeyboardInterrupt
+            return real(*arguments, **named)
+        return call
+
+    if where == "learner":
+        rig.learner.update = interrupting(rig.learner.update, 3)
+    elif where == "fleet":
+        rig.fleet.wait = interrupting(rig.fleet.wait, 9)
+    elif where == "save":
+        rig.loop._save_round = interrupting(rig.loop._save_round, 2)
+    else:
+        rig.learner.curvature_problem = interrupting(rig.learner.curvature_problem, 1)
+    with pytest.raises(KeyboardInterrupt):
+        rig.loop.run()
+    assert_settled(rig)
+    assert rig.meter.spent_usd > (rig.disk.rows[-1]["spent_usd"] if rig.disk.rows else 0.0)
+
+
+def test_training_that_diverges_is_an_error_in_words(tmp_path: Path):
+    rig = Rig(tmp_path)
+    rig.learner.metrics = lambda version: {"kl": float("nan")} if version == 3 else {}
+    with pytest.raises(RunError, match=r"diverged in round \d: kl.*algorithm.impact.learning_rate"):
+        rig.loop.run()
+    assert_settled(rig)
+
+
+# Whatever happens
+
+
+def anything(stream: random.Random) -> Script:
+    """Actors that do all that actors can do."""
+    takes_s = [0.01, 0.25, 1.0, 1.0, 1.0, 2.0, 7.0]
+
+    def script(event: Mapping[str, Any], nth: int) -> Play:
+        kind = stream.random()
+        play = replace(OK, takes_s=stream.choice(takes_s), lingers_s=stream.choice([0.0, 0.0, 0.5, 20.0]),
+                       outcomes=stream.choice([1, 1, 2]))
+        if kind < 0.08:
+            play = replace(play, status="error", submits=None, error="RuntimeError: broken joint")
+        elif kind < 0.14:
+            play = replace(play, status="crashed", submits=stream.choice([None, trajectory]), error="killed")
+        elif kind < 0.18:
+            play = replace(play, status=None, submits=stream.choice([None, trajectory]),
+                           heeds_abandon=stream.random() < 0.7)
+        elif kind < 0.22:
+            play = replace(play, submits=lambda event: trajectory(event)[:-3])
+        elif kind < 0.4:
+            play = replace(play, submits=closed_trajectory)
+        return play
+
+    return script
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32), staleness_max=st.sampled_from([1, 3, 30]), replays_max=st.sampled_from([0, 2]),
+       actors=st.integers(1, 7), round_fragments=st.integers(1, 9), minibatch=st.sampled_from([1, 3]),
+       concurrency=st.sampled_from([1, 3, 10**9]),
+       usd=st.sampled_from([0.06, 0.2, 1000.0]), kind=st.sampled_from(["fixed", "nitro"]), update_s=st.sampled_from(
+           [0.0, 0.1, 3.0]), is_bucket=st.booleans(),
+       ends=st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=4))
+def test_nothing_is_lost_and_nothing_trained_on_twice(
+        tmp_path_factory: pytest.TempPathFactory, seed, staleness_max, replays_max, actors, round_fragments,
+        minibatch, concurrency, usd, kind, update_s, is_bucket, ends):
+    """Kills and interrupts, each followed by a resumption; `Rig` checks promises, staleness and completeness."""
+    stream, disk = random.Random(seed), Disk(is_bucket=is_bucket)
+    killed_usd = 0.0
+    tmp_path = tmp_path_factory.mktemp("run")
+    for is_kill, after in [*ends, (False, None)]:
+        rig = Rig(tmp_path, anything(stream), disk=disk, replays_max=replays_max, update_s=update_s,
+                  concurrency=concurrency, budget={"usd": usd},
+                  scaler={"kind": kind, "actors_fixed": actors, "actors_min": min(2, actors),
+                          "actors_max": max(2, actors)},
+                  algorithm={"staleness_max": staleness_max, "round_steps": round_fragments * STEPS,
+                             "impact": {"minibatch_steps": minibatch * STEPS}},
+                  actor={"timeout_s": 10}, fleet={"round_deadline_s": 60, "failures_max": 1000})
+        if disk.ledger is not None:
+            rig.resume()
+            assert killed_usd <= rig.meter.spent_usd + 1e-9 <= usd + 2e-9
+        trained_before = list(rig.learner.trained)
+        try:
+            end_after(rig, after, Killed if is_kill else KeyboardInterrupt)
+            reason = rig.loop.run()
+        except KeyboardInterrupt:
+            assert_settled(rig)
+        except Killed:
+            killed_usd = rig.killed_usd
+        else:
+            assert_settled(rig)
+            assert reason in ("max_rounds", "budget")
+        if is_kill:
+            join_detector(rig)
+        assert not rig.fleet.misses
+        trained = rig.learner.trained
+        assert len(set(trained)) == len(trained)
+        assert trained[:len(trained_before)] == trained_before
+        assert rig.column("round_index") == list(range(1, len(disk.rows) + 1))
+        in_rows = sum(rig.column("env_steps"))
+        assert disk.checkpoint is None or in_rows == STEPS * len(disk.checkpoint.values["learner"]["trained"])
+        assert all(limit <= staleness_max for limit in rig.column("staleness_max"))
+        assert sum(rig.column("round_cost_usd")) <= rig.meter.spent_usd + 1e-7
+        if after is None:
+            break
+
+
+def end_after(rig: Rig, calls: int | None, error: type[BaseException]) -> None:
+    """Raises after so many calls of the parts that a run waits for; a killed process does nothing afterwards."""
+    if calls is None:
+        return
+    left = calls
+
+    def ending(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            if rig.is_shielded and error is KeyboardInterrupt:
+                return real(*arguments, **named)
+            left -= 1
+            if left == 0 and error is Killed:
+                rig.killed_usd = (rig.meter.spent_usd + rig.meter.reserved_usd if name != "_save_ledger" else
+                                  rig.meter.spent_usd + rig.fleet.open_count * rig.meter._model.actor_worst_case_usd)
+            if left == 0 or (left < 0 and error is Killed):
+                raise error
+            return real(*arguments, **named)
+
+        setattr(owner, name, call)
+
+    ending(rig.fleet, "wait")
+    ending(rig.learner, "update")
+    if error is Killed:
+        ending(rig.fleet, "start")
+        ending(rig.loop, "_save_ledger")
+        ending(rig.loop, "_save_round")
+
+
+def join_detector(rig: Rig) -> None:
+    with suppress(AttributeError):
+        rig.loop._measurement._thread.join()

@@ -1,0 +1,326 @@
+"""Games: what is seen of them is what Gymnasium's wrappers show, and their episodes can be cut anywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import ale_py
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+from lambda_actor.check import random_policy
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.errors import CorruptedMessageError, EpisodeStateError, UnusableEnvironmentError
+from lambda_actor.frames import deflated, stack_frames
+from lambda_actor.rollout import Fragment, OpenEpisode, random_streams, roll_out
+from lambda_actor.spaces import Spaces
+from tests.helpers import ROOT
+
+gymnasium.register_envs(ale_py)
+
+STICKY = "ALE/Qbert-v5"
+GAMES = ["SpaceInvadersNoFrameskip-v4", "QbertNoFrameskip-v4", "GravitarNoFrameskip-v4", STICKY]
+STEPS = 340
+"""Enough for each game to end an episode under its actions."""
+ACTIONS = {"SpaceInvadersNoFrameskip-v4": (11, 6), "GravitarNoFrameskip-v4": (5, 3)}
+"""Seed and number of the random actions, where they are not seed 5 and all: so lives do not last long."""
+WHERE = {"seed": 2, "round_index": 1, "slot": 0}
+
+
+class Acting:
+    """Stands in for a policy: takes the given actions one after the other, whatever it sees; keeps what it sees."""
+
+    policy_version = 4
+
+    def __init__(self, actions: Iterator[int], action_count: int) -> None:
+        self._actions, self._count = actions, action_count
+        self.seen: list[np.ndarray] = []
+
+    def check(self, spaces: Spaces) -> None:
+        pass
+
+    def noise(self, stream: np.random.Generator, steps: int) -> np.ndarray:
+        return np.zeros(steps)
+
+    def outputs(self, observation: np.ndarray) -> np.ndarray:
+        self.seen.append(observation.copy())
+        return np.zeros(self._count, np.float32)
+
+    def sample(self, outputs: np.ndarray, noise: np.ndarray) -> int:
+        return next(self._actions)
+
+    def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        return np.zeros(len(actions), np.float32)
+
+
+def random_actions(game: str, steps: int = STEPS) -> np.ndarray:
+    seed, count = ACTIONS.get(game, (5, made(game).spaces.action_count))
+    return np.random.default_rng(seed).integers(count, size=steps)
+
+
+@cache
+def made(game: str) -> ActorEnvironment:
+    return make_environment(game)
+
+
+def played(game: str, environment: ActorEnvironment, actions: np.ndarray, **options) -> tuple[Fragment, np.ndarray]:
+    """A fragment of these actions, and what the policy saw at each of its steps."""
+    acting = Acting(iter(actions), environment.spaces.action_count)
+    fragment = roll_out(environment, acting, fragment_steps=len(actions), **{**WHERE, **options})
+    return fragment, np.array(acting.seen)
+
+
+@cache
+def uncut(game: str) -> tuple[Fragment, np.ndarray]:
+    return played(game, made(game), random_actions(game))
+
+
+def observations(fragment: Fragment) -> np.ndarray:
+    return stack_frames(fragment.frames, fragment.observations)
+
+
+# What is seen
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_fragments_are_what_gymnasiums_wrappers_show(game: str) -> None:
+    """`AtariPreprocessing` and `FrameStackObservation`, over a whole fragment, the ends of its episodes included."""
+    fragment, seen = uncut(game)
+    reference = FrameStackObservation(AtariPreprocessing(
+        gymnasium.make(game, frameskip=1, disable_env_checker=True), noop_max=30, frame_skip=4, screen_size=84,
+        terminal_on_life_loss=False, grayscale_obs=True, scale_obs=False), 3)
+    _, seeds = random_streams(**WHERE)
+    expected, rewards, ends, finals = [], [], [], []
+    observation, _ = reference.reset(seed=int(seeds.integers(2**31)))
+    for action in random_actions(game):
+        expected.append(observation)
+        observation, reward, terminated, truncated, _ = reference.step(action)
+        rewards.append(reward)
+        ends.append((terminated, truncated))
+        if terminated or truncated:
+            finals.append(observation)
+            observation, _ = reference.reset(seed=int(seeds.integers(2**31)))
+    np.testing.assert_array_equal(observations(fragment), expected)
+    np.testing.assert_array_equal(seen, expected)
+    assert fragment.rewards.tolist() == rewards
+    assert list(zip(fragment.terminated.tolist(), fragment.truncated.tolist(), strict=True)) == ends
+    np.testing.assert_array_equal(stack_frames(fragment.frames, fragment.bootstrap_observations), [observation])
+    assert len(np.unique(seen, axis=0)) > STEPS // 2, "the picture must change"
+    assert finals, "an episode must end"
+
+
+def test_a_truncated_episode_is_bootstrapped_from_its_last_stack() -> None:
+    game = gymnasium.wrappers.TimeLimit(AtariPreprocessing(
+        gymnasium.make("QbertNoFrameskip-v4", obs_type="grayscale", disable_env_checker=True)), 5)
+    environment = ActorEnvironment(game, "limited", "atari")
+    assert environment.episode_steps_max == 5
+    fragment, seen = played("QbertNoFrameskip-v4", environment, np.arange(12) % 6)
+    assert np.flatnonzero(fragment.truncated).tolist() == fragment.bootstrap_steps[:2].tolist() == [4, 9]
+    bootstraps = stack_frames(fragment.frames, fragment.bootstrap_observations)
+    np.testing.assert_array_equal(bootstraps[0][:2], seen[4][1:], "of the frames before it, and a last one")
+    np.testing.assert_array_equal(seen[5][0], seen[5][2], "then the next one begins")
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_each_frame_travels_once(game: str) -> None:
+    fragment, _ = uncut(game)
+    begun = 1 + int((fragment.terminated | fragment.truncated)[:-1].sum())
+    terminated = int(fragment.terminated.sum())
+    # One a step, but for the last ones of episodes, which nobody needs; and each episode's first.
+    assert len(fragment.frames) == STEPS - terminated + begun
+    fields = fragment.fields()
+    assert fields["frames"].nbytes < 0.2 * fragment.frames.nbytes
+    assert sorted(set(fragment.observations.ravel()) | set(fragment.bootstrap_observations.ravel())) == list(
+        range(len(fragment.frames)))
+
+
+@pytest.mark.parametrize(("game", "actions", "stickiness"), [
+    ("SpaceInvadersNoFrameskip-v4", 6, 0.0), ("GravitarNoFrameskip-v4", 18, 0.0), (STICKY, 6, 0.25),
+    ("Qbert-v4", 6, 0.0), ("ale_py:ALE/Gravitar-v5", 18, 0.25)])
+def test_games_are_made_frame_by_frame_with_their_own_stickiness(game: str, actions: int, stickiness: float) -> None:
+    environment = make_environment(game)
+    assert environment.spaces == Spaces((3, 84, 84), (1, 84, 84), 3, action_count=actions)
+    assert (environment.preprocessing, environment.episode_steps_max) == ("atari", 27_000)
+    bare = environment._environment.unwrapped
+    assert (bare._frameskip, bare.ale.getFloat("repeat_action_probability")) == (1, pytest.approx(stickiness))
+    assert environment.can_save_episode, environment.cannot_save_reason
+
+
+@pytest.mark.parametrize(("game", "limit"), [("QbertNoFrameskip-v4", 108_000), (STICKY, 27_000), ("Qbert-v4", 54_000)])
+def test_without_preprocessing_a_game_is_as_it_was_registered(game: str, limit: int) -> None:
+    environment = make_environment(game, "none")
+    assert environment.spaces == Spaces((3, 210, 160), (3, 210, 160), 1, action_count=6)
+    assert (environment.preprocessing, environment.episode_steps_max) == ("none", limit)
+
+
+@pytest.mark.parametrize("environment_id", ["Hopper-v5", "tests.environments:make_counter"])
+def test_what_is_no_game_cannot_be_preprocessed_as_one(environment_id: str) -> None:
+    with pytest.raises(UnusableEnvironmentError, match="environment.preprocessing = 'atari'.*is no game"):
+        make_environment(environment_id, "atari")
+
+
+def test_other_preprocessings_are_refused() -> None:
+    with pytest.raises(UnusableEnvironmentError, match=r"'dqn' is not allowed; allowed: auto \| atari \| none"):
+        make_environment(STICKY, "dqn")
+
+
+def make_own_game() -> gymnasium.Env:
+    return gymnasium.make("ALE/Qbert-v5", frameskip=1, disable_env_checker=True)
+
+
+def make_skipping_game() -> gymnasium.Env:
+    return gymnasium.make("ALE/Qbert-v5", disable_env_checker=True)
+
+
+def test_a_users_own_game_is_preprocessed_where_that_is_asked_for() -> None:
+    assert make_environment(f"{__name__}:make_own_game").preprocessing == "none"
+    assert make_environment(f"{__name__}:make_own_game", "atari").spaces == made(STICKY).spaces
+    with pytest.raises(UnusableEnvironmentError, match="frame"):
+        make_environment(f"{__name__}:make_skipping_game", "atari")
+
+
+# Cut and continued
+
+
+def sent(episode: OpenEpisode | None) -> OpenEpisode:
+    assert episode is not None
+    return OpenEpisode.from_bytes(episode.to_bytes())
+
+
+def assert_cut_is_uncut(game: str, cuts: list[int], environments: list[ActorEnvironment]) -> None:
+    """Fragments between ``cuts``, each in the next of the environments, are the uncut one."""
+    whole, seen = uncut(game)
+    end = int(np.flatnonzero(whole.terminated | whole.truncated | (np.arange(STEPS) == STEPS - 1))[0]) + 1
+    actions = random_actions(game)[:end]
+    bounds = [0, *[cut for cut in cuts if cut < end], end]
+    parts, episode = [], None
+    for i, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        part, part_seen = played(game, environments[i % len(environments)], actions[start:stop], open_episode=episode,
+                                 **({} if i == 0 else {"slot": 9, "round_index": i}))
+        np.testing.assert_array_equal(part_seen, seen[start:stop], err_msg=f"seen after the cut at {start}")
+        parts.append(part)
+        if stop < end:
+            episode = sent(part.open_episode)
+    np.testing.assert_array_equal(np.concatenate([observations(part) for part in parts]), observations(whole)[:end])
+    for name in ("rewards", "terminated", "truncated"):
+        np.testing.assert_array_equal(np.concatenate([getattr(part, name) for part in parts]),
+                                      getattr(whole, name)[:end], err_msg=name)
+    if whole.episode_returns.size:
+        assert parts[-1].episode_returns.tolist() == whole.episode_returns[:1].tolist()
+        assert parts[-1].episode_lengths.tolist() == [end]
+
+
+@pytest.mark.parametrize("game", [*GAMES, "ALE/Gravitar-v5"])
+def test_a_fragment_cut_anywhere_is_the_uncut_one(game: str) -> None:
+    cuts = sorted({1, 2, 3, *np.random.default_rng(1).choice(np.arange(4, STEPS), 25, replace=False).tolist()})
+    assert_cut_is_uncut(game, cuts, [make_environment(game), made(game)])
+
+
+def test_a_sticky_action_is_handed_over_after_every_step() -> None:
+    game = "ALE/Gravitar-v5"
+    assert_cut_is_uncut(game, list(range(1, 120)), [make_environment(game), made(game)])
+
+
+_CONTINUE = """
+import sys
+import numpy as np
+from lambda_actor.rollout import OpenEpisode
+from tests.unit.test_atari import STEPS, observations, played, random_actions
+from lambda_actor.environments import make_environment
+game, cut, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+episode = OpenEpisode.from_bytes(open(path, "rb").read())
+part, _ = played(game, make_environment(game), random_actions(game)[cut:cut + 40], open_episode=episode, slot=3)
+np.savez(path + ".npz", observations=observations(part), rewards=part.rewards, terminated=part.terminated)
+"""
+
+
+@pytest.mark.parametrize("game", ["SpaceInvadersNoFrameskip-v4", STICKY])
+def test_an_episode_continues_in_another_process(game: str, tmp_path: Path) -> None:
+    cut, path = 150, tmp_path / "episode"
+    head, _ = played(game, make_environment(game), random_actions(game)[:cut])
+    path.write_bytes(head.open_episode.to_bytes())
+    subprocess.run([sys.executable, "-c", _CONTINUE, game, str(cut), str(path)], cwd=ROOT, check=True,
+                   env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True)
+    arrived = np.load(f"{path}.npz")
+    whole, _ = uncut(game)
+    np.testing.assert_array_equal(arrived["observations"], observations(whole)[cut:cut + 40])
+    assert arrived["rewards"].tolist() == whole.rewards[cut:cut + 40].tolist()
+    assert not arrived["terminated"].any()
+
+
+@pytest.mark.parametrize("game", ["Qbert-v4", STICKY])
+def test_a_game_without_preprocessing_can_be_cut_too(game: str) -> None:
+    """One of them draws how many frames it skips."""
+    first, second = (make_environment(game, "none") for _ in range(2))
+    actions = random_actions(game, 60)
+    first.reset(3)
+    whole = [first.step(action) for action in actions]
+    first.reset(3)
+    for index, action in enumerate(actions):
+        frame, *rest = first.step(action)
+        np.testing.assert_array_equal(frame, whole[index][0])
+        assert tuple(rest) == whole[index][1:]
+        if index % 7 == 3:
+            second.set_state({name: value.copy() for name, value in first.get_state().items()})
+            first, second = second, first
+
+
+def test_a_fragment_with_a_real_policy_is_cut_as_one_without_chance() -> None:
+    environment = made(STICKY)
+    policy = random_policy(environment)
+    head = roll_out(environment, policy, fragment_steps=20, **WHERE)
+    again = roll_out(make_environment(STICKY), policy, fragment_steps=20, **WHERE)
+    np.testing.assert_array_equal(head.frames, again.frames)
+    np.testing.assert_array_equal(head.log_probs, again.log_probs)
+    assert len(set(head.actions.tolist())) > 1
+    assert head.open_episode.to_bytes() == again.open_episode.to_bytes()
+
+
+def test_an_open_episode_is_small() -> None:
+    fragment, _ = played(STICKY, made(STICKY), random_actions(STICKY, 30))
+    assert len(fragment.open_episode.to_bytes()) < 60_000
+
+
+def saved(game: str) -> dict[str, np.ndarray]:
+    environment = made(game)
+    environment.reset(1)
+    for action in (1, 2, 3):
+        environment.step(action)
+    return environment.get_state()
+
+
+def named(state: dict[str, np.ndarray], suffix: str) -> str:
+    return next(name for name in state if name.endswith(suffix))
+
+
+@pytest.mark.parametrize(("suffix", "value"), [
+    (".console", None), (".console", deflated(np.zeros(10_000, np.uint8))), (".console_bytes", np.int64(7)),
+    (".console", np.zeros(50, np.uint8)), (".console_bytes", np.int64(2**40)), (".sticky_action", np.int64(6)),
+    (".sticky_action", np.int64(-1)), (".frames", deflated(np.zeros(10, np.uint8))), (".frames", None),
+], ids=str)
+def test_a_damaged_state_is_refused(suffix: str, value: np.ndarray | None) -> None:
+    state = saved(STICKY)
+    name = named(state, suffix)
+    state = {key: array for key, array in {**state, name: value}.items() if array is not None}
+    with pytest.raises((EpisodeStateError, CorruptedMessageError)):
+        make_environment(STICKY).set_state(state)
+
+
+def test_a_cut_console_is_refused() -> None:
+    state = saved(STICKY)
+    console = np.frombuffer(b"\0" * 16 + b"0" * 32 + b"\0" * 100, np.uint8)
+    state |= {named(state, ".console"): deflated(console), named(state, ".console_bytes"): np.int64(console.size)}
+    with pytest.raises(EpisodeStateError, match="another game's"):
+        made(STICKY).set_state(state)
+
+
+def test_another_games_state_is_refused() -> None:
+    with pytest.raises(EpisodeStateError, match="SpaceInvaders.*another game's"):
+        made("SpaceInvadersNoFrameskip-v4").set_state(saved("QbertNoFrameskip-v4"))

@@ -1,0 +1,127 @@
+"""Evaluations see what actors see, and the trained policy comes out of its file as it went in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lambda_actor import wire
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.errors import SchemaError, UnusableEnvironmentError
+from lambda_actor.policy import Policy
+from lambda_actor.rollout import EPISODE_BYTES_MAX, roll_out
+from runtime.config import experiment_from_tree
+from runtime.errors import RunDirectoryError
+from runtime.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluator
+from runtime.places import make_cost_model
+from runtime.policy_file import load_policy, save_policy
+from tests.environments import EPISODE_STEPS, LIMIT_STEPS, Pictures, policy_arrays
+
+
+def weights_for(environment: ActorEnvironment, **options: object) -> bytes:
+    network = "conv" if environment.spaces.is_pixels else "mlp"
+    return wire.encode(wire.Kind.WEIGHTS, policy_arrays(spaces=environment.spaces, network=network, **options))
+
+
+def made(name: str) -> ActorEnvironment:
+    return make_environment(f"tests.environments:make_{name}")
+
+
+# Evaluations
+
+
+@pytest.mark.parametrize(("name", "length"), [
+    ("counter", EPISODE_STEPS), ("limited", LIMIT_STEPS), ("pictures", EPISODE_STEPS),
+    ("limited_pictures", LIMIT_STEPS), ("endless", UNLIMITED_EPISODE_STEPS_MAX)])
+def test_episodes_are_whole_and_the_same_each_time(name: str, length: int) -> None:
+    evaluate = Evaluator(made(name), 2, seed=4)
+    weights = weights_for(made(name))
+    first = evaluate(weights)
+    assert first.lengths == (length, length)
+    assert first == evaluate(weights)
+
+
+def test_the_best_action_is_taken_on_stacked_frames() -> None:
+    """Of a game the return is that of an actor whose policy is as good as deterministic."""
+    game = gymnasium.wrappers.TimeLimit(make_environment("QbertNoFrameskip-v4")._environment, 60)
+    environment = ActorEnvironment(game, "short", "atari")
+    fields = policy_arrays(spaces=environment.spaces, network="conv", gain=1000.0, hidden=32)
+    # Its logits are those by which a picture differs from an episode's first: so it does not always act the same.
+    fields["layer.3.bias"] = fields["layer.3.bias"] - Policy(fields).outputs(np.tile(game.reset(seed=1)[0], (3, 1, 1)))
+    weights = wire.encode(wire.Kind.WEIGHTS, fields)
+    evaluated = Evaluator(environment, 1, seed=4)(weights)
+    start = int(np.random.default_rng((0xE7A1, 4)).integers(2**31, size=1)[0])
+
+    class Started(ActorEnvironment):
+        def reset(self, seed: int) -> np.ndarray:
+            return super().reset(start)
+
+    fragment = roll_out(Started(game, "short", "atari"), Policy.from_bytes(weights), fragment_steps=60, seed=0,
+                        round_index=0, slot=0)
+    assert len(set(fragment.actions.tolist())) > 1
+    assert evaluated.returns == tuple(fragment.episode_returns.tolist())
+    assert evaluated.lengths == (60,)
+
+
+def test_a_policy_of_other_spaces_is_no_fault_of_the_environment() -> None:
+    with pytest.raises(SchemaError, match="WEIGHTS"):
+        Evaluator(made("counter"), 1, seed=0)(weights_for(made("pictures")))
+
+
+def test_an_environment_that_raises_is_named() -> None:
+    with pytest.raises(UnusableEnvironmentError, match="make_raising failed while the policy was evaluated.*motor"):
+        Evaluator(made("raising"), 1, seed=0)(weights_for(made("raising")))
+
+
+# The policy's file
+
+
+@pytest.mark.parametrize("name", ["counter", "pictures"])
+def test_a_policy_comes_out_of_its_file_as_it_went_in(name: str, tmp_path: Path) -> None:
+    weights = weights_for(made(name))
+    save_policy(tmp_path / "policy.safetensors", weights, environment_id=name)
+    again = load_policy(tmp_path / "policy.safetensors")
+    expected = wire.decode(weights, wire.Kind.WEIGHTS)
+    for key, array in wire.decode(again, wire.Kind.WEIGHTS).items():
+        np.testing.assert_array_equal(array, expected.pop(key), strict=True)
+    assert not expected
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "policy.safetensors"
+    with pytest.raises(RunDirectoryError, match="is not there"):
+        load_policy(path)
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(RunDirectoryError, match="cannot be read"):
+        load_policy(path)
+
+
+# What an actor may cost
+
+
+def make_noise() -> gymnasium.Env:
+    """Pictures that cannot be deflated, and episodes that end with each step."""
+    return gymnasium.wrappers.TimeLimit(Pictures((40, 40, 3), episode_steps=10**9), 1)
+
+
+@pytest.mark.parametrize("environment_id", [
+    "CartPole-v1", "Hopper-v5", "tests.environments:make_pictures", f"{__name__}:make_noise", "ALE/Qbert-v5"])
+@pytest.mark.parametrize("steps", [1, 64])
+def test_no_actor_moves_more_bytes_than_are_reserved(environment_id: str, steps: int) -> None:
+    environment = make_environment(environment_id)
+    experiment = experiment_from_tree({"environment": {"id": environment_id}, "budget": {"usd": 1.0},
+                                   "actor": {"fragment_steps": steps}}, source="a test").resolved()
+    experiment = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
+    weights = wire.encode(wire.Kind.WEIGHTS, policy_arrays(
+        spaces=environment.spaces, network=experiment.network.kind, hidden=256))
+    fragment = roll_out(environment, Policy.from_bytes(weights), fragment_steps=steps, seed=0, round_index=0, slot=0)
+    trajectory = wire.encode(fragment.kind, {
+        **fragment.fields(), "invocation_id": wire.text_field("x" * 36), "round_index": np.int64(0),
+        "slot": np.int64(0), "policy_version": np.int64(0), "continued_episode": wire.text_field("x" * 36)})
+    episode = fragment.fields()["open_episode"].size
+    reserved = make_cost_model(experiment, environment)._traffic_bytes_max
+    assert len(weights) + len(trajectory) - episode + 2 * EPISODE_BYTES_MAX <= reserved
+    assert reserved < 3 * (len(weights) + 2 * EPISODE_BYTES_MAX) + 40 * steps * environment.spaces.observation_size

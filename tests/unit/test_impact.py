@@ -1,0 +1,412 @@
+"""IMPACT: the clipped surrogate around the target network, the target's renewal, the buffer's bounds, and learning."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from lambda_actor.policy import Policy
+from lambda_actor.spaces import Spaces
+from runtime.config import AlgorithmSection, ImpactSection
+from runtime.errors import CheckpointError
+from runtime.interfaces import Batch, LearnerState
+from runtime.learner.impact import Impact
+from runtime.learner.vtrace import vtrace
+from tests.unit.learning import (
+    DISCRETE,
+    PIXELS,
+    VECTORS,
+    assert_same,
+    bandit,
+    everything,
+    joined,
+    parameters_of,
+    roll,
+    scramble,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make_learner(spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp", staleness_max: int = 32, **impact
+                 ) -> Impact:
+    options = {"normalize_observations": not spaces.is_pixels, "minibatch_steps": 36} | impact
+    section = AlgorithmSection(kind="impact", staleness_max=staleness_max, impact=ImpactSection(**options))
+    return Impact(spaces, section, network=network, seed=seed)
+
+
+def drifted(spaces: Spaces, **options) -> tuple[Impact, Batch]:
+    """A learner whose policy, target and actors all differ, moments included, and a batch of such actors."""
+    learner = make_learner(spaces, **options)
+    first = roll(learner.weights(), spaces, seed=1)
+    learner.update(first, progress=0.0)
+    learner.target.load_state_dict(learner.policy.state_dict())
+    learner.target_moments = learner.moments.copy()
+    scramble(learner.target, 0.01, seed=3)
+    scramble(learner.policy, 0.01, seed=4)
+    learner.moments.merge(first.observations.reshape(-1, 3) + 1.0)
+    return learner, joined(first, roll(learner.weights(), spaces, seed=2))
+
+
+def distribution_of(spaces: Spaces, outputs: torch.Tensor) -> torch.distributions.Distribution:
+    if spaces.is_discrete:
+        return torch.distributions.Categorical(logits=outputs)
+    means, log_stds = outputs.chunk(2, dim=1)
+    return torch.distributions.Independent(torch.distributions.Normal(means, log_stds.exp()), 1)
+
+
+def outputs_of(network: torch.nn.Module, observations: np.ndarray, moments) -> torch.Tensor:
+    """Of raw observations, normalised by these moments in double precision."""
+    normalised = np.clip((observations.astype(np.float64) - moments.mean) / moments.std, -10.0, 10.0)
+    return network(torch.from_numpy(normalised.astype(np.float32)))
+
+
+# The objective
+
+
+@pytest.mark.parametrize("spaces", [VECTORS, DISCRETE])
+def test_samples_are_vtrace_of_the_target_network(spaces: Spaces) -> None:
+    """The target acts with the moments that it had; the critic is the present one, with the present moments."""
+    learner, batch = drifted(spaces, discount=0.9)
+    samples, _ = learner._samples(batch)
+    observations = batch.observations.reshape(-1, 3)
+    target = outputs_of(learner.target, observations, learner.target_moments).detach()
+    np.testing.assert_allclose(samples.old_outputs, target, atol=1e-5)
+    stale_moments = outputs_of(learner.target, observations, learner.moments).detach()
+    assert float((stale_moments - target).abs().max()) > 1e-3
+
+    actions = torch.from_numpy(batch.actions.reshape(-1, *batch.actions.shape[2:]))
+    ratios = distribution_of(spaces, target).log_prob(actions).numpy().reshape(12, 6) - batch.log_probs
+    values = outputs_of(learner.critic, observations, learner.moments).detach().numpy().reshape(12, 6)
+    _, next_values = learner._values(batch)
+    targets, advantages = vtrace(batch.rewards, values, next_values, ratios, batch.terminated, batch.bootstrap_mask,
+                                 discount=0.9)
+    np.testing.assert_allclose(samples.advantages, advantages.reshape(-1), atol=1e-4)
+    np.testing.assert_allclose(samples.value_targets, targets.reshape(-1), atol=1e-4)
+
+
+@pytest.mark.parametrize("spaces", [VECTORS, DISCRETE])
+def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
+    """−mean min(A·ratio, A·clip(ratio, 1 ± ε)) + c_v·½(V − v)² − c_H·H + β·KL(π_target ‖ π),
+    ratio = clip(μ/π_target, 0, c)·π/μ.
+    """
+    learner, batch = drifted(spaces, clip=0.02, importance_clip=1.01, entropy_coefficient=0.03, value_coefficient=0.7,
+                             kl_coefficient=0.4, max_gradient_norm=None)
+    learner.kl_coefficient = 0.4
+    samples, _ = learner._samples(batch)
+    tensors = learner._tensors(samples)
+    outputs, values = learner.policy(tensors["observations"]), learner.critic(tensors["observations"])
+    policy, target = distribution_of(spaces, outputs), distribution_of(spaces, tensors["old_outputs"])
+    acted = torch.exp(tensors["log_probs"])
+    weight = torch.clip(acted / torch.exp(target.log_prob(tensors["actions"])), 0.0, 1.01)
+    ratio = weight * torch.exp(policy.log_prob(tensors["actions"])) / acted
+    advantages = tensors["advantages"]
+    for side in (ratio > 1.02, ratio < 0.98, (ratio > 0.98) & (ratio < 1.02), weight == 1.01, weight < 1.0):
+        assert bool((side & (advantages > 0)).any()) and bool((side & (advantages < 0)).any())
+    parts = [-torch.minimum(advantages * ratio, advantages * torch.clip(ratio, 0.98, 1.02)).mean(),
+             0.5 * ((values - tensors["value_targets"]) ** 2).mean(), policy.entropy().mean()]
+    kl = torch.distributions.kl_divergence(target, policy).mean()
+    gradients = torch.autograd.grad(parts[0] + 0.7 * parts[1] - 0.03 * parts[2] + 0.4 * kl,
+                                    [*learner.policy.parameters(), *learner.critic.parameters()])
+    before = parameters_of(learner)
+    learner._optimizer = torch.optim.SGD([*learner.policy.parameters(), *learner.critic.parameters()], lr=1.0)
+    told = learner._train(tensors, torch.arange(len(advantages)))
+    expected = np.concatenate([gradient.numpy().ravel() for gradient in gradients])
+    np.testing.assert_allclose(before - parameters_of(learner), expected, rtol=2e-3, atol=2e-6)
+    assert told.tolist() == pytest.approx([float(part.detach()) for part in parts], rel=1e-4, abs=1e-6)
+    assert learner._kl_at_present(learner._tensors(samples)) > 0.0
+
+
+@pytest.mark.parametrize(("log_acted", "log_target", "log_policy", "advantage", "expected"), [
+    # π/π_target wherever μ/π_target is below its clip of 2 …
+    (-1.0, -1.0, -1.0, 3.0, 3.0), (-2.0, -1.0, -1.0, 3.0, 3.0), (-1.0, -1.0, math.log(0.5) - 1.0, 3.0, 1.5),
+    # … clipped to 1 ± 0.4 where that lowers the objective …
+    (-1.0, -1.0, math.log(2.0) - 1.0, 3.0, 4.2), (-1.0, -1.0, math.log(2.0) - 1.0, -3.0, -6.0),
+    (-1.0, -1.0, math.log(0.5) - 1.0, -3.0, -1.8),
+    # … and 2·π/μ beyond that.
+    (-1.0, -1.0 - math.log(8.0), -1.0 - math.log(4.0), 3.0, 1.5)])
+def test_the_surrogate_by_hand(
+        log_acted: float, log_target: float, log_policy: float, advantage: float, expected: float) -> None:
+    """Of two actions, where the policy gives the first one these log-probabilities."""
+    learner = make_learner(Spaces((1,), action_count=2))
+
+    def outputs(log_prob: float) -> torch.Tensor:
+        return torch.tensor([[log_prob, math.log(1.0 - math.exp(log_prob))]])
+
+    surrogate = learner._surrogate(outputs(log_policy), {
+        "actions": torch.tensor([0]), "log_probs": torch.tensor([log_acted]), "advantages": torch.tensor([advantage]),
+        "old_outputs": outputs(log_target)})
+    assert float(surrogate[0]) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize(("log_acted", "log_target"), [(-500.0, -0.1), (-0.1, -500.0), (-500.0, -500.0)])
+def test_policies_that_have_nothing_in_common_stay_finite(
+        log_acted: float, log_target: float, advantage: float) -> None:
+    learner = make_learner(Spaces((1,), action_count=2))
+    outputs = torch.tensor([[3.0, 0.0]], requires_grad=True)
+    surrogate = learner._surrogate(outputs, {
+        "actions": torch.tensor([0]), "log_probs": torch.tensor([log_acted]),
+        "advantages": torch.tensor([advantage]), "old_outputs": torch.tensor([[log_target, 0.0]])})
+    surrogate.sum().backward()
+    assert torch.isfinite(surrogate).all() and torch.isfinite(outputs.grad).all()
+
+
+@pytest.mark.parametrize("rounds_before", [0, 2])
+def test_the_first_ratios_are_one(rounds_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right after the target's renewal, on what the published policy sampled, whatever moments were merged before."""
+    learner = make_learner(target_update_frequency=1e-6, learning_rate=1e-3)
+    for k in range(rounds_before):
+        learner.update(roll(learner.weights(), VECTORS, seed=k, offset=5.0 * k), progress=0.0)
+    batch = roll(learner.weights(), VECTORS, seed=77, offset=-3.0)
+    surrogates = []
+    original = learner._surrogate
+
+    def spy(outputs, samples):
+        result = original(outputs, samples)
+        surrogates.append((result.detach().numpy(), samples["advantages"].numpy()))
+        return result
+
+    monkeypatch.setattr(learner, "_surrogate", spy)
+    learner.update(batch, progress=0.0)
+    np.testing.assert_allclose(*surrogates[0], rtol=2e-3, atol=1e-4)
+
+
+# The target network
+
+
+def test_the_target_is_renewed_when_enough_was_trained_on() -> None:
+    """Frequency 2 · N 3 · K 2 · minibatches of 36 steps = 432 trained steps: 12 of them, replays included."""
+    learner = make_learner(target_update_frequency=2.0, buffer_batches=3, uses_max=2, learning_rate=1e-3)
+    start = {name: tensor.clone() for name, tensor in learner.target.state_dict().items()}
+    for _ in range(6):
+        learner.update(roll(learner.weights(), VECTORS), progress=0.0)
+        assert learner.replay(progress=0.0).is_replay
+        assert_same(learner.target.state_dict(), start)
+    assert learner.steps_since_target == 432
+    published = Policy.from_bytes(learner.weights())
+    batch = roll(learner.weights(), VECTORS, seed=9)
+    update = learner.update(batch, progress=0.0)
+    assert learner.steps_since_target == 36
+    outputs = np.stack([published.outputs(observation) for observation in update.samples.observations])
+    np.testing.assert_allclose(update.samples.old_outputs[:, :2], outputs, atol=1e-5)
+    kept = {name: tensor.clone() for name, tensor in learner.target.state_dict().items()}
+    moments = learner.target_moments.mean.copy()
+    learner.update(batch, progress=0.0)
+    assert_same(learner.target.state_dict(), kept)
+    np.testing.assert_array_equal(learner.target_moments.mean, moments)
+    assert (learner.moments.mean != moments).all()
+
+
+def test_the_kl_is_that_to_the_target_after_the_update_and_adapts_the_coefficient() -> None:
+    for share, factor in ((3.0, 0.5), (1.0, 1.0), (0.3, 1.5)):
+        learner = make_learner(learning_rate=1e-3)
+        batch = roll(learner.weights(), VECTORS)
+        kl = learner.update(batch, progress=0.0).metrics.kl
+        learner = make_learner(learning_rate=1e-3, kl_target=kl * share)
+        moments = learner.moments.copy()
+        update = learner.update(batch, progress=0.0)
+        after = outputs_of(learner.policy, update.samples.observations, moments).detach()
+        expected = torch.distributions.kl_divergence(
+            distribution_of(VECTORS, torch.from_numpy(update.samples.old_outputs)), distribution_of(VECTORS, after))
+        assert update.metrics.kl == kl == pytest.approx(float(expected.mean()), rel=1e-3)
+        assert learner.kl_coefficient == pytest.approx(factor)
+
+
+def test_the_kl_coefficient_does_not_vanish() -> None:
+    """After thousands of small updates it still finds back to its start within 20."""
+    learner = make_learner(kl_coefficient=2.0)
+    for _ in range(5000):
+        learner._adapt_kl_coefficient(0.0)
+    for _ in range(20):
+        learner._adapt_kl_coefficient(1.0)
+    assert learner.kl_coefficient >= 2.0
+    off = make_learner(kl_coefficient=0.0)
+    off._adapt_kl_coefficient(1.0)
+    assert off.kl_coefficient == 0.0
+
+
+# The circular buffer
+
+
+def tagged(learner: Impact, tags: list[float]) -> Batch:
+    """Fragments of the present policy, all of whose rewards are their tag."""
+    batch = roll(learner.weights(), VECTORS, trajectories=len(tags), seed=learner.policy_version)
+    return Batch(**{**vars(batch), "rewards": np.tile(np.array(tags), (12, 1))})
+
+
+def spy_on_training(learner: Impact, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The tags of all minibatches that are trained on from now on."""
+    found: list[float] = []
+    original = learner._before_step
+
+    def spy(minibatch: Batch) -> None:
+        found.extend(minibatch.rewards[0].tolist())
+        original(minibatch)
+
+    monkeypatch.setattr(learner, "_before_step", spy)
+    return found
+
+
+@pytest.mark.parametrize(("buffer_batches", "uses_max"), [(1, 1), (3, 1), (3, 2), (8, 2), (2, 4)])
+def test_each_minibatch_is_used_so_often_at_most(
+        buffer_batches: int, uses_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = make_learner(buffer_batches=buffer_batches, uses_max=uses_max, minibatch_steps=12)
+    trained = spy_on_training(learner, monkeypatch)
+    for k in range(4):
+        learner.update(tagged(learner, [3.0 * k, 3.0 * k + 1.0, 3.0 * k + 2.0]), progress=0.0)
+        learner.replay(progress=0.0)
+    replays = 0
+    while learner.replay(progress=0.0) is not None:
+        replays += 1
+    counts = Counter(trained)
+    assert set(counts) == set(range(12)) and max(counts.values()) <= uses_max
+    # What is left in the buffer at the end is used up to its limit: nothing is withheld.
+    assert replays <= buffer_batches * (uses_max - 1)
+    assert sum(count == uses_max for count in counts.values()) >= min(buffer_batches, 12)
+
+
+def test_the_oldest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = make_learner(buffer_batches=3, uses_max=5, minibatch_steps=12)
+    for k in range(5):
+        learner.update(tagged(learner, [float(k)]), progress=0.0)
+    trained = spy_on_training(learner, monkeypatch)
+    while learner.replay(progress=0.0) is not None:
+        pass
+    assert Counter(trained) == {2.0: 4, 3.0: 4, 4.0: 4}
+
+
+def test_nothing_stale_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 0's fragments may be 3 versions behind, and then no more."""
+    learner = make_learner(staleness_max=3, uses_max=100, minibatch_steps=12)
+    learner.update(tagged(learner, [0.0]), progress=0.0)
+    staleness = []
+    while (update := learner.replay(progress=0.0)) is not None:
+        staleness += update.staleness.tolist()
+        assert update.is_replay
+    assert staleness == [1, 2, 3]
+    assert learner.policy_version == 4 and not learner._buffer
+
+
+def test_the_oldest_trajectory_of_a_minibatch_counts() -> None:
+    """One that is as stale as it may be keeps its whole minibatch from being replayed."""
+    learner = make_learner(staleness_max=3, uses_max=100)
+    old = tagged(learner, [0.0])
+    learner.policy_version = 3
+    update = learner.update(joined(old, tagged(learner, [1.0, 2.0])), progress=0.0)
+    assert sorted(update.staleness.tolist()) == [0, 0, 3]
+    assert learner.replay(progress=0.0) is None
+
+
+def test_without_trajectories_there_is_nothing_to_replay() -> None:
+    learner = make_learner()
+    assert learner.replay(progress=0.0) is None and learner.policy_version == 0
+
+
+def test_replays_move_the_policy_and_leave_the_moments() -> None:
+    learner = make_learner()
+    learner.update(tagged(learner, [1.0, 2.0, 3.0]), progress=0.0)
+    before, count = parameters_of(learner), learner.moments.count
+    update = learner.replay(progress=0.0)
+    assert (parameters_of(learner) != before).any()
+    assert learner.moments.count == count and learner.policy_version == 2
+    assert update.staleness.tolist() == [1, 1, 1]
+
+
+def test_draws_are_random_and_follow_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+    for seed in (0, 0, 1, 2):
+        learner = make_learner(seed=seed, uses_max=3, minibatch_steps=12)
+        trained = spy_on_training(learner, monkeypatch)
+        learner.update(tagged(learner, list(map(float, range(6)))), progress=0.0)
+        while learner.replay(progress=0.0) is not None:
+            pass
+        orders.append(trained)
+    assert orders[0] == orders[1]
+    assert len({tuple(order) for order in orders}) == 3
+    for order in orders:
+        first, replays = order[:6], order[6:]
+        assert replays != [tag for tag in first for _ in range(2)] and sorted(replays) == sorted(2 * first)
+
+
+# A state
+
+
+def test_a_restored_learner_continues_bit_for_bit() -> None:
+    """Target network, its moments and the way to its renewal included, but for what was kept for replays."""
+    options = {"target_update_frequency": 0.5, "buffer_batches": 2, "learning_rate": 1e-3}
+    original, restored = make_learner(**options), make_learner(**options)
+    for k in range(3):
+        original.update(roll(original.weights(), VECTORS, seed=k), progress=0.0)
+    assert original.steps_since_target not in (0, 108)
+    state = original.get_state()
+    restored.update(roll(restored.weights(), VECTORS, seed=9), progress=0.0)
+    restored.set_state(LearnerState(state.arrays, json.loads(json.dumps(state.values))))
+    assert restored.replay(progress=0.0) is None
+    for k in range(3, 6):
+        batch = roll(original.weights(), VECTORS, seed=k)
+        assert original.update(batch, progress=0.1).metrics == restored.update(batch, progress=0.1).metrics
+    assert_same(everything(original), everything(restored))
+    assert {"target.log_std", "target_moments.mean"} <= everything(original).keys()
+    assert {"steps_since_target", "target_moments_count"} <= everything(original).keys()
+
+
+@pytest.mark.parametrize("lost", ["target.log_std", "steps_since_target", "target_moments.mean"])
+def test_a_state_without_the_target_is_refused(lost: str) -> None:
+    state = make_learner().get_state()
+    state.arrays.pop(lost, None)
+    state.values.pop(lost, None)
+    with pytest.raises(CheckpointError, match="does not fit"):
+        make_learner().set_state(state)
+
+
+# Does it learn?
+
+
+@pytest.mark.parametrize("stale", [0, 3])
+def test_the_better_action_becomes_likelier(stale: int) -> None:
+    """Action 2 pays where the feature is positive, action 0 where it is negative; also with old actors and replays."""
+    spaces = Spaces((1,), action_count=3)
+    learner = make_learner(spaces, minibatch_steps=16, learning_rate=5e-3)
+    published = [learner.weights()]
+    for k in range(20):
+        learner.update(bandit(published[max(0, k - stale)], spaces, seed=k, pays=lambda observations, actions: (
+            actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)
+        learner.replay(progress=0.0)
+        published.append(learner.weights())
+    policy = Policy.from_bytes(learner.weights())
+    assert [policy.best_action(np.array([x], np.float32)) for x in (-1.0, 1.0)] == [0, 2]
+    for feature, best in ((-1.0, 0), (1.0, 2)):
+        outputs = policy.outputs(np.array([feature], np.float32)).astype(float)
+        assert math.exp(outputs[best]) / np.exp(outputs).sum() > 0.7
+
+
+def test_continuous_actions_are_learned() -> None:
+    spaces = Spaces((1,), action_size=1)
+    learner = make_learner(spaces, minibatch_steps=16, learning_rate=5e-3)
+    for k in range(25):
+        learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
+            actions[..., 0] * observations[..., 0] > 0.0)), progress=0.0)
+    policy = Policy.from_bytes(learner.weights())
+    assert float(policy.best_action(np.ones(1, np.float32))[0]) > 0.5
+    assert float(policy.best_action(-np.ones(1, np.float32))[0]) < -0.5
+
+
+def test_pixels() -> None:
+    learner = make_learner(PIXELS, network="conv", minibatch_steps=12)
+    before = parameters_of(learner)
+    learner.update(roll(learner.weights(), PIXELS), progress=0.0)
+    update = learner.replay(progress=0.0)
+    assert update.samples.observations.dtype == np.uint8
+    assert np.isfinite(parameters_of(learner)).all() and (parameters_of(learner) != before).any()
