@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runtime.cli import main
 from tests.helpers import (
     PATIENCE_S,
     ROOT,
@@ -32,6 +33,12 @@ def start(experiment: Path, out: Path, *arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
         command("train", str(experiment), "--out", str(out), *arguments), cwd=ROOT, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def refused(capsys: pytest.CaptureFixture[str], experiment: Path, out: Path, *arguments: str) -> str:
+    """What the command says that refuses; in this process, for it needs nothing that is slow to import."""
+    assert main(["train", str(experiment), "--out", str(out), *arguments]) == 2
+    return capsys.readouterr().err
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -119,19 +126,18 @@ def test_interrupted_then_killed_then_finished_is_as_if_nothing_had_been(
     assert summary(out)["estimates"]["env_steps_total"] == summary(two)["estimates"]["env_steps_total"]
 
 
-def test_more_rounds_and_more_seeds_may_follow(two: Path, experiment: Path, tmp_path: Path) -> None:
+def test_more_rounds_and_more_seeds_may_follow(
+    two: Path, experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "runs"
     shutil.copytree(two, out)
     resumed = train(experiment, out, "--seeds", "3", "--resume", *overrides(stop__max_rounds=3))
     assert resumed.returncode == 0, resumed.stderr
     assert [len(rounds(out / f"seed-{seed}")) for seed in (3, 4, 5)] == [3, 3, 3]
     assert results_only(rounds(out / "seed-3"))[:2] == results_only(rounds(two / "seed-3"))
-    fewer = train(experiment, out, *TWO, "--resume")
-    assert fewer.returncode == 2
-    assert "holds 3 seeds; allowed: --seeds from 3" in fewer.stderr
-    changed = train(experiment, out, "--seeds", "3", "--resume", *overrides(actor__fragment_steps=32))
-    assert changed.returncode == 2
-    assert "actor.fragment_steps is 32 now, 64 there" in changed.stderr
+    assert "holds 3 seeds; allowed: --seeds from 3" in refused(capsys, experiment, out, *TWO, "--resume")
+    assert "actor.fragment_steps is 32 now, 64 there" in refused(
+        capsys, experiment, out, "--seeds", "3", "--resume", *overrides(actor__fragment_steps=32))
 
 
 def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -> None:
@@ -160,12 +166,13 @@ def test_a_run_that_fails_is_the_last(experiment: Path, tmp_path: Path) -> None:
     assert summary(out)["estimates"]["spent_usd"]["seeds"] == 0
 
 
-def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(experiment: Path, tmp_path: Path) -> None:
-    finished = train(experiment, tmp_path / "runs", "--seeds", "1000")
-    assert finished.returncode == 2
+def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, experiment, tmp_path / "runs", "--seeds", "1000")
     for words in ("--seeds 1000", "budget.usd = 1 leaves 0.001000 USD for each of 1000 runs",
                   "allowed: budget.usd from"):
-        assert words in finished.stderr
+        assert words in said
     assert not (tmp_path / "runs").exists()
 
 
@@ -175,19 +182,18 @@ def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(experi
     ([*TWO], "holds runs of several seeds already; continue them with --resume"),
 ])
 def test_a_directory_of_seeds_is_no_single_run(
-    two: Path, experiment: Path, arguments: list[str], words: str
+    two: Path, experiment: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     before = files(two)
-    finished = train(experiment, two, *arguments)
-    assert finished.returncode == 2
-    assert words in finished.stderr
+    assert words in refused(capsys, experiment, two, *arguments)
     assert files(two) == before
 
 
 @pytest.mark.parametrize("arguments", [[], ["--resume"]])
-def test_a_single_run_is_no_directory_of_seeds(reference: Path, experiment: Path, arguments: list[str]) -> None:
+def test_a_single_run_is_no_directory_of_seeds(
+    reference: Path, experiment: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
     before = files(reference)
-    finished = train(experiment, reference, *TWO, *arguments)
-    assert finished.returncode == 2
-    assert "holds a single run; name another directory for --seeds" in finished.stderr
+    assert "holds a single run; name another directory for --seeds" in refused(
+        capsys, experiment, reference, *TWO, *arguments)
     assert files(reference) == before
