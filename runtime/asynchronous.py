@@ -36,6 +36,8 @@ from runtime.interfaces import (
 )
 from runtime.round_loop import REJECTED_ROUNDS_MAX, RoundLoop, Training
 
+_DETECTOR_PATIENCE_S = 5.0
+"""A run that ends waits so long for a measurement that nobody needs any more."""
 _LOOK_S = 0.25
 """While the detector measures, the loop looks so often whether it is done."""
 
@@ -90,6 +92,7 @@ class AsynchronousRounds(RoundLoop):
         self._opened_s: float | None = None
         self._promised_usd = 0.0
         self._is_exhausted = False
+        self._wanted = 0
 
     def run(self) -> str:
         """As `RoundLoop.run`; nothing is in flight when it ends, whatever ends it."""
@@ -110,20 +113,20 @@ class AsynchronousRounds(RoundLoop):
         except (ActorError, RunError) as error:
             # Their reservations count as spent then.
             self._events.append("actors_not_settled", error=f"{type(error).__name__}: {error}")
-        measurement, self._measurement = self._measurement, None
-        if measurement is not None and (problem := measurement.end(self._experiment.learner.update_timeout_s)):
-            self._events.append("detection_failed", error=problem)
         if self._opened_s is not None:
             self._close_interrupted(0, self._clock() - self._opened_s)
         else:
             self._meter.forfeit()
             self._save_ledger()
+        measurement, self._measurement = self._measurement, None
+        if measurement is not None and (problem := measurement.end(_DETECTOR_PATIENCE_S)):
+            self._events.append("detection_failed", error=problem)
 
     # One round
 
     def _round(self, round_index: int) -> bool:
         current = _Round(round_index, self._learner.policy_version, self._clock(),
-                         ScalingDecision(self._scaler.first_wave(round_index)))
+                         ScalingDecision(self._wanted or self._scaler.first_wave(round_index)))
         for _ in range(REJECTED_ROUNDS_MAX):
             if not self._open(current):
                 return False
@@ -144,8 +147,10 @@ class AsynchronousRounds(RoundLoop):
 
     def _open(self, current: _Round) -> bool:
         """Reserves what stands for a round, and fills its slots; False where the budget does not hold it."""
-        if (self._is_exhausted and not self._actors.in_flight) or not self._meter.open_standing():
-            self._exhausted(current)
+        # What actors had reserved has come back since.
+        self._is_exhausted = False
+        if not self._meter.open_standing():
+            self._tell_exhausted(current)
             return False
         now_s = self._opened_s = self._clock()
         # Whatever is on disk does not know of this round.
@@ -159,13 +164,14 @@ class AsynchronousRounds(RoundLoop):
         self._fill(current)
         if self._actors.in_flight:
             return True
+        self._tell_exhausted(current)
         self._close(current, 0.0)
         return False
 
     def _sample(self, current: _Round) -> None:
         """Trains on what comes until the round is complete, its deadline has passed, or nothing more will come.
 
-        Where the budget holds no further actor, the round is the last: those in flight are awaited in it.
+        Where the budget holds no further actor, or not yet another round, those in flight are awaited in this one.
         """
         while not self._is_complete(current) and (left_s := current.deadline_s - self._clock()) > 0:
             self._take_in(current, 0.0)
@@ -181,7 +187,8 @@ class AsynchronousRounds(RoundLoop):
         self._train(current)
 
     def _is_complete(self, current: _Round) -> bool:
-        return self._missing_steps(current) <= 0 and not self._is_exhausted
+        return (self._missing_steps(current) <= 0 and not self._is_exhausted
+                and (self._meter.holds_another or not self._actors.in_flight))
 
     def _missing_steps(self, current: _Round) -> int:
         """Environment steps that have yet to be trained on."""
@@ -205,7 +212,7 @@ class AsynchronousRounds(RoundLoop):
         self._tidy(current)
         row = self._results(
             round_index, training, evaluation, policy_version=current.policy_version, curvature=current.curvature,
-            decision=current.decision, actor_count=min(current.most_in_flight, current.decision.actor_count),
+            decision=current.decision, actor_count=current.most_in_flight,
             failed=current.failed, late=current.late)
         self._close(current, evaluate_s or 0.0)
         row |= {
@@ -241,7 +248,12 @@ class AsynchronousRounds(RoundLoop):
         return min(sum(current.billed_s[current.attempt_billed:]) / max(1, current.most_in_flight), limit_s)
 
     def _tidy(self, current: _Round) -> None:
-        """Lets the cache forget what nobody asks for any more."""
+        """Lets the cache forget what nobody asks for any more, and tells what was amiss."""
+        if self._missing_steps(current) > 0 and not self._is_exhausted:
+            self._events.append("round_cut", round_index=current.round_index, env_steps=current.training.env_steps,
+                                wanted=self._experiment.algorithm.round_steps,
+                                reason="its deadline passed; a longer fleet.round_deadline_s or a smaller "
+                                       "algorithm.round_steps would let it be complete")
         current.late = self._actors.forget()
         if current.late:
             self._events.append("trajectories_late", count=current.late)
@@ -277,7 +289,7 @@ class AsynchronousRounds(RoundLoop):
 
     def _reserved_slots(self, current: _Round) -> list[int]:
         """The lowest free slots, each with its worst case reserved; none where too few would be in flight."""
-        if self._is_exhausted:
+        if self._is_exhausted or self._missing_steps(current) <= 0:
             return []
         wanted, in_flight = current.decision.actor_count, len(self._actors.in_flight)
         taken = {actor.slot for actor in self._actors.in_flight.values()}
@@ -288,7 +300,7 @@ class AsynchronousRounds(RoundLoop):
             if not self._meter.add_replacement(slot, self._attempts[slot]):
                 self._shrunk(current, in_flight + len(slots))
                 if in_flight + len(slots) < min(wanted, self._scaler.smallest_round):
-                    self._exhausted(current)
+                    self._is_exhausted = True
                     for reserved in slots:
                         self._meter.actor_never_started(reserved, self._attempts[reserved])
                     return []
@@ -316,12 +328,9 @@ class AsynchronousRounds(RoundLoop):
                                 granted=granted, free_usd=self._meter.free_usd)
         current.is_shrunk = True
 
-    def _exhausted(self, current: _Round) -> None:
-        """From now on no actor starts; those in flight are awaited."""
-        if not self._is_exhausted:
-            self._events.append("budget_exhausted", round_index=current.round_index,
-                                wanted=current.decision.actor_count, free_usd=self._meter.free_usd)
-        self._is_exhausted = True
+    def _tell_exhausted(self, current: _Round) -> None:
+        self._events.append("budget_exhausted", round_index=current.round_index, wanted=current.decision.actor_count,
+                            free_usd=self._meter.free_usd)
 
     def _take_in(self, current: _Round, timeout_s: float) -> None:
         """Takes in all that has ended; waits for the first one, at most ``timeout_s``."""
@@ -443,7 +452,7 @@ class AsynchronousRounds(RoundLoop):
             current.curvature, current.detect_s = measurement.result()
         ratio = current.curvature.convexity_ratio if current.curvature else None
         current.decision = self._scaler.decide(current.round_index, ratio)
-        current.is_decided = True
+        current.is_decided, self._wanted = True, current.decision.actor_count
 
 
 @dataclass(frozen=True)

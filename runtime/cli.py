@@ -21,6 +21,8 @@ from runtime.errors import RunDirectoryError, RunError
 if TYPE_CHECKING:
     from runtime.kept import KeptRun
 
+SEEDS_MAX = 1000
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
@@ -256,7 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--resume", action="store_true",
                        help="continue the run in DIR after its last finished round; starts afresh where there is none "
                        "(default: refuse a DIR that holds a run)")
-    train.add_argument("--seeds", type=_positive, metavar="N",
+    train.add_argument("--seeds", type=_seeds, metavar="N",
                        help="train N seeds under the one budget, the experiment's own and those after it, each in "
                        "DIR/seed-S, and estimate what they have in common (default: one run, in DIR itself)")
     train.set_defaults(command=_train)
@@ -339,6 +341,13 @@ def _positive(text: str) -> int:
 
 def _not_negative(text: str) -> int:
     return _at_least(text, 0)
+
+
+def _seeds(text: str) -> int:
+    count = _positive(text)
+    if count > SEEDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number from 1 to {SEEDS_MAX}")
+    return count
 
 
 def _at_least(text: str, lowest: int) -> int:

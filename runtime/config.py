@@ -105,7 +105,8 @@ class ImpactSection(_LearningSection):
     buffer_batches: Annotated[int, Field(ge=1, le=1000)] = Field(
         8, description="N, minibatches that are kept for being replayed; the oldest is dropped")
     uses_max: Annotated[int, Field(ge=1, le=1000)] = Field(
-        2, description="K, times that a minibatch is trained on at most, the first one included")
+        2, description="K, times that a minibatch is trained on at most, the first one included; once in synchronous "
+        "rounds")
 
 
 class ImpalaSection(_LearningSection):
@@ -122,8 +123,8 @@ class AlgorithmSection(_Section):
         None, description="synchronous: a round's actors start with the new policy and the update awaits them; "
         "asynchronous: neither waits for the other; null = synchronous for PPO, else asynchronous")
     round_steps: Count | None = Field(
-        None, description="environment steps of an asynchronous round at least; null = actor.fragment_steps times the "
-        "most actors of a round")
+        None, description="environment steps of an asynchronous round at least, unless its deadline comes first; null "
+        "= actor.fragment_steps times the most actors of a round")
     staleness_max: Count | None = Field(
         None, description="policy versions that a trajectory may be behind the policy it updates (asynchronous); "
         "actors that fall behind further are given up, and nothing older is replayed; null = four times the most "
@@ -197,21 +198,25 @@ class LearnerSection(_Section):
         "the same but for rounding")
     volume_gib: Annotated[int, Field(ge=1, le=16_384)] = Field(100, description="size of the gp3 volume, GiB")
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
-        120, description="longest that detection, update and evaluation of one round may take together, seconds; "
-        "reserved in the budget, and the run ends if it is exceeded")
+        120, description="longest that detection, update and evaluation of one round may take together, seconds; in "
+        "asynchronous rounds, what may follow their deadline; reserved in the budget, and the run ends if it is "
+        "exceeded")
 
 
 class FleetSection(_Section):
     kind: Literal["auto", "local", "lambda"] = Field(
         "auto", description="where actors run; auto = on AWS Lambda with a deployed learner, else on this machine")
     processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="actor processes of the local fleet; null = one a core; does not change results")
-    quorum: Fraction = Field(0.95, description="share of a round's actors that must return for it to be trained on")
+        None, description="actor processes of the local fleet; null = one a core; does not change what "
+        "synchronous rounds hold")
+    quorum: Fraction = Field(0.95, description="share of a round's actors that must return for it to be trained on "
+                             "(synchronous)")
     round_deadline_s: Annotated[int, Field(ge=1, le=3600)] | None = Field(
         None, description="actors and their replacements are awaited for so long, seconds; null = twice "
         "actor.timeout_s")
     attempts: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="tries for each slot of a round: the first actor and its replacements")
+        3, description="tries for each slot of a synchronous round: the first actor and its replacements; in "
+        "asynchronous rounds, tries for an open episode whose continuation raises")
     failures_max: Count = Field(16, description="the run ends after so many failures with no success between them")
 
 
@@ -236,7 +241,8 @@ class BudgetSection(_Section):
 class StopSection(_Section):
     max_rounds: Count | None = Field(None, description="rounds; null = no limit")
     max_steps: Count | None = Field(None, description="environment steps; null = no limit")
-    target_return: float | None = Field(None, description="mean evaluation return that ends the run; null = none")
+    target_return: float | None = Field(None, description="mean evaluation return that ends the run; null = none. Of a "
+                                        "file whose environment.id is overridden it is not taken over")
 
 
 class EvaluationSection(_Section):
@@ -261,7 +267,8 @@ class Experiment(_Section):
     budget: BudgetSection = Field(description="the money")
     stop: StopSection = Field(StopSection(), description="when to stop, besides the budget")
     evaluation: EvaluationSection = Field(EvaluationSection(), description="how progress is measured")
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="everything random follows from it")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        0, description="everything random follows from it; asynchronous rounds also depend on when actors come back")
 
     @pydantic.model_validator(mode="after")
     def _no_contradictions(self) -> Experiment:
@@ -380,6 +387,8 @@ def _contradictions(experiment: Experiment) -> Iterable[str]:
 def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     """The experiment in ``path``, with ``section.key=value`` overrides applied, validated but not resolved.
 
+    The file's ``stop.target_return`` is that of its environment: with another one, it is not taken over.
+
     Raises:
         ExperimentError: The file cannot be read, or something in it is wrong; the text names every field, its value
             and what is allowed.
@@ -391,8 +400,13 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     tree = _parse_yaml(text, str(path))
     if not isinstance(tree, dict):
         raise ExperimentError(f"{path}: is not a mapping of sections such as environment: and budget:")
+    environment = _value_at(tree, "environment", "id")
     for override in overrides:
         _apply_override(tree, override)
+    if (_value_at(tree, "environment", "id") != environment and isinstance(tree.get("stop"), dict)
+            and not any(override.strip().startswith("stop.target_return") for override in overrides)):
+        # It was chosen for another environment.
+        tree["stop"].pop("target_return", None)
     return experiment_from_tree(tree, source=str(path))
 
 
@@ -442,6 +456,11 @@ def _parse_yaml(text: str, source: str) -> Any:
     except Exception as error:
         # Its constructors raise whatever Python raises on a tag's nonsense.
         raise ExperimentError(f"{source}: is not YAML: {type(error).__name__}") from None
+
+
+def _value_at(tree: Mapping[str, Any], section: str, key: str) -> Any:
+    found = tree.get(section)
+    return found.get(key) if isinstance(found, dict) else None
 
 
 def _apply_override(tree: dict, override: str) -> None:

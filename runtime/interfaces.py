@@ -299,6 +299,10 @@ class CostMeter(Protocol):
     def open_standing(self) -> bool:
         """Reserves a round but for its actors; False, and nothing reserved, where it does not fit."""
 
+    @property
+    def holds_another(self) -> bool:
+        """Whether the standing part of another round would fit beside all that is reserved now."""
+
     def add_actors(self, slots: Sequence[int]) -> int:
         """Reserves more actors, in order; returns for how many it fits."""
 

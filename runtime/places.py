@@ -14,6 +14,7 @@ from lambda_actor.errors import ActorError
 from lambda_actor.policy import parameter_shapes
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
+from lambda_actor.wire import MESSAGE_BYTES_MAX
 from runtime.cache_server import EmbeddedServer
 from runtime.config import Experiment
 from runtime.cost.budget import Budget
@@ -24,6 +25,9 @@ from runtime.fleet.local import LocalFleet
 from runtime.interfaces import Fleet
 from runtime.records import EventLog, RunDirectory
 from runtime.signals import Signals
+
+_SMALLEST_CONCURRENCY = 10
+"""What a new AWS account may have of concurrent executions."""
 
 
 class Place(Protocol):
@@ -157,26 +161,47 @@ def open_cache(experiment: Experiment, url: str, run_id: str, stack: ExitStack, 
 
 
 def cache_ttl_s(experiment: Experiment) -> int:
-    """Longer than a round can last, so that nothing runs out under it."""
-    return 2 * (experiment.fleet.round_deadline_s + experiment.learner.update_timeout_s) + 600
+    """Longer than two rounds can last, so that nothing runs out under an actor that goes on from one to the next."""
+    fleet = experiment.fleet
+    waves = experiment.waves(fleet.processes if fleet.kind == "local" else _SMALLEST_CONCURRENCY)
+    return 2 * (fleet.round_deadline_s * waves + experiment.learner.update_timeout_s) + 600
 
 
 def make_cost_model(
     experiment: Experiment, environment: ActorEnvironment, prices: PriceTable = PRICES, **options: Any
 ) -> CostModel:
     """Args:
+        experiment: Fitted.
         options: Of `CostModel`.
 
     Raises:
         ExperimentError: The learner's instance type has no price.
     """
     spaces = environment.spaces
-    network = experiment.network.kind
-    if network == "auto":
-        network = "conv" if spaces.is_pixels else "mlp"
     return CostModel(experiment, prices, traffic_bytes_max=(
-        _fragment_bytes_max(spaces, experiment.actor.fragment_steps) + _weights_bytes(spaces, network)
+        _fragment_bytes_max(spaces, experiment.actor.fragment_steps) + _weights_bytes(spaces, experiment.network.kind)
         + 2 * EPISODE_BYTES_MAX + 4096), **options)
+
+
+def check_sizes(experiment: Experiment, environment: ActorEnvironment) -> None:
+    """Args:
+        experiment: Fitted.
+
+    Raises:
+        ExperimentError: A message would be larger than any may be.
+    """
+    spaces, steps = environment.spaces, experiment.actor.fragment_steps
+    weights_bytes = _weights_bytes(spaces, experiment.network.kind)
+    if weights_bytes > MESSAGE_BYTES_MAX:
+        raise ExperimentError(
+            f"environment.id = {experiment.environment.id!r}: a network for its observations of "
+            f"{spaces.observation_size:,} numbers takes {weights_bytes:,} bytes; allowed: up to {MESSAGE_BYTES_MAX:,}. "
+            "A wrapper may make its observations smaller")
+    step_bytes = math.prod(spaces.frame_shape) if spaces.is_pixels else 4 * spaces.observation_size
+    if steps * step_bytes > MESSAGE_BYTES_MAX:
+        raise ExperimentError(
+            f"actor.fragment_steps = {steps}: a fragment of {experiment.environment.id} takes {steps * step_bytes:,} "
+            f"bytes and more; allowed: 1 to {MESSAGE_BYTES_MAX // step_bytes}")
 
 
 def _fragment_bytes_max(spaces: Spaces, steps: int) -> int:

@@ -32,4 +32,5 @@ def load_policy(path: Path) -> bytes:
     except FileNotFoundError:
         raise RunDirectoryError(f"{path} is not there: no round of that run has finished") from None
     except (OSError, safetensors.SafetensorError, wire.SchemaError) as error:
-        raise RunDirectoryError(f"{path} cannot be read: {error}") from None
+        raise RunDirectoryError(f"{path} cannot be read, or another version of this program wrote it: "
+                                f"{error}") from None

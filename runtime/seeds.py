@@ -207,7 +207,7 @@ def _train_all(
                 raise
             say(f"error: {error}")
             code = 1
-        reason = {0: "finished", 1: "failed"}.get(code, "interrupted")
+        reason = {0: "finished" if following is None else "unfinished", 1: "failed"}.get(code, "interrupted")
         runs.write_summary(reason)
     runs.write_summary(reason)
     return runs.summary(reason), code

@@ -61,7 +61,8 @@ class Signals:
         """A block that ends with `BudgetError` when it takes longer: so long was reserved for it, and no longer."""
 
         def ended(_number: int, _frame: object) -> None:
-            raise BudgetError(f"{what} took longer than the {seconds:.1f} s that were left of learner.update_timeout_s")
+            raise BudgetError(f"{what} took longer than the {seconds:.1f} s that were left of "
+                              "learner.update_timeout_s; raise that")
 
         previous = signal.signal(signal.SIGALRM, ended)
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))

@@ -22,7 +22,7 @@ from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Display
-from runtime.places import MakePlace, OnThisMachine, Place, cache_ttl_s, make_cost_model
+from runtime.places import MakePlace, OnThisMachine, Place, cache_ttl_s, check_sizes, make_cost_model
 from runtime.policy_file import save_policy
 from runtime.records import EventLog, RunDirectory, to_json, write_atomically
 from runtime.scaler import make_scaler
@@ -44,6 +44,7 @@ def preflight(experiment: Experiment, prices: PriceTable = PRICES) -> tuple[Acto
     """
     environment, experiment = _fit(experiment)
     _check_open_episodes(experiment, environment)
+    check_sizes(experiment, environment)
     needed_usd = _round_usd(experiment, environment, prices)
     if needed_usd > experiment.budget.usd:
         raise ExperimentError(
@@ -255,13 +256,12 @@ class _Run:
         """The ledger, which is newer than the checkpoint; but never one in which less is spent."""
         if not self._directory.ledger_path.exists():
             return
-        known, spent_usd, reserved_usd = self._meter.get_state(), self._meter.spent_usd, self._meter.reserved_usd
+        known, spent_usd = self._meter.get_state(), self._meter.spent_usd
+        promised_usd = spent_usd + self._meter.reserved_usd
         try:
             self._meter.set_state(json.loads(self._directory.ledger_path.read_bytes()))
-            promised_usd = self._meter.spent_usd + self._meter.reserved_usd
-            # With actors in flight at the checkpoint, an older ledger may still promise all.
-            is_older = reserved_usd > 0.0 and promised_usd >= spent_usd + reserved_usd
-            if self._meter.spent_usd < spent_usd and not is_older:
+            # One that is older than the checkpoint may still promise all: actors go on from one round to the next.
+            if self._meter.spent_usd + self._meter.reserved_usd < promised_usd and self._meter.spent_usd < spent_usd:
                 raise ValueError("less is spent in it than in the checkpoint")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             self._meter.set_state(known)
@@ -367,7 +367,8 @@ def _check_same_experiment(experiment: Experiment, directory: RunDirectory) -> N
     try:
         stored = load_experiment(directory.config_path)
     except ExperimentError as error:
-        raise RunDirectoryError(f"--resume: {error}") from None
+        raise RunDirectoryError(f"--resume: {error}\nIf another version of this program made the run, that version can "
+                                "continue it") from None
     new = unchangeable(experiment)
     changed = [f"{path} is {new[path]!r} now, {value!r} in the run" for path, value in unchangeable(stored).items()
                if new[path] != value]

@@ -192,6 +192,11 @@ class Meter:
         self._round_actors_usd, self._reserved_s = 0.0, self._round_seconds_max
         return self.budget.reserve(_BASE, sum(self._standing_usd(self._reserved_s)))
 
+    @property
+    def holds_another(self) -> bool:
+        """Whether the standing part of another round would fit beside all that is reserved now."""
+        return sum(self._standing_usd(self._round_seconds_max)) <= self.free_usd
+
     def add_actors(self, slots: Sequence[int]) -> int:
         """Reserves the worst case of one actor for each of these slots, in order; returns for how many it fits."""
         for granted, slot in enumerate(slots):

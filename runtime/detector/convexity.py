@@ -5,17 +5,14 @@ R = −λ_max / λ_min of the Hessian of the objective that is *maximised* (pape
 itself is differentiated, and no sign is ever changed.
 
 Departure: PyHessian 0.1's own `density()` ends in `torch.eig`, which torch has removed, and divides by (norm + 1e-6),
-which distorts small Hessians; its products are used, its tridiagonalisation is done here. See
+which distorts small Hessians; its products are used, the gradient and the tridiagonalisation are made here. See
 docs/decisions/0003-detector.md.
 """
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import torch
-from pyhessian import hessian
 from pyhessian.utils import hessian_vector_product
 
 from runtime.interfaces import Curvature, CurvatureProblem, DetectorSamples, Learner
@@ -77,24 +74,20 @@ def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: 
     Returns:
         Both NaN where the Hessian is not finite.
     """
-    device = problem.inputs.device
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Using backward\\(\\) with create_graph=True")
-        analysed = hessian(problem.module, problem.criterion, data=(problem.inputs, problem.targets),
-                           cuda=device.type == "cuda")
-    shapes = [parameter.shape for parameter in analysed.params]
-    sizes = [parameter.numel() for parameter in analysed.params]
+    parameters = list(problem.module.parameters())
+    gradients = torch.autograd.grad(
+        problem.criterion(problem.module(problem.inputs), problem.targets), parameters, create_graph=True)
+    shapes = [parameter.shape for parameter in parameters]
+    sizes = [parameter.numel() for parameter in parameters]
 
     def product(vector: torch.Tensor) -> torch.Tensor:
         parts = [part.view(shape) for part, shape in zip(vector.split(sizes), shapes, strict=True)]
         return torch.cat([part.reshape(-1) for part in
-                          hessian_vector_product(analysed.gradsH, analysed.params, parts)]).detach()
+                          hessian_vector_product(gradients, parameters, parts)]).detach()
 
     generator = torch.Generator().manual_seed(seed % 2**63)
-    start = torch.randn(sum(sizes), generator=generator).to(device)
+    start = torch.randn(sum(sizes), generator=generator).to(problem.inputs.device)
     tridiagonal = _lanczos(product, start, min(lanczos_steps, sum(sizes)))
-    # The graph's reference cycle through .grad would keep it alive until the garbage collector finds it.
-    problem.module.zero_grad(set_to_none=True)
     if not np.isfinite(tridiagonal).all():
         return float("nan"), float("nan")
     eigenvalues = np.linalg.eigvalsh(tridiagonal)

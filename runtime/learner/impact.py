@@ -75,8 +75,8 @@ class Impact(OffPolicy):
     def _is_fresh(self, kept: _Kept) -> bool:
         return self.policy_version - int(kept.minibatch.policy_versions.min()) <= self._algorithm.staleness_max
 
-    def _before_step(self, minibatch: Batch) -> None:
-        """Renews the target network when it is due: before a step, so that it becomes what actors were sent."""
+    def _before_update(self, env_steps: int) -> None:
+        """Renews the target network when it is due: before an update, so that it becomes what actors were sent."""
         settings = self._settings
         period = (settings.target_update_frequency * settings.buffer_batches * settings.uses_max
                   * settings.minibatch_steps)
@@ -84,7 +84,7 @@ class Impact(OffPolicy):
             self.target.load_state_dict(self.policy.state_dict())
             self.target_moments = self.moments.copy()
             self.steps_since_target = 0
-        self.steps_since_target += minibatch.env_steps
+        self.steps_since_target += env_steps
 
     def _reference_outputs(self, observations: np.ndarray) -> np.ndarray:
         """The target network's, with the moments that it had when it was the policy."""

@@ -27,8 +27,8 @@ class OffPolicy(ActorCritic):
     def _kl(self, samples: Tensors) -> float:
         """The KL divergence that an update reports, at the present policy."""
 
-    def _before_step(self, minibatch: Batch) -> None:
-        """Called before each gradient step."""
+    def _before_update(self, env_steps: int) -> None:
+        """Called before the first gradient step of an update on so many samples."""
 
     def _minibatches(self, batch: Batch) -> list[Batch]:
         """Whole fragments in random order, in parts of nearly equal size of at most ``minibatch_steps``, or of one."""
@@ -43,8 +43,8 @@ class OffPolicy(ActorCritic):
         learning_rate = self._begin(progress)
         total = sum(minibatch.env_steps for minibatch in minibatches)
         all_samples, all_values, means = [], [], []
+        self._before_update(total)
         for minibatch in minibatches:
-            self._before_step(minibatch)
             samples, values = self._samples(minibatch)
             everything = torch.arange(minibatch.env_steps, device=self._device)
             means.append(self._train(self._tensors(samples), everything) * (minibatch.env_steps / total))

@@ -271,6 +271,33 @@ def test_a_replacement_continues_from_the_bucket_and_then_there_is_nothing_left_
     assert rounds(tmp_path / "third") == rounds(tmp_path / "second")
 
 
+def test_asynchronous_rounds_are_covered_by_the_ledger_and_go_on_from_the_bucket(
+    account: Account, tmp_path: Path
+) -> None:
+    text = SMALL_EXPERIMENT.replace(
+        "algorithm: {kind: ppo,", "algorithm: {kind: impact, round_steps: 512, impact: {minibatch_steps: 64},").replace(
+        "max_rounds: 5", "max_rounds: 12")
+    first = account.start(tmp_path / "first", text=text)
+    wait_for(lambda: finished_rounds(tmp_path / "first") >= 2, "two rounds")
+    entry = account.entry
+    assert entry.covered_until_s > time.time(), "a round's end is promised before it begins"
+    assert 0.0 < entry.reserved_usd < 1.0
+    first.kill()
+    finish(first)
+
+    out = tmp_path / "second"
+    code, printed = account.run(out, text=text, instance="i-2")
+    assert code == 0, printed
+    assert [row["round_index"] for row in rounds(out)] == list(range(1, 13))
+    assert events(out, "run_started")[-1]["resumed_after_round"] >= 1
+    assert {row["staleness_max"] for row in rounds(out)} != {0}
+    assert account.spent() == sorted(account.spent())
+    _check_bill(rounds(out), summary(out))
+    _check_ledger(replace(account.entry, instance_id="i-1"), summary(out))
+    assert account.kept("rounds.jsonl") == (out / "rounds.jsonl").read_bytes()
+    assert account.desired == 0
+
+
 def test_of_two_learners_the_older_ends_and_one_that_is_stopped_keeps_everything(
     account: Account, tmp_path: Path
 ) -> None:

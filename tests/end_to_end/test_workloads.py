@@ -11,15 +11,17 @@ import pytest
 from lambda_actor import wire
 from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy
+from lambda_actor.spaces import Spaces
 from runtime.config import Experiment, load_experiment
 from runtime.display import PlainDisplay
 from runtime.policy_file import load_policy
 from runtime.train import train
 from tests.helpers import ROOT, events, overrides, rounds, summary
+from tests.helpers import train as train_command
 
 SMALL = {"actor__fragment_steps": 16, "actor__timeout_s": 30, "scaler__actors_min": 2, "scaler__actors_max": 3,
          "actor__provisioned": 0, "detector__subset_size": 32, "detector__lanczos_steps": 4, "stop__max_rounds": 3,
-         "stop__target_return": "null", "stop__max_steps": "null", "evaluation__every_rounds": 0, "fleet__processes": 2,
+         "stop__max_steps": "null", "evaluation__every_rounds": 0, "fleet__processes": 2,
          "budget__usd": 5.0, "learner__device": "cpu"}
 
 
@@ -37,18 +39,18 @@ def train_here(file: str, out: Path, **settings: Any) -> tuple[Experiment, str]:
     ("hopper.yaml", "CartPole-v1", "impala", "mlp", "none"),
     ("hopper.yaml", "ALE/Qbert-v5", "impact", "conv", "atari"),
     ("paper/space_invaders-impact.yaml", "Pendulum-v1", "impact", "mlp", "none"),
-    ("paper/qbert-ppo.yaml", "GravitarNoFrameskip-v4", "ppo", "conv", "atari"),
+    ("paper/qbert-impact.yaml", "GravitarNoFrameskip-v4", "ppo", "conv", "atari"),
     ("paper/walker2d-impact.yaml", "Humanoid-v5", "ppo", "mlp", "none"),
-    ("hopper.yaml", "SpaceInvadersNoFrameskip-v4", "impala", "conv", "atari"),
+    ("paper/hopper-ppo.yaml", "SpaceInvadersNoFrameskip-v4", "impala", "conv", "atari"),
 ])
 def test_any_file_with_any_workload(
     tmp_path: Path, file: str, environment: str, algorithm: str, network: str, preprocessing: str
 ) -> None:
-    settings = {"environment__id": environment, "algorithm__kind": algorithm, "environment__preprocessing": "auto",
-                "environment__clip_rewards": "null", "algorithm__rounds": "null", "algorithm__round_steps": "null",
-                f"algorithm__{algorithm}__normalize_observations": "null"}
     out = tmp_path / "out"
-    experiment, shown = train_here(file, out, **settings)
+    # Of the rest only sizes are set, so that it is quick.
+    experiment, shown = train_here(file, out, environment__id=environment, algorithm__kind=algorithm,
+                                   algorithm__round_steps=64)
+    assert experiment.stop.target_return is None, "hopper.yaml's is of Hopper"
     assert experiment.network.kind == network
     assert experiment.environment.preprocessing == preprocessing
     assert experiment.environment.clip_rewards == (preprocessing == "atari")
@@ -72,11 +74,39 @@ def test_any_file_with_any_workload(
 
 def test_the_budget_ends_an_asynchronous_run_and_its_dollars_add_up(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    train_here("hopper.yaml", out, algorithm__kind="impact", stop__max_rounds="null", fleet__round_deadline_s=30,
-               learner__update_timeout_s=30, budget__usd=0.0112)
+    train_here("hopper.yaml", out, algorithm__kind="impact", stop__max_rounds="null", stop__target_return="null",
+               fleet__round_deadline_s=30, learner__update_timeout_s=30, budget__usd=0.0112)
     found = summary(out)
     assert found["stop_reason"] == "budget"
     assert found["rounds"] > 3
     assert 0.0 < found["spent_usd"] <= 0.0112
     spent_usd = sum(row["round_cost_usd"] for row in rounds(out)) + found["unfinished_rounds_cost_usd"]
     assert spent_usd == pytest.approx(found["spent_usd"], abs=1e-9)
+
+
+FILES = sorted(path for path in (ROOT / "experiments").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_no_file_is_too_special_for_any_workload(file: Path) -> None:
+    for environment, spaces, preprocessing in (
+            ("CartPole-v1", Spaces((4,), action_count=2), "none"), ("Ant-v5", Spaces((105,), action_size=8), "none"),
+            ("ALE/Qbert-v5", Spaces((3, 84, 84), (1, 84, 84), 3, action_count=6), "atari")):
+        for algorithm in ("ppo", "impact", "impala"):
+            experiment = load_experiment(
+                file, [f"environment.id={environment}", f"algorithm.kind={algorithm}"]).resolved()
+            fitted = experiment.fitted(spaces, preprocessing=preprocessing)
+            assert experiment.environment.preprocessing == "auto"
+            assert fitted.network.kind == ("conv" if spaces.is_pixels else "mlp")
+            assert fitted.algorithm.rounds == ("synchronous" if algorithm == "ppo" else "asynchronous")
+            assert fitted.stop.target_return is None
+
+
+def test_a_games_evaluation_is_quick_beside_a_learner(tmp_path: Path) -> None:
+    """Numpy's threads are not to spin in the learner's process: one inference would take a hundred times as long."""
+    out = tmp_path / "run"
+    finished = train_command(
+        ROOT / "experiments" / "qbert.yaml", out, *overrides(**SMALL | {
+            "stop__max_rounds": 1, "evaluation__every_rounds": 1, "evaluation__episodes": 1}))
+    assert finished.returncode == 0, finished.stderr + finished.stdout
+    assert rounds(out)[0]["evaluation_return_mean"] is not None

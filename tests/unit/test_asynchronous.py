@@ -550,15 +550,20 @@ def worst_case_usd(actors: int, **sections: dict[str, Any]) -> float:
     return meter.reserved_usd
 
 
-def test_when_the_budget_holds_no_further_actor_those_in_flight_are_awaited(tmp_path: Path):
-    rig = Rig(tmp_path, budget={"usd": 1.6 * worst_case_usd(4)}, stop={"max_rounds": 10**6})
+@pytest.mark.parametrize(("actors", "smallest"), [(4, 2), (32, 8)])
+@pytest.mark.parametrize("factor", [1.1, 1.6, 3.0, 6.0])
+def test_the_budget_is_used_until_it_holds_no_further_round_and_nothing_paid_is_lost(
+        tmp_path: Path, actors: int, smallest: int, factor: float):
+    scaler = {"actors_fixed": actors, "actors_min": smallest, "actors_max": 64}
+    rig = Rig(tmp_path, budget={"usd": factor * worst_case_usd(actors)}, stop={"max_rounds": 10**6}, scaler=scaler,
+              algorithm={"round_steps": 2 * actors * STEPS, "staleness_max": 1000})
     assert rig.loop.run() == "budget"
     assert len(rig.disk.rows) > 3
     assert len(rig.events("budget_exhausted")) == 1
-    assert rig.events("round_shrunk")
     assert set(rig.fleet.accepted) == set(rig.trained_ids()), "nothing that came is lost"
+    assert not rig.events("actors_abandoned")
     # What is left would not have held another round.
-    assert rig.experiment.budget.usd - rig.meter.spent_usd < worst_case_usd(2)
+    assert rig.experiment.budget.usd - rig.meter.spent_usd < worst_case_usd(smallest, scaler=scaler)
     assert rig.meter.spent_usd == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-3)
     assert_settled(rig)
 
@@ -647,7 +652,7 @@ def gated(rig: Rig, *, opens_after_s: float) -> GatedDetector:
     return detector
 
 
-def test_a_round_begins_with_the_first_wave_and_is_boosted_when_the_score_is_there(tmp_path: Path):
+def test_a_round_goes_on_with_the_last_count_until_the_score_is_there(tmp_path: Path):
     rig = Rig(tmp_path, scaler=nitro(), algorithm={"round_steps": 12 * STEPS}, stop={"max_rounds": 2})
     gated(rig, opens_after_s=0.0)
     rig.loop.run()
@@ -660,14 +665,14 @@ def test_a_round_begins_with_the_first_wave_and_is_boosted_when_the_score_is_the
 
 
 def test_a_detector_slower_than_a_round_stalls_nothing_and_decides_when_it_is_done(tmp_path: Path):
-    rig = Rig(tmp_path, scaler=nitro(), stop={"max_rounds": 5}, algorithm={"round_steps": 4 * STEPS})
+    rig = Rig(tmp_path, scaler=nitro(), stop={"max_rounds": 20}, algorithm={"round_steps": 4 * STEPS})
     detector = gated(rig, opens_after_s=6.0)
     assert rig.loop.run() == "max_rounds"
     assert detector.most_at_once == 1
     scores = rig.column("boosting_score")
     assert scores[0] == 1.0
     assert scores[1] is None
-    assert rig.disk.rows[1]["actor_count_wanted"] == 2
+    assert rig.disk.rows[1]["actor_count_wanted"] == rig.disk.rows[0]["actor_count_wanted"], "until it is known"
     assert 1.0 in scores[2:]
     assert_settled(rig)
 

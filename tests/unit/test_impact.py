@@ -249,13 +249,13 @@ def tagged(learner: Impact, tags: list[float]) -> Batch:
 def spy_on_training(learner: Impact, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The tags of all minibatches that are trained on from now on."""
     found: list[float] = []
-    original = learner._before_step
+    original = learner._samples
 
-    def spy(minibatch: Batch) -> None:
+    def spy(minibatch: Batch) -> tuple:
         found.extend(minibatch.rewards[0].tolist())
-        original(minibatch)
+        return original(minibatch)
 
-    monkeypatch.setattr(learner, "_before_step", spy)
+    monkeypatch.setattr(learner, "_samples", spy)
     return found
 
 
