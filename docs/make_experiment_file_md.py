@@ -15,7 +15,8 @@ YAML, one section for each part of the system. Only `environment.id` and `budget
 overridden on the command line: `--set scaler.actors_max=32`. Unknown keys and values out of range are refused before
 anything starts.
 
-`seed`, the settings and the code decide what a run's `rounds.jsonl` holds, but for times and dollars; `fleet.processes`
+`seed`, the settings and the code decide what a run's `rounds.jsonl` holds, but for times and dollars, where rounds are
+synchronous; `fleet.processes`
 does not change it.
 
 This file is written by `python docs/make_experiment_file_md.py`.

@@ -220,6 +220,7 @@ class AsynchronousRounds(RoundLoop):
             "evaluate_s": evaluate_s,
             "round_s": self._clock() - current.started_s - (evaluate_s or 0.0),
             "modelled_round_s": current.modelled_s,
+            "actors_billed": len(current.billed_s),
             "actor_billed_s_mean": float(np.mean(current.billed_s)) if current.billed_s else None,
             "actor_billed_s_max": max(current.billed_s, default=None),
             **self._costs(current.bills, current.most_reserved_usd),
@@ -445,7 +446,10 @@ class AsynchronousRounds(RoundLoop):
 
     def _decide(self, current: _Round) -> None:
         """Asks the scaler once a round, when the detector is done, or at once where it has nothing to measure."""
-        if current.is_decided or (self._measurement and not self._measurement.is_done):
+        if current.is_decided:
+            return
+        if self._measurement and not self._measurement.is_done:
+            self._tell_if_slow(self._measurement)
             return
         if self._measurement:
             measurement, self._measurement = self._measurement, None
@@ -453,6 +457,15 @@ class AsynchronousRounds(RoundLoop):
         ratio = current.curvature.convexity_ratio if current.curvature else None
         current.decision = self._scaler.decide(current.round_index, ratio)
         current.is_decided, self._wanted = True, current.decision.actor_count
+
+
+    def _tell_if_slow(self, measurement: _Measurement) -> None:
+        """Once a measurement: until it is done, rounds have no score."""
+        limit_s = self._experiment.learner.update_timeout_s
+        if measurement.lasts_s > limit_s and not measurement.is_told:
+            measurement.is_told = True
+            self._events.append("detection_slow", after_s=limit_s, reason="a smaller detector.subset_size or "
+                                "detector.lanczos_steps makes it faster")
 
 
 @dataclass(frozen=True)
@@ -472,6 +485,7 @@ class _Measurement:
     def __init__(self, measure: Callable[[], Curvature], clock: Callable[[], float]) -> None:
         self._measure, self._clock = measure, clock
         self._started_s = clock()
+        self.is_told = False
         self._seconds = 0.0
         self._curvature: Curvature | None = None
         self._error: BaseException | None = None
@@ -482,6 +496,11 @@ class _Measurement:
     @property
     def is_done(self) -> bool:
         return self._is_done.is_set()
+
+    @property
+    def lasts_s(self) -> float:
+        """Seconds since it began."""
+        return self._clock() - self._started_s
 
     def result(self) -> tuple[Curvature, float]:
         """What was measured, and in how many seconds; waits for it. Raises what the measurement raised."""

@@ -34,7 +34,8 @@ Count = Annotated[int, Field(ge=1, le=10**12)]
 CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.update_timeout_s", "learner.instance_types",
               "learner.market", "learner.launches_max", "learner.image_parameter", "learner.volume_gib",
               "learner.device", "learner.processes", "actor.provisioned")
-"""What may differ between a run and its resumption: none of it changes what a finished round is."""
+"""What may differ between a run and its resumption: none of it changes what a finished synchronous round
+is."""
 
 
 class _Section(pydantic.BaseModel):

@@ -35,8 +35,9 @@ class ResultsBucket:
     """Mirrors a run's directory under a prefix.
 
     The ledger is there before money is promised. Everything else follows at most every `UPLOAD_INTERVAL_S` seconds: a
-    learner whose instance vanishes repeats the rounds since then, with the same results. `download` takes the run
-    over: whatever another learner writes afterwards is refused, so that of two learners only the newer goes on.
+    learner whose instance vanishes repeats the rounds since then, with the same results where they are synchronous.
+    `download` takes the run over: whatever another learner writes afterwards is refused, so that of two learners only
+    the newer goes on.
     """
 
     def __init__(

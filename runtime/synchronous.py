@@ -192,6 +192,7 @@ class SynchronousRounds(RoundLoop):
             "collect_s": sum(one.collect_s for one in attempts), "learn_s": learn_s, "detect_s": detect_s,
             "evaluate_s": evaluate_s,
             "modelled_round_s": sum(one.modelled_collect_s for one in attempts) + learn_s,
+            "actors_billed": len(billed_s),
             "actor_billed_s_mean": float(np.mean(billed_s)), "actor_billed_s_max": float(np.max(billed_s)),
         }
         self._check_update_time((detect_s or 0.0) + learn_s + (evaluate_s or 0.0))

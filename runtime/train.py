@@ -306,7 +306,7 @@ class _Run:
             "evaluation_round": evaluated[-1]["round_index"] if evaluated else None,
             "evaluation_return_best": max((row["evaluation_return_mean"] for row in evaluated), default=None),
             "episode_return_mean": finished[-1] if finished else None,
-            "actors": sum(row.get("actor_count") or 0 for row in rounds),
+            "actors": sum(row.get("actors_billed") or 0 for row in rounds),
             "actors_failed": sum(row.get("actors_failed") or 0 for row in rounds),
             "cost_basis": self._place.cost_basis,
             "prices_region": self._place.prices.region,
