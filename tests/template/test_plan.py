@@ -10,6 +10,7 @@ import pytest
 from runtime.config import load_experiment
 from runtime.errors import ExperimentError
 from stacks.plan import Plan, processor
+from tests.helpers import ROOT
 from tests.template.conftest import experiment_text
 
 
@@ -36,6 +37,11 @@ def test_experiments_that_only_a_deployment_refuses(tmp_path: Path, changes: dic
     assert named in str(refusal.value)
     assert "secret" not in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_shipped_experiments_may_be_deployed(path: Path) -> None:
+    assert Plan.from_context({"experiment": str(path)}.get).name == path.stem.replace("_", "-")
 
 
 @pytest.mark.parametrize(("context", "named"), [
