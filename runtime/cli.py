@@ -93,7 +93,10 @@ def _evaluate(options: argparse.Namespace) -> int:
     from lambda_actor.environments import make_environment
     from runtime.evaluation import Evaluator
     from runtime.policy_file import load_policy
+    from runtime.seeds import holds_seeds
 
+    if holds_seeds(options.directory):
+        raise RunError(f"{options.directory} holds several seeds: evaluate one of its directories, seed-S")
     weights = load_policy(options.directory / "policy.safetensors")
     experiment = load_experiment(options.directory / "config.yaml")
     episodes = options.episodes or experiment.evaluation.episodes

@@ -38,6 +38,10 @@ CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.update_timeout_s", "l
 is."""
 
 
+OFF_POLICY = ("impact", "impala")
+"""Algorithms that may train on what older policies sampled; their settings have ``minibatch_steps``."""
+
+
 class _Section(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -122,7 +126,7 @@ class AlgorithmSection(_Section):
     kind: Literal["ppo", "impact", "impala"] = Field("ppo", description="the training algorithm")
     rounds: Literal["synchronous", "asynchronous"] | None = Field(
         None, description="synchronous: a round's actors start with the new policy and the update awaits them; "
-        "asynchronous: neither waits for the other; null = synchronous for PPO, else asynchronous")
+        "asynchronous: neither waits for the other; null = asynchronous for IMPACT and IMPALA, else synchronous")
     round_steps: Count | None = Field(
         None, description="environment steps of an asynchronous round at least, unless its deadline comes first; null "
         "= actor.fragment_steps times the most actors of a round")
@@ -287,10 +291,10 @@ class Experiment(_Section):
         kind = self.fleet.kind
         if kind == "auto":
             kind = "lambda" if is_deployed else "local"
-        is_ppo = self.algorithm.kind == "ppo"
+        is_off_policy = self.algorithm.kind in OFF_POLICY
         return self.model_copy(update={
             "algorithm": self.algorithm.model_copy(update={
-                "rounds": _or(self.algorithm.rounds, "synchronous" if is_ppo else "asynchronous"),
+                "rounds": _or(self.algorithm.rounds, "asynchronous" if is_off_policy else "synchronous"),
                 "round_steps": _or(self.algorithm.round_steps, self.actor.fragment_steps * self.scaler.most_actors),
                 "staleness_max": _or(self.algorithm.staleness_max, max(32, 4 * self.scaler.most_actors))}),
             "actor": self.actor.model_copy(update={
@@ -376,9 +380,9 @@ def _contradictions(experiment: Experiment) -> Iterable[str]:
         yield (f"stop.target_return = {stop.target_return} is never looked at with evaluation.every_rounds = 0; "
                "allowed: evaluation.every_rounds from 1, or stop.target_return = null")
     algorithm = experiment.algorithm
-    if algorithm.kind == "ppo" and algorithm.rounds == "asynchronous":
-        yield ("algorithm.rounds = 'asynchronous': ppo trains on what its newest policy sampled, and on nothing else; "
-               "allowed: synchronous | null, or algorithm.kind = impact | impala")
+    if algorithm.kind not in OFF_POLICY and algorithm.rounds == "asynchronous":
+        yield (f"algorithm.rounds = 'asynchronous': {algorithm.kind} trains on what its newest policy sampled, and on "
+               f"nothing else; allowed: synchronous | null, or algorithm.kind = {' | '.join(OFF_POLICY)}")
     if (algorithm.chosen.learning_rate_schedule == "linear"
             and stop.max_rounds is None and stop.max_steps is None):
         yield (f"algorithm.{algorithm.kind}.learning_rate_schedule = linear needs an end: set stop.max_steps or "

@@ -218,6 +218,8 @@ def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         f"{_duration(summary['modelled_s'])}",
         "             with every actor on a machine of its own",
         f"results      {out}",
+        *([f"go on with    the same command, --out {out} and --resume"]
+          if summary["stop_reason"] in ("interrupted", "failed") else []),
     ]
 
 

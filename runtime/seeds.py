@@ -87,6 +87,8 @@ def caution(seeds: int) -> str:
     interval is from the smallest to the largest; which holds the median of all runs that there could be unless all
     those at hand are on one side of it.
     """
+    if not seeds:
+        return "no seed is finished yet"
     if seeds < 2:
         return "one seed has no interval: nothing is known of how much another one would differ"
     if seeds < FEW_SEEDS:
@@ -356,16 +358,22 @@ def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
               f"{_number(row['evaluation_return_mean'], 1):>10} {_number(row['evaluation_return_best'], 1):>10} "
               f"{_number(row['env_steps_total'], 0):>12} {row['spent_usd']:>9.4f}" for row in summary["seeds"]]
     lines += [f"{'':>10}  error of seed {row['seed']}: {row['error']}" for row in summary["seeds"] if row["error"]]
-    lines += ["", f"interquartile mean over seeds, {summary['confidence']:.0%} interval"]
+    if any(estimate["seeds"] for estimate in summary["estimates"].values()):
+        lines += ["", f"interquartile mean over seeds, {summary['confidence']:.0%} interval", *_estimate_lines(summary)]
+    lines += textwrap.wrap(summary["caution"] or "", 79, initial_indent="  ", subsequent_indent="  ")
+    return [*lines, "", f"cost         ${summary['spent_usd']:.4f} of ${summary['budget_usd']:g}",
+            f"results      {out}"]
+
+
+def _estimate_lines(summary: Mapping[str, Any]) -> list[str]:
+    lines = []
     for key, label in ESTIMATED.items():
         estimate, digits = summary["estimates"][key], {"spent_usd": 4, "env_steps_total": 0}.get(key, 1)
         interval = "no interval" if estimate["interval_low"] is None else (
             f"{_number(estimate['interval_low'], digits)} … {_number(estimate['interval_high'], digits)}")
         lines.append(f"  {label:<16} {_number(estimate['interquartile_mean'], digits):>12}   {interval}"
                      f"   ({estimate['seeds']} seed{'s' * (estimate['seeds'] != 1)})")
-    lines += textwrap.wrap(summary["caution"] or "", 79, initial_indent="  ", subsequent_indent="  ")
-    return [*lines, "", f"cost         ${summary['spent_usd']:.4f} of ${summary['budget_usd']:g}",
-            f"results      {out}"]
+    return lines
 
 
 def _number(value: float | None, digits: int) -> str:
