@@ -180,7 +180,7 @@ class AsynchronousRounds(RoundLoop):
             if (self._has_minibatch(current) and self._train(current)) or self._replay(current):
                 continue
             if not self._actors.in_flight:
-                return
+                break
             started_s = self._clock()
             self._take_in(current, min(left_s, _LOOK_S) if self._measurement else left_s)
             current.waited_s += self._clock() - started_s

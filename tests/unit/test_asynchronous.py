@@ -247,6 +247,14 @@ def test_an_update_awaits_a_minibatch_or_the_rounds_end(tmp_path: Path):
     assert [batch.rewards.shape[1] for batch in rig.learner.batches] == [3, 3, 1]
 
 
+def test_less_than_a_minibatch_is_trained_on_where_nothing_more_comes(tmp_path: Path):
+    rig = Rig(tmp_path, budget={"usd": 1.05 * worst_case_usd(4)}, stop={"max_rounds": 1},
+              algorithm={"round_steps": 1000 * STEPS, "impact": {"minibatch_steps": 10**6}})
+    rig.loop.run()
+    assert len(rig.fleet.accepted) > 3
+    assert set(rig.fleet.accepted) == set(rig.trained_ids())
+
+
 def test_a_row_tells_how_stale_its_trajectories_were(tmp_path: Path):
     # One is slow: three updates are made before it comes.
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s={0: 3.5, 1: 1.0, 2: 2.0, 3: 3.0}.get(nth, 100.0)),
