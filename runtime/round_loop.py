@@ -239,7 +239,7 @@ class RoundLoop(ABC):
         if every_rounds == 0 or (round_index % every_rounds and not is_last):
             return None, None
         started_s = self._clock()
-        with self._time_limit(max(limit_s, 0.001), "the evaluation (evaluation.episodes)"):
+        with self._time_limit(max(limit_s, 0.001), "the evaluation"):
             evaluation = self._evaluate(self._learner.weights())
         self.progress.evaluation_return_mean = evaluation.return_mean
         self.progress.evaluation_round = round_index
