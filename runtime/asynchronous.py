@@ -350,7 +350,7 @@ class AsynchronousRounds(RoundLoop):
             current.failed += ended.seconds is not None
             self._attempts[slot] = 0
         elif not ended.was_delivered:
-            tell_failure(self._events, ended)
+            tell_failure(self._events, ended.actor, ended.outcome.status, ended.reason)
             self._failed(current, ended.actor, ended.reason, raised=ended.is_its_own_error)
 
     def _arrived(self, current: _Round, actor: Actor, trajectory: dict[str, np.ndarray]) -> None:
@@ -406,8 +406,7 @@ class AsynchronousRounds(RoundLoop):
                 trajectory = self._actors.deliver(actor)
             except WireError as error:
                 reason = f"{type(error).__name__}: {error}"
-                self._events.append("actor_failed", invocation_id=actor.invocation_id, slot=actor.slot,
-                                    attempt=actor.attempt, status="ok", error=reason)
+                tell_failure(self._events, actor, "ok", reason)
                 self._failed(current, actor, reason, raised=False)
                 continue
             if trajectory is None:

@@ -440,7 +440,7 @@ class Collection:
         self.collected.last_error = ended.reason
         if ended.outcome.status == "abandoned":
             return
-        tell_failure(self._events, ended)
+        tell_failure(self._events, actor, ended.outcome.status, ended.reason)
         self._raised[actor.slot] = self._raised.get(actor.slot, True) and ended.is_its_own_error
         if actor.attempt + 1 == self._attempts and self._raised[actor.slot]:
             self.collected.has_raising_slot = True
@@ -459,8 +459,7 @@ class Collection:
             self._events.append("replacement_refused", slot=slot, reason="the budget cannot hold it")
 
 
-def tell_failure(events: EventLog, ended: Ended) -> None:
-    """Records an invocation that ended without a trajectory."""
-    actor = ended.actor
+def tell_failure(events: EventLog, actor: Actor, status: str, reason: str) -> None:
+    """Records an invocation without a usable trajectory."""
     events.append("actor_failed", invocation_id=actor.invocation_id, slot=actor.slot, attempt=actor.attempt,
-                  status=ended.outcome.status, error=ended.reason)
+                  status=status, error=reason)

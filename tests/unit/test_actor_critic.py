@@ -27,12 +27,7 @@ from tests.unit.learning import DISCRETE, PIXELS, VECTORS, assert_same, bandit, 
 ALGORITHMS = [(Ppo, "ppo", PpoSection), (Impact, "impact", ImpactSection), (Impala, "impala", ImpalaSection)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # A group

@@ -27,12 +27,7 @@ OBJECTIVES = ("log_prob", "surrogate", "total_loss")
 UNDEFINED = Curvature(None, None, None)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # Quadratics

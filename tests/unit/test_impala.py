@@ -30,13 +30,7 @@ from tests.unit.learning import (
     scramble,
 )
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_learner(spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp", **impala) -> Impala:
