@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,12 +22,14 @@ from lambda_actor.spaces import Spaces
 from runtime.config import AlgorithmSection
 from runtime.errors import CheckpointError
 from runtime.interfaces import Batch, CurvatureProblem, DetectorSamples, LearnerState, Update, UpdateMetrics
+from runtime.learner.adam import Adam
 from runtime.learner.advantages import explained_variance
 from runtime.learner.distributions import make_distribution
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays
 from runtime.learner.normaliser import RunningMoments
 
 _NO_CLIP = np.float32(3.0e38)
+_OPTIMIZER = "optimizer."
 _PIXEL_SAMPLES = 1024
 """Pixels are looked at in parts of so many observations where no gradient is asked for: features are large."""
 
@@ -84,8 +86,8 @@ class ActorCritic(ABC):
             self.policy = PolicyNetwork(spaces, network).to(self._device)
             self.critic = ValueNetwork(spaces, network).to(self._device)
         self._network = network
-        self._optimizer = torch.optim.Adam([*self.policy.parameters(), *self.critic.parameters()],
-                                           lr=self._settings.learning_rate, eps=1e-5, fused=True)
+        self._optimizer = Adam([*self.policy.parameters(), *self.critic.parameters()],
+                               learning_rate=self._settings.learning_rate, epsilon=1e-5)
         self.moments = RunningMoments(spaces.observation_size if self._settings.normalize_observations else 0)
         self.policy_version = 0
 
@@ -111,8 +113,7 @@ class ActorCritic(ABC):
         learning_rate = self._settings.learning_rate
         if self._settings.learning_rate_schedule == "linear":
             learning_rate *= max(0.0, 1.0 - progress)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+        self._optimizer.learning_rate = learning_rate
         return learning_rate
 
     def _finish(
@@ -197,7 +198,7 @@ class ActorCritic(ABC):
         Returns:
             The means over all ``indices``, ``[M]``.
         """
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         if self._group is None:
             loss, means = loss_of(indices)
             loss.backward()
@@ -305,9 +306,7 @@ class ActorCritic(ABC):
     def get_state(self) -> LearnerState:
         arrays = {f"{name}.{key}": tensor.detach().cpu().numpy().copy()
                   for name, network in self._networks().items() for key, tensor in network.state_dict().items()}
-        for index, state in self._optimizer.state_dict()["state"].items():
-            arrays |= {f"optimizer.{index}.{key}": tensor.detach().cpu().numpy().copy()
-                       for key, tensor in state.items()}
+        arrays |= {_OPTIMIZER + name: array for name, array in self._optimizer.get_state().items()}
         values = {"algorithm": self._algorithm.kind} | {name: getattr(self, name) for name in self._counters}
         for name, moments in self._all_moments().items():
             arrays |= {f"{name}.mean": moments.mean.copy(), f"{name}.variance": moments.variance.copy()}
@@ -322,8 +321,8 @@ class ActorCritic(ABC):
             for name, network in self._networks().items():
                 network.load_state_dict({key: torch.from_numpy(state.arrays[f"{name}.{key}"].copy())
                                          for key in network.state_dict()})
-            self._optimizer.load_state_dict({
-                "state": _optimizer_state(state.arrays), "param_groups": self._optimizer.state_dict()["param_groups"]})
+            self._optimizer.set_state({name.removeprefix(_OPTIMIZER): array for name, array in state.arrays.items()
+                                       if name.startswith(_OPTIMIZER)})
             for name, moments in self._all_moments().items():
                 moments.mean = state.arrays[f"{name}.mean"].copy()
                 moments.variance = state.arrays[f"{name}.variance"].copy()
@@ -377,12 +376,3 @@ class _PolicyAndCritic(torch.nn.Module):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.policy(observations), self.critic(observations).unsqueeze(1)], dim=-1)
-
-
-def _optimizer_state(arrays: Mapping[str, np.ndarray]) -> dict[int, dict[str, Any]]:
-    state: dict[int, dict[str, Any]] = {}
-    for name, array in arrays.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = torch.from_numpy(array.copy())
-    return state

@@ -72,6 +72,23 @@ def joined(*batches: Batch) -> Batch:
     return Batch(**{name: np.concatenate(arrays, axis=along.get(name, 1)) for name, arrays in fields.items()})
 
 
+def descend_plainly(learner: ActorCritic) -> None:
+    """Plain gradient descent in Adam's place: what a parameter loses is learning rate × gradient."""
+    learner._optimizer = PlainDescent([*learner.policy.parameters(), *learner.critic.parameters()], lr=1.0)
+
+
+class PlainDescent(torch.optim.SGD):
+    """Has its learning rate where the learner sets it."""
+
+    @property
+    def learning_rate(self) -> float:
+        return self.param_groups[0]["lr"]
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self.param_groups[0]["lr"] = value
+
+
 def parameters_of(learner: ActorCritic) -> np.ndarray:
     """The policy's parameters, then the critic's."""
     return np.concatenate([parameter.detach().cpu().numpy().ravel().copy()

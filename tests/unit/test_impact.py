@@ -23,6 +23,7 @@ from tests.unit.learning import (
     VECTORS,
     assert_same,
     bandit,
+    descend_plainly,
     everything,
     joined,
     parameters_of,
@@ -114,7 +115,7 @@ def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
     gradients = torch.autograd.grad(parts[0] + 0.7 * parts[1] - 0.03 * parts[2] + 0.4 * kl,
                                     [*learner.policy.parameters(), *learner.critic.parameters()])
     before = parameters_of(learner)
-    learner._optimizer = torch.optim.SGD([*learner.policy.parameters(), *learner.critic.parameters()], lr=1.0)
+    descend_plainly(learner)
     told = learner._train(tensors, torch.arange(len(advantages)))
     expected = np.concatenate([gradient.numpy().ravel() for gradient in gradients])
     np.testing.assert_allclose(before - parameters_of(learner), expected, rtol=2e-3, atol=2e-6)

@@ -50,11 +50,6 @@ def make_double_learner(*, seed: int = 0, **options) -> Ppo:
     return learner
 
 
-def descend_plainly(learner: Ppo) -> None:
-    """Plain gradient descent in Adam's place: what a parameter loses is learning rate × gradient."""
-    learner._optimizer = torch.optim.SGD([*learner.policy.parameters(), *learner.critic.parameters()], lr=1.0)
-
-
 def roll(learner: Ppo, **options) -> Batch:
     """A batch that the learner's own published policy sampled."""
     weights = learner.weights()
@@ -390,7 +385,7 @@ def test_a_gradient_step_follows_the_slope_of_the_plain_loss() -> None:
     source = make_learner(seed=3)
     tensors = {name: tensor.double() for name, tensor in tensors_of(source, roll(source)).items()}
     minibatch = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
-    descend_plainly(learner)
+    learning.descend_plainly(learner)
     named = {(which, name): parameter.detach().numpy().copy()
              for which, network in (("policy", learner.policy), ("critic", learner.critic))
              for name, parameter in network.named_parameters()}
@@ -445,7 +440,7 @@ def test_entropy_bonus_widens_the_policy() -> None:
     for coefficient in (0.0, 0.25):
         learner = make_learner(epochs=1, minibatch_steps=1000, entropy_coefficient=coefficient,
                                max_gradient_norm=None, learning_rate=0.1)
-        descend_plainly(learner)
+        learning.descend_plainly(learner)
         learner.update(roll(learner), progress=0.0)
         changed[coefficient] = {name: p.detach().numpy().copy() for name, p in learner.policy.named_parameters()}
     np.testing.assert_allclose(changed[0.25].pop("log_std") - changed[0.0].pop("log_std"), 0.1 * 0.25, atol=1e-6)
@@ -458,7 +453,7 @@ def test_the_value_coefficient_scales_the_critics_step_and_nothing_else() -> Non
     for coefficient in (0.0, 1.0, 0.25):
         learner = make_learner(epochs=1, minibatch_steps=1000, value_coefficient=coefficient,
                                max_gradient_norm=None, learning_rate=0.01)
-        descend_plainly(learner)
+        learning.descend_plainly(learner)
         before = parameters_of(learner)
         learner.update(roll(learner), progress=0.0)
         moved[coefficient] = parameters_of(learner) - before
@@ -489,7 +484,7 @@ def test_a_gradient_within_the_limit_is_left_alone() -> None:
 def one_plain_step(max_gradient_norm: float | None) -> tuple[np.ndarray, np.ndarray]:
     """What one step of plain descent with learning rate 1 takes from the policy and from the critic."""
     learner = make_learner(epochs=1, minibatch_steps=1000, max_gradient_norm=max_gradient_norm, learning_rate=1.0)
-    descend_plainly(learner)
+    learning.descend_plainly(learner)
     before = parameters_of(learner)
     learner.update(roll(learner), progress=0.0)
     lost = before - parameters_of(learner)
