@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+
+from runtime.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMES_AND_DOLLARS = ("_s", "_usd", "_s_mean", "_s_max")
@@ -42,8 +46,23 @@ def run_command(*arguments: str, cwd: Path = ROOT, **environment: str) -> subpro
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment})
 
 
-def train(experiment: Path, out: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return run_command("train", str(experiment), "--out", str(out), *arguments, **environment)
+def train(experiment: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``python -m runtime train`` to its end, in this process: importing torch takes longer than a short run.
+
+    What it starts are processes of their own, as ever.
+    """
+    words = ["train", str(experiment), "--out", str(out), *arguments]
+    output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with redirect_stdout(output), redirect_stderr(errors):
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = end.code
+    texts = []
+    for stream in (output, errors):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode())
+    return subprocess.CompletedProcess(words, code, *texts)
 
 
 def overrides(**values: object) -> list[str]:

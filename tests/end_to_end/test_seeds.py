@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from runtime.cli import main
 from tests.helpers import (
     PATIENCE_S,
     ROOT,
@@ -35,10 +34,11 @@ def start(experiment: Path, out: Path, *arguments: str) -> subprocess.Popen:
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def refused(capsys: pytest.CaptureFixture[str], experiment: Path, out: Path, *arguments: str) -> str:
-    """What the command says that refuses; in this process, for it needs nothing that is slow to import."""
-    assert main(["train", str(experiment), "--out", str(out), *arguments]) == 2
-    return capsys.readouterr().err
+def refused(experiment: Path, out: Path, *arguments: str) -> str:
+    """What the command says that refuses."""
+    finished = train(experiment, out, *arguments)
+    assert finished.returncode == 2
+    return finished.stderr
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -127,7 +127,7 @@ def test_interrupted_then_killed_then_finished_is_as_if_nothing_had_been(
 
 
 def test_more_rounds_and_more_seeds_may_follow(
-    two: Path, experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two: Path, experiment: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "runs"
     shutil.copytree(two, out)
@@ -135,9 +135,9 @@ def test_more_rounds_and_more_seeds_may_follow(
     assert resumed.returncode == 0, resumed.stderr
     assert [len(rounds(out / f"seed-{seed}")) for seed in (3, 4, 5)] == [3, 3, 3]
     assert results_only(rounds(out / "seed-3"))[:2] == results_only(rounds(two / "seed-3"))
-    assert "holds 3 seeds; allowed: --seeds from 3" in refused(capsys, experiment, out, *TWO, "--resume")
+    assert "holds 3 seeds; allowed: --seeds from 3" in refused(experiment, out, *TWO, "--resume")
     assert "actor.fragment_steps is 32 now, 64 there" in refused(
-        capsys, experiment, out, "--seeds", "3", "--resume", *overrides(actor__fragment_steps=32))
+        experiment, out, "--seeds", "3", "--resume", *overrides(actor__fragment_steps=32))
 
 
 def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_a_run_that_fails_is_the_last(experiment: Path, tmp_path: Path) -> None:
 
 
 def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(
-    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    experiment: Path, tmp_path: Path
 ) -> None:
-    said = refused(capsys, experiment, tmp_path / "runs", "--seeds", "1000")
+    said = refused(experiment, tmp_path / "runs", "--seeds", "1000")
     for words in ("--seeds 1000", "budget.usd = 1 leaves 0.001000 USD for each of 1000 runs",
                   "allowed: budget.usd from"):
         assert words in said
@@ -182,18 +182,18 @@ def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(
     ([*TWO], "holds runs of several seeds already; continue them with --resume"),
 ])
 def test_a_directory_of_seeds_is_no_single_run(
-    two: Path, experiment: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    two: Path, experiment: Path, arguments: list[str], words: str
 ) -> None:
     before = files(two)
-    assert words in refused(capsys, experiment, two, *arguments)
+    assert words in refused(experiment, two, *arguments)
     assert files(two) == before
 
 
 @pytest.mark.parametrize("arguments", [[], ["--resume"]])
 def test_a_single_run_is_no_directory_of_seeds(
-    reference: Path, experiment: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    reference: Path, experiment: Path, arguments: list[str]
 ) -> None:
     before = files(reference)
     assert "holds a single run; name another directory for --seeds" in refused(
-        capsys, experiment, reference, *TWO, *arguments)
+        experiment, reference, *TWO, *arguments)
     assert files(reference) == before

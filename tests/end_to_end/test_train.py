@@ -9,7 +9,10 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from benchmarks.boosting.trainer import Trainer
+from lambda_actor import wire
 from runtime.config import load_experiment
+from runtime.policy_file import load_policy
 from runtime.scaler.nitro import NitroScaler
 from tests.helpers import ROOT, events, overrides, results_only, rounds, run_command, summary, train
 
@@ -82,6 +85,17 @@ def test_tensorboard_files_hold_the_rows(reference: Path) -> None:
 def test_the_number_of_processes_changes_nothing(reference: Path, experiment: Path, tmp_path: Path) -> None:
     assert train(experiment, tmp_path / "run", *overrides(fleet__processes=1)).returncode == 0
     assert results_only(rounds(tmp_path / "run")) == results_only(rounds(reference))
+
+
+def test_rounds_replayed_in_one_process_are_the_same(reference: Path) -> None:
+    """What the studies under benchmarks/boosting measure is the very training."""
+    trainer = Trainer(load_experiment(reference / "config.yaml"))
+    for row in rounds(reference):
+        trainer.update(trainer.roll_out(row["round_index"], row["actor_count"]))
+    replayed, trained = (wire.decode(weights, wire.Kind.WEIGHTS) for weights in (
+        trainer.learner.weights(), load_policy(reference / "policy.safetensors")))
+    assert {name: array.tobytes() for name, array in replayed.items()} == {
+        name: array.tobytes() for name, array in trained.items()}
 
 
 def test_another_seed_changes_everything(reference: Path, experiment: Path, tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from runtime.config import Experiment, load_experiment
 from runtime.display import PlainDisplay
 from runtime.policy_file import load_policy
 from runtime.train import train
-from tests.helpers import ROOT, events, overrides, rounds, summary
-from tests.helpers import train as train_command
+from tests.helpers import ROOT, events, overrides, rounds, run_command, summary
 
 SMALL = {"actor__fragment_steps": 16, "actor__timeout_s": 30, "scaler__actors_min": 2, "scaler__actors_max": 3,
          "actor__provisioned": 0, "detector__subset_size": 32, "detector__lanczos_steps": 4, "stop__max_rounds": 3,
@@ -114,8 +113,8 @@ def test_no_file_is_too_special_for_any_workload(file: Path) -> None:
 def test_a_games_evaluation_is_quick_beside_a_learner(tmp_path: Path) -> None:
     """Numpy's threads are not to spin in the learner's process: one inference would take a hundred times as long."""
     out = tmp_path / "run"
-    finished = train_command(
-        ROOT / "experiments" / "qbert.yaml", out, *overrides(**SMALL | {
+    finished = run_command(
+        "train", str(ROOT / "experiments" / "qbert.yaml"), "--out", str(out), *overrides(**SMALL | {
             "stop__max_rounds": 1, "evaluation__every_rounds": 1, "evaluation__episodes": 1}))
     assert finished.returncode == 0, finished.stderr + finished.stdout
     assert rounds(out)[0]["evaluation_return_mean"] is not None

@@ -22,6 +22,7 @@ from runtime.deployment import METRIC_NAMESPACE, Deployment
 from runtime.ledger import FINISHED, STARTING, Ledger
 from stacks.assembly import make_app
 from tests.helpers import PATIENCE_S
+from tests.local_aws.aws_command import aws_command
 from tests.local_aws.metadata import InstanceMetadata
 from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
 from tests.local_aws.moto_types import deploy
@@ -44,9 +45,8 @@ printf '%s\\n' "${0##*/} $*" >>"$CALLS"
 case "${0##*/} $*" in $FAILING) echo "${0##*/}: refused" >&2; exit 254;; esac
 """
 # moto knows no signals: the command line checks those words, and sends nothing.
-_AWS = _STUB + f"""
+_NO_SIGNALS = """
 case "$*" in *signal-resource*) set -- "$@" --generate-cli-skeleton output;; esac
-exec {BIN / "aws"} "$@"
 """
 
 
@@ -176,18 +176,20 @@ class Machine:
         stack: To which the instance belongs.
         metadata: What it can find out about itself.
         made_at_s: When, by the clock on the wall.
+        aws: A line of a shell that runs the aws command with the arguments at hand, and ends with it.
     """
 
-    def __init__(self, directory: Path, stack: Stack, metadata: InstanceMetadata) -> None:
+    def __init__(self, directory: Path, stack: Stack, metadata: InstanceMetadata, aws: str) -> None:
         self.root, self.stack, self.metadata = directory / "root", stack, metadata
         self.made_at_s = time.time()
+        self.aws = f'exec {aws} "$@"\n'
         self._calls, self._programs = directory / "calls", directory / "bin"
         self._script = directory / "part-001"
         self._script.write_text(stack.user_data)
         self._programs.mkdir()
         tools = {name: shutil.which(name) for name in TOOLS} | {"python3": BIN / "python"}
         for name, text in {**{name: f'#!/bin/sh\nexec {path} "$@"\n' for name, path in tools.items()},
-                           **dict.fromkeys(STUBS, _STUB), "aws": _AWS}.items():
+                           **dict.fromkeys(STUBS, _STUB), "aws": _STUB + _NO_SIGNALS + self.aws}.items():
             self.add_program(name, text)
         self._environment = self.root / "opt" / "nitro" / ".venv"
         (self._environment / "bin").mkdir(parents=True)
@@ -244,9 +246,16 @@ class Machine:
         return dict(line.partition("=")[::2] for line in lines)
 
 
+@pytest.fixture(scope="module")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The words that run the aws command."""
+    with aws_command(tmp_path_factory.mktemp("aws")) as words:
+        yield words
+
+
 @pytest.fixture
 def machine_of(
-    stacks: Callable[[str], Stack], tmp_path: Path
+    stacks: Callable[[str], Stack], aws: str, tmp_path: Path
 ) -> Iterator[Callable[[str], Machine]]:
     """A fresh machine of a fresh deployment with that kind of cache."""
     with InstanceMetadata({}) as metadata:
@@ -257,7 +266,7 @@ def machine_of(
                 "instance-id": stack.instance["InstanceId"], "instance-type": stack.instance["InstanceType"],
                 "ami-id": stack.instance["ImageId"], "local-ipv4": ADDRESS})
             stack.upload_files(stack.assembly.learner_asset())
-            return Machine(tmp_path, stack, metadata)
+            return Machine(tmp_path, stack, metadata, aws)
 
         yield make
 
@@ -518,8 +527,7 @@ def test_a_launch_is_counted_though_the_first_calls_fail(machine: Machine) -> No
     moments = machine.root.parent / "moments"
     machine.add_program("aws", f"""#!/bin/sh
 case "$*" in "s3 cp -"*|s3api*) echo "$2" >>{moments}; [ $(grep -c "^$2$" {moments}) -gt 1 ] || exit 255;; esac
-exec {BIN / "aws"} "$@"
-""")
+{machine.aws}""")
     done = machine.boot(FAILING="systemctl enable*learner*")
     assert moments.read_text().split()[:4] == ["cp", "cp", "list-objects-v2", "list-objects-v2"]
     assert f"launch 1 of {LAUNCHES_MAX}" in done.stdout

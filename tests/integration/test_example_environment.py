@@ -15,7 +15,7 @@ from lambda_actor.check import check
 from lambda_actor.environments import make_environment
 from lambda_actor.spaces import Spaces
 from stacks.staging import actor_context
-from tests.helpers import ROOT, overrides, rounds, train
+from tests.helpers import ROOT, overrides, rounds, run_command
 
 EXAMPLE = ROOT / "docs" / "example_environment"
 ENVIRONMENT = "thermostat:make"
@@ -62,7 +62,7 @@ def test_an_episode_cut_in_the_middle_is_the_uncut_one(installed: Path) -> None:
 
 def test_it_is_trained(installed: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = train(EXAMPLE / "thermostat.yaml", out, *overrides(
+    done = run_command("train", str(EXAMPLE / "thermostat.yaml"), "--out", str(out), *overrides(
         stop__max_rounds=3, fleet__processes=2, learner__device="cpu", evaluation__every_rounds=3),
         PYTHONPATH=f"{ROOT}:{installed}")
     assert done.returncode == 0, done.stderr

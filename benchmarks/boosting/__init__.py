@@ -1,0 +1,1 @@
+"""What the boosting signal is worth (docs/detector.md)."""

@@ -1,0 +1,134 @@
+"""Whole trainings whose actors a score decides, against the same score in permuted order, and none, at equal dollars.
+
+    python -m benchmarks.boosting.dollars experiments/hopper.yaml --seed 0 --out WORK [--minutes M]
+
+Arms, each a training from the same start with the same random streams:
+
+- a signal's name: Nitro's scaler on that signal, low values boost (paper: Nitro §5.3);
+- ``NAME-permuted``: the normalised scores (S_k/d^k) of that training in another order, under the same decay d^k;
+- ``NAME-even``: as many actors in all, spread evenly over the rounds.
+
+All three start the same number of actors but for what rounding and clipping change, and every actor costs the same.
+Each finished arm is a line of ``WORK/NAME-dollars-SEED.jsonl``; started again, only those that are missing are trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.boosting import signals
+from benchmarks.boosting.measure import ROUNDS, whole_lines
+from benchmarks.boosting.trainer import Trainer
+from runtime.config import Experiment, load_experiment
+from runtime.interfaces import Update
+from runtime.learner.actor_critic import ActorCritic
+from runtime.scaler.nitro import NitroScaler
+
+EPISODES = 50
+EVALUATE_EVERY = 10
+
+Signal = Callable[[ActorCritic, Sequence[Update]], float | None]
+
+
+def _ratio(objective: str, subset_size: int | None = 1024) -> Signal:
+    return lambda learner, updates: signals.curvature(
+        learner, updates[-1].samples, objective, subset_size=subset_size)["ratio"]
+
+
+SIGNALS: dict[str, Signal] = {
+    "convexity": _ratio("log_prob"),
+    "random": lambda learner, updates: float(np.random.default_rng(len(updates)).random()),
+}
+"""By name: what is measured of a policy on what it was made from; low values boost."""
+
+
+def train(
+    experiment: Experiment, decide: Callable[[Trainer, list[Update], int], int], rounds: int, deadline_s: float
+) -> dict[str, Any]:
+    """One training; what it used, and what its policies return.
+
+    Args:
+        decide: From the training, its updates so far and the round's number: how many actors it gets.
+    """
+    trainer, updates, counts, evaluated = Trainer(experiment), [], [], {}
+    for round_index in range(1, rounds + 1):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("no time is left; start again to go on")
+        counts.append(decide(trainer, updates, round_index))
+        updates.append(trainer.update(trainer.roll_out(round_index, counts[-1])))
+        if round_index % EVALUATE_EVERY == 0:
+            evaluated[str(round_index)] = trainer.returns(EPISODES, seed=2_000_000).tolist()
+    return {"actors": counts, "returns": evaluated}
+
+
+def arms(experiment: Experiment, names: Sequence[str], rounds: int, known: dict[str, dict[str, Any]],
+         deadline_s: float) -> Iterator[dict[str, Any]]:
+    """The lines of the arms that are not known yet."""
+    settings = experiment.scaler
+    for name in names:
+        if name not in known:
+            scores: list[float] = []
+            scaler = NitroScaler(actors_min=settings.actors_min, actors_max=settings.actors_max,
+                                 window_rounds=settings.window_rounds, decay_factor=settings.decay_factor)
+
+            def by_signal(trainer: Trainer, updates: list[Update], round_index: int, scaler=scaler, scores=scores,
+                          name=name) -> int:
+                value = SIGNALS[name](trainer.learner, updates) if updates else None
+                decision = scaler.decide(round_index, value)
+                scores.append(decision.boosting_score / decision.decay_weight)
+                return decision.actor_count
+
+            known[name] = {"arm": name, "scores": scores, **train(experiment, by_signal, rounds, deadline_s)}
+            yield known[name]
+        of_signal = known[name]
+        permuted = np.random.default_rng(experiment.seed).permutation(of_signal["scores"])
+        total = sum(of_signal["actors"])
+        schedules = {
+            f"{name}-permuted": [
+                min(max(math.floor(settings.actors_max * score * settings.decay_factor**(index + 1) + 0.5),
+                        settings.actors_min), settings.actors_max) for index, score in enumerate(permuted)],
+            f"{name}-even": [total * (index + 1) // rounds - total * index // rounds for index in range(rounds)]}
+        for arm, schedule in schedules.items():
+            if arm not in known:
+                known[arm] = {"arm": arm, **train(
+                    experiment, lambda trainer, updates, round_index, schedule=schedule: schedule[round_index - 1],
+                    rounds, deadline_s)}
+                yield known[arm]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("experiment", type=Path)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--signals", nargs="+", choices=sorted(SIGNALS), default=["convexity"])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    experiment = load_experiment(
+        options.experiment, [f"seed={options.seed}", "learner.threads=1", *options.set]).resolved()
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / f"{experiment.environment.id}-dollars-{options.seed}.jsonl"
+    known = {line["arm"]: line for line in whole_lines(path)}
+    try:
+        for line in arms(experiment, options.signals, options.rounds, known,
+                         time.monotonic() + 60.0 * options.minutes):
+            with path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+    except TimeoutError as end:
+        print(f"{path.name}: {end}")
+
+
+if __name__ == "__main__":
+    main()
