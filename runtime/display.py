@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
@@ -21,6 +21,7 @@ _EVENTS_SHOWN = 4
 _RATE_ROUNDS = 10
 _WIDE_COLUMNS, _NARROW_COLUMNS = 90, 66
 _QUIET_EVENTS = ("run_started", "run_ended")
+_ALIKE_SHOWN = 3
 
 
 def make_display(experiment: Experiment, stream: TextIO | None = None) -> Display:
@@ -88,11 +89,33 @@ class Forecast:
         return min(left, default=0.0)
 
 
+class EventLines:
+    """Events as lines; of those with the same error only the first few, as an environment may fail in every actor."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def line(self, kind: str, fields: Mapping[str, Any]) -> str | None:
+        """Null where nothing is to be shown."""
+        if kind in _QUIET_EVENTS:
+            return None
+        shown = f"! {kind.replace('_', ' ')}: {', '.join(f'{name} {value}' for name, value in fields.items())}"
+        if not fields.get("error"):
+            return shown
+        alike = kind, str(fields["error"])
+        self._seen[alike] += 1
+        if self._seen[alike] > _ALIKE_SHOWN:
+            return None
+        return shown + (" (all others with this error are only in events.jsonl)"
+                        if self._seen[alike] == _ALIKE_SHOWN else "")
+
+
 class PlainDisplay:
     """One line for each round and each event."""
 
     def __init__(self, experiment: Experiment, stream: TextIO) -> None:
         self._experiment, self._stream, self._forecast = experiment, stream, Forecast(experiment)
+        self._lines = EventLines()
 
     def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
         self._print(experiment_yaml.rstrip())
@@ -112,8 +135,8 @@ class PlainDisplay:
             f"ETA {_duration(self._forecast.seconds_left)}")
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        if kind not in _QUIET_EVENTS:
-            self._print(_event_line(kind, fields))
+        if (line := self._lines.line(kind, fields)) is not None:
+            self._print(line)
 
     def close(self) -> None:
         pass
@@ -130,6 +153,7 @@ class LiveDisplay:
         self._console = Console(file=stream)
         self._rows: deque[Mapping[str, Any]] = deque(maxlen=_ROUNDS_SHOWN)
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
+        self._lines = EventLines()
         self._live: Live | None = None
 
     def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
@@ -145,8 +169,8 @@ class LiveDisplay:
         self._refresh()
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        if kind not in _QUIET_EVENTS:
-            self._events.append(_event_line(kind, fields))
+        if (line := self._lines.line(kind, fields)) is not None:
+            self._events.append(line)
             self._refresh()
 
     def close(self) -> None:
@@ -255,8 +279,3 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _event_line(kind: str, fields: Mapping[str, Any]) -> str:
-    shown = ", ".join(f"{name} {value}" for name, value in fields.items())
-    return f"! {kind.replace('_', ' ')}: {shown}"
