@@ -1,0 +1,310 @@
+"""What the measurements in WORK say: signal to noise, correlation with the gain, and trainings at equal dollars.
+
+    python -m benchmarks.boosting.summarise WORK
+
+Writes benchmarks/results/boosting.json. Intervals are 95 % percentile bootstraps: over blocks of rounds for the
+signal-to-noise ratio, over rounds within each training for correlations, over seeds for whole trainings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.boosting.measure import whole_lines
+from runtime.seeds import interval_estimate
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+RESAMPLES = 2000
+WINDOW_ROUNDS = 6
+ROUNDS_AVERAGED = 3
+
+Rows = list[dict[str, Any]]
+
+
+# Signal to noise
+
+
+def signal_to_noise(groups: Sequence[Sequence[Sequence[float]]]) -> dict[str, Any]:
+    """Variance from round to round over the variance between measurements of one round, by analysis of variance.
+
+    Args:
+        groups: Blocks of consecutive rounds, each with the measurements of its rounds, at least two of each.
+
+    Returns:
+        ``sd_within`` and ``sd_between``, of one measurement and of the rounds' true values in a block;
+        ``signal_to_noise``, the ratio of their squares, with its interval over blocks; ``rounds``.
+    """
+    blocks = [[np.array(one) for one in block if len(one) > 1] for block in groups]
+    blocks = [block for block in blocks if len(block) > 1]
+    if not blocks:
+        return {"rounds": 0}
+
+    def estimate(chosen: Sequence[Sequence[np.ndarray]]) -> tuple[float, float]:
+        within = sum(((one - one.mean())**2).sum() for block in chosen for one in block)
+        within /= sum(len(one) - 1 for block in chosen for one in block)
+        between = sum(((means := np.array([one.mean() for one in block])) - means.mean()) @ (means - means.mean())
+                      for block in chosen) / sum(len(block) - 1 for block in chosen)
+        per_round = np.mean([1.0 / len(one) for block in chosen for one in block])
+        return within, max(0.0, between - within * per_round)
+
+    within, between = estimate(blocks)
+    generator = np.random.default_rng(0)
+    resampled = [estimate([blocks[i] for i in generator.integers(len(blocks), size=len(blocks))])
+                 for _ in range(RESAMPLES)]
+    ratios = np.array([b / w for w, b in resampled if w > 0])
+    return {"rounds": sum(map(len, blocks)), "blocks": len(blocks), "sd_within": within**0.5,
+            "sd_between": between**0.5, "signal_to_noise": between / within, "interval": _interval(ratios)}
+
+
+def noise(by_run: dict[str, Rows]) -> dict[str, Any]:
+    """By objective and size, of log R; and what subsets and start vectors alone do."""
+    cells: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
+    undefined: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    alone: dict[str, dict[str, list[float]]] = {"subsets": defaultdict(list), "starts": defaultdict(list)}
+    for run, rows in by_run.items():
+        for row in rows:
+            for size, objectives in row["sizes"].items():
+                for objective, found in objectives.items():
+                    key = f"{objective}, {size} samples"
+                    undefined[key][1] += 1
+                    if found["ratio"] is None:
+                        undefined[key][0] += 1
+                    else:
+                        place = f"{run}/{row['round_index'] // 10}/{row['round_index']}"
+                        cells[key][place].append(np.log(found["ratio"]))
+            for what, spreads in alone.items():
+                for objective, found in row.get(what, {}).items():
+                    logs = [np.log(one["ratio"]) for one in found if one["ratio"] is not None]
+                    if len(logs) > 1:
+                        spreads[objective].append(np.var(logs, ddof=1))
+    result = {}
+    for key, rounds in cells.items():
+        blocks: dict[str, list] = defaultdict(list)
+        for name, logs in rounds.items():
+            blocks[name.rpartition("/")[0]].append(logs)
+        result[key] = signal_to_noise(list(blocks.values())) | {
+            "undefined": undefined[key][0], "measurements": undefined[key][1]}
+    return {"of_independent_batches": result, **{
+        f"sd_of_{what}_of_one_batch": {objective: float(np.mean(found)**0.5) for objective, found in spreads.items()}
+        for what, spreads in alone.items()}}
+
+
+# Correlation with the gain
+
+
+def gains(rows: Rows) -> dict[int, np.ndarray]:
+    """By round: what boosting gained in each repetition, in return."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        found[row["round_index"]].append(np.mean(row["returns_boosted"]) - np.mean(row["returns_plain"]))
+    return {round_index: np.array(values) for round_index, values in sorted(found.items())}
+
+
+def candidates(rows: Rows) -> dict[str, dict[int, float | None]]:
+    """Signals by name and round, all turned so that a low value is to say: boost."""
+    table: dict[str, dict[int, float | None]] = defaultdict(dict)
+    for row in rows:
+        for key, value in row.items():
+            if isinstance(value, dict):
+                for part, sign in (("ratio", 1.0), ("eigenvalue_max", 1.0), ("eigenvalue_min", 1.0)):
+                    table[f"{'R' if part == 'ratio' else part} {key}"][row["round_index"]] = (
+                        None if value[part] is None else sign * value[part])
+            elif key not in ("kind", "round_index", "repetition", "seconds"):
+                table[key][row["round_index"]] = value
+        table["round_index"][row["round_index"]] = float(row["round_index"])
+    for name in [name for name in table if name.startswith("R ")]:
+        table[f"{name}, mean of {ROUNDS_AVERAGED} rounds"] = _averaged(table[name])
+        table[f"{name}, Nitro's window"] = _windowed(table[name])
+    return dict(table)
+
+
+def _averaged(series: dict[int, float | None]) -> dict[int, float | None]:
+    averaged = {}
+    for index in series:
+        logs = [np.log(series[i]) for i in range(index - ROUNDS_AVERAGED + 1, index + 1) if series.get(i) is not None]
+        averaged[index] = float(np.mean(logs)) if logs else None
+    return averaged
+
+
+def _windowed(series: dict[int, float | None]) -> dict[int, float | None]:
+    """1 − the scaler's normalised score, so that low boosts. Paper: Nitro §5.3."""
+    result, window = {}, []
+    for index, value in sorted(series.items()):
+        if value is None:
+            result[index] = 0.0
+            continue
+        window = [*window, value][-WINDOW_ROUNDS:]
+        low, high = min(window), max(window)
+        result[index] = 0.0 if high == low else (value - low) / (high - low)
+    return result
+
+
+def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
+    """Of each signal with the gain: mean over trainings of Spearman's ρ, as it is and with the round held fixed.
+
+    Args:
+        by_run: By training, its rows of signals and of gains.
+    """
+    runs = [(candidates(signal_rows), gains(gain_rows)) for signal_rows, gain_rows in by_run.values()]
+    names = sorted(set.intersection(*(set(table) for table, _ in runs)))
+    result = {}
+    for name in names:
+        pairs = []
+        for table, gained in runs:
+            known = [(k, table[name][k], values.mean()) for k, values in gained.items()
+                     if table[name].get(k) is not None]
+            pairs.append(np.array(known, np.float64))
+        if min(map(len, pairs)) < 5:
+            continue
+        result[name] = {
+            "spearman": _bootstrapped(pairs, lambda part: _spearman(part[:, 1], part[:, 2])),
+            "spearman_round_held_fixed": None if name == "round_index" else _bootstrapped(pairs, _partial),
+            "rounds": sum(map(len, pairs))}
+    return {"reliability_of_the_gain": _reliability([gained for _, gained in runs]),
+            "gain_mean": float(np.mean([values.mean() for _, gained in runs for values in gained.values()])),
+            "gains_above_0": float(np.mean([values.mean() > 0 for _, gained in runs for values in gained.values()])),
+            "signals": result}
+
+
+def _bootstrapped(pairs: list[np.ndarray], statistic: Callable[[np.ndarray], float]) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    resampled = [np.nanmean([statistic(part[generator.integers(len(part), size=len(part))]) for part in pairs])
+                 for _ in range(RESAMPLES)]
+    return {"mean": float(np.nanmean([statistic(part) for part in pairs])), "interval": _interval(np.array(resampled)),
+            "by_training": [float(statistic(part)) for part in pairs]}
+
+
+def _reliability(runs: list[dict[int, np.ndarray]]) -> float:
+    """Correlation of the gain with itself, had it been measured anew: what bounds every other correlation.
+
+    From its halves over many splits, by Spearman and Brown's formula.
+    """
+    generator, found = np.random.default_rng(0), []
+    for gained in runs:
+        for _ in range(200):
+            halves = []
+            for values in gained.values():
+                order = generator.permutation(len(values))
+                half = len(values) // 2
+                halves.append((values[order[:half]].mean(), values[order[half:2 * half]].mean()))
+            first, second = np.array(halves).T
+            rho = _spearman(first, second)
+            found.append(2.0 * rho / (1.0 + rho))
+    return float(np.mean(found))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts - 1) / 2.0)[inverse]
+
+
+def _spearman(x: np.ndarray, y: np.ndarray) -> float:
+    x, y = _ranks(x), _ranks(y)
+    if x.std() == 0.0 or y.std() == 0.0:
+        return float("nan")
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _partial(part: np.ndarray) -> float:
+    """Spearman's ρ of columns 1 and 2 with column 0 held fixed."""
+    xz, yz = _spearman(part[:, 1], part[:, 0]), _spearman(part[:, 2], part[:, 0])
+    remaining = (1.0 - xz**2) * (1.0 - yz**2)
+    return float("nan") if not remaining > 1e-12 else (_spearman(part[:, 1], part[:, 2]) - xz * yz) / remaining**0.5
+
+
+def _interval(values: np.ndarray) -> list[float]:
+    return [float(bound) for bound in np.nanquantile(values, (0.025, 0.975))]
+
+
+# Trainings at equal dollars
+
+
+def dollars(by_seed: dict[str, Rows]) -> dict[str, Any]:
+    """By arm: actors started, and the return at the end; and the difference of pairs with the same seed."""
+    arms = sorted({row["arm"] for rows in by_seed.values() for row in rows})
+    final = {arm: {seed: float(np.mean(next(iter(reversed(row["returns"].values())))))
+                   for seed, rows in by_seed.items() for row in rows if row["arm"] == arm} for arm in arms}
+    along = {arm: {seed: float(np.mean([np.mean(values) for values in row["returns"].values()]))
+                   for seed, rows in by_seed.items() for row in rows if row["arm"] == arm} for arm in arms}
+    actors = {arm: [sum(row["actors"]) for rows in by_seed.values() for row in rows if row["arm"] == arm]
+              for arm in arms}
+    result: dict[str, Any] = {"arms": {arm: {
+        "actors_mean": float(np.mean(actors[arm])), "return_at_the_end": interval_estimate(list(final[arm].values())),
+        "return_along_the_way": interval_estimate(list(along[arm].values()))} for arm in arms}, "differences": {}}
+    for arm in arms:
+        for other in (f"{arm}-permuted", f"{arm}-even"):
+            if other in arms:
+                result["differences"][f"{arm} − {other}"] = {
+                    what: _paired(values[arm], values[other])
+                    for what, values in (("at_the_end", final), ("along_the_way", along))}
+    return result
+
+
+def _paired(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, Any]:
+    differences = np.array([ours[seed] - theirs[seed] for seed in sorted(set(ours) & set(theirs))])
+    if len(differences) < 2:
+        return {"seeds": len(differences)}
+    generator = np.random.default_rng(0)
+    means = differences[generator.integers(len(differences), size=(50_000, len(differences)))].mean(axis=1)
+    return {"seeds": len(differences), "mean": float(differences.mean()), "interval": _interval(means),
+            "share_above_0": float((differences > 0).mean())}
+
+
+# All of it
+
+
+def _load(paths: Iterable[Path]) -> dict[str, Rows]:
+    return {path.stem: whole_lines(path) for path in sorted(paths)}
+
+
+def summarise(work: Path) -> dict[str, Any]:
+    files = _load(path for path in work.glob("*.jsonl"))
+    by_task: dict[str, dict[str, Rows]] = defaultdict(dict)
+    for name, rows in files.items():
+        by_task[name.rpartition("-")[0]][name.rpartition("-")[2]] = rows
+    result: dict[str, Any] = {}
+    for task, by_seed in sorted(by_task.items()):
+        if task.endswith("-dollars"):
+            result[task] = dollars(by_seed)
+            continue
+        parts = {seed: {kind: [row for row in rows if row["kind"] == kind] for kind in ("signals", "noise", "gain")}
+                 for seed, rows in by_seed.items()}
+        result[task] = {
+            "seeds": sorted(by_seed),
+            "noise": noise({seed: part["noise"] for seed, part in parts.items() if part["noise"]}),
+            "gain": correlations({seed: (part["signals"], part["gain"]) for seed, part in parts.items()
+                                  if len(gains(part["gain"])) >= 5}),
+        }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("work", type=Path)
+    options = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    result = {
+        "commands": ["python -m benchmarks.boosting.measure", "python -m benchmarks.boosting.dollars",
+                     "python -m benchmarks.boosting.summarise"],
+        "commit": commit.stdout.strip(), "date": time.strftime("%Y-%m-%d"),
+        "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
+        "versions": {name: version(name) for name in ("torch", "numpy", "gymnasium", "mujoco", "PyHessian")},
+        **summarise(options.work)}
+    (RESULTS / "boosting.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
