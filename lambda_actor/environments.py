@@ -49,6 +49,11 @@ class ActorEnvironment:
             self._store_error = str(error)
 
     @property
+    def gymnasium_environment(self) -> gymnasium.Env:
+        """What it wraps, with its own wrappers."""
+        return self._environment
+
+    @property
     def can_save_episode(self) -> bool:
         """Whether an open episode can travel to another process."""
         return self._stores is not None

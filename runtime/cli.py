@@ -1,4 +1,4 @@
-"""The command line: ``python -m runtime train``, ``evaluate``, and what looks at a deployment."""
+"""The command line: ``python -m runtime train``, ``evaluate``, ``export``, and what looks at a deployment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,9 @@ from runtime.deployment import experiment_name
 from runtime.errors import RunDirectoryError, RunError
 
 if TYPE_CHECKING:
+    from lambda_actor.environments import ActorEnvironment
     from runtime.kept import KeptRun
+    from runtime.wandb_log import WandbLog
 
 SEEDS_MAX = 1000
 
@@ -62,9 +64,9 @@ def _train(options: argparse.Namespace) -> int:
     if holds_seeds(out):
         raise RunDirectoryError(f"--out {out}: holds runs of several seeds; continue them with --seeds N --resume, or "
                                 "name another")
-    display = make_display(experiment)
+    wandb, display = _wandb(options), make_display(experiment)
     try:
-        summary, code = train(experiment, out, resume=options.resume, display=display, name=name)
+        summary, code = train(experiment, out, resume=options.resume, display=display, name=name, wandb=wandb)
     except Interrupted as interrupt:
         print("interrupted before the first round", file=sys.stderr)
         return 128 + interrupt.signal_number
@@ -73,6 +75,16 @@ def _train(options: argparse.Namespace) -> int:
     with suppress(OSError):
         print("\n".join(["", *summary_lines(summary, str(out))]), flush=True)
     return code
+
+
+def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | None:
+    from runtime.wandb_log import WandbLog
+
+    def warn(line: str) -> None:
+        with suppress(OSError):
+            print(f"! {line}", file=sys.stderr, flush=True)
+
+    return WandbLog(options.wandb, warn, group=group) if options.wandb else None
 
 
 def _train_seeds(options: argparse.Namespace, experiment: Experiment, out: Path, name: str) -> int:
@@ -84,24 +96,30 @@ def _train_seeds(options: argparse.Namespace, experiment: Experiment, out: Path,
             _say(line)
 
     summary, code = train_seeds(experiment, out, seeds=options.seeds, resume=options.resume,
-                                make_display=make_display, say=say, name=name)
+                                make_display=make_display, say=say, name=name, wandb=_wandb(options, out.name))
     say("\n".join(["", *table_lines(summary, str(out))]))
     return code
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from lambda_actor.environments import make_environment
     from runtime.evaluation import Evaluator
-    from runtime.policy_file import load_policy
-    from runtime.seeds import holds_seeds
+    from runtime.video import Video, advice, check_path, choose_renderer
 
-    if holds_seeds(options.directory):
-        raise RunError(f"{options.directory} holds several seeds: evaluate one of its directories, seed-S")
-    weights = load_policy(options.directory / "policy.safetensors")
-    experiment = load_experiment(options.directory / "config.yaml")
+    if options.video:
+        check_path(options.video)
+        choose_renderer()
+    try:
+        weights, experiment, environment = _trained(options.directory)
+    except ActorError as error:
+        raise RunError(f"{error}{advice() if options.video else ''}") from error
     episodes = options.episodes or experiment.evaluation.episodes
-    environment = make_environment(experiment.environment.id, experiment.environment.preprocessing)
-    evaluation = Evaluator(environment, episodes, seed=options.seed)(weights)
+    video = Video(options.video, environment) if options.video else None
+    evaluate = Evaluator(environment, episodes, seed=options.seed, **({"episode_over": video.end} if video else {}))
+    with video.filming() if video else nullcontext():
+        evaluation = evaluate(weights)
+    if video:
+        print(f"{video.path}: the first episode, {video.frames} frames, {video.frames / video.frames_per_s:.1f} s",
+              file=sys.stderr)
     print(json.dumps({
         "environment_id": experiment.environment.id, "episodes": episodes,
         "evaluation_return_mean": evaluation.return_mean,
@@ -109,6 +127,38 @@ def _evaluate(options: argparse.Namespace) -> int:
         "episode_length_mean": sum(evaluation.lengths) / episodes,
     }, indent=2))
     return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from runtime.export import check_onnx, save_onnx
+
+    check_onnx(options.onnx)
+    weights, experiment, environment = _trained(options.directory)
+    facts = {"environment_id": experiment.environment.id, "preprocessing": environment.preprocessing,
+             "frame_stack": str(environment.spaces.frame_stack), "algorithm": experiment.algorithm.kind}
+    # Of a run that goes on, nothing says it.
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        facts["experiment"] = str(json.loads((options.directory / "summary.json").read_bytes())["experiment"])
+    save_onnx(options.onnx, weights, environment, facts)
+    return 0
+
+
+def _trained(directory: Path) -> tuple[bytes, Experiment, ActorEnvironment]:
+    """A run's policy as a WEIGHTS message, its experiment, and an environment to act in.
+
+    Raises:
+        RunError: The directory does not hold one run's policy.
+        UnusableEnvironmentError: The environment cannot be made here.
+    """
+    from lambda_actor.environments import make_environment
+    from runtime.policy_file import load_policy
+    from runtime.seeds import holds_seeds
+
+    if holds_seeds(directory):
+        raise RunError(f"{directory} holds several seeds: name one of its directories, seed-S")
+    weights = load_policy(directory / "policy.safetensors")
+    experiment = load_experiment(directory / "config.yaml")
+    return weights, experiment, make_environment(experiment.environment.id, experiment.environment.preprocessing)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -264,6 +314,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--seeds", type=_seeds, metavar="N",
                        help="train N seeds under the one budget, the experiment's own and those after it, each in "
                        "DIR/seed-S, and estimate what they have in common (default: one run, in DIR itself)")
+    train.add_argument("--wandb", metavar="PROJECT",
+                       help="show the run in this project of Weights & Biases, too; PROJECT or ENTITY/PROJECT; needs "
+                       "the package wandb and `wandb login` (default: not)")
     train.set_defaults(command=_train)
     evaluate = commands.add_parser("evaluate", help="evaluate a run's policy",
                                    description="Evaluate the policy of a run with deterministic actions; prints JSON.")
@@ -272,7 +325,18 @@ def _parser() -> argparse.ArgumentParser:
                           help="episodes (default: evaluation.episodes of the experiment)")
     evaluate.add_argument("--seed", type=_not_negative, default=0, metavar="N",
                           help="seed of the start states (default: 0)")
+    evaluate.add_argument("--video", type=Path, metavar="FILE",
+                          help="film the first episode, its first five minutes at most, as .mp4 or, in less time, "
+                          ".webm (default: no video)")
     evaluate.set_defaults(command=_evaluate)
+    export = commands.add_parser(
+        "export", help="write a run's policy as an ONNX file", description="Write a run's policy as one ONNX file, "
+        "with normalisation and clipping inside: raw observations in, the environment's actions out. See "
+        "docs/export.md.")
+    export.add_argument("directory", type=Path, metavar="DIR", help="a run's directory")
+    export.add_argument("--onnx", type=Path, metavar="FILE", required=True,
+                        help="the file, which is replaced where it exists; needs the package onnx")
+    export.set_defaults(command=_export)
     _add_operations(commands)
     return parser
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from lambda_actor.environments import ActorEnvironment
@@ -19,8 +21,15 @@ UNLIMITED_EPISODE_STEPS_MAX = 10_000
 class Evaluator:
     """Evaluates policies on the same start states each time."""
 
-    def __init__(self, environment: ActorEnvironment, episodes: int, *, seed: int) -> None:
+    def __init__(
+        self, environment: ActorEnvironment, episodes: int, *, seed: int,
+        episode_over: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Args:
+        episode_over: Called after each episode.
+        """
         self._environment, self._episodes, self._seed = environment, episodes, seed
+        self._episode_over = episode_over
 
     def __call__(self, weights: bytes) -> Evaluation:
         """Args:
@@ -55,4 +64,5 @@ class Evaluator:
             total += reward
             length += 1
             is_over = terminated or truncated
+        self._episode_over()
         return total, length

@@ -25,6 +25,7 @@ from runtime.interfaces import Display
 from runtime.records import RunDirectory, to_json, write_atomically
 from runtime.signals import Interrupted
 from runtime.train import preflight, smallest_budget_usd, train
+from runtime.wandb_log import WandbLog
 
 SEEDS_FILE = "seeds.json"
 CONFIDENCE = 0.95
@@ -156,6 +157,7 @@ def train_seeds(
     say: Callable[[str], None],
     name: str,
     prices: PriceTable = PRICES,
+    wandb: WandbLog | None = None,
 ) -> tuple[dict[str, Any], int]:
     """Trains ``seeds`` seeds, from the experiment's own upwards, each in ``out/seed-S``.
 
@@ -166,6 +168,7 @@ def train_seeds(
         make_display: Shows one run.
         say: Shows a line.
         name: The experiment's name, for people.
+        wandb: Shows each run in Weights & Biases, too.
 
     Returns:
         What summary.json holds, and the exit code: 0; that of the first run that failed or was interrupted, after
@@ -175,7 +178,7 @@ def train_seeds(
         RunError: Nothing was started: the directory is not usable, or the budget is too small for so many.
     """
     needed_usd = smallest_budget_usd(experiment, prices, instance_type=experiment.learner.instance_types[0])
-    runs = _Seeds(experiment, out, seeds, name)
+    runs = _Seeds(experiment, out, seeds, name, wandb)
     directory = RunDirectory(out)
     try:
         runs.load(directory, resume=resume)
@@ -221,7 +224,7 @@ def _train_one(
     display = make_display(experiment)
     try:
         return train(experiment, runs.path_of(experiment.seed), resume=True, display=display, name=runs.name,
-                     prices=prices)[1]
+                     prices=prices, wandb=runs.wandb)[1]
     except (Interrupted, KeyboardInterrupt) as interrupt:
         return 128 + getattr(interrupt, "signal_number", signal.SIGINT)
     finally:
@@ -231,8 +234,10 @@ def _train_one(
 class _Seeds:
     """The directory of several seeds' runs: which there are, which are finished, and what they may spend."""
 
-    def __init__(self, experiment: Experiment, out: Path, count: int, name: str) -> None:
-        self.experiment, self.out, self.name = experiment, out, name
+    def __init__(
+        self, experiment: Experiment, out: Path, count: int, name: str, wandb: WandbLog | None = None
+    ) -> None:
+        self.experiment, self.out, self.name, self.wandb = experiment, out, name, wandb
         self.seeds = [experiment.seed + index for index in range(count)]
         if self.seeds[-1] >= 2**63:
             raise ExperimentError(f"seed = {experiment.seed} with --seeds {count}: allowed are seeds below 2⁶³")

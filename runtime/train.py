@@ -27,6 +27,7 @@ from runtime.policy_file import save_policy
 from runtime.records import EventLog, RunDirectory, to_json, write_atomically
 from runtime.scaler import make_scaler
 from runtime.signals import Interrupted, ShieldedFleet, Signals
+from runtime.wandb_log import WandbLog
 
 
 def preflight(experiment: Experiment, prices: PriceTable = PRICES) -> tuple[ActorEnvironment, Experiment]:
@@ -93,6 +94,7 @@ def train(
     name: str,
     make_place: MakePlace = OnThisMachine,
     prices: PriceTable = PRICES,
+    wandb: WandbLog | None = None,
 ) -> tuple[dict[str, Any], int]:
     """Trains until a reason to stop.
 
@@ -103,12 +105,13 @@ def train(
         name: The experiment's name, for people.
         make_place: Makes the place where it takes place.
         prices: Of that place.
+        wandb: Shows the run in Weights & Biases, too.
 
     Returns:
         What summary.json holds, and the exit code: 0, 1 for a failed run, 130 or 143 for an interrupted one.
 
     Raises:
-        RunError: Nothing was started: the directory, the server or the checkpoint is not usable.
+        RunError: Nothing was started: the directory, the server, the checkpoint or W&B is not usable.
     """
     environment, experiment = preflight(experiment, prices)
     with ExitStack() as stack:
@@ -124,8 +127,11 @@ def train(
         finished = _finished_summary(experiment, directory) if resume else None
         if finished is not None:
             return finished, 0
+        if wandb is not None:
+            stack.callback(wandb.close)
+            wandb.open(experiment, directory, name)
         stack.enter_context(signals)
-        run = _Run(experiment, directory, environment, display, name, place, signals, stack)
+        run = _Run(experiment, directory, environment, display, name, place, signals, stack, wandb)
         return run.to_the_end()
 
 
@@ -142,6 +148,7 @@ class _Run:
         place: Place,
         signals: Signals,
         stack: ExitStack,
+        wandb: WandbLog | None,
     ) -> None:
         # Threads that spin while they wait make a busy machine ten times slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -151,7 +158,7 @@ class _Run:
         from runtime.rounds import make_round_loop
 
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
-        self._place, self._signals = place, signals
+        self._place, self._signals, self._wandb = place, signals, wandb
         self._started_s = time.monotonic()
         self._identity = experiment.identity
         self._events = EventLog(directory.events_path, _now)
@@ -180,7 +187,7 @@ class _Run:
         stack.callback(self._tensorboard.close)
         for row in directory.read_rounds():
             self._to_tensorboard(row)
-        facts = place.facts()
+        facts = place.facts() | ({"wandb": wandb.place} if wandb is not None else {})
         self._events.append("run_started", run_id=run_id, resumed_after_round=self.loop.progress.round_index,
                             cost_basis=place.cost_basis, **facts)
         display.started(experiment.to_yaml(), {"results": str(directory.path), **facts})
@@ -279,13 +286,14 @@ class _Run:
         save_policy(self._directory.policy_path, self._learner.weights(),
                     environment_id=self._experiment.environment.id)
         self._to_tensorboard(row)
+        if self._wandb is not None:
+            self._wandb.round_saved()
         self._place.round_saved(row)
         self._display.round_finished(row)
 
     def _to_tensorboard(self, row: Mapping[str, Any]) -> None:
-        for key, value in row.items():
-            if value is not None and key != "round_index":
-                self._tensorboard.add_scalar(_tensorboard_tag(key), value, row["round_index"])
+        for tag, value in scalars(row).items():
+            self._tensorboard.add_scalar(tag, value, row["round_index"])
         self._tensorboard.flush()
 
     def _summary(self, reason: str, error: str) -> dict[str, Any]:
@@ -397,7 +405,12 @@ def _finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[s
         return None
 
 
-def _tensorboard_tag(key: str) -> str:
+def scalars(row: Mapping[str, Any]) -> dict[str, float]:
+    """A row's numbers under their names in TensorBoard and W&B."""
+    return {_tag(key): value for key, value in row.items() if value is not None and key != "round_index"}
+
+
+def _tag(key: str) -> str:
     for group, members in {
         "return": ("episode_return_mean", "evaluation_return_mean", "episode_length_mean"),
         "boosting": ("convexity_ratio", "boosting_score", "decay_weight", "eigenvalue_min", "eigenvalue_max",

@@ -86,8 +86,8 @@ def test_an_actor_process_loads_no_more_than_the_handler_in_lambda() -> None:
     assert loaded & NOT_IN_AN_ACTOR == {"runtime"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["status", "--help"],
-                                       ["logs", "--help"], ["results", "--help"], ["reconcile", "--help"],
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["export", "--help"],
+                                       ["status", "--help"], ["logs", "--help"], ["results", "--help"], ["reconcile", "--help"],
                                        ["train", "no/such/experiment.yaml"],
                                        ["train", "experiments/hopper.yaml", "--set", "scaler.actors_min=-1"]],
                          ids=" ".join)

@@ -1,0 +1,154 @@
+"""A run's policy as one ONNX file: from raw observations to the environment's own actions, without this program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lambda_actor import wire
+from lambda_actor.environments import ActorEnvironment
+from lambda_actor.policy import CONVOLUTIONS, PIXEL_MAX, Policy, same_padding
+from lambda_actor.spaces import Spaces
+from runtime.errors import RunError
+from runtime.records import write_atomically
+
+OPSET, IR_VERSION = 17, 8
+"""Of 2022: what reads the file need not be new."""
+
+
+def check_onnx(path: Path) -> None:
+    """Refuses before any work is done.
+
+    Raises:
+        RunError: The package onnx is not installed, or there is no place for the file.
+    """
+    try:
+        import onnx  # noqa: F401
+    except ImportError:
+        raise RunError("--onnx needs the package onnx: python -m pip install onnx") from None
+    if path.is_dir() or not path.parent.is_dir():
+        raise RunError(f"--onnx {path}: cannot be written: it is a directory, or {path.parent} is none")
+
+
+def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: Mapping[str, str]) -> None:
+    """Writes the policy with its best action: the Gaussian's mean, or the action of the largest probability.
+
+    Input: ``observation``, float32 ``[batch, …]`` as the environment gives it, or uint8 ``[batch, F·C, H, W]``.
+    Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box or int64 ``[batch]``; and
+    what it was made of, ``mean`` float32 ``[batch, A]`` or ``logits`` float32 ``[batch, n]``.
+
+    Args:
+        weights: A WEIGHTS message.
+        environment: Whose spaces the policy acts in.
+        facts: Kept in the file's metadata.
+
+    Raises:
+        SchemaError: The policy does not fit the environment.
+        RunError: The file cannot be written.
+    """
+    import onnx
+    from onnx import helper
+
+    policy = Policy.from_bytes(weights)
+    policy.check(environment.spaces)
+    graph = _Graph()
+    observation = _observation(graph, policy, environment)
+    network = {"mlp": _mlp, "conv": _conv}[policy.network]
+    outputs = "logits" if environment.spaces.is_discrete else "mean"
+    network(graph, wire.decode(weights, wire.Kind.WEIGHTS), environment.spaces, outputs)
+    action = _action(graph, environment)
+    raw = helper.make_tensor_value_info(outputs, onnx.TensorProto.FLOAT, ["batch", environment.spaces.output_size])
+    model = helper.make_model(
+        helper.make_graph(graph.nodes, "policy", [observation], [action, raw], graph.constants),
+        opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="runtime.export")
+    helper.set_model_props(model, {**facts, "policy_version": str(policy.policy_version)})
+    onnx.checker.check_model(model, full_check=True)
+    try:
+        write_atomically(path, model.SerializeToString())
+    except OSError as error:
+        raise RunError(f"--onnx {path}: cannot be written: {error.strerror}") from None
+
+
+class _Graph:
+    """Nodes one after the other: each takes what the one before it gave, and constants."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self._last = "observation"
+
+    def add(self, operator: str, *constants: np.ndarray, output: str = "", **attributes: Any) -> None:
+        from onnx import helper, numpy_helper
+
+        inputs = [self._last]
+        for constant in constants:
+            inputs.append(f"constant.{len(self.constants)}")
+            self.constants.append(numpy_helper.from_array(np.asarray(constant), inputs[-1]))
+        self._last = output or f"node.{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [self._last], **attributes))
+
+
+def _observation(graph: _Graph, policy: Policy, environment: ActorEnvironment) -> Any:
+    from onnx import TensorProto, helper
+
+    spaces = environment.spaces
+    if not spaces.is_pixels:
+        shape = environment.gymnasium_environment.observation_space.shape
+        graph.add("Flatten")
+        return helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["batch", *shape])
+    graph.add("Cast", to=TensorProto.FLOAT)
+    graph.add("Div", np.float32(PIXEL_MAX))
+    if policy.network == "mlp":
+        graph.add("Flatten")
+    return helper.make_tensor_value_info("observation", TensorProto.UINT8, ["batch", *spaces.observation_shape])
+
+
+def _mlp(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
+    clip = fields["observation_clip"]
+    if len(fields["observation_mean"]):
+        graph.add("Sub", fields["observation_mean"])
+        graph.add("Mul", (1.0 / fields["observation_std"]).astype(np.float32))
+        graph.add("Clip", -clip, clip)
+    for layer in range(2):
+        _dense(graph, fields, layer)
+        graph.add("Tanh")
+    _dense(graph, fields, 2, output=outputs)
+
+
+def _conv(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
+    sides = spaces.observation_shape[1:]
+    for layer, (_, kernel, stride) in enumerate(CONVOLUTIONS):
+        (rows, top, bottom), (columns, left, right) = (same_padding(side, kernel, stride) for side in sides)
+        graph.add("Conv", *_layer(fields, layer), strides=[stride, stride], pads=[top, left, bottom, right])
+        graph.add("Relu")
+        sides = (rows, columns)
+    graph.add("Flatten")
+    _dense(graph, fields, 2)
+    graph.add("Relu")
+    _dense(graph, fields, 3, output=outputs)
+
+
+def _dense(graph: _Graph, fields: Mapping[str, np.ndarray], layer: int, **options: str) -> None:
+    weight, bias = _layer(fields, layer)
+    graph.add("Gemm", weight.reshape(len(weight), -1), bias, transB=1, **options)
+
+
+def _layer(fields: Mapping[str, np.ndarray], layer: int) -> tuple[np.ndarray, np.ndarray]:
+    return tuple(fields[f"{wire.LAYER_PREFIX}{layer}.{name}"] for name in ("weight", "bias"))
+
+
+def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
+    from onnx import TensorProto, helper
+
+    space = environment.gymnasium_environment.action_space
+    if environment.spaces.is_discrete:
+        graph.add("ArgMax", axis=1, keepdims=0)
+        graph.add("Add", np.int64(space.start), output="action")
+        return helper.make_tensor_value_info("action", TensorProto.INT64, ["batch"])
+    graph.add("Reshape", np.array([-1, *space.shape]))
+    graph.add("Max", space.low.astype(np.float32))
+    graph.add("Min", space.high.astype(np.float32), output="action")
+    return helper.make_tensor_value_info("action", TensorProto.FLOAT, ["batch", *space.shape])

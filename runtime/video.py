@@ -1,0 +1,143 @@
+"""An evaluated episode as a video."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lambda_actor import atari
+from lambda_actor.environments import ActorEnvironment
+from runtime.errors import RunError
+
+VIDEO_S_MAX = 300.0
+FRAMES_PER_S_MAX = 60.0
+"""Of what an environment shows oftener, every second frame, or third, … is taken."""
+CODECS = {".mp4": "vp09", ".webm": "VP80"}
+"""By a file's ending: what browsers play of all that OpenCV can write. VP9 takes several times as long as VP8."""
+_GAME_FRAMES_PER_S = 60.0
+_FRAMES_PER_S = 30.0
+"""Where the environment does not say."""
+
+
+def choose_renderer() -> None:
+    """Has MuJoCo draw without a screen where there is none; to be called before it is loaded."""
+    if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("MUJOCO_GL"):
+        os.environ["MUJOCO_GL"] = "egl"
+
+
+class Video:
+    """Films one environment until `end`: a frame after each reset and each of its own steps, at its own speed."""
+
+    def __init__(self, path: Path, environment: ActorEnvironment) -> None:
+        """Args:
+        path: Ends in one of `CODECS`.
+
+        Raises:
+            RunError: The environment cannot be drawn, or the file cannot be written.
+        """
+        self.path, self._environment = path, environment.gymnasium_environment.unwrapped
+        self._temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
+        frame = self._first_frame(environment)
+        frames_per_s = _GAME_FRAMES_PER_S if atari.is_game(self._environment) else float(
+            self._environment.metadata.get("render_fps") or _FRAMES_PER_S)
+        self._stride = math.ceil(frames_per_s / FRAMES_PER_S_MAX)
+        self.frames_per_s = frames_per_s / self._stride
+        self._shown, self.frames, self._is_over = 0, 0, False
+        self._writer = _open_writer(self._temporary, frame.shape, self.frames_per_s, path)
+
+    def _first_frame(self, environment: ActorEnvironment) -> np.ndarray:
+        name = environment.environment_id
+        if "rgb_array" not in self._environment.metadata.get("render_modes", ()):
+            raise RunError(f"--video: {name} cannot be drawn: it has no render mode rgb_array")
+        # The environment was made for actors, who look at nothing.
+        self._environment.render_mode = "rgb_array"
+        try:
+            environment.reset(0)
+            frame = self._environment.render()
+        except Exception as error:
+            raise RunError(f"--video: {name} cannot be drawn: {type(error).__name__}: {error}{advice()}") from error
+        if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+            raise RunError(f"--video: {name} cannot be drawn: render() returns no picture uint8 [H, W, 3]")
+        return frame
+
+    @contextmanager
+    def filming(self) -> Iterator[None]:
+        """Films inside; afterwards the file is there, whole, or nothing is.
+
+        Raises:
+            RunError: The file cannot be written.
+        """
+        bare = self._environment
+        step, reset = bare.step, bare.reset
+        bare.step, bare.reset = self._filmed(step), self._filmed(reset)
+        try:
+            yield
+            self._finish()
+        finally:
+            bare.step, bare.reset = step, reset
+            self._writer.release()
+            self._temporary.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """Nothing that follows is filmed."""
+        self._is_over = True
+
+    def _filmed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            result = method(*arguments, **options)
+            if not self._is_over:
+                self._add()
+            return result
+        return call
+
+    def _add(self) -> None:
+        if self._shown % self._stride == 0:
+            # OpenCV's colours are blue, green, red.
+            self._writer.write(np.ascontiguousarray(self._environment.render()[..., ::-1]))
+            self.frames += 1
+            self._is_over = self.frames >= VIDEO_S_MAX * self.frames_per_s
+        self._shown += 1
+
+    def _finish(self) -> None:
+        import cv2
+
+        self._writer.release()
+        written = cv2.VideoCapture(str(self._temporary)).get(cv2.CAP_PROP_FRAME_COUNT)
+        # Of a .webm, it follows from the length in milliseconds.
+        if abs(written - self.frames) > 1 + 0.01 * self.frames:
+            raise RunError(f"--video {self.path}: cannot be written: {written:.0f} of {self.frames} frames are there")
+        self._temporary.replace(self.path)
+
+
+def check_path(path: Path) -> None:
+    """Raises: RunError: No video can be written there."""
+    if path.suffix not in CODECS:
+        raise RunError(f"--video {path}: allowed: a file that ends in {' or '.join(CODECS)}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise RunError(f"--video {path}: cannot be written: it is a directory, or {path.parent} is none")
+
+
+def _open_writer(temporary: Path, shape: tuple[int, ...], frames_per_s: float, path: Path) -> Any:
+    import cv2
+
+    height, width, _ = shape
+    writer = cv2.VideoWriter(str(temporary), cv2.CAP_FFMPEG, cv2.VideoWriter_fourcc(*CODECS[path.suffix]),
+                             frames_per_s, (width, height))
+    if not writer.isOpened():
+        raise RunError(f"--video {path}: cannot be written: OpenCV opens no video there")
+    return writer
+
+
+def advice() -> str:
+    """What helps where MuJoCo cannot be drawn, or not even be loaded: nearly always it is OpenGL; else nothing."""
+    if not {"mujoco", "OpenGL"} & sys.modules.keys():
+        return ""
+    return (f"\nMUJOCO_GL is {os.environ.get('MUJOCO_GL') or 'not set'}. Without a screen: MUJOCO_GL=egl with a GPU's "
+            "driver or Mesa (Debian, Ubuntu: apt install libegl1 libgl1), or MUJOCO_GL=osmesa (apt install libosmesa6)")

@@ -1,0 +1,194 @@
+"""A run shown in Weights & Biases, by a process of its own: whatever happens to that, the training goes on as fast.
+
+The process gets a line that says what to show, and then a byte for each round: it reads the run's directory itself. It
+answers with a line, that it has begun or why not, and with another one if it gives up.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runtime.config import Experiment
+from runtime.errors import RunError
+from runtime.records import RunDirectory, to_json, write_atomically
+
+START_S, FINISH_S = 60.0, 60.0
+"""How long W&B may take to begin, and at the end to upload what is left."""
+ID_FILE, FILES = "wandb.json", "wandb"
+_BEGUN = "begun"
+
+
+class WandbLog:
+    """Shows runs in one project, one after the other."""
+
+    def __init__(self, project: str, warn: Callable[[str], None], *, group: str | None = None) -> None:
+        """Args:
+        project: ``PROJECT`` or ``ENTITY/PROJECT``.
+        warn: Called with a line when W&B breaks.
+        group: Of the runs; none for a run alone.
+
+        Raises:
+            RunError: W&B is not installed.
+        """
+        spec = importlib.util.find_spec("wandb")
+        # A folder of that name, where W&B keeps its files, can be imported too, and has no origin.
+        if spec is None or spec.origin is None:
+            raise RunError("--wandb needs the package wandb: python -m pip install wandb")
+        self._project, self._warn, self._group = project, warn, group
+        self._process: subprocess.Popen[bytes] | None = None
+        self._has_begun_once = False
+        self.place = ""
+
+    def open(self, experiment: Experiment, directory: RunDirectory, name: str) -> None:
+        """Begins a run in W&B, or goes on with the one that ``directory`` was shown as; `place` says where.
+
+        Raises:
+            RunError: W&B refuses, or cannot be reached, at the first of the runs.
+        """
+        id_path = directory.path / ID_FILE
+        run_id = json.loads(id_path.read_bytes())["id"] if id_path.exists() else uuid.uuid4().hex
+        try:
+            answer = self._start({
+                "id": run_id, "project": self._project, "group": self._group, "name": f"{name}-seed-{experiment.seed}",
+                "dir": str(directory.path), "config": yaml.safe_load(experiment.to_yaml())})
+        except BaseException:
+            self._stop()
+            raise
+        if not answer.startswith(_BEGUN):
+            reason = f"--wandb {self._project}: {answer or self._stop()}"
+            self._stop()
+            if not id_path.exists():
+                shutil.rmtree(directory.path / FILES, ignore_errors=True)
+            if not self._has_begun_once:
+                raise RunError(reason)
+            self._warn(reason)
+            self.place = "not shown"
+            return
+        self.place = answer.removeprefix(_BEGUN).strip() or f"offline, in {directory.path / FILES}"
+        self._has_begun_once = True
+        write_atomically(id_path, to_json({"id": run_id}))
+
+    def round_saved(self) -> None:
+        """Has W&B shown what is new in the directory; waits for nothing."""
+        if self._process is None:
+            return
+        with suppress(BrokenPipeError):
+            if self._process.poll() is None:
+                # Where the pipe is full, it does not matter: there is enough to read already.
+                self._process.stdin.write(b".")
+                return
+        self._warn(f"W&B shows no more of this run, which goes on: {self._stop()}")
+
+    def close(self) -> None:
+        """Awaits what is left to upload, but not for ever."""
+        if self._process is None:
+            return
+        self._process.stdin.close()
+        code = None
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            code = self._process.wait(FINISH_S)
+        words = self._stop()
+        if code != 0:
+            self._warn(f"W&B does not show all of this run: {words}")
+
+    def _start(self, settings: Mapping[str, Any]) -> str:
+        """Starts the process; returns its answer."""
+        # In a session of its own: Ctrl-C is for the training, whose end is the end of this.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "runtime.wandb_log"], start_new_session=True, bufsize=0, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(settings).encode() + b"\n")
+        os.set_blocking(self._process.stdin.fileno(), False)
+        has_answered, _, _ = select.select([self._process.stdout], [], [], START_S)
+        return self._process.stdout.readline().decode().strip() if has_answered else ""
+
+    def _stop(self) -> str:
+        """Ends the process, if there is one; returns its last words."""
+        if self._process is None:
+            return ""
+        process, self._process = self._process, None
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        with process.stdout:
+            words = process.stdout.read().decode().strip()
+        return words or "its process hung, or was killed"
+
+
+# The process
+
+
+def main() -> int:
+    # W&B starts a process too, which must not hold the pipe to ours.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    requests = sys.stdin.buffer.raw
+    try:
+        settings = json.loads(requests.readline())
+        run = _begin(**settings)
+        print(_BEGUN, run.url or "", file=answers)
+        _show(run, Path(settings["dir"]), lambda: bool(requests.read(4096)))
+    except Exception as error:
+        print(" ".join(f"{type(error).__name__}: {error}".split()), file=answers)
+        # What W&B does at the end of a process would wait for what has just failed.
+        os._exit(1)
+    return 0
+
+
+def _begin(project: str, **settings: Any) -> Any:
+    import wandb
+
+    entity, _, project = project.rpartition("/")
+    # Not the command line, in which there can be passwords; nor what is printed, the packages and the repository.
+    private = {"console": "off", "disable_git": True, "save_code": False, "x_disable_meta": True,
+               "x_disable_machine_info": True, "x_save_requirements": False}
+    return wandb.init(project=project, entity=entity or None, resume="allow", **settings, settings=wandb.Settings(
+        **private, silent=True, init_timeout=START_S - 10.0, finish_timeout=FINISH_S - 10.0,
+        finish_timeout_raises=True))
+
+
+def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
+    """Shows each row that W&B does not know yet, until no more come; then the summary."""
+    from runtime.train import scalars
+
+    first, position, is_open = run.step, 0, True
+    while is_open:
+        is_open = await_more()
+        rows, position = _whole_rows(directory / "rounds.jsonl", position)
+        for row in rows:
+            if row["round_index"] >= first:
+                run.log(scalars(row), step=row["round_index"])
+    summary = {}
+    # Without one, the training was killed.
+    with suppress(FileNotFoundError):
+        summary = json.loads((directory / "summary.json").read_bytes())
+    run.summary.update({key: value for key, value in summary.items() if value is not None})
+    run.finish(exit_code=int(summary.get("stop_reason", "failed") in ("failed", "interrupted")))
+
+
+def _whole_rows(path: Path, position: int) -> tuple[list[dict[str, Any]], int]:
+    """Rows from that position on, and the one after them: of a row that is written only in part, its begin."""
+    found = b""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(position)
+        found = file.read()
+    whole = found[:found.rfind(b"\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()], position + len(whole)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

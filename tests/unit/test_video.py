@@ -1,0 +1,137 @@
+"""Videos show the episode that was evaluated, and change nothing about it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import cv2
+import gymnasium
+import numpy as np
+import pytest
+
+from lambda_actor import wire
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.errors import UnusableEnvironmentError
+from runtime import video as video_module
+from runtime.errors import RunError
+from runtime.evaluation import Evaluator
+from runtime.video import Video, check_path, choose_renderer
+from tests.environments import EPISODE_STEPS, FaultyCounter, StatefulCounter, policy_arrays
+
+
+class Drawn(StatefulCounter):
+    """Shows its count as a grey."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 150}
+    render_mode = None
+
+    def render(self):
+        assert self.render_mode == "rgb_array"
+        return np.full((64, 48, 3), 20 * self.count, np.uint8)
+
+
+class FaultyDrawn(FaultyCounter, Drawn):
+    pass
+
+
+class Dark(Drawn):
+    def render(self):
+        raise RuntimeError("no light")
+
+
+def weights_for(environment: ActorEnvironment) -> bytes:
+    network = "conv" if environment.spaces.is_pixels else "mlp"
+    return wire.encode(wire.Kind.WEIGHTS, policy_arrays(spaces=environment.spaces, network=network))
+
+
+def filmed(path: Path, environment: ActorEnvironment, episodes: int) -> tuple[Video, object]:
+    video = Video(path, environment)
+    evaluate = Evaluator(environment, episodes, seed=4, episode_over=video.end)
+    with video.filming():
+        return video, evaluate(weights_for(environment))
+
+
+def frames_of(path: Path) -> tuple[np.ndarray, float]:
+    """Frames uint8 ``[T, H, W, 3]``, red first, and how many a second."""
+    capture, frames = cv2.VideoCapture(str(path)), []
+    while (read := capture.read())[0]:
+        frames.append(read[1][..., ::-1])
+    return np.array(frames), capture.get(cv2.CAP_PROP_FPS)
+
+
+def short_game() -> ActorEnvironment:
+    game = gymnasium.wrappers.TimeLimit(make_environment("ALE/Qbert-v5")._environment, 12)
+    return ActorEnvironment(game, "a short game", "atari")
+
+
+def test_a_game_is_shown_as_it_is_seen_by_people(tmp_path: Path) -> None:
+    path = tmp_path / "game.webm"
+    environment = short_game()
+    video, evaluation = filmed(path, environment, 2)
+    assert evaluation == Evaluator(environment, 2, seed=4)(weights_for(environment))
+    frames, frames_per_s = frames_of(path)
+    assert frames.shape[1:] == (210, 160, 3)
+    assert frames_per_s == pytest.approx(60.0, rel=1e-3)
+    # The reset, 1 to 30 idle frames, and four for each of twelve steps, of the first episode only.
+    assert 1 + 1 + 48 <= len(frames) == video.frames <= 1 + 30 + 48
+    assert len({frame.tobytes() for frame in frames}) > 5
+    assert np.ptp(frames[-1], axis=-1).max() > 100, "it is grey"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_of_more_frames_than_60_a_second_only_some_are_shown(tmp_path: Path) -> None:
+    environment = ActorEnvironment(Drawn(), "counter")
+    filmed(tmp_path / "counter.mp4", environment, 3)
+    frames, frames_per_s = frames_of(tmp_path / "counter.mp4")
+    assert frames_per_s == pytest.approx(50.0)
+    np.testing.assert_allclose(frames.mean(axis=(1, 2, 3)), 20.0 * np.arange(0, EPISODE_STEPS + 1, 3), atol=4.0)
+
+
+def test_a_video_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video_module, "VIDEO_S_MAX", 2.0 / 50.0)
+    video, evaluation = filmed(tmp_path / "counter.mp4", ActorEnvironment(Drawn(), "counter"), 1)
+    assert len(frames_of(tmp_path / "counter.mp4")[0]) == video.frames == 2
+    assert evaluation.lengths == (EPISODE_STEPS,)
+
+
+def test_an_episode_that_fails_leaves_no_video(tmp_path: Path) -> None:
+    with pytest.raises(UnusableEnvironmentError, match="motor"):
+        filmed(tmp_path / "counter.mp4", ActorEnvironment(FaultyDrawn("raise"), "counter"), 1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("environment", "words"), [
+    (StatefulCounter(), "no render mode rgb_array"), (Dark(), "RuntimeError: no light")])
+def test_what_cannot_be_drawn_is_refused(environment: gymnasium.Env, words: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=f"--video: counter cannot be drawn: .*{words}"):
+        Video(tmp_path / "counter.mp4", ActorEnvironment(environment, "counter"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_mujoco_cannot_draw_the_error_says_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    with pytest.raises(RunError, match="(?s)no light.*MUJOCO_GL is glfw.*MUJOCO_GL=egl.*libosmesa6"):
+        Video(tmp_path / "dark.mp4", ActorEnvironment(Dark(), "dark"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere MuJoCo draws without a screen by itself")
+@pytest.mark.parametrize(("display", "wanted", "chosen"), [("", "", "egl"), (":0", "", ""), ("", "osmesa", "osmesa")])
+def test_without_a_screen_mujoco_draws_without_one(
+    display: str, wanted: str, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISPLAY", display)
+    monkeypatch.setenv("MUJOCO_GL", wanted)
+    choose_renderer()
+    assert os.environ["MUJOCO_GL"] == chosen
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("video.avi", "ends in .mp4 or .webm"), ("nowhere/video.mp4", "cannot be written"),
+    ("folder.mp4", "cannot be written")])
+def test_files_that_cannot_be_written_are_refused(name: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "folder.mp4").mkdir()
+    with pytest.raises(RunError, match=words):
+        check_path(tmp_path / name)
