@@ -87,8 +87,8 @@ def test_an_actor_process_loads_no_more_than_the_handler_in_lambda() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["export", "--help"],
-                                       ["status", "--help"], ["logs", "--help"], ["results", "--help"], ["reconcile", "--help"],
-                                       ["train", "no/such/experiment.yaml"],
+                                       ["status", "--help"], ["logs", "--help"], ["results", "--help"],
+                                       ["reconcile", "--help"], ["train", "no/such/experiment.yaml"],
                                        ["train", "experiments/hopper.yaml", "--set", "scaler.actors_min=-1"]],
                          ids=" ".join)
 def test_help_and_refusals_load_neither_torch_nor_boto3(arguments: list[str]) -> None:
