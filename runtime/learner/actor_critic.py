@@ -107,9 +107,16 @@ class ActorCritic(ABC):
 
     # Steps of an update
 
-    def _begin(self, progress: float) -> float:
-        """Sets threads and learning rate; returns the latter."""
+    def _begin(self, progress: float, batches: Sequence[Batch]) -> float:
+        """Sets threads and learning rate; returns the latter.
+
+        The first update sees its observations by their own moments. By none, it would train another function than the
+        one that acts next.
+        """
         torch.set_num_threads(self._threads)
+        if self._settings.normalize_observations and self.policy_version == 0:
+            for batch in batches:
+                self.moments.merge(flat(batch.observations))
         learning_rate = self._settings.learning_rate
         if self._settings.learning_rate_schedule == "linear":
             learning_rate *= max(0.0, 1.0 - progress)
@@ -135,7 +142,7 @@ class ActorCritic(ABC):
             policy_versions: Of the trajectories, ``[B]``.
         """
         staleness = self.policy_version - policy_versions
-        if self._settings.normalize_observations and not is_replay:
+        if self._settings.normalize_observations and not is_replay and self.policy_version > 0:
             self.moments.merge(samples.observations)
         self.policy_version += 1
         policy_loss, value_loss, entropy = torch.stack(list(means), dim=1).sum(1).tolist()

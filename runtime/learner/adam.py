@@ -17,7 +17,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Adam:
-    """Descends along the gradients of these parameters; all must have one."""
+    """Descends along the gradients of these parameters, where they have one."""
 
     def __init__(self, parameters: Iterable[torch.Tensor], *, learning_rate: float, epsilon: float) -> None:
         self._parameters = list(parameters)
@@ -33,9 +33,11 @@ class Adam:
 
     @torch.no_grad()
     def step(self) -> None:
-        adam(self._parameters, [parameter.grad for parameter in self._parameters], *self._moments.values(), [],
-             self._steps, fused=True, amsgrad=False, beta1=0.9, beta2=0.999, lr=self.learning_rate, weight_decay=0.0,
-             eps=self._epsilon, maximize=False)
+        moving = [index for index, parameter in enumerate(self._parameters) if parameter.grad is not None]
+        parameters, steps, *moments = ([tensors[index] for index in moving] for tensors in (
+            self._parameters, self._steps, *self._moments.values()))
+        adam(parameters, [parameter.grad for parameter in parameters], *moments, [], steps, fused=True, amsgrad=False,
+             beta1=0.9, beta2=0.999, lr=self.learning_rate, weight_decay=0.0, eps=self._epsilon, maximize=False)
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Copies by ``INDEX.NAME``."""

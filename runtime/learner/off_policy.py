@@ -40,7 +40,7 @@ class OffPolicy(ActorCritic):
 
     def _train_once(self, minibatches: Sequence[Batch], *, progress: float, is_replay: bool = False) -> Update:
         """One gradient step on each of these, then the next version."""
-        learning_rate = self._begin(progress)
+        learning_rate = self._begin(progress, minibatches)
         total = sum(minibatch.env_steps for minibatch in minibatches)
         all_samples, all_values, means = [], [], []
         self._before_update(total)

@@ -35,7 +35,7 @@ class Ppo(ActorCritic):
         Raises:
             ValueError: Several policy versions sampled the batch.
         """
-        learning_rate = self._begin(progress)
+        learning_rate = self._begin(progress, [batch])
         samples, values = self._samples(batch)
         tensors = self._tensors(samples)
         means = []

@@ -1,0 +1,42 @@
+"""PPO here against stable-baselines3's, with the same hyper-parameters: is what is learned not worse?
+
+    python3 -m venv peer && peer/bin/pip install -r benchmarks/parity/requirements-ppo.txt
+    python benchmarks/parity_ppo.py --work runs/parity_ppo --peer-python peer/bin/python --jobs 2
+    python benchmarks/parity_ppo.py --work runs/parity_ppo --summarise
+
+The first two take hours and may be interrupted and repeated: what is finished is kept. The last writes
+benchmarks/results/parity_ppo.json and .png.
+
+The settings are the defaults of stable-baselines3 (batches of 2048, minibatches of 64, ten epochs, 3e-4, clip 0.2, no
+entropy bonus), which are those of Schulman et al. 2017 for MuJoCo and of CleanRL: 98 updates in 200,000 steps. A batch
+is 8 environments by 256 steps; observations are normalised; policy and critic are separate, of two layers of 256 tanh
+units. Our side is ``python -m runtime train benchmarks/parity/ppo.yaml`` with rounds of eight actors, never boosted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.parity.bench import Benchmark, main  # noqa: E402
+
+BENCHMARK = Benchmark(
+    name="parity_ppo", experiment="benchmarks/parity/ppo.yaml", peer_script="benchmarks/parity/sb3_ppo.py",
+    titles=("PPO here", "stable-baselines3"), environments=("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5"),
+    steps=200_000, seeds=5,
+    differences=(
+        "gradients: clipped to norm 0.5 for policy and critic each; there for both together",
+        "advantages: normalised once over the batch, by the biased standard deviation; there in each minibatch, by the "
+        "unbiased one",
+        "moments of observations: merged after a batch, but the first one before it, so that each batch is seen by the "
+        "same moments throughout; there after each step of the eight environments, so that the policy moves within a batch",
+        "time limits: the value of the last observation follows the reward in GAE; there it is added to the reward, "
+        "which is the same sum",
+        "randomness: other generators, so that equal seeds have nothing in common; an environment is seeded anew at "
+        "each episode, there once",
+    ))
+
+if __name__ == "__main__":
+    sys.exit(main(BENCHMARK, __doc__))
