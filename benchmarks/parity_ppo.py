@@ -31,7 +31,8 @@ BENCHMARK = Benchmark(
         "advantages: normalised once over the batch, by the biased standard deviation; there in each minibatch, by the "
         "unbiased one",
         "moments of observations: merged after a batch, but the first one before it, so that each batch is seen by the "
-        "same moments throughout; there after each step of the eight environments, so that the policy moves within a batch",
+        "same moments throughout; there after each step of the eight environments, so that the policy moves within a "
+        "batch",
         "time limits: the value of the last observation follows the reward in GAE; there it is added to the reward, "
         "which is the same sum",
         "randomness: other generators, so that equal seeds have nothing in common; an environment is seeded anew at "
