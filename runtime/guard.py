@@ -75,14 +75,17 @@ class Guard:
 
     def __init__(
         self, client: Client, ledger: Ledger, tell: Callable[[str, str], None], *,
-        now: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Args:
         client: Of any service.
         tell: Is told what people should know: a subject and a text.
         now: Seconds since 1970.
+        clock: Monotonic seconds.
         """
-        self._client, self._ledger, self._tell, self._now, self._sleep = client, ledger, tell, now, sleep
+        self._client, self._ledger, self._tell, self._now = client, ledger, tell, now
+        self._clock, self._sleep = clock, sleep
         self._teardown = Teardown(client, ledger, tell, now)
 
     def tick(self, *, is_rehearsed: bool = False) -> dict[str, Any]:
@@ -105,9 +108,9 @@ class Guard:
             self._ledger.tick(self._now())
         # First what a stack of before has cost, then what has come in its place.
         found = self._deleted(entries, {one.stack for one in found}) + found
-        until_s = time.monotonic() + _TICK_S
+        until_s = self._clock() + _TICK_S
         reports = {one.stack: self._report(one, is_rehearsed) for one in found}
-        while not is_rehearsed and time.monotonic() < until_s and any(
+        while not is_rehearsed and self._clock() < until_s and any(
                 report["waiting_for"] for report in reports.values()):
             self._sleep(_PAUSE_S)
             reports |= {one.stack: self._report(one, False) for one in found if reports[one.stack]["waiting_for"]}

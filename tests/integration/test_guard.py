@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import time
@@ -29,6 +30,8 @@ from tests.template.conftest import RUN, SETTINGS, experiment_text
 
 NAMES = ("hopper", "walker")
 STEPS = ["stop key", "learner", "provisioned capacity", "concurrency", "cache", "bill", "stack", "gone"]
+client_of = functools.cache(boto3.client)
+"""Made once: moto answers those of earlier tests, too."""
 STOP_EVENT = json.dumps({"stop": True, "run_id": "r"})
 
 
@@ -68,17 +71,17 @@ class Account:
     fail_reading: set[str] = field(default_factory=set)
 
     def client(self, service: str, *, is_quick: bool = False) -> Any:
-        return _Spy(self, service, boto3.client(service, region_name="us-east-1"))
+        return _Spy(self, service, client_of(service, region_name="us-east-1"))
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger(boto3.client("dynamodb", region_name="us-east-1"), self.outputs["LedgerTable"])
+        return Ledger(client_of("dynamodb", region_name="us-east-1"), self.outputs["LedgerTable"])
 
     def deploy(self, name: str) -> str:
         """An experiment; returns its stack's id."""
         template = self.assembly(name) / f"Nitro-{name}.template.json"
-        deploy(boto3.client, template, f"Nitro-{name}")
-        (found,) = [one for one in find_deployments(boto3.client("cloudformation")) if one.experiment == name]
+        deploy(client_of, template, f"Nitro-{name}")
+        (found,) = [one for one in find_deployments(client_of("cloudformation")) if one.experiment == name]
         self.now_s = max(self.now_s, found.created_at_s)
         return found.stack
 
@@ -91,7 +94,7 @@ class Account:
 
     def guard(self) -> Guard:
         return Guard(self.client, self.ledger, lambda subject, text: self.told.append(subject), now=self.now,
-                     sleep=self.sleep)
+                     clock=self.now, sleep=self.sleep)
 
     def tick(self, after_s: float = 60.0) -> dict[str, dict[str, Any]]:
         """What the guard reports, by stack."""
@@ -106,7 +109,7 @@ class Account:
 
     def left(self, name: str) -> list[str]:
         """What Describe finds of an experiment."""
-        client = boto3.client
+        client = client_of
         groups = client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
         instances = [one["InstanceId"] for group in client("ec2").describe_instances(Filters=[
             {"Name": "tag:nitro:experiment", "Values": [name]},
@@ -160,7 +163,7 @@ def account(assembly: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) ->
     with moto.mock_aws():
         made = Account(assembly)
         for name in ("NitroResults", "NitroNetwork", "NitroGuard"):
-            made.outputs |= deploy(boto3.client, assembly("hopper") / f"{name}.template.json", name)
+            made.outputs |= deploy(client_of, assembly("hopper") / f"{name}.template.json", name)
         yield made
 
 
@@ -193,7 +196,7 @@ def test_one_that_has_finished_is_gone_after_one_tick_in_the_right_order(account
         "autoscaling.update_auto_scaling_group", "lambda.delete_provisioned_concurrency_config",
         "lambda.put_function_concurrency", "elasticache.delete_serverless_cache", "cloudformation.delete_stack"]
     assert account.left("hopper") == []
-    assert find_stack(boto3.client("cloudformation"), stack)["StackStatus"] == "DELETE_COMPLETE"
+    assert find_stack(client_of("cloudformation"), stack)["StackStatus"] == "DELETE_COMPLETE"
     assert account.told == ["Nitro-hopper is being taken down", "Nitro-hopper is gone"]
     order = account.ledger.get(f"hopper/{RUN}").order_for(stack)
     assert sorted(order.steps, key=STEPS.index) == STEPS
@@ -230,7 +233,7 @@ def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account
     account.tick()
     account.ledger.order(f"hopper/{RUN}", stack=stack, reason="stopped by hand", now_s=account.now_s)
     account.ledger.record(f"hopper/{RUN}", writer="w", heartbeat_at_s=account.now_s)
-    (deployed,) = find_deployments(boto3.client("cloudformation"))
+    (deployed,) = find_deployments(client_of("cloudformation"))
     teardown = account.guard()._teardown
     assert teardown.advance(deployed, account.ledger.get(deployed.run)) == (
         "stop key: the learner, which puts its results into the bucket")
@@ -288,7 +291,8 @@ def test_a_guard_that_dies_between_any_two_calls_is_continued_by_the_next(accoun
         try:
             account.now_s += 60
             Guard(account.client, Ledger(account.client("dynamodb"), account.outputs["LedgerTable"]),
-                  lambda subject, text: account.told.append(subject), now=account.now, sleep=account.sleep).tick()
+                  lambda subject, text: account.told.append(subject), now=account.now, clock=account.now,
+                  sleep=account.sleep).tick()
             break
         except DeathError:
             ledger_calls += any(call.startswith("dynamodb") for call in account.calls)
@@ -368,7 +372,7 @@ def test_what_the_teardown_has_cost_is_in_the_ledger(account: Account) -> None:
     stack = account.deploy("hopper")
     account.train("hopper", stack, state=FINISHED, reason="max_rounds", spent_usd=0.25, reserved_usd=0.0,
                   covered_until_s=account.now_s, burn_usd_per_hour=0.6)
-    (deployed,) = find_deployments(boto3.client("cloudformation"))
+    (deployed,) = find_deployments(client_of("cloudformation"))
     account.tick(60)
     entry = account.ledger.get(f"hopper/{RUN}")
     minute_usd, block_usd = deployed.burn_usd_per_hour / 60, deployed.provisioned_usd_per_hour / 12
@@ -397,7 +401,7 @@ def test_a_deployment_that_never_came_up_is_paid_by_the_run_too(account: Account
 def test_what_somebody_else_has_deleted_is_closed_and_its_successor_left_alone(account: Account) -> None:
     account.train("hopper", account.deploy("hopper"), spent_usd=0.2, covered_until_s=account.now_s)
     account.tick()
-    boto3.client("cloudformation").delete_stack(StackName="Nitro-hopper")
+    client_of("cloudformation").delete_stack(StackName="Nitro-hopper")
     account.calls.clear()
     successor = account.deploy("hopper")
     before = account.left("hopper")
@@ -414,7 +418,7 @@ def test_what_somebody_else_has_deleted_is_closed_and_its_successor_left_alone(a
 def test_a_damaged_item_ends_its_own_deployment_and_no_other(account: Account) -> None:
     for name in NAMES:
         account.train(name, account.deploy(name))
-    table = boto3.client("dynamodb")
+    table = client_of("dynamodb")
     table.update_item(TableName=account.outputs["LedgerTable"], Key={"run": {"S": f"hopper/{RUN}"}},
                       UpdateExpression="SET spent_usd = :x", ExpressionAttributeValues={":x": {"B": b"nothing"}})
     reports = account.tick()
@@ -458,7 +462,7 @@ def test_stopping_by_hand_is_the_same_teardown(account: Account) -> None:
     stack = account.deploy("hopper")
     account.train("hopper", stack)
     said: list[str] = []
-    take_down(account.client, find_stack(boto3.client("cloudformation"), stack), said.append, now=account.now,
+    take_down(account.client, find_stack(client_of("cloudformation"), stack), said.append, now=account.now,
               sleep=account.sleep)
     assert account.left("hopper") == []
     order = account.ledger.get(f"hopper/{RUN}").order
@@ -472,7 +476,7 @@ def test_whoever_stops_by_hand_need_not_stay(account: Account, monkeypatch: pyte
     stack = account.deploy("hopper")
     account.train("hopper", stack, state=FINISHED)
     with pytest.raises(TeardownError, match="DELETE_FAILED"):
-        take_down(account.client, find_stack(boto3.client("cloudformation"), stack), print, now=account.now,
+        take_down(account.client, find_stack(client_of("cloudformation"), stack), print, now=account.now,
                   sleep=account.sleep)
     account.tick()
     assert account.left("hopper") == []
@@ -488,16 +492,16 @@ def test_a_guard_that_works_is_armed(account: Account) -> None:
     assert found["guard"].endswith("looks every 60 s; it sees 1 other deployment")
     assert found["reports"].startswith("go to nobody yet: aws sns subscribe --topic-arn arn:aws:sns:")
     assert account.invoked == [b'{"rehearse": true}']
-    boto3.client("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="email", Endpoint="me@x.org")
+    client_of("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="email", Endpoint="me@x.org")
     account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
     assert check_guard(account.client)["reports"] == "go to me@x.org"
 
 
 @pytest.mark.parametrize(("arrange", "text"), [
-    (lambda account: boto3.client("events").disable_rule(Name=account.outputs["RuleName"]), "DISABLED"),
+    (lambda account: client_of("events").disable_rule(Name=account.outputs["RuleName"]), "DISABLED"),
     (lambda account: account.answer.update(FunctionError="Unhandled"), "the guard does not work"),
     (lambda account: account.answer.update(Payload=StreamingBody(io.BytesIO(b"[]"), 2)), "the guard does not work"),
-    (lambda account: boto3.client("cloudformation").delete_stack(StackName="NitroGuard"), "is not there")])
+    (lambda account: client_of("cloudformation").delete_stack(StackName="NitroGuard"), "is not there")])
 def test_one_that_does_not_is_told(account: Account, arrange: Callable[[Account], Any], text: str) -> None:
     arrange(account)
     with pytest.raises(Exception, match=text):
@@ -507,9 +511,9 @@ def test_one_that_does_not_is_told(account: Account, arrange: Callable[[Account]
 def test_its_handler_reports_to_the_topic_and_fails_where_it_could_not_help(
     account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    queue = boto3.client("sqs").create_queue(QueueName="people")["QueueUrl"]
-    arn = boto3.client("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]["QueueArn"]
-    boto3.client("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="sqs", Endpoint=arn)
+    queue = client_of("sqs").create_queue(QueueName="people")["QueueUrl"]
+    arn = client_of("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]["QueueArn"]
+    client_of("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="sqs", Endpoint=arn)
     monkeypatch.setattr(guard_module, "_made", [account.client])
     for name, key in (("NITRO_LEDGER_TABLE", "LedgerTable"), ("NITRO_REPORTS_TOPIC", "ReportsTopic")):
         monkeypatch.setenv(name, account.outputs[key])
@@ -525,7 +529,7 @@ def test_its_handler_reports_to_the_topic_and_fails_where_it_could_not_help(
     with pytest.raises(RuntimeError, match="not reported: .*Unwell"):
         handler({"time": "2026-11-21T00:00:00Z"}, None, now=account.now)
     assert account.left("hopper") == [], "nobody heard of it, but it is done"
-    message = json.loads(boto3.client("sqs").receive_message(QueueUrl=queue)["Messages"][0]["Body"])
+    message = json.loads(client_of("sqs").receive_message(QueueUrl=queue)["Messages"][0]["Body"])
     assert message["Subject"] == "Nitro-hopper is being taken down"
     assert "it has finished: max_rounds. So far it can have cost at most $" in message["Message"]
     assert "Nitro-hopper is gone" in capsys.readouterr().out
