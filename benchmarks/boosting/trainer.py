@@ -25,6 +25,8 @@ class Snapshot:
 
     learner: LearnerState
     episodes: tuple[OpenEpisode, ...]
+    rounds: int
+    env_steps: int
 
 
 class Trainer:
@@ -42,13 +44,14 @@ class Trainer:
         self.experiment = experiment.fitted(self.environment.spaces, preprocessing=self.environment.preprocessing)
         self.learner: ActorCritic = make_learner(self.experiment, self.environment.spaces, device="cpu")
         self._episodes: tuple[OpenEpisode, ...] = ()
+        self._rounds, self._env_steps = 0, 0
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.learner.get_state(), self._episodes)
+        return Snapshot(self.learner.get_state(), self._episodes, self._rounds, self._env_steps)
 
     def restore(self, snapshot: Snapshot) -> None:
         self.learner.set_state(snapshot.learner)
-        self._episodes = snapshot.episodes
+        self._episodes, self._rounds, self._env_steps = snapshot.episodes, snapshot.rounds, snapshot.env_steps
 
     def roll_out(self, round_index: int, actors: int, *, seed: int | None = None) -> list[Fragment]:
         """The fragments of a round, in slot order; the oldest open episodes go to the lowest slots.
@@ -65,8 +68,12 @@ class Trainer:
     def update(self, fragments: list[Fragment]) -> Update:
         """One update on these, and what they left open is left open."""
         left = tuple(one.open_episode for one in fragments if one.open_episode is not None)
-        update = self.learner.update(self.batch(fragments), progress=0.0)
+        batch, stop = self.batch(fragments), self.experiment.stop
+        update = self.learner.update(batch, progress=max(
+            min(1.0, done / limit) if limit else 0.0
+            for done, limit in ((self._rounds, stop.max_rounds), (self._env_steps, stop.max_steps))))
         self._episodes = self._episodes[len(fragments):] + left
+        self._rounds, self._env_steps = self._rounds + 1, self._env_steps + batch.env_steps
         return update
 
     def batch(self, fragments: list[Fragment]) -> Batch:

@@ -1,0 +1,61 @@
+"""All that the study measures: ``python -m benchmarks.boosting.run WORK [--jobs 2] [--minutes M]``.
+
+Takes about twelve hours of one core. Stopped at any time, by Ctrl-C, a kill or ``--minutes``, it goes on where it was
+when it is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SEEDS, DOLLAR_SEEDS = 3, 10
+HOPPER, WALKER = "experiments/hopper.yaml", "experiments/walker2d.yaml"
+PAPER = "experiments/paper/hopper-ppo.yaml"
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def commands(work: Path) -> Iterator[list[str]]:
+    """In an order in which every question gets a first answer early."""
+    def command(name: str, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", f"benchmarks.boosting.{name}", *arguments, "--out", str(work)]
+
+    for seed in range(SEEDS):
+        yield command("measure", PAPER, "--paper", "--seed", str(seed))
+    for experiment in (HOPPER, WALKER):
+        for seed in range(SEEDS):
+            yield command("measure", experiment, "--no-noise", "--seed", str(seed))
+    for seed in range(DOLLAR_SEEDS):
+        yield command("dollars", HOPPER, "--seed", str(seed))
+    for experiment in (HOPPER, WALKER):
+        for seed in range(SEEDS):
+            yield command("measure", experiment, "--seed", str(seed))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    options = parser.parse_args()
+    until_s = time.monotonic() + 60.0 * options.minutes
+
+    def run(command: list[str]) -> int:
+        left = (until_s - time.monotonic()) / 60.0
+        if left <= 0.0:
+            return 0
+        return subprocess.run([*command, "--minutes", f"{left:.2f}"], check=False,
+                              env={**os.environ, **ONE_THREAD}).returncode
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        return max(pool.map(run, commands(options.work)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
