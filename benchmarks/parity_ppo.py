@@ -25,7 +25,7 @@ from benchmarks.parity.bench import Benchmark, main  # noqa: E402
 BENCHMARK = Benchmark(
     name="parity_ppo", experiment="benchmarks/parity/ppo.yaml", peer_script="benchmarks/parity/sb3_ppo.py",
     titles=("PPO here", "stable-baselines3"), environments=("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5"),
-    steps=200_000, seeds=5,
+    steps=100_000, seeds=5,
     differences=(
         "gradients: clipped to norm 0.5 for policy and critic each; there for both together",
         "advantages: normalised once over the batch, by the biased standard deviation; there in each minibatch, by the "
