@@ -97,7 +97,8 @@ class EventLines:
 
     def line(self, kind: str, fields: Mapping[str, Any]) -> str | None:
         """Null where nothing is to be shown."""
-        if kind in _QUIET_EVENTS:
+        # At a run's end there are always actors in flight that nobody waits for any more.
+        if kind in _QUIET_EVENTS or (kind == "actors_abandoned" and fields["reason"] == "the run ends"):
             return None
         shown = f"! {kind.replace('_', ' ')}: {', '.join(f'{name} {value}' for name, value in fields.items())}"
         if not fields.get("error"):

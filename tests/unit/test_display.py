@@ -19,3 +19,5 @@ def test_events_without_an_error_are_shown_every_time_but_for_beginning_and_end(
     lines = EventLines()
     assert [lines.line("round_shrunk", {"granted": 1}) for _ in range(5)] == ["! round shrunk: granted 1"] * 5
     assert [lines.line(kind, {}) for kind in ("run_started", "run_ended")] == [None, None]
+    assert lines.line("actors_abandoned", {"reason": "the run ends", "count": 3}) is None
+    assert lines.line("actors_abandoned", {"reason": "too stale", "count": 3}) is not None
