@@ -6,6 +6,7 @@ import argparse
 import datetime
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted before the first round", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return 130
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -84,7 +85,7 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
         with suppress(OSError):
             print(f"! {line}", file=sys.stderr, flush=True)
 
-    return WandbLog(options.wandb, warn, group=group) if options.wandb else None
+    return WandbLog(options.wandb, warn, group=group) if options.wandb is not None else None
 
 
 def _train_seeds(options: argparse.Namespace, experiment: Experiment, out: Path, name: str) -> int:
@@ -139,7 +140,7 @@ def _export(options: argparse.Namespace) -> int:
     # Of a run that goes on, nothing says it.
     with suppress(OSError, ValueError, KeyError, TypeError):
         facts["experiment"] = str(json.loads((options.directory / "summary.json").read_bytes())["experiment"])
-    save_onnx(options.onnx, weights, environment, facts)
+    print(save_onnx(options.onnx, weights, environment, facts))
     return 0
 
 
@@ -314,7 +315,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--seeds", type=_seeds, metavar="N",
                        help="train N seeds under the one budget, the experiment's own and those after it, each in "
                        "DIR/seed-S, and estimate what they have in common (default: one run, in DIR itself)")
-    train.add_argument("--wandb", metavar="PROJECT",
+    train.add_argument("--wandb", type=_project, metavar="PROJECT",
                        help="show the run in this project of Weights & Biases, too; PROJECT or ENTITY/PROJECT; needs "
                        "the package wandb and `wandb login` (default: not)")
     train.set_defaults(command=_train)
@@ -408,6 +409,12 @@ def _positive(text: str) -> int:
 
 def _not_negative(text: str) -> int:
     return _at_least(text, 0)
+
+
+def _project(text: str) -> str:
+    if not re.fullmatch(r"([^/\s]+/)?[^/\s]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: PROJECT or ENTITY/PROJECT")
+    return text
 
 
 def _seeds(text: str) -> int:

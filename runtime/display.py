@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections import Counter, deque
@@ -20,8 +21,10 @@ _ROUNDS_SHOWN = 12
 _EVENTS_SHOWN = 4
 _RATE_ROUNDS = 10
 _WIDE_COLUMNS, _NARROW_COLUMNS = 90, 66
-_QUIET_EVENTS = ("run_started", "run_ended")
+_QUIET_EVENTS = ("run_started", "run_ended", "actor_replaced")
+"""Each replacement follows a failure, which is shown."""
 _ALIKE_SHOWN = 3
+_NUMBER = re.compile(r"0x[0-9a-f]+|[0-9][0-9.]*")
 
 
 def make_display(experiment: Experiment, stream: TextIO | None = None) -> Display:
@@ -100,15 +103,16 @@ class EventLines:
         # At a run's end there are always actors in flight that nobody waits for any more.
         if kind in _QUIET_EVENTS or (kind == "actors_abandoned" and fields["reason"] == "the run ends"):
             return None
-        shown = f"! {kind.replace('_', ' ')}: {', '.join(f'{name} {value}' for name, value in fields.items())}"
-        if not fields.get("error"):
-            return shown
-        alike = kind, str(fields["error"])
-        self._seen[alike] += 1
-        if self._seen[alike] > _ALIKE_SHOWN:
-            return None
-        return shown + (" (all others with this error are only in events.jsonl)"
-                        if self._seen[alike] == _ALIKE_SHOWN else "")
+        name, words = kind.replace("_", " "), ", ".join(f"{name} {value}" for name, value in fields.items())
+        if fields.get("error"):
+            # Errors that differ in a time or an address are the same to people.
+            alike = kind, _NUMBER.sub("#", str(fields["error"]))
+            self._seen[alike] += 1
+            if self._seen[alike] > _ALIKE_SHOWN:
+                return None
+            if self._seen[alike] == _ALIKE_SHOWN:
+                name += " (more like this are only in events.jsonl)"
+        return f"! {name}: {words}"
 
 
 class PlainDisplay:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,20 @@ def check_onnx(path: Path) -> None:
         import onnx  # noqa: F401
     except ImportError:
         raise RunError("--onnx needs the package onnx: python -m pip install onnx") from None
-    if path.is_dir() or not path.parent.is_dir():
-        raise RunError(f"--onnx {path}: cannot be written: it is a directory, or {path.parent} is none")
+    check_place("--onnx", path, (".onnx",))
 
 
-def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: Mapping[str, str]) -> None:
+def check_place(option: str, path: Path, endings: Collection[str]) -> None:
+    """Raises: RunError: No file with one of these endings can be written there."""
+    if path.is_dir():
+        raise RunError(f"{option} {path}: cannot be written: it is a directory")
+    if not path.parent.is_dir():
+        raise RunError(f"{option} {path}: cannot be written: there is no directory {path.parent}")
+    if path.suffix.lower() not in endings:
+        raise RunError(f"{option} {path}: allowed: a file that ends in {' or '.join(endings)}")
+
+
+def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: Mapping[str, str]) -> str:
     """Writes the policy with its best action: the Gaussian's mean, or the action of the largest probability.
 
     Input: ``observation``, float32 ``[batch, …]`` as the environment gives it, or uint8 ``[batch, F·C, H, W]``.
@@ -45,20 +54,27 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
         environment: Whose spaces the policy acts in.
         facts: Kept in the file's metadata.
 
+    Returns:
+        What it is, for people.
+
     Raises:
         SchemaError: The policy does not fit the environment.
-        RunError: The file cannot be written.
+        RunError: The policy is not finite, or the file cannot be written.
     """
     import onnx
     from onnx import helper
 
     policy = Policy.from_bytes(weights)
     policy.check(environment.spaces)
+    fields = wire.decode(weights, wire.Kind.WEIGHTS)
+    for name, array in fields.items():
+        if not np.isfinite(array).all():
+            raise RunError(f"--onnx {path}: the policy's {name} is not finite")
     graph = _Graph()
     observation = _observation(graph, policy, environment)
     network = {"mlp": _mlp, "conv": _conv}[policy.network]
     outputs = "logits" if environment.spaces.is_discrete else "mean"
-    network(graph, wire.decode(weights, wire.Kind.WEIGHTS), environment.spaces, outputs)
+    network(graph, fields, environment.spaces, outputs)
     action = _action(graph, environment)
     raw = helper.make_tensor_value_info(outputs, onnx.TensorProto.FLOAT, ["batch", environment.spaces.output_size])
     model = helper.make_model(
@@ -70,6 +86,9 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
         write_atomically(path, model.SerializeToString())
     except OSError as error:
         raise RunError(f"--onnx {path}: cannot be written: {error.strerror}") from None
+    shapes = ("×".join(str(one.dim_param or one.dim_value) for one in info.type.tensor_type.shape.dim)
+              for info in (observation, action))
+    return f"{path}: policy version {policy.policy_version}, observation {next(shapes)} → action {next(shapes)}"
 
 
 class _Graph:

@@ -27,7 +27,7 @@ def load_policy(path: Path) -> bytes:
         RunDirectoryError: The file is missing or damaged.
     """
     try:
-        arrays = safetensors.numpy.load_file(path)
+        arrays = safetensors.numpy.load(path.read_bytes())
         return wire.encode(wire.Kind.WEIGHTS, arrays)
     except FileNotFoundError:
         raise RunDirectoryError(f"{path} is not there: no round of that run has finished") from None

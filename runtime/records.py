@@ -16,11 +16,16 @@ from runtime.errors import RunDirectoryError
 def write_atomically(path: Path, data: bytes) -> None:
     """Replaces ``path`` by ``data``: afterwards, and after any crash, it is either the old or the new, whole."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        # On a full disk it would keep the disk full.
+        temporary.unlink(missing_ok=True)
+        raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -125,11 +125,12 @@ def train(
         if directory.holds_run:
             _check_same_experiment(experiment, directory)
         finished = _finished_summary(experiment, directory) if resume else None
-        if finished is not None:
-            return finished, 0
         if wandb is not None:
             stack.callback(wandb.close)
+            # It shows what it does not know yet of a finished run, too.
             wandb.open(experiment, directory, name)
+        if finished is not None:
+            return finished, 0
         stack.enter_context(signals)
         run = _Run(experiment, directory, environment, display, name, place, signals, stack, wandb)
         return run.to_the_end()

@@ -15,6 +15,7 @@ import numpy as np
 from lambda_actor import atari
 from lambda_actor.environments import ActorEnvironment
 from runtime.errors import RunError
+from runtime.export import check_place
 
 VIDEO_S_MAX = 300.0
 FRAMES_PER_S_MAX = 60.0
@@ -43,7 +44,7 @@ class Video:
             RunError: The environment cannot be drawn, or the file cannot be written.
         """
         self.path, self._environment = path, environment.gymnasium_environment.unwrapped
-        self._temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
+        self._temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
         frame = self._first_frame(environment)
         frames_per_s = _GAME_FRAMES_PER_S if atari.is_game(self._environment) else float(
             self._environment.metadata.get("render_fps") or _FRAMES_PER_S)
@@ -112,23 +113,25 @@ class Video:
         written = cv2.VideoCapture(str(self._temporary)).get(cv2.CAP_PROP_FRAME_COUNT)
         # Of a .webm, it follows from the length in milliseconds.
         if abs(written - self.frames) > 1 + 0.01 * self.frames:
-            raise RunError(f"--video {self.path}: cannot be written: {written:.0f} of {self.frames} frames are there")
+            raise RunError(f"--video {self.path}: cannot be written: {max(written, 0.0):.0f} of {self.frames} frames "
+                           "are there; is the disk full?")
         self._temporary.replace(self.path)
 
 
 def check_path(path: Path) -> None:
-    """Raises: RunError: No video can be written there."""
-    if path.suffix not in CODECS:
-        raise RunError(f"--video {path}: allowed: a file that ends in {' or '.join(CODECS)}")
-    if path.is_dir() or not path.parent.is_dir():
-        raise RunError(f"--video {path}: cannot be written: it is a directory, or {path.parent} is none")
+    """Raises: RunError: No video can be written there, or by nothing."""
+    try:
+        import cv2  # noqa: F401
+    except ImportError as error:
+        raise RunError(f"--video needs OpenCV, which does not import: {error}") from None
+    check_place("--video", path, CODECS)
 
 
 def _open_writer(temporary: Path, shape: tuple[int, ...], frames_per_s: float, path: Path) -> Any:
     import cv2
 
     height, width, _ = shape
-    writer = cv2.VideoWriter(str(temporary), cv2.CAP_FFMPEG, cv2.VideoWriter_fourcc(*CODECS[path.suffix]),
+    writer = cv2.VideoWriter(str(temporary), cv2.CAP_FFMPEG, cv2.VideoWriter_fourcc(*CODECS[path.suffix.lower()]),
                              frames_per_s, (width, height))
     if not writer.isOpened():
         raise RunError(f"--video {path}: cannot be written: OpenCV opens no video there")

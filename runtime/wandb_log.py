@@ -58,8 +58,8 @@ class WandbLog:
         Raises:
             RunError: W&B refuses, or cannot be reached, at the first of the runs.
         """
-        id_path = directory.path / ID_FILE
-        run_id = json.loads(id_path.read_bytes())["id"] if id_path.exists() else uuid.uuid4().hex
+        id_path, files = directory.path / ID_FILE, directory.path / FILES
+        run_id, had_files = _known_id(id_path) or uuid.uuid4().hex, files.exists()
         try:
             answer = self._start({
                 "id": run_id, "project": self._project, "group": self._group, "name": f"{name}-seed-{experiment.seed}",
@@ -70,14 +70,15 @@ class WandbLog:
         if not answer.startswith(_BEGUN):
             reason = f"--wandb {self._project}: {answer or self._stop()}"
             self._stop()
-            if not id_path.exists():
-                shutil.rmtree(directory.path / FILES, ignore_errors=True)
+            if not had_files:
+                shutil.rmtree(files, ignore_errors=True)
             if not self._has_begun_once:
                 raise RunError(reason)
             self._warn(reason)
             self.place = "not shown"
             return
-        self.place = answer.removeprefix(_BEGUN).strip() or f"offline, in {directory.path / FILES}"
+        self.place = answer.removeprefix(_BEGUN).strip() or (
+            f"offline, in {files}" if files.exists() else "disabled by WANDB_MODE")
         self._has_begun_once = True
         write_atomically(id_path, to_json({"id": run_id}))
 
@@ -129,6 +130,23 @@ class WandbLog:
         return words or "its process hung, or was killed"
 
 
+def _known_id(path: Path) -> str | None:
+    """Of the run that the directory was shown as; null where it never was.
+
+    Raises:
+        RunError: The file is damaged.
+    """
+    try:
+        found = json.loads(path.read_bytes())["id"]
+        if isinstance(found, str) and found:
+            return found
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise RunError(f"--wandb: {path} cannot be read; without that file, another run is begun in W&B")
+
+
 # The process
 
 
@@ -155,7 +173,7 @@ def _begin(project: str, **settings: Any) -> Any:
     entity, _, project = project.rpartition("/")
     # Not the command line, in which there can be passwords; nor what is printed, the packages and the repository.
     private = {"console": "off", "disable_git": True, "save_code": False, "x_disable_meta": True,
-               "x_disable_machine_info": True, "x_save_requirements": False}
+               "x_disable_machine_info": True, "x_save_requirements": False, "host": ""}
     return wandb.init(project=project, entity=entity or None, resume="allow", **settings, settings=wandb.Settings(
         **private, silent=True, init_timeout=START_S - 10.0, finish_timeout=FINISH_S - 10.0,
         finish_timeout_raises=True))

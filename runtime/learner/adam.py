@@ -45,10 +45,14 @@ class Adam:
                 for name, tensors in self._tensors().items() for index, tensor in enumerate(tensors)}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Raises: KeyError, RuntimeError: It is not one of such parameters."""
+        """Raises: KeyError, ValueError: It is not one of such parameters."""
         for name, tensors in self._tensors().items():
             for index, tensor in enumerate(tensors):
-                tensor.copy_(torch.from_numpy(state[f"{index}.{name}"]))
+                array = state[f"{index}.{name}"]
+                if array.shape != tensor.shape or array.dtype != np.float32:
+                    raise ValueError(f"{name} of parameter {index} is {array.dtype}{list(array.shape)}, the parameter "
+                                     f"is float32{list(tensor.shape)}")
+                tensor.copy_(torch.from_numpy(array))
 
     def _tensors(self) -> dict[str, list[torch.Tensor]]:
         return {"step": self._steps, **self._moments}

@@ -158,6 +158,32 @@ def test_without_a_login_nothing_is_started(
     assert not directory.path.exists()
 
 
+def test_what_was_there_is_kept_where_it_refuses(
+    experiment: Experiment, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    kept = directory.path / "wandb" / "offline-run-abcd" / "run-abcd.wandb"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"not uploaded yet")
+    with pytest.raises(RunError, match="No API key"):
+        WandbLog("hoppers", pytest.fail).open(experiment, directory, "hopper")
+    assert kept.read_bytes() == b"not uploaded yet"
+
+
+@pytest.mark.parametrize("damaged", [b"", b"xx", b"[]", b'{"id": 3}'])
+def test_a_damaged_id_is_told(experiment: Experiment, directory: RunDirectory, damaged: bytes) -> None:
+    (directory.path / "wandb.json").write_bytes(damaged)
+    with pytest.raises(RunError, match=r"wandb\.json cannot be read; without that file, another run is begun"):
+        WandbLog("hoppers", pytest.fail).open(experiment, directory, "hopper")
+
+
+@pytest.mark.parametrize("project", ["", "/", "a/b/c", "a b"])
+def test_what_is_no_project_is_refused(project: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "experiments/hopper.yaml", "--wandb", project])
+    assert "allowed: PROJECT or ENTITY/PROJECT" in capsys.readouterr().err
+
+
 def test_without_the_package_nothing_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

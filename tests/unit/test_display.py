@@ -7,11 +7,11 @@ from runtime.display import EventLines
 
 def test_the_same_error_over_and_over_is_shown_a_few_times_only() -> None:
     lines = EventLines()
-    shown = [lines.line("actor_failed", {"slot": slot, "error": "on fire"}) for slot in range(6)]
-    assert shown[:2] == [f"! actor failed: slot {slot}, error on fire" for slot in range(2)]
-    assert shown[2].startswith("! actor failed: slot 2, error on fire (")
-    assert "events.jsonl" in shown[2]
-    assert shown[3:] == [None] * 3
+    shown = [lines.line("actor_failed", {"slot": slot, "error": f"on fire at {slot}.5 s"}) for slot in range(6)]
+    assert shown == [
+        "! actor failed: slot 0, error on fire at 0.5 s", "! actor failed: slot 1, error on fire at 1.5 s",
+        "! actor failed (more like this are only in events.jsonl): slot 2, error on fire at 2.5 s", None, None, None]
+    assert lines.line("actor_replaced", {"slot": 0, "attempt": 1}) is None, "it follows a failure"
     assert lines.line("actor_failed", {"slot": 7, "error": "drowned"}) == "! actor failed: slot 7, error drowned"
 
 

@@ -18,6 +18,7 @@ from lambda_actor.errors import SchemaError
 from lambda_actor.frames import FrameStack
 from lambda_actor.policy import Policy
 from runtime.cli import main
+from runtime.errors import RunError
 from runtime.export import save_onnx
 from runtime.policy_file import save_policy
 from tests.environments import OtherSpaces, policy_arrays
@@ -96,6 +97,15 @@ def test_actions_have_the_shape_and_the_bounds_of_their_box_and_observations_tha
         one.reshape(-1))) for one in observations], rtol=0.0, atol=1e-5)
 
 
+def test_a_policy_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    environment = make_environment("CartPole-v1")
+    fields = policy_arrays(spaces=environment.spaces)
+    fields["layer.1.bias"][3] = np.nan
+    with pytest.raises(RunError, match=r"layer\.1\.bias is not finite"):
+        save_onnx(tmp_path / "policy.onnx", wire.encode(wire.Kind.WEIGHTS, fields), environment, FACTS)
+    assert not list(tmp_path.iterdir())
+
+
 def test_discrete_actions_begin_where_the_environments_do(tmp_path: Path) -> None:
     space = gym_spaces.Discrete(3, start=5)
     environment = ActorEnvironment(OtherSpaces(gym_spaces.Box(-9.0, 9.0, (2,)), space), "starts at five")
@@ -134,10 +144,13 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
     return words
 
 
-def test_the_command_replaces_the_file_and_says_in_it_what_it_is(run: Path, tmp_path: Path) -> None:
+def test_the_command_replaces_the_file_and_says_in_it_what_it_is(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "policy.onnx"
     path.write_bytes(b"older")
     assert main(["export", str(run), "--onnx", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: policy version 12, observation batch×4 → action batch\n"
     assert {entry.key: entry.value for entry in onnx.load(path).metadata_props} == {
         "environment_id": "CartPole-v1", "preprocessing": "none", "frame_stack": "1", "algorithm": "ppo",
         "policy_version": "12", "experiment": "poles"}
@@ -150,6 +163,7 @@ def test_what_cannot_be_exported_is_refused_in_a_word(
     path = tmp_path / "policy.onnx"
     assert "cannot be written" in failure(capsys, run, "--onnx", run)
     assert "cannot be written" in failure(capsys, run, "--onnx", tmp_path / "nowhere" / "policy.onnx")
+    assert "ends in .onnx" in failure(capsys, run, "--onnx", run / "policy.safetensors")
     assert "is not there" in failure(capsys, tmp_path, "--onnx", path)
     (run / "policy.safetensors").write_bytes(b"nothing of the kind")
     assert "cannot be read" in failure(capsys, run, "--onnx", path)
