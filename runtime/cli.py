@@ -115,7 +115,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise RunError(f"{error}{advice() if options.video else ''}") from error
     episodes = options.episodes or experiment.evaluation.episodes
     video = Video(options.video, environment) if options.video else None
-    evaluate = Evaluator(environment, episodes, seed=options.seed, **({"episode_over": video.end} if video else {}))
+    evaluate = Evaluator(environment, episodes, seed=options.seed, episode_over=video.end if video else lambda: None)
     with video.filming() if video else nullcontext():
         evaluation = evaluate(weights)
     if video:

@@ -14,24 +14,20 @@ Each finished arm is a line of ``WORK/NAME-dollars-SEED.jsonl``; started again, 
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.boosting import signals
-from benchmarks.boosting.measure import ROUNDS, whole_lines
+from benchmarks.boosting.measure import begin, make_parser, whole_lines
 from benchmarks.boosting.trainer import Trainer
-from runtime.config import Experiment, load_experiment
+from runtime.config import Experiment
 from runtime.interfaces import Update
 from runtime.learner.actor_critic import ActorCritic
-from runtime.scaler.nitro import NitroScaler
+from runtime.scaler.nitro import NitroScaler, actor_count
 
 EPISODES = 50
 EVALUATE_EVERY = 10
@@ -94,8 +90,8 @@ def arms(experiment: Experiment, names: Sequence[str], rounds: int, known: dict[
         total = sum(of_signal["actors"])
         schedules = {
             f"{name}-permuted": [
-                min(max(math.floor(settings.actors_max * score * settings.decay_factor**(index + 1) + 0.5),
-                        settings.actors_min), settings.actors_max) for index, score in enumerate(permuted)],
+                actor_count(score * settings.decay_factor**(index + 1), settings.actors_min, settings.actors_max)
+                for index, score in enumerate(permuted)],
             f"{name}-even": [total * (index + 1) // rounds - total * index // rounds for index in range(rounds)]}
         for arm, schedule in schedules.items():
             if arm not in known:
@@ -106,24 +102,14 @@ def arms(experiment: Experiment, names: Sequence[str], rounds: int, known: dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("experiment", type=Path)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--set", action="append", default=[])
+    parser = make_parser()
     parser.add_argument("--signals", nargs="+", choices=sorted(SIGNALS), default=["convexity"])
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--minutes", type=float, default=1e9)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    experiment = load_experiment(
-        options.experiment, [f"seed={options.seed}", "learner.threads=1", *options.set]).resolved()
-    options.out.mkdir(parents=True, exist_ok=True)
+    experiment, until_s = begin(options)
     path = options.out / f"{experiment.environment.id}-dollars-{options.seed}.jsonl"
     known = {line["arm"]: line for line in whole_lines(path)}
     try:
-        for line in arms(experiment, options.signals, options.rounds, known,
-                         time.monotonic() + 60.0 * options.minutes):
+        for line in arms(experiment, options.signals, options.rounds, known, until_s):
             with path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
     except TimeoutError as end:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +28,7 @@ import torch
 
 from benchmarks.boosting import signals
 from benchmarks.boosting.trainer import Trainer
-from runtime.config import load_experiment
+from runtime.config import Experiment, load_experiment
 from runtime.interfaces import DetectorSamples
 
 ROUNDS = 60
@@ -147,29 +146,40 @@ def _seed(number: int) -> int:
     return 1_000_000 + number
 
 
-def main() -> None:
+def make_parser() -> argparse.ArgumentParser:
+    """With the options that all parts of the study have."""
     parser = argparse.ArgumentParser()
     parser.add_argument("experiment", type=Path)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--paper", action="store_true", help="the paper's ten rounds, one actor against sixteen")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
-    parser.add_argument("--no-noise", action="store_true")
     parser.add_argument("--minutes", type=float, default=1e9)
-    options = parser.parse_args()
+    return parser
+
+
+def begin(options: argparse.Namespace) -> tuple[Experiment, float]:
+    """Makes the folder; returns the experiment, for one thread, and until when there is time, monotonic seconds."""
     torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
+    options.out.mkdir(parents=True, exist_ok=True)
     experiment = load_experiment(
         options.experiment, [f"seed={options.seed}", "learner.threads=1", *options.set]).resolved()
+    return experiment, time.monotonic() + 60.0 * options.minutes
+
+
+def main() -> None:
+    parser = make_parser()
+    parser.add_argument("--paper", action="store_true", help="the paper's ten rounds, one actor against sixteen")
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
+    parser.add_argument("--no-noise", action="store_true")
+    options = parser.parse_args()
+    experiment, until_s = begin(options)
     settings = PAPER if options.paper else {
         "rounds": options.rounds, "gain_every": GAIN_EVERY, "repetitions": options.repetitions,
         "actors_min": experiment.scaler.actors_min, "actors_max": experiment.scaler.actors_max}
-    options.out.mkdir(parents=True, exist_ok=True)
     name = f"{experiment.environment.id}{'-paper' if options.paper else ''}-{options.seed}"
     study = Study(options.out / f"{name}.jsonl", Trainer(experiment), actors_min=settings["actors_min"],
-                  actors_max=settings["actors_max"], until_s=time.monotonic() + 60.0 * options.minutes)
+                  actors_max=settings["actors_max"], until_s=until_s)
     try:
         study.run(settings["rounds"], settings["gain_every"], settings["repetitions"],
                   has_noise=not options.paper and not options.no_noise)

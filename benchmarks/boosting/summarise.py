@@ -113,14 +113,13 @@ def gains(rows: Rows) -> dict[int, np.ndarray]:
 
 
 def candidates(rows: Rows) -> dict[str, dict[int, float | None]]:
-    """Signals by name and round, all turned so that a low value is to say: boost."""
+    """Signals by name and round, as they were measured."""
     table: dict[str, dict[int, float | None]] = defaultdict(dict)
     for row in rows:
         for key, value in row.items():
             if isinstance(value, dict):
-                for part, sign in (("ratio", 1.0), ("eigenvalue_max", 1.0), ("eigenvalue_min", 1.0)):
-                    table[f"{'R' if part == 'ratio' else part} {key}"][row["round_index"]] = (
-                        None if value[part] is None else sign * value[part])
+                for name, part in (("R", "ratio"), ("eigenvalue_max",) * 2, ("eigenvalue_min",) * 2):
+                    table[f"{name} {key}"][row["round_index"]] = value[part]
             elif key not in ("kind", "round_index", "repetition", "seconds"):
                 table[key][row["round_index"]] = value
         table["round_index"][row["round_index"]] = float(row["round_index"])
@@ -155,8 +154,10 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
     """Of each signal with the gain: mean over trainings of Spearman's ρ, as it is and with the round held fixed.
 
     Args:
-        by_run: By training, its rows of signals and of gains.
+        by_run: By training, its rows of signals and of gains; nothing comes of none.
     """
+    if not by_run:
+        return {}
     runs = [(candidates(signal_rows), gains(gain_rows)) for signal_rows, gain_rows in by_run.values()]
     names = sorted(set.intersection(*(set(table) for table, _ in runs)))
     result = {}

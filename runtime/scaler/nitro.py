@@ -9,6 +9,11 @@ from typing import Any
 from runtime.interfaces import ScalingDecision
 
 
+def actor_count(score: float, actors_min: int, actors_max: int) -> int:
+    """``I = clip(⌊I_max·S + ½⌋, I_min, I_max)``."""
+    return min(max(math.floor(actors_max * score + 0.5), actors_min), actors_max)
+
+
 class NitroScaler:
     """``I_k = clip(⌊I_max·S_k + ½⌋, I_min, I_max)`` with ``S_k = (R_max − R_k)/(R_max − R_min)·d^k``.
 
@@ -39,8 +44,7 @@ class NitroScaler:
         """
         decay_weight = self._decay_factor**round_index
         score = self._normalised(convexity_ratio) * decay_weight
-        wanted = math.floor(self._actors_max * score + 0.5)
-        return ScalingDecision(min(max(wanted, self._actors_min), self._actors_max), score, decay_weight)
+        return ScalingDecision(actor_count(score, self._actors_min, self._actors_max), score, decay_weight)
 
     def _normalised(self, convexity_ratio: float | None) -> float:
         if convexity_ratio is None:
