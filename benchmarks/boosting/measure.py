@@ -36,8 +36,8 @@ BLOCKS = [(start, start + 4) for start in (10, 30, 50)]
 """Consecutive rounds whose noise is measured."""
 SIZES = (1024, 4096, 32768)
 LARGE_SIZE = 8192
-REPLICATES, REPLICATES_LARGE = 4, 2
-"""Independent batches; of sizes over `LARGE_SIZE` fewer."""
+REPLICATES, REPLICATES_LARGE, LARGE_EVERY = 4, 2, 2
+"""Independent batches; of sizes over `LARGE_SIZE` fewer, and only in every second round, as they cost most."""
 GAIN_EVERY = 4
 REPETITIONS = 10
 EPISODES, EPISODES_BEFORE = 16, 64
@@ -102,7 +102,8 @@ class Study:
 
     def _noise(self, round_index: int, replicate: int) -> dict[str, Any]:
         steps = self._trainer.experiment.actor.fragment_steps
-        sizes = [size for size in SIZES if size <= LARGE_SIZE or replicate < REPLICATES_LARGE]
+        is_large = replicate < REPLICATES_LARGE and round_index % LARGE_EVERY == 0
+        sizes = [size for size in SIZES if size <= LARGE_SIZE or is_large]
         fragments = self._trainer.roll_out(round_index, max(sizes) // steps, seed=_seed(replicate))
         learner = self._trainer.learner
 

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-SEEDS, DOLLAR_SEEDS = 3, 10
+SEEDS = range(3)
+DOLLAR_SEEDS = range(10, 20)
+"""Others, so that a signal that the first ones chose is not judged by them."""
 HOPPER, WALKER = "experiments/hopper.yaml", "experiments/walker2d.yaml"
 PAPER = "experiments/paper/hopper-ppo.yaml"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -26,15 +28,15 @@ def commands(work: Path) -> Iterator[list[str]]:
     def command(name: str, *arguments: str) -> list[str]:
         return [sys.executable, "-m", f"benchmarks.boosting.{name}", *arguments, "--out", str(work)]
 
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         yield command("measure", PAPER, "--paper", "--seed", str(seed))
     for experiment in (HOPPER, WALKER):
-        for seed in range(SEEDS):
+        for seed in SEEDS:
             yield command("measure", experiment, "--no-noise", "--seed", str(seed))
-    for seed in range(DOLLAR_SEEDS):
+    for seed in DOLLAR_SEEDS:
         yield command("dollars", HOPPER, "--seed", str(seed))
     for experiment in (HOPPER, WALKER):
-        for seed in range(SEEDS):
+        for seed in SEEDS:
             yield command("measure", experiment, "--seed", str(seed))
 
 

@@ -29,6 +29,8 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 RESAMPLES = 2000
 WINDOW_ROUNDS = 6
 ROUNDS_AVERAGED = 3
+TRENDS = ("kl", "explained_variance", "entropy", "episode_return_mean")
+"""Signals whose change since the mean of the rounds averaged before is one, too."""
 
 Rows = list[dict[str, Any]]
 
@@ -126,6 +128,9 @@ def candidates(rows: Rows) -> dict[str, dict[int, float | None]]:
     for name in [name for name in table if name.startswith("R ")]:
         table[f"{name}, mean of {ROUNDS_AVERAGED} rounds"] = _averaged(table[name])
         table[f"{name}, Nitro's window"] = _windowed(table[name])
+    for name in TRENDS:
+        if name in table:
+            table[f"{name}, trend"] = _trend(table[name])
     return dict(table)
 
 
@@ -135,6 +140,14 @@ def _averaged(series: dict[int, float | None]) -> dict[int, float | None]:
         logs = [np.log(series[i]) for i in range(index - ROUNDS_AVERAGED + 1, index + 1) if series.get(i) is not None]
         averaged[index] = float(np.mean(logs)) if logs else None
     return averaged
+
+
+def _trend(series: dict[int, float | None]) -> dict[int, float | None]:
+    changes = {}
+    for index, value in series.items():
+        before = [series[i] for i in range(index - ROUNDS_AVERAGED, index) if series.get(i) is not None]
+        changes[index] = value - float(np.mean(before)) if before and value is not None else None
+    return changes
 
 
 def _windowed(series: dict[int, float | None]) -> dict[int, float | None]:
@@ -153,38 +166,57 @@ def _windowed(series: dict[int, float | None]) -> dict[int, float | None]:
 def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
     """Of each signal with the gain: mean over trainings of Spearman's ρ, as it is and with the round held fixed.
 
+    ``largest_by_chance`` is what the largest |ρ| of all signals stays below in 95 % of cases where the gains of each
+    training are permuted: a signal chosen among so many means something only above it.
+
     Args:
         by_run: By training, its rows of signals and of gains; nothing comes of none.
     """
     if not by_run:
         return {}
     runs = [(candidates(signal_rows), gains(gain_rows)) for signal_rows, gain_rows in by_run.values()]
-    names = sorted(set.intersection(*(set(table) for table, _ in runs)))
-    result = {}
-    for name in names:
-        pairs = []
-        for table, gained in runs:
-            known = [(k, table[name][k], values.mean()) for k, values in gained.items()
-                     if table[name].get(k) is not None]
-            pairs.append(np.array(known, np.float64))
-        if min(map(len, pairs)) < 5:
+    generator = np.random.default_rng(0)
+    permuted = [generator.permuted(np.tile([values.mean() for values in gained.values()], (RESAMPLES, 1)), axis=1)
+                for _, gained in runs]
+    signals, by_chance = {}, []
+    for name in sorted(set.intersection(*(set(table) for table, _ in runs))):
+        known = [np.array([table[name].get(k) is not None for k in gained]) for table, gained in runs]
+        if min(map(np.sum, known)) < 5:
             continue
-        result[name] = {
-            "spearman": _bootstrapped(pairs, lambda part: _spearman(part[:, 1], part[:, 2])),
+        pairs = [np.array([(k, table[name][k], values.mean()) for k, values in gained.items()
+                           if table[name].get(k) is not None]) for table, gained in runs]
+        signals[name] = {
+            "spearman": _bootstrapped(pairs, lambda _, signal, gain: _spearman(signal, gain)),
             "spearman_round_held_fixed": None if name == "round_index" else _bootstrapped(pairs, _partial),
             "rounds": sum(map(len, pairs))}
+        by_chance.append(_mean([_spearman(part[:, 1], gain[:, chosen])
+                                     for part, gain, chosen in zip(pairs, permuted, known, strict=True)]))
+    by_round = [{"training": run, "round_index": k, "gain": float(values.mean()),
+                 "standard_error": float(values.std(ddof=1) / len(values)**0.5), "repetitions": len(values)}
+                for run, (_, gained) in zip(by_run, runs, strict=True) for k, values in gained.items()]
+    everything = np.array([one["gain"] for one in by_round])
     return {"reliability_of_the_gain": _reliability([gained for _, gained in runs]),
-            "gain_mean": float(np.mean([values.mean() for _, gained in runs for values in gained.values()])),
-            "gains_above_0": float(np.mean([values.mean() > 0 for _, gained in runs for values in gained.values()])),
-            "signals": result}
+            "gain_mean": float(everything.mean()), "gains_above_0": float((everything > 0).mean()),
+            "largest_by_chance": float(np.quantile(np.nanmax(np.abs(by_chance), axis=0), 0.95)),
+            "signals": signals, "by_round": by_round}
 
 
-def _bootstrapped(pairs: list[np.ndarray], statistic: Callable[[np.ndarray], float]) -> dict[str, Any]:
+def _bootstrapped(pairs: list[np.ndarray], statistic: Callable[..., np.ndarray]) -> dict[str, Any]:
+    """Of the mean over trainings of a statistic of their columns; rounds are drawn anew within each training."""
     generator = np.random.default_rng(0)
-    resampled = [np.nanmean([statistic(part[generator.integers(len(part), size=len(part))]) for part in pairs])
-                 for _ in range(RESAMPLES)]
-    return {"mean": float(np.nanmean([statistic(part) for part in pairs])), "interval": _interval(np.array(resampled)),
-            "by_training": [float(statistic(part)) for part in pairs]}
+    by_training = [float(statistic(*part.T)) for part in pairs]
+    resampled = [statistic(*np.moveaxis(part[generator.integers(len(part), size=(RESAMPLES, len(part)))], -1, 0))
+                 for part in pairs]
+    return {"mean": float(_mean(by_training)), "interval": _interval(_mean(resampled)),
+            "by_training": by_training}
+
+
+def _mean(of_trainings: Sequence[Any]) -> np.ndarray:
+    """Over the first axis, of what is known; NaN where nothing is."""
+    values = np.array(of_trainings)
+    is_known = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(is_known, values, 0.0).sum(0) / is_known.sum(0)
 
 
 def _reliability(runs: list[dict[int, np.ndarray]]) -> float:
@@ -207,23 +239,23 @@ def _reliability(runs: list[dict[int, np.ndarray]]) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - (counts - 1) / 2.0)[inverse]
+    """Along the last axis; equal ones share theirs."""
+    this, others = values[..., :, None], values[..., None, :]
+    return (this > others).sum(-1) + ((this == others).sum(-1) + 1) / 2.0
 
 
-def _spearman(x: np.ndarray, y: np.ndarray) -> float:
-    x, y = _ranks(x), _ranks(y)
-    if x.std() == 0.0 or y.std() == 0.0:
-        return float("nan")
-    return float(np.corrcoef(x, y)[0, 1])
+def _spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of the last axes; NaN where one of them does not vary."""
+    x, y = (ranks - ranks.mean(-1, keepdims=True) for ranks in (_ranks(x), _ranks(y)))
+    with np.errstate(invalid="ignore"):
+        return (x * y).sum(-1) / np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
 
 
-def _partial(part: np.ndarray) -> float:
-    """Spearman's ρ of columns 1 and 2 with column 0 held fixed."""
-    xz, yz = _spearman(part[:, 1], part[:, 0]), _spearman(part[:, 2], part[:, 0])
+def _partial(z: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Spearman's ρ of x and y with z held fixed; NaN where z decides one of them."""
+    xz, yz = _spearman(x, z), _spearman(y, z)
     remaining = (1.0 - xz**2) * (1.0 - yz**2)
-    return float("nan") if not remaining > 1e-12 else (_spearman(part[:, 1], part[:, 2]) - xz * yz) / remaining**0.5
+    return np.where(remaining > 1e-12, _spearman(x, y) - xz * yz, np.nan) / np.sqrt(np.maximum(remaining, 1e-12))
 
 
 def _interval(values: np.ndarray) -> list[float]:
