@@ -29,7 +29,7 @@ from runtime.interfaces import Update
 from runtime.learner.actor_critic import ActorCritic
 from runtime.scaler.nitro import NitroScaler, actor_count
 
-EPISODES = 50
+EPISODES = 30
 EVALUATE_EVERY = 10
 
 Signal = Callable[[ActorCritic, Sequence[Update]], float | None]

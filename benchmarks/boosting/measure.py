@@ -32,14 +32,14 @@ from runtime.config import Experiment, load_experiment
 from runtime.interfaces import DetectorSamples
 
 ROUNDS = 60
-BLOCKS = [(start, start + 4) for start in (10, 30, 50)]
+BLOCKS = [(start, start + 3) for start in (10, 30, 50)]
 """Consecutive rounds whose noise is measured."""
 SIZES = (1024, 4096, 32768)
 LARGE_SIZE = 8192
-REPLICATES, REPLICATES_LARGE, LARGE_EVERY = 4, 2, 2
+REPLICATES, REPLICATES_LARGE, LARGE_EVERY = 3, 2, 2
 """Independent batches; of sizes over `LARGE_SIZE` fewer, and only in every second round, as they cost most."""
 GAIN_EVERY = 4
-REPETITIONS = 10
+REPETITIONS = 6
 EPISODES, EPISODES_BEFORE = 16, 64
 POOLED_ROUNDS = 4
 PAPER = {"rounds": 10, "gain_every": 1, "repetitions": 20, "actors_min": 1, "actors_max": 16}

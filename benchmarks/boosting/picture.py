@@ -1,4 +1,7 @@
-"""Draws benchmarks/results/boosting.json: ``python -m benchmarks.boosting.picture``."""
+"""Draws benchmarks/results/boosting.json as boosting.png and boosting_dollars.png.
+
+    python -m benchmarks.boosting.picture
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,19 @@ SHOWN = (
 
 
 def draw(tasks: dict[str, dict[str, Any]], picture: Path) -> None:
-    """One row for each task: the ratio of signal to noise by size, and each signal's correlation with the gain."""
-    figure, rows = plt.subplots(len(tasks), 2, figsize=(12, 5.2 * len(tasks)), constrained_layout=True, squeeze=False,
-                                width_ratios=(1, 1.5))
-    for (noise, gain), (name, task) in zip(rows, tasks.items(), strict=True):
-        _draw_noise(noise, name, task["noise"]["of_independent_batches"])
+    """A row for each task: signal to noise by size, the gain round by round, and each signal's correlation with it."""
+    figure, rows = plt.subplots(len(tasks), 3, figsize=(17, 5.4 * len(tasks)), constrained_layout=True, squeeze=False,
+                                width_ratios=(1, 1, 1.5))
+    for (noise, gain, signals), (name, task) in zip(rows, tasks.items(), strict=True):
+        if task["noise"]["of_independent_batches"]:
+            _draw_noise(noise, name, task["noise"]["of_independent_batches"])
+        else:
+            noise.set_axis_off()
         _draw_gain(gain, name, task["gain"])
-        for axes in (noise, gain):
+        _draw_correlations(signals, name, task["gain"])
+        for axes in (noise, gain, signals):
             axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(picture, dpi=110)
+    figure.savefig(picture, dpi=100)
     plt.close(figure)
 
 
@@ -53,22 +60,55 @@ def _draw_noise(axes: Any, name: str, cells: dict[str, dict[str, Any]]) -> None:
 
 
 def _draw_gain(axes: Any, name: str, gain: dict[str, Any]) -> None:
+    trainings = sorted({one["training"] for one in gain["by_round"]})
+    for shift, (training, colour) in enumerate(zip(trainings, COLOURS.values(), strict=False)):
+        points = [one for one in gain["by_round"] if one["training"] == training]
+        axes.errorbar([one["round_index"] + 0.15 * (shift - 1) for one in points], [one["gain"] for one in points],
+                      [1.96 * one["standard_error"] for one in points], fmt="o", ms=4, lw=1, color=colour,
+                      label=f"seed {training}")
+    axes.axhline(0.0, color=GREY, ls="--", lw=1)
+    axes.set(xlabel="round", ylabel="return with I_max actors less that with I_min",
+             title=f"{name}: what boosting a round gains\n(mean of {points[0]['repetitions']} replays, 95 % intervals)")
+    axes.legend(frameon=False)
+
+
+def _draw_correlations(axes: Any, name: str, gain: dict[str, Any]) -> None:
     shown = [(signal, gain["signals"][signal]["spearman"]) for signal in SHOWN if signal in gain["signals"]]
     for place, (_, found) in enumerate(reversed(shown)):
         axes.hlines(place, *found["interval"], color=COLOURS["log_prob"])
         axes.plot(found["mean"], place, "o", color=COLOURS["log_prob"])
     axes.set_yticks(range(len(shown)), [signal for signal, _ in reversed(shown)])
     axes.axvline(0.0, color=GREY, ls="--", lw=1)
-    limit = max(0.0, gain["reliability_of_the_gain"])**0.5
-    for side in (-limit, limit):
-        axes.axvline(side, color=GREY, ls=":", lw=1)
+    for side in (-1, 1):
+        axes.axvline(side * gain["largest_by_chance"], color=GREY, ls=":", lw=1)
     axes.set(xlim=(-1, 1), xlabel="Spearman's ρ with what boosting gained in that round, 95 % interval",
              title=f"{name}: which signal knows when boosting pays?\n"
-             "(Nitro: a low R, so ρ < 0; dotted: the most that the gain's own noise allows)")
+             f"(Nitro: a low R, so ρ < 0; dotted: what chance finds among all {len(gain['signals'])} signals)")
+
+
+def draw_dollars(task: str, found: dict[str, Any], picture: Path) -> None:
+    """The return of each arm, at the end and along the way, with intervals over seeds."""
+    figure, panels = plt.subplots(1, 2, figsize=(11, 1.6 + 0.5 * len(found["arms"])), constrained_layout=True,
+                                  sharey=True)
+    arms = list(found["arms"].items())
+    for axes, (key, title) in zip(panels, (("return_at_the_end", "after the last round"),
+                                           ("return_along_the_way", "mean of every tenth round")), strict=True):
+        for place, (_, arm) in enumerate(reversed(arms)):
+            axes.hlines(place, arm[key]["interval_low"], arm[key]["interval_high"], color=COLOURS["log_prob"])
+            axes.plot(arm[key]["interquartile_mean"], place, "o", color=COLOURS["log_prob"])
+        axes.set(xlabel=f"return {title}")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_yticks(range(len(arms)), [f"{name}\n{arm['actors_mean']:.0f} actors" for name, arm in reversed(arms)])
+    figure.suptitle(f"{task}: trainings at equal dollars, {arms[0][1]['return_at_the_end']['seeds']} seeds "
+                    "(interquartile mean, 95 % interval)")
+    figure.savefig(picture, dpi=100)
+    plt.close(figure)
 
 
 if __name__ == "__main__":
     results = json.loads((RESULTS / "boosting.json").read_text())
-    found = {name: task for name, task in results.items()
-             if isinstance(task, dict) and task.get("gain", {}).get("signals") and task.get("noise")}
-    draw(found, RESULTS / "boosting.png")
+    tasks = {name: task for name, task in results.items() if isinstance(task, dict) and task.get("gain")}
+    draw(tasks, RESULTS / "boosting.png")
+    for name, task in results.items():
+        if name.endswith("-dollars"):
+            draw_dollars(name.removesuffix("-dollars"), task, RESULTS / "boosting_dollars.png")
