@@ -104,6 +104,7 @@ def _train_seeds(options: argparse.Namespace, experiment: Experiment, out: Path,
 
 def _evaluate(options: argparse.Namespace) -> int:
     from runtime.evaluation import Evaluator
+    from runtime.signals import Interrupted, Signals
     from runtime.video import Video, advice, check_path, choose_renderer
 
     if options.video:
@@ -116,8 +117,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     episodes = options.episodes or experiment.evaluation.episodes
     video = Video(options.video, environment) if options.video else None
     evaluate = Evaluator(environment, episodes, seed=options.seed, episode_over=video.end if video else lambda: None)
-    with video.filming() if video else nullcontext():
-        evaluation = evaluate(weights)
+    try:
+        with Signals(), video.filming() if video else nullcontext():
+            evaluation = evaluate(weights)
+    except Interrupted as interrupt:
+        print("interrupted", file=sys.stderr)
+        return 128 + interrupt.signal_number
     if video:
         print(f"{video.path}: the first episode, {video.frames} frames, {video.frames / video.frames_per_s:.1f} s",
               file=sys.stderr)

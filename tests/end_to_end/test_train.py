@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from benchmarks.boosting.trainer import Trainer
 from lambda_actor import wire
+from runtime.cli import main
 from runtime.config import load_experiment
+from runtime.evaluation import Evaluator
 from runtime.policy_file import load_policy
 from runtime.scaler.nitro import NitroScaler
 from tests.helpers import ROOT, events, overrides, results_only, rounds, run_command, summary, train
@@ -142,6 +146,14 @@ def test_evaluate_prints_json_and_repeats_the_training_evaluation(reference: Pat
     finished = run_command("evaluate", str(reference), "--episodes", "1", "--seed", "3")
     assert finished.returncode == 0, finished.stderr
     assert json.loads(finished.stdout)["evaluation_return_mean"] == rounds(reference)[-1]["evaluation_return_mean"]
+
+
+def test_an_evaluation_ends_in_order_when_it_is_told_to(
+    reference: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Evaluator, "__call__", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert main(["evaluate", str(reference)]) == 143
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_the_resolved_tree_is_printed_and_stored(reference: Path, experiment: Path, tmp_path: Path) -> None:
