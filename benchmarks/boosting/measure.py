@@ -35,9 +35,11 @@ ROUNDS = 60
 BLOCKS = [(start, start + 3) for start in (10, 30, 50)]
 """Consecutive rounds whose noise is measured."""
 SIZES = (1024, 4096, 32768)
-LARGE_SIZE = 8192
-REPLICATES, REPLICATES_LARGE, LARGE_EVERY = 3, 2, 2
-"""Independent batches; of sizes over `LARGE_SIZE` fewer, and only in every second round, as they cost most."""
+MIDDLE_SIZE, LARGE_SIZE = SIZES[1:]
+REPLICATES = 3
+"""Independent batches of each policy."""
+REPLICATES_LARGE, LARGE_ROUNDS = 2, (30, 32)
+"""Of the large size, which takes most of the time, fewer and for few policies."""
 GAIN_EVERY = 4
 REPETITIONS = 6
 EPISODES, EPISODES_BEFORE = 16, 64
@@ -102,8 +104,8 @@ class Study:
 
     def _noise(self, round_index: int, replicate: int) -> dict[str, Any]:
         steps = self._trainer.experiment.actor.fragment_steps
-        is_large = replicate < REPLICATES_LARGE and round_index % LARGE_EVERY == 0
-        sizes = [size for size in SIZES if size <= LARGE_SIZE or is_large]
+        is_large = replicate < REPLICATES_LARGE and round_index in LARGE_ROUNDS
+        sizes = [size for size in SIZES if size < LARGE_SIZE or is_large]
         fragments = self._trainer.roll_out(round_index, max(sizes) // steps, seed=_seed(replicate))
         learner = self._trainer.learner
 
@@ -111,11 +113,15 @@ class Study:
             # The smallest is drawn from twice as many, as a run's subset is from its smallest round.
             return learner._samples(self._trainer.batch(fragments[: max(size, 2 * SIZES[0]) // steps]))[0]
 
-        found: dict[str, Any] = {"sizes": {
-            str(size): {objective: signals.curvature(learner, samples(size), objective, subset_size=size)
-                        for objective in signals.OBJECTIVES} for size in sizes}}
+        by_size = {size: samples(size) for size in sizes}
+        one = by_size[MIDDLE_SIZE]
+        returns = np.concatenate([fragment.episode_returns for fragment in fragments[: MIDDLE_SIZE // steps]])
+        found: dict[str, Any] = {
+            "sizes": {str(size): {objective: signals.curvature(learner, drawn, objective, subset_size=size)
+                                  for objective in signals.OBJECTIVES} for size, drawn in by_size.items()},
+            "others": {**signals.gradient_noise(learner, one), "target_std": float(one.value_targets.std()),
+                       "episode_return_mean": float(returns.mean()) if len(returns) else None}}
         if replicate == 0:
-            one = samples(4096)
             for name, seeds in (("subsets", [(seed, 0) for seed in range(4)]), ("starts", [(0, 0), (0, 1)])):
                 found[name] = {objective: [
                     signals.curvature(learner, one, objective, subset_size=1024, subset_seed=subset, start_seed=start)

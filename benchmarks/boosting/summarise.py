@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.boosting.measure import whole_lines
+from benchmarks.boosting.measure import MIDDLE_SIZE, whole_lines
 from runtime.seeds import interval_estimate
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -71,21 +71,20 @@ def signal_to_noise(groups: Sequence[Sequence[Sequence[float]]]) -> dict[str, An
 
 
 def noise(by_run: dict[str, Rows]) -> dict[str, Any]:
-    """By objective and size, of log R; and what subsets and start vectors alone do."""
-    cells: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
-    undefined: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    """Of log R by objective and size, of other signals; what subsets and start vectors alone do; and the costs."""
+    cells: dict[str, dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
     alone: dict[str, dict[str, list[float]]] = {"subsets": defaultdict(list), "starts": defaultdict(list)}
+    seconds: dict[str, list[float]] = defaultdict(list)
     for run, rows in by_run.items():
         for row in rows:
+            place = f"{run}/{row['round_index'] // 10}/{row['round_index']}"
             for size, objectives in row["sizes"].items():
                 for objective, found in objectives.items():
-                    key = f"{objective}, {size} samples"
-                    undefined[key][1] += 1
-                    if found["ratio"] is None:
-                        undefined[key][0] += 1
-                    else:
-                        place = f"{run}/{row['round_index'] // 10}/{row['round_index']}"
-                        cells[key][place].append(np.log(found["ratio"]))
+                    ratio = found["ratio"]
+                    cells[f"{objective}, {size} samples"][place].append(None if ratio is None else float(np.log(ratio)))
+                    seconds[f"{objective}, {size} samples"].append(found["seconds"])
+            for name, value in row["others"].items():
+                cells[f"{name}, {MIDDLE_SIZE} samples"][place].append(value)
             for what, spreads in alone.items():
                 for objective, found in row.get(what, {}).items():
                     logs = [np.log(one["ratio"]) for one in found if one["ratio"] is not None]
@@ -94,13 +93,16 @@ def noise(by_run: dict[str, Rows]) -> dict[str, Any]:
     result = {}
     for key, rounds in cells.items():
         blocks: dict[str, list] = defaultdict(list)
-        for name, logs in rounds.items():
-            blocks[name.rpartition("/")[0]].append(logs)
+        for name, values in rounds.items():
+            blocks[name.rpartition("/")[0]].append([value for value in values if value is not None])
+        values = [value for found in rounds.values() for value in found]
         result[key] = signal_to_noise(list(blocks.values())) | {
-            "undefined": undefined[key][0], "measurements": undefined[key][1]}
-    return {"of_independent_batches": result, **{
-        f"sd_of_{what}_of_one_batch": {objective: float(np.mean(found)**0.5) for objective, found in spreads.items()}
-        for what, spreads in alone.items()}}
+            "undefined": values.count(None), "measurements": len(values)}
+    return {
+        "of_independent_batches": result,
+        **{f"sd_of_{what}_of_one_batch": {objective: float(np.mean(found)**0.5) for objective, found in spreads.items()}
+           for what, spreads in alone.items()},
+        "seconds_median": {key: float(np.median(values)) for key, values in seconds.items()}}
 
 
 # Correlation with the gain
