@@ -109,11 +109,11 @@ def noise(by_run: dict[str, Rows]) -> dict[str, Any]:
 
 
 def gains(rows: Rows) -> dict[int, np.ndarray]:
-    """By round: what boosting gained in each repetition, in return."""
+    """By round: what boosting gained in each repetition, in return; of rounds with at least two."""
     found: dict[int, list[float]] = defaultdict(list)
     for row in rows:
         found[row["round_index"]].append(np.mean(row["returns_boosted"]) - np.mean(row["returns_plain"]))
-    return {round_index: np.array(values) for round_index, values in sorted(found.items())}
+    return {round_index: np.array(values) for round_index, values in sorted(found.items()) if len(values) > 1}
 
 
 def candidates(rows: Rows) -> dict[str, dict[int, float | None]]:
@@ -189,7 +189,7 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
                            if table[name].get(k) is not None]) for table, gained in runs]
         signals[name] = {
             "spearman": _bootstrapped(pairs, lambda _, signal, gain: _spearman(signal, gain)),
-            "spearman_round_held_fixed": None if name == "round_index" else _bootstrapped(pairs, _partial),
+            "spearman_round_held_fixed": _bootstrapped(pairs, _partial),
             "rounds": sum(map(len, pairs))}
         by_chance.append(_mean([_spearman(part[:, 1], gain[:, chosen])
                                      for part, gain, chosen in zip(pairs, permuted, known, strict=True)]))
@@ -203,14 +203,19 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
             "signals": signals, "by_round": by_round}
 
 
-def _bootstrapped(pairs: list[np.ndarray], statistic: Callable[..., np.ndarray]) -> dict[str, Any]:
-    """Of the mean over trainings of a statistic of their columns; rounds are drawn anew within each training."""
+def _bootstrapped(pairs: list[np.ndarray], statistic: Callable[..., np.ndarray]) -> dict[str, Any] | None:
+    """Of the mean over trainings of a statistic of their columns; rounds are drawn anew within each training.
+
+    Null where it is defined in none.
+    """
     generator = np.random.default_rng(0)
     by_training = [float(statistic(*part.T)) for part in pairs]
+    if np.isnan(by_training).all():
+        return None
     resampled = [statistic(*np.moveaxis(part[generator.integers(len(part), size=(RESAMPLES, len(part)))], -1, 0))
                  for part in pairs]
     return {"mean": float(_mean(by_training)), "interval": _interval(_mean(resampled)),
-            "by_training": by_training}
+            "by_training": [None if np.isnan(one) else one for one in by_training]}
 
 
 def _mean(of_trainings: Sequence[Any]) -> np.ndarray:
