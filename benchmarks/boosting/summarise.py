@@ -116,6 +116,18 @@ def gains(rows: Rows) -> dict[int, np.ndarray]:
     return {round_index: np.array(values) for round_index, values in sorted(found.items()) if len(values) > 1}
 
 
+def papers_gains(rows: Rows) -> dict[int, float]:
+    """By round: the return after boosting less that before, without asking what a plain round gains.
+
+    Paper: Nitro §5.2, Fig. 7.
+    """
+    boosted: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        boosted[row["round_index"]].append(float(np.mean(row["returns_boosted"])))
+    return {row["round_index"]: float(np.mean(boosted[row["round_index"]]) - np.mean(row["returns_before"]))
+            for row in rows if "returns_before" in row}
+
+
 def candidates(rows: Rows) -> dict[str, dict[int, float | None]]:
     """Signals by name and round, as they were measured."""
     table: dict[str, dict[int, float | None]] = defaultdict(dict)
@@ -168,6 +180,8 @@ def _windowed(series: dict[int, float | None]) -> dict[int, float | None]:
 def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
     """Of each signal with the gain: mean over trainings of Spearman's ρ, as it is and with the round held fixed.
 
+    And with the gain as the paper defines it.
+
     ``largest_by_chance`` is what the largest |ρ| of all signals stays below in 95 % of cases where the gains of each
     training are permuted: a signal chosen among so many means something only above it.
 
@@ -177,6 +191,7 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
     if not by_run:
         return {}
     runs = [(candidates(signal_rows), gains(gain_rows)) for signal_rows, gain_rows in by_run.values()]
+    papers = [papers_gains(gain_rows) for _, gain_rows in by_run.values()]
     generator = np.random.default_rng(0)
     permuted = [generator.permuted(np.tile([values.mean() for values in gained.values()], (RESAMPLES, 1)), axis=1)
                 for _, gained in runs]
@@ -185,11 +200,13 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
         known = [np.array([table[name].get(k) is not None for k in gained]) for table, gained in runs]
         if min(map(np.sum, known)) < 5:
             continue
-        pairs = [np.array([(k, table[name][k], values.mean()) for k, values in gained.items()
-                           if table[name].get(k) is not None]) for table, gained in runs]
+        pairs = [np.array([(k, table[name][k], values.mean(), paper[k]) for k, values in gained.items()
+                           if table[name].get(k) is not None])
+                 for (table, gained), paper in zip(runs, papers, strict=True)]
         signals[name] = {
-            "spearman": _bootstrapped(pairs, lambda _, signal, gain: _spearman(signal, gain)),
-            "spearman_round_held_fixed": _bootstrapped(pairs, _partial),
+            "spearman": _bootstrapped(pairs, lambda _, signal, gain, __: _spearman(signal, gain)),
+            "spearman_round_held_fixed": _bootstrapped(pairs, lambda k, signal, gain, _: _partial(k, signal, gain)),
+            "spearman_of_the_papers_gain": _bootstrapped(pairs, lambda _, signal, __, gain: _spearman(signal, gain)),
             "rounds": sum(map(len, pairs))}
         by_chance.append(_mean([_spearman(part[:, 1], gain[:, chosen])
                                      for part, gain, chosen in zip(pairs, permuted, known, strict=True)]))

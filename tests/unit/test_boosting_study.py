@@ -27,7 +27,7 @@ def test_rounds_that_were_measured_once_say_nothing_of_noise() -> None:
 def rows_of(gained: np.ndarray, known: np.ndarray, unknown: np.ndarray) -> tuple[list, list]:
     signals = [{"kind": "signals", "round_index": k, "known": float(known[k]), "unknown": float(unknown[k])}
                for k in range(len(gained))]
-    gains = [{"kind": "gain", "round_index": k, "returns_plain": [0.0, 0.0],
+    gains = [{"kind": "gain", "round_index": k, "returns_plain": [0.0, 0.0], "returns_before": [-2.0 * one],
               "returns_boosted": [one + GENERATOR.normal(0.0, 0.1)] * 2}
              for k, one in enumerate(gained) for _ in range(6)]
     return signals, gains
@@ -43,6 +43,7 @@ def test_a_signal_that_knows_the_gain_stands_out_of_what_chance_finds() -> None:
     assert known["mean"] < -0.95
     assert found["signals"]["known"]["spearman_round_held_fixed"]["mean"] < -0.9
     assert known["interval"][1] < 0.0
+    assert found["signals"]["known"]["spearman_of_the_papers_gain"]["mean"] < -0.95
     assert 0.2 < found["largest_by_chance"] < abs(known["mean"])
     assert abs(unknown["mean"]) < 0.6
     assert unknown["interval"][0] < unknown["mean"] < unknown["interval"][1]
