@@ -8,7 +8,8 @@ A training with I_min actors in every round is the base. Before each of its roun
 - ``noise`` (rounds in blocks of consecutive ones): R of π_k on independent batches of π_k, by objective and size, on
   other subsets of one batch, and from other start vectors;
 - ``gain`` (every few rounds; paper: Nitro §2.2 and §5.2, Fig. 2 and 7): round k is rolled out anew several times, with
-  I_max actors; π_k is updated from all of them, and, again from π_k, from the first I_min; both policies are evaluated.
+  I_max actors; π_k is updated from all of them, again from π_k, from the first I_min, and from all of them in as many
+  gradient steps as those have, with larger minibatches; each of these policies is evaluated.
 
 Each measurement is a line of ``WORK/NAME-SEED.jsonl``. Started again it trains again, which is the same to the bit, and
 measures only what is not there.
@@ -43,6 +44,7 @@ REPLICATES_LARGE, LARGE_ROUNDS = 2, (30, 32)
 GAIN_EVERY = 4
 REPETITIONS = 6
 EPISODES, EPISODES_BEFORE = 16, 64
+SAME_STEPS = "boosted_same_steps"
 POOLED_ROUNDS = 4
 PAPER = {"rounds": 10, "gain_every": 1, "repetitions": 20, "actors_min": 1, "actors_max": 16}
 """Paper: Nitro §2.2: ten rounds, one actor of 256 steps against sixteen."""
@@ -134,9 +136,10 @@ class Study:
         if repetition == 0:
             found["returns_before"] = trainer.returns(EPISODES_BEFORE, seed=_seed(10_000)).tolist()
         fragments = trainer.roll_out(round_index, self._actors_max, seed=_seed(repetition))
-        for name, actors in (("plain", self._actors_min), ("boosted", self._actors_max)):
+        for name, actors, factor in (("plain", self._actors_min, 1), ("boosted", self._actors_max, 1),
+                                     (SAME_STEPS, self._actors_max, self._actors_max // self._actors_min)):
             trainer.restore(before)
-            trainer.update(fragments[:actors])
+            trainer.update(fragments[:actors], minibatch_factor=factor)
             found[f"returns_{name}"] = trainer.returns(EPISODES, seed=_seed(20_000 + repetition)).tolist()
         return found
 

@@ -65,13 +65,21 @@ class Trainer:
             seed=self.experiment.seed if seed is None else seed, round_index=round_index, slot=slot,
             open_episode=self._episodes[slot] if slot < len(self._episodes) else None) for slot in range(actors)]
 
-    def update(self, fragments: list[Fragment]) -> Update:
-        """One update on these, and what they left open is left open."""
+    def update(self, fragments: list[Fragment], *, minibatch_factor: int = 1) -> Update:
+        """One update on these, and what they left open is left open.
+
+        Args:
+            minibatch_factor: Minibatches are so many times as large, for this update.
+        """
         left = tuple(one.open_episode for one in fragments if one.open_episode is not None)
         batch, stop = self.batch(fragments), self.experiment.stop
+        settings = self.learner._settings
+        self.learner._settings = settings.model_copy(
+            update={"minibatch_steps": minibatch_factor * settings.minibatch_steps})
         update = self.learner.update(batch, progress=max(
             min(1.0, done / limit) if limit else 0.0
             for done, limit in ((self._rounds, stop.max_rounds), (self._env_steps, stop.max_steps))))
+        self.learner._settings = settings
         self._episodes = self._episodes[len(fragments):] + left
         self._rounds, self._env_steps = self._rounds + 1, self._env_steps + batch.env_steps
         return update
