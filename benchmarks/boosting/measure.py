@@ -7,6 +7,7 @@ A training with I_min actors in every round is the base. Before each of its roun
 - ``signals``: all signals, from the batch that made π_k, as a run has them when it must decide;
 - ``noise`` (rounds in blocks of consecutive ones): R of π_k on independent batches of π_k, by objective and size, on
   other subsets of one batch, and from other start vectors;
+- ``lanczos`` (the first round of each block): R by fewer and more iterations;
 - ``gain`` (every few rounds; paper: Nitro §2.2 and §5.2, Fig. 2 and 7): round k is rolled out anew several times, with
   I_max actors; π_k is updated from all of them, again from π_k, from the first I_min, and from all of them in as many
   gradient steps as those have, with larger minibatches; each of these policies is evaluated.
@@ -41,6 +42,7 @@ REPLICATES = 3
 """Independent batches of each policy."""
 REPLICATES_LARGE, LARGE_ROUNDS = 2, (30, 32)
 """Of the large size, which takes most of the time, fewer and for few policies."""
+LANCZOS_STEPS = (4, 6, 8, 10, 15, 20, 40)
 GAIN_EVERY = 4
 REPETITIONS = 6
 EPISODES, EPISODES_BEFORE = 16, 64
@@ -64,6 +66,8 @@ class Study:
         for round_index in range(1, rounds + 1):
             if batches:
                 self._once("signals", self._signals, round_index, 0, batches, report)
+            if has_noise and any(round_index == start for start, _ in BLOCKS):
+                self._once("lanczos", self._lanczos, round_index, 0)
             if has_noise and any(start <= round_index < end for start, end in BLOCKS):
                 for replicate in range(REPLICATES):
                     self._once("noise", self._noise, round_index, replicate)
@@ -129,6 +133,14 @@ class Study:
                     signals.curvature(learner, one, objective, subset_size=1024, subset_seed=subset, start_seed=start)
                     for subset, start in seeds] for objective in signals.OBJECTIVES}
         return found
+
+    def _lanczos(self, round_index: int, _repetition: int) -> dict[str, Any]:
+        trainer = self._trainer
+        fragments = trainer.roll_out(round_index, SIZES[0] // trainer.experiment.actor.fragment_steps, seed=_seed(0))
+        samples = trainer.learner._samples(trainer.batch(fragments))[0]
+        return {"steps": {str(steps): {objective: signals.curvature(
+            trainer.learner, samples, objective, lanczos_steps=steps)["ratio"] for objective in signals.OBJECTIVES}
+            for steps in LANCZOS_STEPS}}
 
     def _gain(self, round_index: int, repetition: int) -> dict[str, Any]:
         trainer, before = self._trainer, self._trainer.snapshot()

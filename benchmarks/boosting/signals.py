@@ -20,7 +20,7 @@ _SMALL_STEPS = 64
 
 def curvature(
     learner: ActorCritic, samples: DetectorSamples, objective: str, *, subset_size: int | None = None,
-    subset_seed: int = 0, start_seed: int | None = None,
+    subset_seed: int = 0, start_seed: int | None = None, lanczos_steps: int = LANCZOS_STEPS,
 ) -> dict[str, float | None]:
     """R and its eigenvalues, as the detector measures them.
 
@@ -28,10 +28,10 @@ def curvature(
         subset_size: Samples that are drawn; all without.
         start_seed: Of Lanczos' start vector, where it is not to be the subset's.
     """
-    detector = ConvexityDetector(objective, subset_size or len(samples.advantages), LANCZOS_STEPS, seed=subset_seed)
+    detector = ConvexityDetector(objective, subset_size or len(samples.advantages), lanczos_steps, seed=subset_seed)
     chosen = detector.select(samples)
     if start_seed is not None:
-        detector = ConvexityDetector(objective, len(chosen.advantages), LANCZOS_STEPS, seed=start_seed)
+        detector = ConvexityDetector(objective, len(chosen.advantages), lanczos_steps, seed=start_seed)
     started_s = time.perf_counter()
     found: Curvature = detector.measure(learner, chosen)
     return {"ratio": found.convexity_ratio, "eigenvalue_min": found.eigenvalue_min,

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.boosting.measure import MIDDLE_SIZE, whole_lines
+from benchmarks.boosting.measure import LANCZOS_STEPS, MIDDLE_SIZE, SAME_STEPS, whole_lines
+from benchmarks.boosting.signals import OBJECTIVES
 from runtime.seeds import interval_estimate
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -105,6 +106,44 @@ def noise(by_run: dict[str, Rows]) -> dict[str, Any]:
         "seconds_median": {key: float(np.median(values)) for key, values in seconds.items()}}
 
 
+def lanczos(rows: Rows) -> dict[str, dict[str, float]]:
+    """By objective and number of iterations: the median of |log R − log R of the most iterations|."""
+    result: dict[str, dict[str, float]] = defaultdict(dict)
+    *fewer, most = map(str, LANCZOS_STEPS)
+    for objective in OBJECTIVES:
+        for steps in fewer:
+            pairs = [(row["steps"][steps][objective], row["steps"][most][objective]) for row in rows]
+            if errors := [abs(np.log(one / right)) for one, right in pairs if one is not None and right is not None]:
+                result[objective][steps] = float(np.median(errors))
+    return dict(result)
+
+
+def of_own_batch(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
+    """How R on the batch that trained the policy, as a run measures it, differs from R on independent batches.
+
+    By objective: mean and standard deviation over rounds of the difference of the logarithms, and Spearman's ρ of both
+    over all rounds.
+    """
+    result = {}
+    for objective in OBJECTIVES:
+        own, independent = [], []
+        for signal_rows, noise_rows in by_run.values():
+            measured = {row["round_index"]: row[f"{objective}-1024"]["ratio"] for row in signal_rows}
+            anew: dict[int, list[float]] = defaultdict(list)
+            for row in noise_rows:
+                if (ratio := row["sizes"][str(MIDDLE_SIZE)][objective]["ratio"]) is not None:
+                    anew[row["round_index"]].append(np.log(ratio))
+            for round_index, logs in anew.items():
+                if measured.get(round_index) is not None:
+                    own.append(np.log(measured[round_index]))
+                    independent.append(np.mean(logs))
+        differences = np.array(own) - np.array(independent)
+        result[objective] = {"rounds": len(own)} | ({
+            "difference_mean": float(differences.mean()), "difference_sd": float(differences.std(ddof=1)),
+            "spearman": float(_spearman(np.array(own), np.array(independent)))} if len(own) > 1 else {})
+    return result
+
+
 # Correlation with the gain
 
 
@@ -114,6 +153,23 @@ def gains(rows: Rows) -> dict[int, np.ndarray]:
     for row in rows:
         found[row["round_index"]].append(np.mean(row["returns_boosted"]) - np.mean(row["returns_plain"]))
     return {round_index: np.array(values) for round_index, values in sorted(found.items()) if len(values) > 1}
+
+
+def gain_estimates(by_run: Sequence[Rows]) -> dict[str, Any]:
+    """Over all rounds: what boosting gains against a plain round, and what it gains in as many gradient steps."""
+    result = {}
+    for name in ("boosted", SAME_STEPS):
+        by_round = [[np.mean([np.mean(row[f"returns_{name}"]) - np.mean(row["returns_plain"]) for row in rows
+                              if row["round_index"] == k]) for k in sorted({row["round_index"] for row in rows})]
+                    for rows in ([row for row in run if f"returns_{name}" in row] for run in by_run) if rows]
+        if by_round:
+            generator = np.random.default_rng(0)
+            resampled = [np.mean(np.array(one)[generator.integers(len(one), size=(RESAMPLES, len(one)))], axis=1)
+                         for one in by_round]
+            result[name] = {"mean": float(np.mean([np.mean(one) for one in by_round])),
+                            "interval": _interval(np.mean(resampled, axis=0)), "trainings": len(by_round),
+                            "share_above_0": float(np.mean([value > 0 for one in by_round for value in one]))}
+    return result
 
 
 def papers_gains(rows: Rows) -> dict[int, float]:
@@ -213,9 +269,8 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
     by_round = [{"training": run, "round_index": k, "gain": float(values.mean()),
                  "standard_error": float(values.std(ddof=1) / len(values)**0.5), "repetitions": len(values)}
                 for run, (_, gained) in zip(by_run, runs, strict=True) for k, values in gained.items()]
-    everything = np.array([one["gain"] for one in by_round])
     return {"reliability_of_the_gain": _reliability([gained for _, gained in runs]),
-            "gain_mean": float(everything.mean()), "gains_above_0": float((everything > 0).mean()),
+            "gains": gain_estimates([gain_rows for _, gain_rows in by_run.values()]),
             "largest_by_chance": float(np.quantile(np.nanmax(np.abs(by_chance), axis=0), 0.95)),
             "signals": signals, "by_round": by_round}
 
@@ -337,11 +392,13 @@ def summarise(work: Path) -> dict[str, Any]:
         if task.endswith("-dollars"):
             result[task] = dollars(by_seed)
             continue
-        parts = {seed: {kind: [row for row in rows if row["kind"] == kind] for kind in ("signals", "noise", "gain")}
-                 for seed, rows in by_seed.items()}
+        parts = {seed: {kind: [row for row in rows if row["kind"] == kind]
+                        for kind in ("signals", "noise", "lanczos", "gain")} for seed, rows in by_seed.items()}
         result[task] = {
             "seeds": sorted(by_seed),
             "noise": noise({seed: part["noise"] for seed, part in parts.items() if part["noise"]}),
+            "error_of_few_lanczos_steps": lanczos([row for part in parts.values() for row in part["lanczos"]]),
+            "of_own_batch": of_own_batch({seed: (part["signals"], part["noise"]) for seed, part in parts.items()}),
             "gain": correlations({seed: (part["signals"], part["gain"]) for seed, part in parts.items()
                                   if len(gains(part["gain"])) >= 5}),
         }
