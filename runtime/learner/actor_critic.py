@@ -110,11 +110,15 @@ class ActorCritic(ABC):
     def _begin(self, progress: float, batches: Sequence[Batch]) -> float:
         """Sets threads and learning rate; returns the latter.
 
-        The first update sees its observations by their own moments. By none, it would train another function than the
-        one that acts next.
+        What these batches show goes into the moments first, so that what is trained is the very function of the raw
+        observation that acts next. Merged afterwards, they would move it as far as an update does, and nothing would
+        correct that (docs/decisions/0010-off-policy.md).
+
+        Args:
+            batches: Of this update, but those that an earlier one has seen.
         """
         torch.set_num_threads(self._threads)
-        if self._settings.normalize_observations and self.policy_version == 0:
+        if self._settings.normalize_observations:
             for batch in batches:
                 self.moments.merge(flat(batch.observations))
         learning_rate = self._settings.learning_rate
@@ -134,7 +138,7 @@ class ActorCritic(ABC):
         policy_versions: np.ndarray,
         is_replay: bool = False,
     ) -> Update:
-        """Moves to the next version; what was sampled for the first time goes into that version's moments.
+        """Moves to the next version.
 
         Args:
             means: What the gradient steps returned, each weighted by its share of the samples.
@@ -142,8 +146,6 @@ class ActorCritic(ABC):
             policy_versions: Of the trajectories, ``[B]``.
         """
         staleness = self.policy_version - policy_versions
-        if self._settings.normalize_observations and not is_replay and self.policy_version > 0:
-            self.moments.merge(samples.observations)
         self.policy_version += 1
         policy_loss, value_loss, entropy = torch.stack(list(means), dim=1).sum(1).tolist()
         return Update(UpdateMetrics(

@@ -28,7 +28,7 @@ class OffPolicy(ActorCritic):
         """The KL divergence that an update reports, at the present policy."""
 
     def _before_update(self, env_steps: int) -> None:
-        """Called before the first gradient step of an update on so many samples."""
+        """Called before an update on so many samples, while the policy is still the one that actors were sent."""
 
     def _minibatches(self, batch: Batch) -> list[Batch]:
         """Whole fragments in random order, in parts of nearly equal size of at most ``minibatch_steps``, or of one."""
@@ -40,10 +40,10 @@ class OffPolicy(ActorCritic):
 
     def _train_once(self, minibatches: Sequence[Batch], *, progress: float, is_replay: bool = False) -> Update:
         """One gradient step on each of these, then the next version."""
-        learning_rate = self._begin(progress, minibatches)
         total = sum(minibatch.env_steps for minibatch in minibatches)
-        all_samples, all_values, means = [], [], []
         self._before_update(total)
+        learning_rate = self._begin(progress, [] if is_replay else minibatches)
+        all_samples, all_values, means = [], [], []
         for minibatch in minibatches:
             samples, values = self._samples(minibatch)
             everything = torch.arange(minibatch.env_steps, device=self._device)

@@ -17,6 +17,7 @@ import torch
 from runtime.interfaces import Batch, DetectorSamples, Update
 from runtime.learner.actor_critic import ActorCritic, Tensors, flat, flat_samples
 from runtime.learner.advantages import generalized_advantages
+from runtime.learner.normaliser import RunningMoments
 
 _SHUFFLE_STREAM = 0x5EED
 
@@ -35,8 +36,9 @@ class Ppo(ActorCritic):
         Raises:
             ValueError: Several policy versions sampled the batch.
         """
+        acting_moments = self.moments.copy()
         learning_rate = self._begin(progress, [batch])
-        samples, values = self._samples(batch)
+        samples, values = self._samples(batch, acting_moments)
         tensors = self._tensors(samples)
         means = []
         for epoch in range(self._settings.epochs):
@@ -50,8 +52,14 @@ class Ppo(ActorCritic):
         return self._finish(means, samples, values=values, kl=kl, learning_rate=learning_rate,
                             policy_versions=batch.policy_versions)
 
-    def _samples(self, batch: Batch) -> tuple[DetectorSamples, np.ndarray]:
-        """The batch flattened to ``[N, …]`` with advantages and value targets, and V ``[T, B]``."""
+    def _samples(
+        self, batch: Batch, acting_moments: RunningMoments | None = None
+    ) -> tuple[DetectorSamples, np.ndarray]:
+        """The batch flattened to ``[N, …]`` with advantages and value targets, and V ``[T, B]``.
+
+        Args:
+            acting_moments: Those that the batch was sampled with, where they are not the present ones any more.
+        """
         if len(set(batch.policy_versions.tolist())) != 1:
             raise ValueError(f"PPO trains on one policy version, not on {sorted(set(batch.policy_versions.tolist()))}")
         values, next_values = self._values(batch)
@@ -61,7 +69,7 @@ class Ppo(ActorCritic):
         targets = advantages + values
         if self._settings.normalize_advantages:
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        old_outputs = self._evaluated(self.policy, flat(batch.observations))
+        old_outputs = self._evaluated(self.policy, flat(batch.observations), acting_moments)
         return flat_samples(batch, advantages=advantages, value_targets=targets, old_outputs=old_outputs), values
 
     def _minibatches(self, batch: Batch, epoch: int) -> list[torch.Tensor]:
