@@ -158,24 +158,35 @@ def test_policies_that_have_nothing_in_common_stay_finite(
     assert torch.isfinite(surrogate).all() and torch.isfinite(outputs.grad).all()
 
 
+@pytest.mark.parametrize("normalize_observations", [False, True])
 @pytest.mark.parametrize("rounds_before", [1, 2])
-def test_the_first_ratios_are_one(rounds_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Right after the target's renewal, on what the published policy sampled, whatever moments were merged before."""
-    learner = make_learner(target_update_frequency=1e-6, learning_rate=1e-3)
+def test_the_first_ratios_are_one(
+    rounds_before: int, normalize_observations: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right after the target's renewal, on what the published policy sampled, whatever moments were merged before.
+
+    Of the target to the acting policy; of the present policy too, where no moments move it.
+    """
+    learner = make_learner(target_update_frequency=1e-6, learning_rate=1e-3,
+                           normalize_observations=normalize_observations)
     for k in range(rounds_before):
         learner.update(roll(learner.weights(), VECTORS, seed=k, offset=5.0 * k), progress=0.0)
     batch = roll(learner.weights(), VECTORS, seed=77, offset=-3.0)
-    surrogates = []
+    seen = []
     original = learner._surrogate
 
-    def spy(outputs, samples):
+    def spy(outputs: torch.Tensor, samples: dict[str, torch.Tensor]) -> torch.Tensor:
         result = original(outputs, samples)
-        surrogates.append((result.detach().numpy(), samples["advantages"].numpy()))
+        seen.append((result.detach().numpy(), samples))
         return result
 
     monkeypatch.setattr(learner, "_surrogate", spy)
     learner.update(batch, progress=0.0)
-    np.testing.assert_allclose(*surrogates[0], rtol=2e-3, atol=1e-4)
+    surrogate, samples = seen[0]
+    of_target = learner._distribution.log_prob(samples["old_outputs"], samples["actions"])
+    np.testing.assert_allclose(of_target, samples["log_probs"], atol=1e-4)
+    if not normalize_observations:
+        np.testing.assert_allclose(surrogate, samples["advantages"], rtol=2e-3, atol=1e-4)
 
 
 # The target network
@@ -211,7 +222,6 @@ def test_the_kl_is_that_to_the_target_after_the_update_and_adapts_the_coefficien
         kl = learner.update(batch, progress=0.0).metrics.kl
         learner = make_learner(learning_rate=1e-3, kl_target=kl * share)
         update = learner.update(batch, progress=0.0)
-        # The first update sees its observations by their own moments.
         moments = learner.moments.copy()
         after = outputs_of(learner.policy, update.samples.observations, moments).detach()
         expected = torch.distributions.kl_divergence(

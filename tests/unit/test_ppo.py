@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 
@@ -157,14 +158,10 @@ def plain_losses_of(learner: Ppo, minibatch: dict[str, np.ndarray]) -> dict[str,
 # The first ratio, and whose moments normalise what
 
 
-@pytest.mark.parametrize(("rounds_before", "normalize_observations"), [
-    (1, True), (3, True), (0, False), (1, False), (3, False)])
-def test_the_first_ratio_is_one(
-        monkeypatch: pytest.MonkeyPatch, rounds_before: int, normalize_observations: bool) -> None:
-    """But for the very first batch, for which no moments were known. Also where earlier batches, with other moments,
-    were merged, and where normalised features are clipped.
-    """
-    learner = make_learner(normalize_observations=normalize_observations, learning_rate=1e-3)
+@pytest.mark.parametrize("rounds_before", [0, 1, 3])
+def test_the_first_ratio_is_one(monkeypatch: pytest.MonkeyPatch, rounds_before: int) -> None:
+    """Where no moments are merged, which move the function that is trained."""
+    learner = make_learner(normalize_observations=False, learning_rate=1e-3)
     for round_index in range(rounds_before):
         learner.update(roll(learner, seed=round_index, offset=5.0 * round_index), progress=0.0)
     batch = roll(learner, seed=77, offset=-3.0)
@@ -185,38 +182,54 @@ def test_the_first_ratio_is_one(
     assert max(abs(ratio - 1.0) for ratio in later) > 1e-3
 
 
-def test_moments_change_after_each_update_but_the_first_and_belong_to_the_next_version(
+@pytest.mark.parametrize("rounds_before", [0, 1, 3])
+def test_the_first_ratio_is_that_of_the_merge(monkeypatch: pytest.MonkeyPatch, rounds_before: int) -> None:
+    """Of the same weights with the moments of all that was seen, to what acted: the first step sees and corrects it."""
+    learner = make_learner(observation_clip=4.0)
+    for round_index in range(rounds_before):
+        learner.update(roll(learner, seed=round_index, offset=5.0 * round_index), progress=0.0)
+    batch, weights = roll(learner, seed=77, offset=-3.0), copy.deepcopy(learner.policy)
+    seen = []
+    original = learner._surrogate
+
+    def spy(outputs: torch.Tensor, samples: dict[str, torch.Tensor]) -> torch.Tensor:
+        seen.append((outputs.detach(), {name: tensor.clone() for name, tensor in samples.items()}))
+        return original(outputs, samples)
+
+    monkeypatch.setattr(learner, "_surrogate", spy)
+    learner.update(batch, progress=0.0)
+    outputs, samples = seen[0]
+    np.testing.assert_allclose(outputs, weights(samples["observations"]).detach(), atol=1e-6)
+    log_ratios = learner._distribution.log_prob(outputs, samples["actions"]) - samples["log_probs"]
+    assert float(log_ratios.abs().max()) > 1e-3
+    of_acting = learner._distribution.log_prob(samples["old_outputs"], samples["actions"])
+    np.testing.assert_allclose(of_acting, samples["log_probs"], atol=1e-4)
+
+
+def test_moments_hold_the_batch_that_is_trained_on_and_are_those_of_the_next_version(
         monkeypatch: pytest.MonkeyPatch) -> None:
     learner = make_learner(observation_clip=4.0)
-    first, second = (roll(learner, seed=seed, offset=offset) for seed, offset in ((1, 2.0), (2, 9.0)))
     neutral = wire.decode(learner.weights(), wire.Kind.WEIGHTS)
     np.testing.assert_array_equal(neutral["observation_mean"], np.zeros(OBSERVATION_SIZE))
     np.testing.assert_array_equal(neutral["observation_std"], np.ones(OBSERVATION_SIZE))
     assert int(neutral["policy_version"]) == learner.policy_version == 0
 
     steps = record_steps(learner, monkeypatch)
-    learner.update(first, progress=0.0)
-    rows = first.observations.reshape(-1, OBSERVATION_SIZE).astype(np.float64)
-    used = np.concatenate([step["observations"] for step in steps[: len(steps) // 2]])
-    expected = np.clip((rows - rows.mean(0)) / rows.std(0), -4.0, 4.0)
-    np.testing.assert_allclose(np.sort(used, axis=0), np.sort(expected, axis=0), atol=1e-4)
-    published = wire.decode(learner.weights(), wire.Kind.WEIGHTS)
-    assert int(published["policy_version"]) == learner.policy_version == 1
-    np.testing.assert_allclose(published["observation_mean"], rows.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(published["observation_std"], rows.std(0), rtol=1e-5)
-    assert float(published["observation_clip"]) == 4.0
-
-    steps.clear()
-    learner.update(second, progress=0.0)
-    later = second.observations.reshape(-1, OBSERVATION_SIZE).astype(np.float64)
-    used = np.concatenate([step["observations"] for step in steps[: len(steps) // 2]])
-    expected = np.clip((later - rows.mean(0)) / rows.std(0), -4.0, 4.0)
-    np.testing.assert_allclose(np.sort(used, axis=0), np.sort(expected, axis=0), atol=1e-4)
-    both = np.concatenate([rows, later])
-    published = wire.decode(learner.weights(), wire.Kind.WEIGHTS)
-    np.testing.assert_allclose(published["observation_mean"], both.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(published["observation_std"], both.std(0), rtol=1e-5)
-    assert int(published["policy_version"]) == 2
+    seen = np.empty((0, OBSERVATION_SIZE))
+    for version, offset in ((1, 2.0), (2, 9.0)):
+        steps.clear()
+        batch = roll(learner, seed=version, offset=offset)
+        learner.update(batch, progress=0.0)
+        rows = batch.observations.reshape(-1, OBSERVATION_SIZE).astype(np.float64)
+        seen = np.concatenate([seen, rows])
+        used = np.concatenate([step["observations"] for step in steps[: len(steps) // 2]])
+        expected = np.clip((rows - seen.mean(0)) / seen.std(0), -4.0, 4.0)
+        np.testing.assert_allclose(np.sort(used, axis=0), np.sort(expected, axis=0), atol=1e-4)
+        published = wire.decode(learner.weights(), wire.Kind.WEIGHTS)
+        assert int(published["policy_version"]) == learner.policy_version == version
+        np.testing.assert_allclose(published["observation_mean"], seen.mean(0), rtol=1e-5)
+        np.testing.assert_allclose(published["observation_std"], seen.std(0), rtol=1e-5)
+        assert float(published["observation_clip"]) == 4.0
 
 
 def test_without_normalisation_there_are_no_moments() -> None:
