@@ -8,11 +8,10 @@ import numpy as np
 class RunningMoments:
     """Mean and variance of all observations merged so far, float64 ``[O]``.
 
-    The moments belong to a policy version, as its weights do: actors normalise by those of the version that they run,
-    and what an update merges in is for the next version. So where the acting version is the one that is updated, the
-    first probability ratio of an update is 1; where it is an older one, the ratio is still that of the two policies as
-    functions of the raw observation, because the acting policy's probabilities come with its trajectory and are never
-    computed again.
+    The moments belong to a policy version, as its weights do: actors normalise by those of the version that they run.
+    An update merges what it is given before its first step and publishes the same moments, so it trains the function of
+    the raw observation that acts next. The acting policy's probabilities come with its trajectory and are never computed
+    again: a ratio is that of two such functions.
     """
 
     def __init__(self, size: int) -> None:
