@@ -30,9 +30,9 @@ BENCHMARK = Benchmark(
         "gradients: clipped to norm 0.5 for policy and critic each; there for both together",
         "advantages: normalised once over the batch, by the biased standard deviation; there in each minibatch, by the "
         "unbiased one",
-        "moments of observations: merged after a batch, but the first one before it, so that each batch is seen by the "
-        "same moments throughout; there after each step of the eight environments, so that the policy moves within a "
-        "batch",
+        "moments of observations: a batch's are merged before the update, which sees it by the new ones; there after "
+        "each step of the eight environments, so that the policy moves within a batch, and the update sees each sample "
+        "by the moments of its time",
         "time limits: the value of the last observation follows the reward in GAE; there it is added to the reward, "
         "which is the same sum",
         "randomness: other generators, so that equal seeds have nothing in common; an environment is seeded anew at "
