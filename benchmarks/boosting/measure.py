@@ -48,7 +48,7 @@ REPETITIONS = 6
 EPISODES, EPISODES_BEFORE = 16, 64
 SAME_STEPS = "boosted_same_steps"
 POOLED_ROUNDS = 4
-PAPER = {"rounds": 10, "gain_every": 1, "repetitions": 20, "actors_min": 1, "actors_max": 16}
+PAPER = {"rounds": 10, "gain_every": 1, "repetitions": 10, "actors_min": 1, "actors_max": 16}
 """Paper: Nitro §2.2: ten rounds, one actor of 256 steps against sixteen."""
 
 
@@ -193,7 +193,6 @@ def main() -> None:
     parser = make_parser()
     parser.add_argument("--paper", action="store_true", help="the paper's ten rounds, one actor against sixteen")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
-    parser.add_argument("--no-noise", action="store_true")
     options = parser.parse_args()
     experiment, until_s = begin(options)
     settings = PAPER if options.paper else {
@@ -204,7 +203,7 @@ def main() -> None:
                   actors_max=settings["actors_max"], until_s=until_s)
     try:
         study.run(settings["rounds"], settings["gain_every"], settings["repetitions"],
-                  has_noise=not options.paper and not options.no_noise)
+                  has_noise=not options.paper)
     except TimeoutError as end:
         print(f"{name}: {end}")
 
