@@ -10,8 +10,8 @@ class RunningMoments:
 
     The moments belong to a policy version, as its weights do: actors normalise by those of the version that they run.
     An update merges what it is given before its first step and publishes the same moments, so it trains the function of
-    the raw observation that acts next. The acting policy's probabilities come with its trajectory and are never computed
-    again: a ratio is that of two such functions.
+    the raw observation that acts next. The acting policy's probabilities come with its trajectory and are never
+    computed again: a ratio is that of two such functions.
     """
 
     def __init__(self, size: int) -> None:
