@@ -147,29 +147,21 @@ def of_own_batch(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
 # Correlation with the gain
 
 
-def gains(rows: Rows) -> dict[int, np.ndarray]:
+def gains(rows: Rows, name: str = "boosted") -> dict[int, np.ndarray]:
     """By round: what boosting gained in each repetition, in return; of rounds with at least two."""
     found: dict[int, list[float]] = defaultdict(list)
     for row in rows:
-        found[row["round_index"]].append(np.mean(row["returns_boosted"]) - np.mean(row["returns_plain"]))
+        found[row["round_index"]].append(np.mean(row[f"returns_{name}"]) - np.mean(row["returns_plain"]))
     return {round_index: np.array(values) for round_index, values in sorted(found.items()) if len(values) > 1}
 
 
-def gain_estimates(by_run: Sequence[Rows]) -> dict[str, Any]:
-    """Over all rounds: what boosting gains against a plain round, and what it gains in as many gradient steps."""
-    result = {}
-    for name in ("boosted", SAME_STEPS):
-        by_round = [[np.mean([np.mean(row[f"returns_{name}"]) - np.mean(row["returns_plain"]) for row in rows
-                              if row["round_index"] == k]) for k in sorted({row["round_index"] for row in rows})]
-                    for rows in ([row for row in run if f"returns_{name}" in row] for run in by_run) if rows]
-        if by_round:
-            generator = np.random.default_rng(0)
-            resampled = [np.mean(np.array(one)[generator.integers(len(one), size=(RESAMPLES, len(one)))], axis=1)
-                         for one in by_round]
-            result[name] = {"mean": float(np.mean([np.mean(one) for one in by_round])),
-                            "interval": _interval(np.mean(resampled, axis=0)), "trainings": len(by_round),
-                            "share_above_0": float(np.mean([value > 0 for one in by_round for value in one]))}
-    return result
+def gain_estimates(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
+    """Over all rounds of these trainings, of what `gains` tells; rounds are drawn anew within each training."""
+    by_round = [np.array([values.mean() for values in gained.values()]) for gained in by_run]
+    generator = np.random.default_rng(0)
+    resampled = [one[generator.integers(len(one), size=(RESAMPLES, len(one)))].mean(axis=1) for one in by_round]
+    return {"mean": float(np.mean([one.mean() for one in by_round])), "interval": _interval(np.mean(resampled, axis=0)),
+            "trainings": len(by_round), "share_above_0": float((np.concatenate(by_round) > 0).mean())}
 
 
 def papers_gains(rows: Rows) -> dict[int, float]:
@@ -265,12 +257,13 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
             "spearman_of_the_papers_gain": _bootstrapped(pairs, lambda _, signal, __, gain: _spearman(signal, gain)),
             "rounds": sum(map(len, pairs))}
         by_chance.append(_mean([_spearman(part[:, 1], gain[:, chosen])
-                                     for part, gain, chosen in zip(pairs, permuted, known, strict=True)]))
+                                for part, gain, chosen in zip(pairs, permuted, known, strict=True)]))
     by_round = [{"training": run, "round_index": k, "gain": float(values.mean()),
                  "standard_error": float(values.std(ddof=1) / len(values)**0.5), "repetitions": len(values)}
                 for run, (_, gained) in zip(by_run, runs, strict=True) for k, values in gained.items()]
     return {"reliability_of_the_gain": _reliability([gained for _, gained in runs]),
-            "gains": gain_estimates([gain_rows for _, gain_rows in by_run.values()]),
+            "gains": {name: gain_estimates([gains(gain_rows, name) for _, gain_rows in by_run.values()])
+                      for name in ("boosted", SAME_STEPS)},
             "largest_by_chance": float(np.quantile(np.nanmax(np.abs(by_chance), axis=0), 0.95)),
             "signals": signals, "by_round": by_round}
 

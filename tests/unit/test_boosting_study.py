@@ -5,12 +5,17 @@ import pytest
 
 from benchmarks.boosting.summarise import candidates, correlations, dollars, signal_to_noise
 
-GENERATOR = np.random.default_rng(0)
+
+@pytest.fixture
+def generator() -> np.random.Generator:
+    return np.random.default_rng(0)
 
 
 @pytest.mark.parametrize(("sd_between", "sd_within"), [(2.0, 1.0), (0.5, 1.0), (0.0, 1.0)])
-def test_signal_to_noise_is_the_ratio_of_the_variances(sd_between: float, sd_within: float) -> None:
-    blocks = [[list(GENERATOR.normal(level + GENERATOR.normal(0.0, sd_between), sd_within, size=4)) for _ in range(4)]
+def test_signal_to_noise_is_the_ratio_of_the_variances(
+    sd_between: float, sd_within: float, generator: np.random.Generator
+) -> None:
+    blocks = [[list(generator.normal(level + generator.normal(0.0, sd_between), sd_within, size=4)) for _ in range(4)]
               for level in range(300)]
     found = signal_to_noise(blocks)
     assert found["sd_within"] == pytest.approx(sd_within, rel=0.05)
@@ -24,20 +29,22 @@ def test_rounds_that_were_measured_once_say_nothing_of_noise() -> None:
     assert signal_to_noise([[[1.0], [2.0]], [[3.0, 4.0]]]) == {"rounds": 0}
 
 
-def rows_of(gained: np.ndarray, known: np.ndarray, unknown: np.ndarray) -> tuple[list, list]:
+def rows_of(
+    gained: np.ndarray, known: np.ndarray, unknown: np.ndarray, generator: np.random.Generator
+) -> tuple[list, list]:
     signals = [{"kind": "signals", "round_index": k, "known": float(known[k]), "unknown": float(unknown[k])}
                for k in range(len(gained))]
     gains = [{"kind": "gain", "round_index": k, "returns_plain": [0.0, 0.0], "returns_before": [-2.0 * one],
-              "returns_boosted": [one + GENERATOR.normal(0.0, 0.1)] * 2}
+              "returns_boosted": [one + generator.normal(0.0, 0.1)] * 2, "returns_boosted_same_steps": [0.0, 0.0]}
              for k, one in enumerate(gained) for _ in range(6)]
     return signals, gains
 
 
-def test_a_signal_that_knows_the_gain_stands_out_of_what_chance_finds() -> None:
+def test_a_signal_that_knows_the_gain_stands_out_of_what_chance_finds(generator: np.random.Generator) -> None:
     runs = {}
     for seed in "012":
-        gained = GENERATOR.normal(0.0, 1.0, size=15)
-        runs[seed] = rows_of(gained, -gained, GENERATOR.normal(size=15))
+        gained = generator.normal(0.0, 1.0, size=15)
+        runs[seed] = rows_of(gained, -gained, generator.normal(size=15), generator)
     found = correlations(runs)
     known, unknown = (found["signals"][name]["spearman"] for name in ("known", "unknown"))
     assert known["mean"] < -0.95
@@ -51,10 +58,9 @@ def test_a_signal_that_knows_the_gain_stands_out_of_what_chance_finds() -> None:
     assert len(found["by_round"]) == 45
 
 
-def test_what_follows_the_round_alone_is_nothing_with_the_round_held_fixed() -> None:
+def test_what_follows_the_round_alone_is_nothing_with_the_round_held_fixed(generator: np.random.Generator) -> None:
     rounds = np.arange(40.0)
-    runs = {seed: rows_of(rounds + GENERATOR.normal(0.0, 8.0, 40), rounds + GENERATOR.normal(0.0, 8.0, 40), rounds)
-            for seed in "01234"}
+    runs = {seed: rows_of(*(rounds + generator.normal(0.0, 8.0, (2, 40))), rounds, generator) for seed in "01234"}
     known = correlations(runs)["signals"]["known"]
     assert known["spearman"]["mean"] > 0.4
     assert abs(known["spearman_round_held_fixed"]["mean"]) < 0.25
