@@ -55,8 +55,9 @@ PAPER = {"rounds": 10, "gain_every": 1, "repetitions": 10, "actors_min": 1, "act
 class Study:
     """One base training and its lines."""
 
-    def __init__(self, path: Path, trainer: Trainer, *, actors_min: int, actors_max: int, until_s: float) -> None:
-        self._path, self._trainer, self._until_s = path, trainer, until_s
+    def __init__(self, path: Path, trainer: Trainer, *, actors_min: int, actors_max: int, largest: int,
+                 until_s: float) -> None:
+        self._path, self._trainer, self._largest, self._until_s = path, trainer, largest, until_s
         self._actors_min, self._actors_max = actors_min, actors_max
         self._known = {(line["kind"], line["round_index"], line["repetition"]) for line in whole_lines(path)}
 
@@ -110,8 +111,8 @@ class Study:
 
     def _noise(self, round_index: int, replicate: int) -> dict[str, Any]:
         steps = self._trainer.experiment.actor.fragment_steps
-        is_large = replicate < REPLICATES_LARGE and round_index in LARGE_ROUNDS
-        sizes = [size for size in SIZES if size < LARGE_SIZE or is_large]
+        has_large = LARGE_SIZE <= self._largest and replicate < REPLICATES_LARGE and round_index in LARGE_ROUNDS
+        sizes = [size for size in SIZES if size < LARGE_SIZE or has_large]
         fragments = self._trainer.roll_out(round_index, max(sizes) // steps, seed=_seed(replicate))
         learner = self._trainer.learner
 
@@ -193,6 +194,8 @@ def main() -> None:
     parser = make_parser()
     parser.add_argument("--paper", action="store_true", help="the paper's ten rounds, one actor against sixteen")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
+    parser.add_argument("--largest", type=int, default=LARGE_SIZE, choices=SIZES[1:],
+                        help="the most samples that R is measured on")
     options = parser.parse_args()
     experiment, until_s = begin(options)
     settings = PAPER if options.paper else {
@@ -200,7 +203,7 @@ def main() -> None:
         "actors_min": experiment.scaler.actors_min, "actors_max": experiment.scaler.actors_max}
     name = f"{experiment.environment.id}{'-paper' if options.paper else ''}-{options.seed}"
     study = Study(options.out / f"{name}.jsonl", Trainer(experiment), actors_min=settings["actors_min"],
-                  actors_max=settings["actors_max"], until_s=until_s)
+                  actors_max=settings["actors_max"], largest=options.largest, until_s=until_s)
     try:
         study.run(settings["rounds"], settings["gain_every"], settings["repetitions"],
                   has_noise=not options.paper)
