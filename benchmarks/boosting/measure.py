@@ -111,7 +111,7 @@ class Study:
 
     def _noise(self, round_index: int, replicate: int) -> dict[str, Any]:
         steps = self._trainer.experiment.actor.fragment_steps
-        has_large = LARGE_SIZE <= self._largest and replicate < REPLICATES_LARGE and round_index in LARGE_ROUNDS
+        has_large = self._largest >= LARGE_SIZE and replicate < REPLICATES_LARGE and round_index in LARGE_ROUNDS
         sizes = [size for size in SIZES if size < LARGE_SIZE or has_large]
         fragments = self._trainer.roll_out(round_index, max(sizes) // steps, seed=_seed(replicate))
         learner = self._trainer.learner
