@@ -149,6 +149,7 @@ def _run(benchmark: Benchmark, job: Job, options: argparse.Namespace) -> dict[st
     returns = returns_of(policy, job.environment_id)
     shutil.rmtree(out)
     return {"side": job.side, "environment_id": job.environment_id, "seed": job.seed, "steps": job.steps,
+            "cores": len(os.sched_getaffinity(0)),
             "evaluation_return_mean": float(np.mean(returns)), "evaluation_returns": returns,
             "steps_per_s": told["env_steps"] / told["training_s"], **told}
 

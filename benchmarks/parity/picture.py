@@ -28,7 +28,7 @@ def draw(
     """A column for each environment: training returns over steps, then each measure of `MEASURES`."""
     names = dict(zip(COLOURS, titles, strict=True))
     columns = list(statistics[MEASURES[0]]["environments"])
-    figure, axes = plt.subplots(1 + len(MEASURES), len(columns), figsize=(max(6.4, 4.1 * len(columns)), 7.4),
+    figure, axes = plt.subplots(1 + len(MEASURES), len(columns), figsize=(max(8.6, 4.1 * len(columns)), 7.4),
                                 squeeze=False, constrained_layout=True, height_ratios=(5, 2, 2))
     for column, environment_id in enumerate(columns):
         of_environment = [result for result in results if result["environment_id"] == environment_id]
