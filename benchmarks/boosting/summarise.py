@@ -294,7 +294,7 @@ def _mean(of_trainings: Sequence[Any]) -> np.ndarray:
 def _reliability(runs: list[dict[int, np.ndarray]]) -> float:
     """Correlation of the gain with itself, had it been measured anew: what bounds every other correlation.
 
-    From its halves over many splits, by Spearman and Brown's formula.
+    From the mean correlation of its halves over many splits, by Spearman and Brown's formula.
     """
     generator, found = np.random.default_rng(0), []
     for gained in runs:
@@ -304,10 +304,9 @@ def _reliability(runs: list[dict[int, np.ndarray]]) -> float:
                 order = generator.permutation(len(values))
                 half = len(values) // 2
                 halves.append((values[order[:half]].mean(), values[order[half:2 * half]].mean()))
-            first, second = np.array(halves).T
-            rho = _spearman(first, second)
-            found.append(2.0 * rho / (1.0 + rho))
-    return float(np.mean(found))
+            found.append(_spearman(*np.array(halves).T))
+    rho = float(np.mean(found))
+    return 2.0 * rho / (1.0 + rho)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from pyhessian.utils import hessian_vector_product
 
 from lambda_actor.spaces import Spaces
 from runtime.config import AlgorithmSection, ImpactSection, ImpalaSection, PpoSection
+from runtime.detector import convexity
 from runtime.detector.convexity import ConvexityDetector, convexity_ratio, extreme_eigenvalues
 from runtime.interfaces import Batch, Curvature, CurvatureProblem, DetectorSamples
 from runtime.learner.impact import Impact
@@ -149,6 +151,40 @@ def test_the_objectives_scale_does_not_matter(factor: float) -> None:
     curvature = measured(quadratic(eigenvalues, factor=factor))
     assert curvature.convexity_ratio == pytest.approx(3.0, rel=1e-4)
     assert curvature.eigenvalue_max == pytest.approx(6.0 * factor, rel=1e-4)
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows by one with each Hessian-vector product."""
+    made: list[None] = []
+
+    def counted(*arguments):
+        made.append(None)
+        return hessian_vector_product(*arguments)
+
+    monkeypatch.setattr(convexity, "hessian_vector_product", counted)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_iterations_end_when_both_eigenvalues_are_known(products: list[None], seed: int) -> None:
+    """Ends that stand out of the bulk are found long before all iterations are made, and not before they are right."""
+    curvature = measured(quadratic([*np.linspace(-1.0, 1.0, 200).tolist(), 6.0, -3.0], seed=seed), 100)
+    assert 4 < len(products) < 20
+    assert curvature.eigenvalue_max == pytest.approx(6.0, rel=0.01)
+    assert curvature.eigenvalue_min == pytest.approx(-3.0, rel=0.01)
+
+
+def test_iterations_go_on_while_one_eigenvalue_is_unknown(products: list[None]) -> None:
+    """The large end is known at once; the small one, a thousandth of it, is not and must not be taken for known."""
+    curvature = measured(quadratic([1000.0, *np.linspace(-1.0, 1.0, 300).tolist()]), 60)
+    assert len(products) > 20
+    assert curvature.convexity_ratio == pytest.approx(1000.0, rel=0.02)
+
+
+def test_no_more_iterations_than_allowed(products: list[None]) -> None:
+    measured(quadratic(np.linspace(-2.0, 6.0, 400).tolist()), 7)
+    assert len(products) == 7
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
