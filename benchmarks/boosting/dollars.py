@@ -5,10 +5,12 @@
 Arms, each a training from the same start with the same random streams:
 
 - a signal's name: Nitro's scaler on that signal, low values boost (paper: Nitro §5.3);
-- ``NAME-permuted``: the normalised scores (S_k/d^k) of that training in another order, under the same decay d^k;
-- ``NAME-even``: as many actors in all, spread evenly over the rounds.
+- ``NAME-permuted``: the normalised scores (S_k/d^k) of that training in another order, under the same decay d^k; of
+  many random orders the one that starts most nearly as many actors;
+- ``NAME-even``: as many actors in all, spread evenly over the rounds;
+- ``NAME-rounds``: as many actors in all, I_min in each of more rounds: nothing is boosted.
 
-All three start the same number of actors but for what rounding and clipping change, and every actor costs the same.
+All start the same number of actors but for a few, and every actor costs the same.
 Each finished arm is a line of ``WORK/NAME-dollars-SEED.jsonl``; started again, only those that are missing are trained.
 """
 
@@ -31,6 +33,7 @@ from runtime.scaler.nitro import NitroScaler, actor_count
 
 EPISODES = 30
 EVALUATE_EVERY = 10
+PERMUTATIONS = 200
 
 Signal = Callable[[ActorCritic, Sequence[Update]], float | None]
 
@@ -61,7 +64,7 @@ def train(
             raise TimeoutError("no time is left; start again to go on")
         counts.append(decide(trainer, updates, round_index))
         updates.append(trainer.update(trainer.roll_out(round_index, counts[-1])))
-        if round_index % EVALUATE_EVERY == 0:
+        if round_index % EVALUATE_EVERY == 0 or round_index == rounds:
             evaluated[str(round_index)] = trainer.returns(EPISODES, seed=2_000_000).tolist()
     return {"actors": counts, "returns": evaluated}
 
@@ -86,18 +89,19 @@ def arms(experiment: Experiment, names: Sequence[str], rounds: int, known: dict[
             known[name] = {"arm": name, "scores": scores, **train(experiment, by_signal, rounds, deadline_s)}
             yield known[name]
         of_signal = known[name]
-        permuted = np.random.default_rng(experiment.seed).permutation(of_signal["scores"])
-        total = sum(of_signal["actors"])
+        total, generator = sum(of_signal["actors"]), np.random.default_rng(experiment.seed)
+        permuted = [[actor_count(score * settings.decay_factor**(index + 1), settings.actors_min, settings.actors_max)
+                     for index, score in enumerate(generator.permutation(of_signal["scores"]))]
+                    for _ in range(PERMUTATIONS)]
         schedules = {
-            f"{name}-permuted": [
-                actor_count(score * settings.decay_factor**(index + 1), settings.actors_min, settings.actors_max)
-                for index, score in enumerate(permuted)],
-            f"{name}-even": [total * (index + 1) // rounds - total * index // rounds for index in range(rounds)]}
+            f"{name}-permuted": min(permuted, key=lambda counts: abs(sum(counts) - total)),
+            f"{name}-even": [total * (index + 1) // rounds - total * index // rounds for index in range(rounds)],
+            f"{name}-rounds": [settings.actors_min] * round(total / settings.actors_min)}
         for arm, schedule in schedules.items():
             if arm not in known:
                 known[arm] = {"arm": arm, **train(
                     experiment, lambda trainer, updates, round_index, schedule=schedule: schedule[round_index - 1],
-                    rounds, deadline_s)}
+                    len(schedule), deadline_s)}
                 yield known[arm]
 
 

@@ -92,7 +92,7 @@ def draw_dollars(task: str, found: dict[str, Any], picture: Path) -> None:
                                   sharey=True)
     arms = list(found["arms"].items())
     for axes, (key, title) in zip(panels, (("return_at_the_end", "after the last round"),
-                                           ("return_along_the_way", "mean of every tenth round")), strict=True):
+                                           ("return_along_the_way", "mean over the actors started")), strict=True):
         for place, (_, arm) in enumerate(reversed(arms)):
             axes.hlines(place, arm[key]["interval_low"], arm[key]["interval_high"], color=COLOURS["log_prob"])
             axes.plot(arm[key]["interquartile_mean"], place, "o", color=COLOURS["log_prob"])

@@ -337,24 +337,31 @@ def _interval(values: np.ndarray) -> list[float]:
 
 
 def dollars(by_seed: dict[str, Rows]) -> dict[str, Any]:
-    """By arm: actors started, and the return at the end; and the difference of pairs with the same seed."""
+    """By arm: actors started, and the return at the end and along the way; and differences of pairs with one seed."""
     arms = sorted({row["arm"] for rows in by_seed.values() for row in rows})
     final = {arm: {seed: float(np.mean(next(iter(reversed(row["returns"].values())))))
                    for seed, rows in by_seed.items() for row in rows if row["arm"] == arm} for arm in arms}
-    along = {arm: {seed: float(np.mean([np.mean(values) for values in row["returns"].values()]))
-                   for seed, rows in by_seed.items() for row in rows if row["arm"] == arm} for arm in arms}
+    along = {arm: {seed: _mean_along(row) for seed, rows in by_seed.items() for row in rows if row["arm"] == arm}
+             for arm in arms}
     actors = {arm: [sum(row["actors"]) for rows in by_seed.values() for row in rows if row["arm"] == arm]
               for arm in arms}
     result: dict[str, Any] = {"arms": {arm: {
         "actors_mean": float(np.mean(actors[arm])), "return_at_the_end": interval_estimate(list(final[arm].values())),
         "return_along_the_way": interval_estimate(list(along[arm].values()))} for arm in arms}, "differences": {}}
     for arm in arms:
-        for other in (f"{arm}-permuted", f"{arm}-even"):
+        for other in (f"{arm}-permuted", f"{arm}-even", f"{arm}-rounds"):
             if other in arms:
                 result["differences"][f"{arm} − {other}"] = {
                     what: _paired(values[arm], values[other])
                     for what, values in (("at_the_end", final), ("along_the_way", along))}
     return result
+
+
+def _mean_along(row: dict[str, Any]) -> float:
+    """Mean return over the actors that a training has started, which are its dollars; of an untrained policy 0."""
+    started = np.cumsum([0, *row["actors"]])
+    spent = [0, *(started[int(round_index)] for round_index in row["returns"])]
+    return float(np.trapezoid([0.0, *map(np.mean, row["returns"].values())], spent) / spent[-1])
 
 
 def _paired(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, Any]:

@@ -1,9 +1,14 @@
 """What the study of the boosting signal says of measurements whose truth is known."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from benchmarks.boosting import dollars as dollar_arms
 from benchmarks.boosting.summarise import candidates, correlations, dollars, signal_to_noise
+from runtime.config import load_experiment
 
 
 @pytest.fixture
@@ -81,7 +86,7 @@ def test_window_average_and_trend_look_back_only() -> None:
 
 def test_arms_are_compared_seed_by_seed() -> None:
     def line(arm: str, final: float) -> dict:
-        return {"arm": arm, "actors": [8, 32], "returns": {"10": [final], "20": [final, final + 2.0]}}
+        return {"arm": arm, "actors": [8, 32], "returns": {"1": [final], "2": [final, final + 2.0]}}
 
     rows = {str(seed): [line("convexity", 100.0 * seed + 5.0), line("convexity-permuted", 100.0 * seed),
                         line("convexity-even", 100.0 * seed + 6.0)] for seed in range(5)}
@@ -89,3 +94,21 @@ def test_arms_are_compared_seed_by_seed() -> None:
     assert differences["convexity − convexity-permuted"]["at_the_end"] == {
         "seeds": 5, "mean": 5.0, "interval": [5.0, 5.0], "share_above_0": 1.0}
     assert differences["convexity − convexity-even"]["at_the_end"]["mean"] == -1.0
+    # Per actor: 8 on the way to the first evaluation, where the mean is half of it, and 32 on that to the second.
+    assert differences["convexity − convexity-even"]["along_the_way"]["mean"] == pytest.approx(
+        -(8 * 0.5 + 32 * 1.0) / 40)
+
+
+def test_all_arms_start_as_many_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is not boosted I_min a round, in more rounds."""
+    monkeypatch.setattr(dollar_arms, "train", lambda experiment, decide, rounds, deadline_s: {
+        "actors": [decide(SimpleNamespace(learner=None), [None] * index, index + 1) for index in range(rounds)]})
+    experiment = load_experiment(Path("experiments/hopper.yaml"), ["seed=3"])
+    found = {line["arm"]: line["actors"] for line in dollar_arms.arms(experiment, ["random"], 30, {}, 0.0)}
+    assert set(found) == {"random", "random-permuted", "random-even", "random-rounds"}
+    total, unboosted = sum(found["random"]), found["random-rounds"]
+    assert set(unboosted) == {8} and len(unboosted) > 30
+    assert abs(sum(unboosted) - total) <= 4
+    assert sum(found["random-even"]) == total
+    assert abs(sum(found["random-permuted"]) - total) <= 4
+    assert sorted(found["random-permuted"]) != sorted(found["random-even"])
