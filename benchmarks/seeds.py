@@ -1,8 +1,9 @@
 """Trains an experiment with several seeds, one after the other, and evaluates each policy anew.
 
     python benchmarks/seeds.py experiments/hopper.yaml 5 > benchmarks/results/hopper_seeds.json
+    python benchmarks/seeds.py experiments/hopper.yaml 5 scaler.kind=fixed > benchmarks/results/hopper_fixed_seeds.json
 
-The evaluation that ended a run chose it, and is too good for that; so each final policy is evaluated on 50 other
+Whatever follows the number of seeds is a setting of the experiment, as ``--set`` takes it. The evaluation that ended a run chose it, and is too good for that; so each final policy is evaluated on 50 other
 start states.
 """
 
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,8 +28,8 @@ def run(*arguments: str) -> str:
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
 
 
-def train_and_evaluate(experiment: str, seed: int, out: Path) -> dict[str, float | str | int]:
-    run("train", experiment, "--out", str(out), "--set", f"seed={seed}")
+def train_and_evaluate(experiment: str, seed: int, settings: Sequence[str], out: Path) -> dict[str, float | str | int]:
+    run("train", experiment, "--out", str(out), *(part for one in (f"seed={seed}", *settings) for part in ("--set", one)))
     summary = json.loads((out / "summary.json").read_text())
     anew = json.loads(run("evaluate", str(out), "--episodes", str(EPISODES), "--seed", str(EVALUATION_SEED)))
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
@@ -46,8 +48,10 @@ def train_and_evaluate(experiment: str, seed: int, out: Path) -> dict[str, float
 if __name__ == "__main__":
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
                             check=False).stdout.strip()
+    experiment, seeds, *settings = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        results = [train_and_evaluate(sys.argv[1], seed, Path(folder) / str(seed)) for seed in range(int(sys.argv[2]))]
+        results = [train_and_evaluate(experiment, seed, settings, Path(folder) / str(seed))
+                   for seed in range(int(seeds))]
     print(json.dumps({
         "command": f"python benchmarks/seeds.py {' '.join(sys.argv[1:])}", "commit": commit,
         "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",

@@ -156,7 +156,7 @@ def gains(rows: Rows, name: str = "boosted") -> dict[int, np.ndarray]:
 
 
 def gain_estimates(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
-    """Over all rounds of these trainings, of what `gains` tells; rounds are drawn anew within each training."""
+    """Over all rounds of these trainings, of their gains; rounds are drawn anew within each training."""
     by_round = [np.array([values.mean() for values in gained.values()]) for gained in by_run]
     generator = np.random.default_rng(0)
     resampled = [one[generator.integers(len(one), size=(RESAMPLES, len(one)))].mean(axis=1) for one in by_round]
@@ -164,16 +164,16 @@ def gain_estimates(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
             "trainings": len(by_round), "share_above_0": float((np.concatenate(by_round) > 0).mean())}
 
 
-def papers_gains(rows: Rows) -> dict[int, float]:
-    """By round: the return after boosting less that before, without asking what a plain round gains.
+def gains_over_before(rows: Rows, name: str = "boosted") -> dict[int, np.ndarray]:
+    """By round: the return after it less that before, in each repetition.
 
-    Paper: Nitro §5.2, Fig. 7.
+    Of boosted rounds it is the gain as the paper has it, without asking what a plain round gains: Nitro §5.2, Fig. 7.
     """
-    boosted: dict[int, list[float]] = defaultdict(list)
+    before = {row["round_index"]: np.mean(row["returns_before"]) for row in rows if "returns_before" in row}
+    found: dict[int, list[float]] = defaultdict(list)
     for row in rows:
-        boosted[row["round_index"]].append(float(np.mean(row["returns_boosted"])))
-    return {row["round_index"]: float(np.mean(boosted[row["round_index"]]) - np.mean(row["returns_before"]))
-            for row in rows if "returns_before" in row}
+        found[row["round_index"]].append(np.mean(row[f"returns_{name}"]) - before[row["round_index"]])
+    return {round_index: np.array(values) for round_index, values in sorted(found.items())}
 
 
 def candidates(rows: Rows) -> dict[str, dict[int, float | None]]:
@@ -239,7 +239,8 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
     if not by_run:
         return {}
     runs = [(candidates(signal_rows), gains(gain_rows)) for signal_rows, gain_rows in by_run.values()]
-    papers = [papers_gains(gain_rows) for _, gain_rows in by_run.values()]
+    papers = [{k: float(values.mean()) for k, values in gains_over_before(gain_rows).items()}
+              for _, gain_rows in by_run.values()]
     generator = np.random.default_rng(0)
     permuted = [generator.permuted(np.tile([values.mean() for values in gained.values()], (RESAMPLES, 1)), axis=1)
                 for _, gained in runs]
@@ -262,8 +263,11 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
                  "standard_error": float(values.std(ddof=1) / len(values)**0.5), "repetitions": len(values)}
                 for run, (_, gained) in zip(by_run, runs, strict=True) for k, values in gained.items()]
     return {"reliability_of_the_gain": _reliability([gained for _, gained in runs]),
-            "gains": {name: gain_estimates([gains(gain_rows, name) for _, gain_rows in by_run.values()])
-                      for name in ("boosted", SAME_STEPS)},
+            "gains": {
+                **{name: gain_estimates([gains(gain_rows, name) for _, gain_rows in by_run.values()])
+                   for name in ("boosted", SAME_STEPS)},
+                "plain_over_before": gain_estimates(
+                    [gains_over_before(gain_rows, "plain") for _, gain_rows in by_run.values()])},
             "largest_by_chance": float(np.quantile(np.nanmax(np.abs(by_chance), axis=0), 0.95)),
             "signals": signals, "by_round": by_round}
 
