@@ -1,10 +1,11 @@
-"""Trains an experiment with several seeds, one after the other, and evaluates each policy anew.
+r"""Trains an experiment with several seeds, one after the other, and evaluates each policy anew.
 
     python benchmarks/seeds.py experiments/hopper.yaml 5 > benchmarks/results/hopper_seeds.json
-    python benchmarks/seeds.py experiments/hopper.yaml 5 scaler.kind=fixed > benchmarks/results/hopper_fixed_seeds.json
+    python benchmarks/seeds.py experiments/hopper.yaml 5 scaler.kind=fixed scaler.actors_fixed=8 \
+        > benchmarks/results/hopper_fixed_seeds.json
 
-Whatever follows the number of seeds is a setting of the experiment, as ``--set`` takes it. The evaluation that ended a run chose it, and is too good for that; so each final policy is evaluated on 50 other
-start states.
+Whatever follows the number of seeds is a setting of the experiment, as ``--set`` takes it. The evaluation that ended a
+run chose it, and is too good for that; so each final policy is evaluated on 50 other start states.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def run(*arguments: str) -> str:
 
 
 def train_and_evaluate(experiment: str, seed: int, settings: Sequence[str], out: Path) -> dict[str, float | str | int]:
-    run("train", experiment, "--out", str(out), *(part for one in (f"seed={seed}", *settings) for part in ("--set", one)))
+    options = [part for setting in (f"seed={seed}", *settings) for part in ("--set", setting)]
+    run("train", experiment, "--out", str(out), *options)
     summary = json.loads((out / "summary.json").read_text())
     anew = json.loads(run("evaluate", str(out), "--episodes", str(EPISODES), "--seed", str(EVALUATION_SEED)))
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
