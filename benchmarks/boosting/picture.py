@@ -54,9 +54,9 @@ def _draw_noise(axes: Any, name: str, cells: dict[str, dict[str, Any]]) -> None:
         axes.vlines(xs, low, high, color=colour, lw=1)
     axes.axhline(1.0, color=GREY, ls="--", lw=1)
     axes.set(xscale="log", yscale="log", xlabel="samples that R is measured on",
-             ylabel="variance of log R: between rounds / within one",
+             ylabel="variance of log R: between rounds / within one (0.01: or less)",
              title=f"{name}: R from round to round, against its noise\n(below the dashed line there is more noise)")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper left")
 
 
 def _draw_gain(axes: Any, name: str, gain: dict[str, Any]) -> None:
@@ -67,9 +67,10 @@ def _draw_gain(axes: Any, name: str, gain: dict[str, Any]) -> None:
                       [1.96 * one["standard_error"] for one in points], fmt="o", ms=4, lw=1, color=colour,
                       label=f"seed {training}")
     axes.axhline(0.0, color=GREY, ls="--", lw=1)
+    axes.margins(y=0.12)
     axes.set(xlabel="round", ylabel="return with I_max actors less that with I_min",
              title=f"{name}: what boosting a round gains\n(mean of {points[0]['repetitions']} replays, 95 % intervals)")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper left", ncols=3)
 
 
 def _draw_correlations(axes: Any, name: str, gain: dict[str, Any]) -> None:
@@ -83,7 +84,7 @@ def _draw_correlations(axes: Any, name: str, gain: dict[str, Any]) -> None:
         axes.axvline(side * gain["largest_by_chance"], color=GREY, ls=":", lw=1)
     axes.set(xlim=(-1, 1), xlabel="Spearman's ρ with what boosting gained in that round, 95 % interval",
              title=f"{name}: which signal knows when boosting pays?\n"
-             f"(Nitro: a low R, so ρ < 0; dotted: what chance finds among all {len(gain['signals'])} signals)")
+             f"(Nitro: a low R, so ρ < 0; dotted: the largest of {len(gain['signals'])} by chance)")
 
 
 def draw_dollars(task: str, found: dict[str, Any], picture: Path) -> None:
@@ -107,7 +108,8 @@ def draw_dollars(task: str, found: dict[str, Any], picture: Path) -> None:
 
 if __name__ == "__main__":
     results = json.loads((RESULTS / "boosting.json").read_text())
-    tasks = {name: task for name, task in results.items() if isinstance(task, dict) and task.get("gain")}
+    tasks = {name: task for name, task in sorted(results.items(), key=lambda item: item[0].endswith("-paper"))
+             if isinstance(task, dict) and task.get("gain")}
     draw(tasks, RESULTS / "boosting.png")
     for name, task in results.items():
         if name.endswith("-dollars"):
