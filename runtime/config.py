@@ -151,7 +151,7 @@ class DetectorSection(_Section):
     subset_size: Count = Field(1024, description="samples of the last batch that it is measured on; all where the "
                                "batch is smaller")
     lanczos_steps: Annotated[int, Field(ge=2, le=1000)] = Field(
-        40, description="Lanczos iterations at most; fewer where both eigenvalues are known to 1 %")
+        40, description="Lanczos iterations at most; fewer where both eigenvalues have converged before")
 
 
 class ScalerSection(_Section):

@@ -16,7 +16,6 @@ Each finished arm is a line of ``WORK/NAME-dollars-SEED.jsonl``; started again, 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.boosting import signals
-from benchmarks.boosting.measure import begin, make_parser, whole_lines
+from benchmarks.boosting.measure import append, begin, claim, make_parser, whole_lines
 from benchmarks.boosting.trainer import Trainer
 from runtime.config import Experiment
 from runtime.interfaces import Update
@@ -111,11 +110,11 @@ def main() -> None:
     options = parser.parse_args()
     experiment, until_s = begin(options)
     path = options.out / f"{experiment.environment.id}-dollars-{options.seed}.jsonl"
+    file = claim(path)
     known = {line["arm"]: line for line in whole_lines(path)}
     try:
         for line in arms(experiment, options.signals, options.rounds, known, until_s):
-            with path.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            append(file, line)
     except TimeoutError as end:
         print(f"{path.name}: {end}")
 

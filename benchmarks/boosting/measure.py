@@ -19,11 +19,12 @@ measures only what is not there.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -57,7 +58,7 @@ class Study:
 
     def __init__(self, path: Path, trainer: Trainer, *, actors_min: int, actors_max: int, largest: int,
                  until_s: float) -> None:
-        self._path, self._trainer, self._largest, self._until_s = path, trainer, largest, until_s
+        self._file, self._trainer, self._largest, self._until_s = claim(path), trainer, largest, until_s
         self._actors_min, self._actors_max = actors_min, actors_max
         self._known = {(line["kind"], line["round_index"], line["repetition"]) for line in whole_lines(path)}
 
@@ -94,8 +95,7 @@ class Study:
         line = {"kind": kind, "round_index": round_index, "repetition": repetition,
                 **measure(round_index, repetition, *more), "seconds": time.perf_counter() - started_s}
         self._trainer.restore(before)
-        with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        append(self._file, line)
 
     def _signals(
         self, _round_index: int, _repetition: int, batches: list[DetectorSamples], report: dict[str, Any]
@@ -158,11 +158,37 @@ class Study:
 
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:
-    """What the file holds, made if there is none; a line that a kill cut short is removed, to be measured again."""
-    path.touch()
-    lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-    path.write_bytes(b"".join(lines))
-    return [json.loads(line) for line in lines]
+    """What the file holds, but for a line that is not finished.
+
+    Raises: SystemExit: A finished line is not JSON.
+    """
+    lines = path.read_bytes().split(b"\n")[:-1]
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise SystemExit(f"{path} is corrupt: {error}") from error
+
+
+def claim(path: Path) -> BinaryIO:
+    """Makes the file if there is none, for this process alone; a line that a kill cut short is removed.
+
+    Raises: SystemExit: Another process measures into it.
+    """
+    file = path.open("a+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SystemExit(f"{path}: another process measures into it") from None
+    file.seek(0)
+    held = file.read()
+    if held and not held.endswith(b"\n"):
+        file.truncate(held.rfind(b"\n") + 1)
+    return file
+
+
+def append(file: BinaryIO, line: dict[str, Any]) -> None:
+    file.write(json.dumps(line).encode() + b"\n")
+    file.flush()
 
 
 def _seed(number: int) -> int:
@@ -186,7 +212,7 @@ def begin(options: argparse.Namespace) -> tuple[Experiment, float]:
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     experiment = load_experiment(
-        options.experiment, [f"seed={options.seed}", "learner.threads=1", *options.set]).resolved()
+        options.experiment, [*options.set, f"seed={options.seed}", "learner.threads=1"]).resolved()
     return experiment, time.monotonic() + 60.0 * options.minutes
 
 

@@ -1,7 +1,8 @@
 """All that the study measures: ``python -m benchmarks.boosting.run WORK [--jobs 2] [--minutes M]``.
 
 Takes about five hours of one core. Stopped at any time, by Ctrl-C, a kill or ``--minutes``, it goes on where it was
-when it is started again.
+when it is started again. What came out becomes benchmarks/results/boosting.json by
+``python -m benchmarks.boosting.summarise WORK``, and its pictures by ``python -m benchmarks.boosting.picture``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def commands(work: Path) -> Iterator[list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=1e9)
@@ -54,7 +55,7 @@ def main() -> int:
                               env={**os.environ, **ONE_THREAD}).returncode
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        return max(pool.map(run, commands(options.work)))
+        return int(any(list(pool.map(run, commands(options.work)))))
 
 
 if __name__ == "__main__":

@@ -164,6 +164,22 @@ def gain_estimates(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
             "trainings": len(by_round), "share_above_0": float((np.concatenate(by_round) > 0).mean())}
 
 
+def gain_spread(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
+    """Standard deviation of the rounds' true gains in a training: what knowing them could be worth.
+
+    From the variance of their means less that of the repetitions' noise; rounds are drawn anew within each training.
+    """
+    generator, variances, resampled = np.random.default_rng(0), [], []
+    for gained in by_run:
+        means = np.array([values.mean() for values in gained.values()])
+        noise = np.array([values.var(ddof=1) / len(values) for values in gained.values()])
+        chosen = generator.integers(len(means), size=(RESAMPLES, len(means)))
+        variances.append(means.var(ddof=1) - noise.mean())
+        resampled.append(means[chosen].var(axis=1, ddof=1) - noise[chosen].mean(axis=1))
+    return {"sd": float(max(0.0, np.mean(variances))**0.5),
+            "interval": _interval(np.sqrt(np.maximum(0.0, np.mean(resampled, axis=0))))}
+
+
 def gains_over_before(rows: Rows, name: str = "boosted") -> dict[int, np.ndarray]:
     """By round: the return after it less that before, in each repetition.
 
@@ -268,6 +284,7 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
                    for name in ("boosted", SAME_STEPS)},
                 "plain_over_before": gain_estimates(
                     [gains_over_before(gain_rows, "plain") for _, gain_rows in by_run.values()])},
+            "spread_of_true_gains": gain_spread([gained for _, gained in runs]),
             "largest_by_chance": float(np.quantile(np.nanmax(np.abs(by_chance), axis=0), 0.95)),
             "signals": signals, "by_round": by_round}
 
@@ -387,6 +404,8 @@ def _load(paths: Iterable[Path]) -> dict[str, Rows]:
 
 def summarise(work: Path) -> dict[str, Any]:
     files = _load(path for path in work.glob("*.jsonl"))
+    if not any(files.values()):
+        raise SystemExit(f"{work} has no measurements")
     by_task: dict[str, dict[str, Rows]] = defaultdict(dict)
     for name, rows in files.items():
         by_task[name.rpartition("-")[0]][name.rpartition("-")[2]] = rows

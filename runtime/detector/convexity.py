@@ -18,8 +18,8 @@ from pyhessian.utils import hessian_vector_product
 from runtime.interfaces import Curvature, CurvatureProblem, DetectorSamples, Learner
 
 _RELATIVE_NOISE = 1e-6
-_TOLERANCE = 0.01
-"""Bound of both eigenvalues' relative error below which more iterations are made for nothing."""
+_TOLERANCE = 1e-3
+"""Residual of both extreme Ritz pairs, relative to their values, below which they are taken for converged."""
 _THREADS = 1
 """The detector runs beside the actors: more threads would take their cores, and another number rounds otherwise."""
 
@@ -70,7 +70,7 @@ def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: 
 
     Args:
         problem: The objective L; its module's parameters ``[P]`` are what is differentiated.
-        lanczos_steps: Hessian-vector products at most; fewer where both eigenvalues are known before.
+        lanczos_steps: Hessian-vector products at most; fewer where both eigenvalues have converged before.
         seed: Of the start vector.
 
     Returns:
@@ -99,8 +99,9 @@ def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: 
 def _lanczos(product, start: torch.Tensor, steps: int) -> np.ndarray:
     """The tridiagonal matrix of at most ``steps`` Lanczos iterations, float64.
 
-    There are fewer where the Krylov space is exhausted, or the residuals of both extreme Ritz pairs bound their errors
-    by `_TOLERANCE` (Paige 1971; Parlett, The Symmetric Eigenvalue Problem, §13.2).
+    There are fewer where the Krylov space is exhausted, or the residuals of both extreme Ritz pairs are below
+    `_TOLERANCE` (Parlett, The Symmetric Eigenvalue Problem, §13.2: each is then that close to an eigenvalue, though a
+    start vector that hardly has a part of the outermost one may have led to its neighbour).
     """
     basis = torch.empty(steps, len(start), dtype=start.dtype, device=start.device)
     diagonal, off_diagonal = [], []
@@ -114,14 +115,14 @@ def _lanczos(product, start: torch.Tensor, steps: int) -> np.ndarray:
             image = image - spanned.T @ (spanned @ image)
         norm = float(image.norm())
         scale = max(map(abs, diagonal + off_diagonal))
-        if step + 1 == steps or not norm > _RELATIVE_NOISE * scale or _are_known(diagonal, off_diagonal, norm):
+        if step + 1 == steps or not norm > _RELATIVE_NOISE * scale or _have_converged(diagonal, off_diagonal, norm):
             break
         off_diagonal.append(norm)
         vector = image / norm
     return _tridiagonal(diagonal, off_diagonal)
 
 
-def _are_known(diagonal: list[float], off_diagonal: list[float], residual_norm: float) -> bool:
+def _have_converged(diagonal: list[float], off_diagonal: list[float], residual_norm: float) -> bool:
     eigenvalues, vectors = np.linalg.eigh(_tridiagonal(diagonal, off_diagonal))
     errors = residual_norm * np.abs(vectors[-1])
     return all(errors[i] <= _TOLERANCE * abs(eigenvalues[i]) for i in (0, -1))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.boosting import dollars as dollar_arms
-from benchmarks.boosting.summarise import candidates, correlations, dollars, signal_to_noise
+from benchmarks.boosting.summarise import candidates, correlations, dollars, gain_spread, signal_to_noise
 from runtime.config import load_experiment
 
 
@@ -69,6 +69,17 @@ def test_what_follows_the_round_alone_is_nothing_with_the_round_held_fixed(gener
     known = correlations(runs)["signals"]["known"]
     assert known["spearman"]["mean"] > 0.4
     assert abs(known["spearman_round_held_fixed"]["mean"]) < 0.25
+
+
+@pytest.mark.parametrize("sd", [0.0, 6.0])
+def test_the_spread_of_true_gains_is_without_the_noise_of_their_measurements(
+    sd: float, generator: np.random.Generator
+) -> None:
+    found = gain_spread([{k: 3.0 + generator.normal(0.0, sd) + generator.normal(0.0, 10.0, size=6)
+                          for k in range(400)} for _ in range(3)])
+    assert found["sd"] == pytest.approx(sd, abs=1.0)
+    low, high = found["interval"]
+    assert low <= found["sd"] <= high
 
 
 def test_window_average_and_trend_look_back_only() -> None:
