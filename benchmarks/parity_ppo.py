@@ -8,7 +8,7 @@ The first two take hours and may be interrupted and repeated: what is finished i
 benchmarks/results/parity_ppo.json and .png.
 
 The settings are the defaults of stable-baselines3 (batches of 2048, minibatches of 64, ten epochs, 3e-4, clip 0.2, no
-entropy bonus), which are those of Schulman et al. 2017 for MuJoCo and of CleanRL: 98 updates in 200,000 steps. A batch
+entropy bonus), which are those of Schulman et al. 2017 for MuJoCo and of CleanRL: 49 updates in 100,000 steps. A batch
 is 8 environments by 256 steps; observations are normalised; policy and critic are separate, of two layers of 256 tanh
 units. Our side is ``python -m runtime train benchmarks/parity/ppo.yaml`` with rounds of eight actors, never boosted.
 """

@@ -10,6 +10,7 @@ run chose it, and is too good for that; so each final policy is evaluated on 50 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -30,7 +31,7 @@ def run(*arguments: str) -> str:
 
 
 def train_and_evaluate(experiment: str, seed: int, settings: Sequence[str], out: Path) -> dict[str, float | str | int]:
-    options = [part for setting in (f"seed={seed}", *settings) for part in ("--set", setting)]
+    options = [part for setting in (*settings, f"seed={seed}") for part in ("--set", setting)]
     run("train", experiment, "--out", str(out), *options)
     summary = json.loads((out / "summary.json").read_text())
     anew = json.loads(run("evaluate", str(out), "--episodes", str(EPISODES), "--seed", str(EVALUATION_SEED)))
@@ -50,10 +51,16 @@ def train_and_evaluate(experiment: str, seed: int, settings: Sequence[str], out:
 if __name__ == "__main__":
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
                             check=False).stdout.strip()
-    experiment, seeds, *settings = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment")
+    parser.add_argument("seeds", type=int, metavar="SEEDS")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    asked = parser.parse_args()
+    if asked.seeds < 1:
+        parser.error(f"SEEDS is {asked.seeds}; allowed: from 1")
     with tempfile.TemporaryDirectory() as folder:
-        results = [train_and_evaluate(experiment, seed, settings, Path(folder) / str(seed))
-                   for seed in range(int(seeds))]
+        results = [train_and_evaluate(asked.experiment, seed, asked.settings, Path(folder) / str(seed))
+                   for seed in range(asked.seeds)]
     print(json.dumps({
         "command": f"python benchmarks/seeds.py {' '.join(sys.argv[1:])}", "commit": commit,
         "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",

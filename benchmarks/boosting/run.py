@@ -1,7 +1,7 @@
 """All that the study measures: ``python -m benchmarks.boosting.run WORK [--jobs 2] [--minutes M]``.
 
-Takes about five hours of one core. Stopped at any time, by Ctrl-C, a kill or ``--minutes``, it goes on where it was
-when it is started again. What came out becomes benchmarks/results/boosting.json by
+Takes about eight hours of one slow core. Stopped at any time, by Ctrl-C, a kill or ``--minutes``, it goes on where it
+was when it is started again. What came out becomes benchmarks/results/boosting.json by
 ``python -m benchmarks.boosting.summarise WORK``, and its pictures by ``python -m benchmarks.boosting.picture``.
 """
 

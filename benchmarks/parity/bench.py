@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SIDES = ("ours", "peer")
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _GRACE_S = 30.0
-_WALL_CLOCK = "training_s and steps_per_s were taken with other runs beside them: no measurements of speed"
+_WALL_CLOCK = "training_s and steps_per_s may have been taken with other runs beside them: no measurements of speed"
 
 
 @dataclass(frozen=True)
