@@ -149,10 +149,8 @@ def of_own_batch(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
 
 def gains(rows: Rows, name: str = "boosted") -> dict[int, np.ndarray]:
     """By round: what boosting gained in each repetition, in return; of rounds with at least two."""
-    found: dict[int, list[float]] = defaultdict(list)
-    for row in rows:
-        found[row["round_index"]].append(np.mean(row[f"returns_{name}"]) - np.mean(row["returns_plain"]))
-    return {round_index: np.array(values) for round_index, values in sorted(found.items()) if len(values) > 1}
+    found = _by_round(rows, lambda row: np.mean(row[f"returns_{name}"]) - np.mean(row["returns_plain"]))
+    return {round_index: values for round_index, values in found.items() if len(values) > 1}
 
 
 def gain_estimates(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
@@ -186,9 +184,13 @@ def gains_over_before(rows: Rows, name: str = "boosted") -> dict[int, np.ndarray
     Of boosted rounds it is the gain as the paper has it, without asking what a plain round gains: Nitro §5.2, Fig. 7.
     """
     before = {row["round_index"]: np.mean(row["returns_before"]) for row in rows if "returns_before" in row}
+    return _by_round(rows, lambda row: np.mean(row[f"returns_{name}"]) - before[row["round_index"]])
+
+
+def _by_round(rows: Rows, value: Callable[[dict[str, Any]], float]) -> dict[int, np.ndarray]:
     found: dict[int, list[float]] = defaultdict(list)
     for row in rows:
-        found[row["round_index"]].append(np.mean(row[f"returns_{name}"]) - before[row["round_index"]])
+        found[row["round_index"]].append(value(row))
     return {round_index: np.array(values) for round_index, values in sorted(found.items())}
 
 
@@ -278,13 +280,14 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
     by_round = [{"training": run, "round_index": k, "gain": float(values.mean()),
                  "standard_error": float(values.std(ddof=1) / len(values)**0.5), "repetitions": len(values)}
                 for run, (_, gained) in zip(by_run, runs, strict=True) for k, values in gained.items()]
-    return {"reliability_of_the_gain": _reliability([gained for _, gained in runs]),
+    boosted = [gained for _, gained in runs]
+    return {"reliability_of_the_gain": _reliability(boosted),
             "gains": {
-                **{name: gain_estimates([gains(gain_rows, name) for _, gain_rows in by_run.values()])
-                   for name in ("boosted", SAME_STEPS)},
+                "boosted": gain_estimates(boosted),
+                SAME_STEPS: gain_estimates([gains(gain_rows, SAME_STEPS) for _, gain_rows in by_run.values()]),
                 "plain_over_before": gain_estimates(
                     [gains_over_before(gain_rows, "plain") for _, gain_rows in by_run.values()])},
-            "spread_of_true_gains": gain_spread([gained for _, gained in runs]),
+            "spread_of_true_gains": gain_spread(boosted),
             "largest_by_chance": float(np.quantile(np.nanmax(np.abs(by_chance), axis=0), 0.95)),
             "signals": signals, "by_round": by_round}
 
