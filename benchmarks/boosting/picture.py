@@ -23,6 +23,11 @@ SHOWN = (
     "advantage_std", "explained_variance", "kl", "entropy", "episode_return_mean", "round_index")
 
 
+HOW = {"": "boosted by {}", "permuted": "boosted by its scores\nin another order", "even": "as many in each round",
+       "rounds": "more rounds, never boosted"}
+"""What the arms of benchmarks/boosting/dollars.py are, by what follows the signal's name."""
+
+
 def draw(tasks: dict[str, dict[str, Any]], picture: Path) -> None:
     """A row for each task: signal to noise by size, the gain round by round, and each signal's correlation with it."""
     figure, rows = plt.subplots(len(tasks), 3, figsize=(17, 5.4 * len(tasks)), constrained_layout=True, squeeze=False,
@@ -89,7 +94,7 @@ def _draw_correlations(axes: Any, name: str, gain: dict[str, Any]) -> None:
 
 def draw_dollars(task: str, found: dict[str, Any], picture: Path) -> None:
     """The return of each arm, at the end and along the way, with intervals over seeds."""
-    figure, panels = plt.subplots(1, 2, figsize=(11, 1.6 + 0.5 * len(found["arms"])), constrained_layout=True,
+    figure, panels = plt.subplots(1, 2, figsize=(12, 1.6 + 0.6 * len(found["arms"])), constrained_layout=True,
                                   sharey=True)
     arms = list(found["arms"].items())
     for axes, (key, title) in zip(panels, (("return_at_the_end", "after the last round"),
@@ -97,11 +102,16 @@ def draw_dollars(task: str, found: dict[str, Any], picture: Path) -> None:
         for place, (_, arm) in enumerate(reversed(arms)):
             axes.hlines(place, arm[key]["interval_low"], arm[key]["interval_high"], color=COLOURS["log_prob"])
             axes.plot(arm[key]["interquartile_mean"], place, "o", color=COLOURS["log_prob"])
+            by_seed = list(arm[f"{key}_by_seed"].values())
+            axes.plot(by_seed, [place - 0.2] * len(by_seed), "|", color=GREY)
         axes.set(xlabel=f"return {title}")
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_yticks(range(len(arms)), [f"{name}\n{arm['actors_mean']:.0f} actors" for name, arm in reversed(arms)])
+    panels[0].set_yticks(range(len(arms)), [
+        f"{HOW[how].format(signal)}\n{arm['actors_mean']:.0f} actors" for name, arm in reversed(arms)
+        for signal, _, how in [name.partition("-")]])
+    panels[0].margins(y=0.15)
     figure.suptitle(f"{task}: trainings at equal dollars, {arms[0][1]['return_at_the_end']['seeds']} seeds "
-                    "(interquartile mean, 95 % interval)")
+                    "(interquartile mean, 95 % interval; grey: each seed)")
     figure.savefig(picture, dpi=100)
     plt.close(figure)
 

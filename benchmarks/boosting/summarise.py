@@ -53,22 +53,27 @@ def signal_to_noise(groups: Sequence[Sequence[Sequence[float]]]) -> dict[str, An
     blocks = [block for block in blocks if len(block) > 1]
     if not blocks:
         return {"rounds": 0}
+    sums = np.array([_sums_of_squares(block) for block in blocks])
 
-    def estimate(chosen: Sequence[Sequence[np.ndarray]]) -> tuple[float, float]:
-        within = sum(((one - one.mean())**2).sum() for block in chosen for one in block)
-        within /= sum(len(one) - 1 for block in chosen for one in block)
-        between = sum(((means := np.array([one.mean() for one in block])) - means.mean()) @ (means - means.mean())
-                      for block in chosen) / sum(len(block) - 1 for block in chosen)
-        per_round = np.mean([1.0 / len(one) for block in chosen for one in block])
-        return within, max(0.0, between - within * per_round)
+    def estimate(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        within, within_freedom, between, between_freedom, inverse_sizes, rounds = np.moveaxis(chosen.sum(-2), -1, 0)
+        within = within / within_freedom
+        return within, np.maximum(0.0, between / between_freedom - within * inverse_sizes / rounds)
 
-    within, between = estimate(blocks)
-    generator = np.random.default_rng(0)
-    resampled = [estimate([blocks[i] for i in generator.integers(len(blocks), size=len(blocks))])
-                 for _ in range(RESAMPLES)]
-    ratios = np.array([b / w for w, b in resampled if w > 0])
+    within, between = map(float, estimate(sums))
+    chosen = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
+    resampled_within, resampled_between = estimate(sums[chosen])
+    has_noise = resampled_within > 0
     return {"rounds": sum(map(len, blocks)), "blocks": len(blocks), "sd_within": within**0.5,
-            "sd_between": between**0.5, "signal_to_noise": between / within, "interval": _interval(ratios)}
+            "sd_between": between**0.5, "signal_to_noise": between / within,
+            "interval": _interval(resampled_between[has_noise] / resampled_within[has_noise])}
+
+
+def _sums_of_squares(block: Sequence[np.ndarray]) -> tuple[float, ...]:
+    """Of a block's rounds: squares and degrees of freedom within and between them, Σ 1/measurements, how many."""
+    means = np.array([one.mean() for one in block])
+    return (sum(((one - one.mean())**2).sum() for one in block), sum(len(one) - 1 for one in block),
+            ((means - means.mean())**2).sum(), len(block) - 1, sum(1.0 / len(one) for one in block), len(block))
 
 
 def noise(by_run: dict[str, Rows]) -> dict[str, Any]:
@@ -371,7 +376,9 @@ def dollars(by_seed: dict[str, Rows]) -> dict[str, Any]:
               for arm in arms}
     result: dict[str, Any] = {"arms": {arm: {
         "actors_mean": float(np.mean(actors[arm])), "return_at_the_end": interval_estimate(list(final[arm].values())),
-        "return_along_the_way": interval_estimate(list(along[arm].values()))} for arm in arms}, "differences": {}}
+        "return_along_the_way": interval_estimate(list(along[arm].values())),
+        "return_at_the_end_by_seed": final[arm], "return_along_the_way_by_seed": along[arm]} for arm in arms},
+        "differences": {}}
     for arm in arms:
         for other in (f"{arm}-permuted", f"{arm}-even", f"{arm}-rounds"):
             if other in arms:
