@@ -1,11 +1,12 @@
 r"""Trains an experiment with several seeds, one after the other, and evaluates each policy anew.
 
-    python benchmarks/seeds.py experiments/hopper.yaml 5 > benchmarks/results/hopper_seeds.json
-    python benchmarks/seeds.py experiments/hopper.yaml 5 scaler.kind=fixed scaler.actors_fixed=8 \
+    python benchmarks/seeds.py experiments/hopper.yaml 5 --work WORK > benchmarks/results/hopper_seeds.json
+    python benchmarks/seeds.py experiments/hopper.yaml 5 scaler.kind=fixed scaler.actors_fixed=8 --work WORK/fixed \
         > benchmarks/results/hopper_fixed_seeds.json
 
 Whatever follows the number of seeds is a setting of the experiment, as ``--set`` takes it. The evaluation that ended a
-run chose it, and is too good for that; so each final policy is evaluated on 50 other start states.
+run chose it, and is too good for that; so each final policy is evaluated on 50 other start states. The runs are kept in
+``--work``; started again with the same, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,23 +27,25 @@ EPISODES, EVALUATION_SEED = 50, 1_000_000
 
 def run(*arguments: str) -> str:
     return subprocess.run([sys.executable, "-m", "runtime", *arguments], cwd=ROOT, check=True, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+                          stdout=subprocess.PIPE).stdout
 
 
 def train_and_evaluate(experiment: str, seed: int, settings: Sequence[str], out: Path) -> dict[str, float | str | int]:
     options = [part for setting in (*settings, f"seed={seed}") for part in ("--set", setting)]
-    run("train", experiment, "--out", str(out), *options)
+    run("train", experiment, "--out", str(out), "--resume", *options)
     summary = json.loads((out / "summary.json").read_text())
     anew = json.loads(run("evaluate", str(out), "--episodes", str(EPISODES), "--seed", str(EVALUATION_SEED)))
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     return {
         "seed": seed,
-        **{key: summary[key] for key in ("stop_reason", "rounds", "env_steps_total", "measured_session_s")},
+        **{key: summary[key] for key in ("stop_reason", "rounds", "env_steps_total")},
         "evaluation_return_mean_at_the_end": summary["evaluation_return_mean"],
         f"evaluation_return_mean_of_{EPISODES}_others": anew["evaluation_return_mean"],
         f"evaluation_return_min_of_{EPISODES}_others": anew["evaluation_return_min"],
         "modelled_spent_usd": summary["spent_usd"],
-        "steps_per_s": summary["env_steps_total"] / sum(row["round_s"] + (row["evaluate_s"] or 0.0) for row in rows),
+        "seconds_of_rounds_and_evaluations": (seconds := sum(
+            row["round_s"] + (row["evaluate_s"] or 0.0) for row in rows)),
+        "steps_per_s": summary["env_steps_total"] / seconds,
         "share_of_detection": sum(row["detect_s"] or 0.0 for row in rows) / sum(row["round_s"] for row in rows),
     }
 
@@ -55,14 +57,15 @@ if __name__ == "__main__":
     parser.add_argument("experiment")
     parser.add_argument("seeds", type=int, metavar="SEEDS")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_args()
+    parser.add_argument("--work", type=Path, required=True, help="where the runs are kept")
+    asked = parser.parse_intermixed_args()
     if asked.seeds < 1:
         parser.error(f"SEEDS is {asked.seeds}; allowed: from 1")
-    with tempfile.TemporaryDirectory() as folder:
-        results = [train_and_evaluate(asked.experiment, seed, asked.settings, Path(folder) / str(seed))
-                   for seed in range(asked.seeds)]
+    results = [train_and_evaluate(asked.experiment, seed, asked.settings, (asked.work / str(seed)).resolve())
+               for seed in range(asked.seeds)]
     print(json.dumps({
-        "command": f"python benchmarks/seeds.py {' '.join(sys.argv[1:])}", "commit": commit,
+        "command": " ".join(("python benchmarks/seeds.py", asked.experiment, str(asked.seeds), *asked.settings,
+                             "--work WORK")), "commit": commit,
         "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
         "seeds": results,
     }, indent=2))
