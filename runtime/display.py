@@ -243,7 +243,7 @@ def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         + (f", ${summary['usd_per_million_steps']:.4f} per million steps" if summary["env_steps_total"] else ""),
         "             " + ", ".join(f"{name} ${summary[key]:.4f}" for name, key in parts.items()),
         f"             {_basis(summary)}",
-        f"time         {_duration(summary['measured_session_s'])} in this session; the whole run modelled "
+        f"time         {_duration(summary['measured_session_s'])} in its last session; the whole run modelled "
         f"{_duration(summary['modelled_s'])}",
         "             with every actor on a machine of its own",
         f"results      {out}",

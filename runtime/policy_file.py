@@ -24,13 +24,17 @@ def load_policy(path: Path) -> bytes:
     """The same weights message again.
 
     Raises:
-        RunDirectoryError: The file is missing or damaged.
+        RunDirectoryError: The file or its run is missing, or it is damaged.
     """
     try:
         arrays = safetensors.numpy.load(path.read_bytes())
         return wire.encode(wire.Kind.WEIGHTS, arrays)
-    except FileNotFoundError:
-        raise RunDirectoryError(f"{path} is not there: no round of that run has finished") from None
+    except (FileNotFoundError, NotADirectoryError):
+        run = path.parent
+        if not run.is_dir():
+            raise RunDirectoryError(f"{run}: " + ("is a file; name the run's directory" if run.exists()
+                                                  else "there is no such directory")) from None
+        raise RunDirectoryError(f"{path} is not there: no round has finished in {run}") from None
     except (OSError, safetensors.SafetensorError, wire.SchemaError) as error:
         raise RunDirectoryError(f"{path} cannot be read, or another version of this program wrote it: "
                                 f"{error}") from None

@@ -132,7 +132,7 @@ def train(
         if finished is not None:
             return finished, 0
         stack.enter_context(signals)
-        run = _Run(experiment, directory, environment, display, name, place, signals, stack, wandb)
+        run = _Run(experiment, directory, environment, display, name, place, signals, stack, wandb, resume=resume)
         return run.to_the_end()
 
 
@@ -150,6 +150,8 @@ class _Run:
         signals: Signals,
         stack: ExitStack,
         wandb: WandbLog | None,
+        *,
+        resume: bool,
     ) -> None:
         # Threads that spin while they wait make a busy machine ten times slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -189,9 +191,12 @@ class _Run:
         for row in directory.read_rounds():
             self._to_tensorboard(row)
         facts = place.facts() | ({"wandb": wandb.place} if wandb is not None else {})
-        self._events.append("run_started", run_id=run_id, resumed_after_round=self.loop.progress.round_index,
+        done = self.loop.progress.round_index
+        self._events.append("run_started", run_id=run_id, resumed_after_round=done,
                             cost_basis=place.cost_basis, **facts)
-        display.started(experiment.to_yaml(), {"results": str(directory.path), **facts})
+        resumed = {"resumed": f"after round {done}" if done else "no finished round is there: begun anew"}
+        display.started(experiment.to_yaml(),
+                        {"results": str(directory.path), **facts, **(resumed if resume else {})})
         self._begin = lambda: place.begin(fleet, self._meter, self._events, event_fields, self._save_ledger)
 
     def to_the_end(self) -> tuple[dict[str, Any], int]:

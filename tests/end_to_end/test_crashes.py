@@ -73,7 +73,8 @@ def test_a_run_killed_between_row_and_checkpoint_resumes_without_a_gap_or_a_doub
     newest.unlink()
     with (out / "rounds.jsonl").open("ab") as file:
         file.write(b'{"round_index": 6, "half a ro')
-    assert train(experiment, out, "--resume").returncode == 0
+    finished = train(experiment, out, "--resume")
+    assert (finished.returncode, "resumed: after round 4\n" in finished.stdout) == (0, True)
     assert results_only(rounds(out)) == results_only(rounds(reference))
 
 
