@@ -55,12 +55,15 @@ def _draw_noise(axes: Any, name: str, cells: dict[str, dict[str, Any]]) -> None:
         ys = [max(cell["signal_to_noise"], 1e-2) for _, cell in points]
         low = [max(cell["interval"][0], 1e-2) for _, cell in points]
         high = [max(cell["interval"][1], 1e-2) for _, cell in points]
-        axes.plot(xs, ys, "o-", color=colour, label=objective)
+        firm = [index for index, (_, cell) in enumerate(points) if cell["blocks"] > 2]
+        axes.plot([xs[i] for i in firm], [ys[i] for i in firm], "o-", color=colour, label=objective)
+        axes.plot(xs, ys, "o", color=colour, fillstyle="none")
         axes.vlines(xs, low, high, color=colour, lw=1)
     axes.axhline(1.0, color=GREY, ls="--", lw=1)
     axes.set(xscale="log", yscale="log", xlabel="samples that R is measured on",
              ylabel="variance of log R: between rounds / within one (0.01: or less)",
-             title=f"{name}: R from round to round, against its noise\n(below the dashed line there is more noise)")
+             title=f"{name}: R from round to round, against its noise\n"
+             "(below 1 there is more noise; hollow: two blocks only)")
     axes.legend(frameon=False, loc="upper left")
 
 
@@ -96,9 +99,9 @@ def draw_dollars(task: str, found: dict[str, Any], picture: Path) -> None:
     """The return of each arm, at the end and along the way, with intervals over seeds."""
     figure, panels = plt.subplots(1, 2, figsize=(12, 1.6 + 0.6 * len(found["arms"])), constrained_layout=True,
                                   sharey=True)
-    arms = list(found["arms"].items())
+    arms = sorted(found["arms"].items(), key=lambda arm: list(HOW).index(arm[0].partition("-")[2]))
     for axes, (key, title) in zip(panels, (("return_at_the_end", "after the last round"),
-                                           ("return_along_the_way", "mean over the actors started")), strict=True):
+                                           ("return_along_the_way", "along the way, mean over actors")), strict=True):
         for place, (_, arm) in enumerate(reversed(arms)):
             axes.hlines(place, arm[key]["interval_low"], arm[key]["interval_high"], color=COLOURS["log_prob"])
             axes.plot(arm[key]["interquartile_mean"], place, "o", color=COLOURS["log_prob"])

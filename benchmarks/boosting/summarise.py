@@ -443,8 +443,7 @@ def main() -> None:
     options = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     result = {
-        "commands": ["python -m benchmarks.boosting.measure", "python -m benchmarks.boosting.dollars",
-                     "python -m benchmarks.boosting.summarise"],
+        "commands": ["python -m benchmarks.boosting.run WORK", "python -m benchmarks.boosting.summarise WORK"],
         "commit": commit.stdout.strip(), "date": time.strftime("%Y-%m-%d"),
         "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
         "versions": {name: version(name) for name in ("torch", "numpy", "gymnasium", "mujoco", "PyHessian")},
