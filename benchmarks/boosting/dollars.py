@@ -110,7 +110,7 @@ def main() -> None:
     options = parser.parse_args()
     experiment, until_s = begin(options)
     path = options.out / f"{experiment.environment.id}-dollars-{options.seed}.jsonl"
-    file = claim(path)
+    file = claim(path, f"{experiment.identity} {options.rounds}")
     known = {line["arm"]: line for line in whole_lines(path)}
     try:
         for line in arms(experiment, options.signals, options.rounds, known, until_s):

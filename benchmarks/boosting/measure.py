@@ -58,7 +58,8 @@ class Study:
 
     def __init__(self, path: Path, trainer: Trainer, *, actors_min: int, actors_max: int, largest: int,
                  until_s: float) -> None:
-        self._file, self._trainer, self._largest, self._until_s = claim(path), trainer, largest, until_s
+        self._file = claim(path, trainer.experiment.identity)
+        self._trainer, self._largest, self._until_s = trainer, largest, until_s
         self._actors_min, self._actors_max = actors_min, actors_max
         self._known = {(line["kind"], line["round_index"], line["repetition"]) for line in whole_lines(path)}
 
@@ -169,16 +170,25 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
         raise SystemExit(f"{path} is corrupt: {error}") from error
 
 
-def claim(path: Path) -> BinaryIO:
+def claim(path: Path, settings: str) -> BinaryIO:
     """Makes the file if there is none, for this process alone; a line that a kill cut short is removed.
 
-    Raises: SystemExit: Another process measures into it.
+    Args:
+        settings: That its lines depend on; kept beside it.
+
+    Raises: SystemExit: Another process measures into it, or it was begun with other settings.
     """
     file = path.open("a+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise SystemExit(f"{path}: another process measures into it") from None
+    kept = path.with_suffix(".settings")
+    if not kept.exists():
+        kept.write_text(settings)
+    if kept.read_text() != settings:
+        file.close()
+        raise SystemExit(f"{path}: was begun with other settings; name another --out")
     file.seek(0)
     held = file.read()
     if held and not held.endswith(b"\n"):

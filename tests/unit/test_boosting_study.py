@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.boosting import dollars as dollar_arms
+from benchmarks.boosting.measure import append, claim, whole_lines
 from benchmarks.boosting.summarise import candidates, correlations, dollars, gain_spread, signal_to_noise
 from runtime.config import load_experiment
 
@@ -93,6 +94,16 @@ def test_window_average_and_trend_look_back_only() -> None:
     assert averaged[6] == pytest.approx(np.log([4.0, 2.0, 8.0]).mean())
     assert table["R log_prob-1024, Nitro's window"] == {2: 0.0, 3: 0.0, 4: 1.0, 5: pytest.approx(1 / 3), 6: 1.0}
     assert table["kl, trend"] == {2: None, 3: None, 4: 30.0, 5: -5.0, 6: 50.0}
+
+
+def test_measurements_go_on_only_with_the_settings_they_began_with(tmp_path: Path) -> None:
+    path = tmp_path / "Hopper-v5-0.jsonl"
+    for _ in range(2):
+        with claim(path, "settings") as file:
+            append(file, {"round_index": 1})
+    with pytest.raises(SystemExit, match="begun with other settings"):
+        claim(path, "others")
+    assert whole_lines(path) == [{"round_index": 1}] * 2
 
 
 def test_arms_are_compared_seed_by_seed() -> None:
