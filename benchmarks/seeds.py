@@ -1,7 +1,7 @@
 r"""Trains an experiment with several seeds, one after the other, and evaluates each policy anew.
 
-    python benchmarks/seeds.py experiments/hopper.yaml 5 --work WORK > benchmarks/results/hopper_seeds.json
-    python benchmarks/seeds.py experiments/hopper.yaml 5 scaler.kind=fixed scaler.actors_fixed=8 --work WORK/fixed \
+    python benchmarks/seeds.py experiments/hopper.yaml 10 --work WORK > benchmarks/results/hopper_seeds.json
+    python benchmarks/seeds.py experiments/hopper.yaml 10 scaler.kind=fixed scaler.actors_fixed=8 --work WORK/fixed \
         > benchmarks/results/hopper_fixed_seeds.json
 
 Whatever follows the number of seeds is a setting of the experiment, as ``--set`` takes it. The evaluation that ended a

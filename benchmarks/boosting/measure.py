@@ -182,6 +182,7 @@ def claim(path: Path, settings: str) -> BinaryIO:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        file.close()
         raise SystemExit(f"{path}: another process measures into it") from None
     kept = path.with_suffix(".settings")
     if not kept.exists():
