@@ -33,6 +33,7 @@ from benchmarks.boosting import signals
 from benchmarks.boosting.trainer import Trainer
 from runtime.config import Experiment, load_experiment
 from runtime.interfaces import DetectorSamples
+from runtime.records import write_atomically
 
 ROUNDS = 60
 BLOCKS = [(start, start + 3) for start in (10, 30, 50)]
@@ -186,7 +187,7 @@ def claim(path: Path, settings: str) -> BinaryIO:
         raise SystemExit(f"{path}: another process measures into it") from None
     kept = path.with_suffix(".settings")
     if not kept.exists():
-        kept.write_text(settings)
+        write_atomically(kept, settings.encode())
     if kept.read_text() != settings:
         file.close()
         raise SystemExit(f"{path}: was begun with other settings; name another --out")

@@ -99,7 +99,9 @@ def draw_dollars(task: str, found: dict[str, Any], picture: Path) -> None:
     """The return of each arm, at the end and along the way, with intervals over seeds."""
     figure, panels = plt.subplots(1, 2, figsize=(12, 1.6 + 0.6 * len(found["arms"])), constrained_layout=True,
                                   sharey=True)
-    arms = sorted(found["arms"].items(), key=lambda arm: list(HOW).index(arm[0].partition("-")[2]))
+    split = sorted(((*name.partition("-")[::2], arm) for name, arm in found["arms"].items()),
+                   key=lambda one: list(HOW).index(one[1]))
+    arms = [(HOW[how].format(signal), arm) for signal, how, arm in split]
     for axes, (key, title) in zip(panels, (("return_at_the_end", "after the last round"),
                                            ("return_along_the_way", "along the way, mean over actors")), strict=True):
         for place, (_, arm) in enumerate(reversed(arms)):
@@ -109,9 +111,7 @@ def draw_dollars(task: str, found: dict[str, Any], picture: Path) -> None:
             axes.plot(by_seed, [place - 0.2] * len(by_seed), "|", color=GREY)
         axes.set(xlabel=f"return {title}")
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_yticks(range(len(arms)), [
-        f"{HOW[how].format(signal)}\n{arm['actors_mean']:.0f} actors" for name, arm in reversed(arms)
-        for signal, _, how in [name.partition("-")]])
+    panels[0].set_yticks(range(len(arms)), [f"{name}\n{arm['actors_mean']:.0f} actors" for name, arm in reversed(arms)])
     panels[0].margins(y=0.15)
     figure.suptitle(f"{task}: trainings at equal dollars, {arms[0][1]['return_at_the_end']['seeds']} seeds "
                     "(interquartile mean, 95 % interval; grey: each seed)")
