@@ -110,7 +110,9 @@ class GuardStack(Stack):
     def _stack_statements(self) -> list[iam.PolicyStatement]:
         """A stack is deleted with the role that it was made with, which CloudFormation remembers."""
         return [
-            iam.PolicyStatement(sid="FindStacks", actions=["cloudformation:DescribeStacks"], resources=["*"]),
+            # DescribeStacks without a name lists all stacks; AWS asks for both rights then.
+            iam.PolicyStatement(sid="FindStacks", resources=["*"],
+                                actions=["cloudformation:DescribeStacks", "cloudformation:ListStacks"]),
             iam.PolicyStatement(sid="DeleteStacks", resources=[self._stacks_arn],
                                 actions=["cloudformation:DeleteStack", "cloudformation:ListStackResources"]),
         ]

@@ -22,6 +22,8 @@ SESSION = ["ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", 
            "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"]
 GUARD_NETWORK = ["ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:DescribeTags", "ec2:DescribeVpcs"]
 DESCRIBE = ["autoscaling:DescribeAutoScalingGroups", "cloudformation:DescribeStacks", "ec2:DescribeInstances"]
+LIST = ["cloudformation:ListStacks"]
+"""Asked for, too, where DescribeStacks is called without a name."""
 LEDGER = "<NitroGuard:ExportsOutputFnGetAttLedgerB7379752Arn8FB7B3DC>"
 WITHOUT_RESOURCES = {
     **dict.fromkeys(NETWORK, "Lambda checks them on every resource when the function is made; its code is denied them"),
@@ -29,6 +31,7 @@ WITHOUT_RESOURCES = {
     "lambda:GetAccountSettings": "concerns the account",
     "cloudwatch:PutMetricData": "bound to one namespace by a condition",
     **dict.fromkeys(GUARD_NETWORK + DESCRIBE, "Describe calls know no resources"),
+    **dict.fromkeys(LIST, "concerns all stacks of the account"),
 }
 """Actions that IAM, or who checks them, knows no narrower resource for, and why."""
 FREE_PARTS = {
@@ -116,7 +119,7 @@ def test_what_the_guard_may_do(serverless: Assembly) -> None:
         "Ledger": ("Allow", ["dynamodb:GetItem", "dynamodb:Scan", "dynamodb:UpdateItem"], [ledger], None),
         "Report": ("Allow", ["sns:Publish"], [topic], None),
         "Logs": ("Allow", ["logs:CreateLogStream", "logs:PutLogEvents"], [group], None),
-        "FindStacks": ("Allow", ["cloudformation:DescribeStacks"], ["*"], None),
+        "FindStacks": ("Allow", ["cloudformation:DescribeStacks", "cloudformation:ListStacks"], ["*"], None),
         "DeleteStacks": ("Allow", ["cloudformation:DeleteStack", "cloudformation:ListStackResources"], [
             ACCOUNT.format("cloudformation", "stack/Nitro-*/*")], None),
         "FindLearners": ("Allow", ["autoscaling:DescribeAutoScalingGroups", "ec2:DescribeInstances"], ["*"], None),
