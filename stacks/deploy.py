@@ -38,6 +38,7 @@ from stacks.plan import Plan
 
 SHARED_STACKS = ("NitroResults", "NitroNetwork", "NitroGuard")
 TOOL_TIMEOUT_S = 20.0
+_APPROVAL = "--require-approval"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,11 +72,24 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         _check_tools()
         account = read_account(session, plan.experiment, stack=plan.stack_name)
         print("\n".join(account_lines(plan, account)), flush=True)
-        if not options.yes and sys.stdin.isatty() and not is_confirmed("Deploy this?"):
+        is_approved = options.yes or (sys.stdin.isatty() and is_confirmed("Deploy this?"))
+        if not is_approved and sys.stdin.isatty():
             raise AccountError("nothing was deployed")
         context |= {"actor_concurrency": account.actor_concurrency, "zones": ",".join(account.zones)}
         given = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
-        return _deploy_stacks(plan, account, session, [*given, *more])
+        return _deploy_stacks(plan, account, session, [*given, *_approval(is_approved, more), *more])
+
+
+def _approval(is_approved: bool, more: Sequence[str]) -> list[str]:
+    """Keeps the CDK from asking again once somebody has said yes.
+
+    Its question may come when the stack's time already counts, and fails where there is no terminal.
+
+    Args:
+        more: What the caller hands to the CDK; its own choice counts.
+    """
+    is_chosen = any(word.startswith(_APPROVAL) for word in more)
+    return [_APPROVAL, "never"] if is_approved and not is_chosen else []
 
 
 def _prices(session: boto3.Session, experiment: Experiment, *, is_dated: bool) -> tuple[PriceTable, str]:

@@ -73,6 +73,11 @@ class Cdk:
         return Account("123456789012", "us-east-1", self.concurrency, ZONES, VCPUS)
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cdk:
     found = Cdk()
@@ -318,9 +323,21 @@ def test_the_cdk_gets_the_experiment_the_account_and_what_else_was_said(aws: Cdk
         *calls(file, "mine", 0), *calls(file, None, 0, ["--require-approval", "never"])]
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+@pytest.mark.parametrize(("stdin", "arguments", "more"), [
+    (Terminal("y\n"), [], ["--require-approval", "never"]),
+    (Terminal(), ["--yes"], ["--require-approval", "never"]),
+    (io.StringIO(), ["--yes"], ["--require-approval", "never"]),
+    (io.StringIO(), ["--yes", "--", "-v"], ["--require-approval", "never", "-v"]),
+    (io.StringIO(), ["--yes", "--", "--require-approval", "any-change"], ["--require-approval", "any-change"]),
+    (io.StringIO(), ["--yes", "--", "--require-approval=any-change"], ["--require-approval=any-change"]),
+    (io.StringIO(), [], []),
+])
+def test_the_cdk_does_not_ask_again_where_somebody_has_said_yes(
+        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, stdin: io.StringIO, arguments: list[str],
+        more: list[str]):
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert deploy.main([str(file), *arguments]) == 0
+    assert aws.calls == calls(file, more=more)
 
 
 @pytest.mark.parametrize(("typed", "more", "is_deployed"), [
