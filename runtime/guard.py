@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from runtime.deployments import Deployed, find_deployments, read_deployment
-from runtime.ledger import AWS_ERRORS, FINISHED, STARTING, Entry, Ledger
+from runtime.ledger import AWS_ERRORS, FINISHED, STARTING, Entry, Ledger, LedgerError
 from runtime.teardown import GONE, Client, Teardown, clients, find_stack, silent_s
 
 INTERVAL_S = 60.0
@@ -70,6 +72,10 @@ def _reason_in_silence(deployed: Deployed, entry: Entry | None, now_s: float) ->
     return ""
 
 
+class _ForeignStackError(Exception):
+    """An entry of the ledger names what is not a stack of its run."""
+
+
 class Guard:
     """What is done once a minute. Two at once, or one twice, do no harm."""
 
@@ -96,7 +102,8 @@ class Guard:
 
         Returns:
             ``at``, and for each experiment ``stack``, ``run``, ``projected_usd``, ``decision`` (why it is taken down;
-            empty where it is not), ``waiting_for`` and, where it could not be dealt with, ``error``.
+            empty where it is not), ``waiting_for`` and, where it could not be dealt with, ``error``. Before them the
+            same for each entry of the ledger that names a stack which is not its run's, or cannot be looked up.
 
         Raises:
             LedgerError: The ledger cannot be used.
@@ -106,8 +113,9 @@ class Guard:
         found = find_deployments(self._client("cloudformation"))
         if not is_rehearsed:
             self._ledger.tick(self._now())
+        deleted, troubles = self._deleted(entries, {one.stack: one.run for one in found}, is_rehearsed)
         # First what a stack of before has cost, then what has come in its place.
-        found = self._deleted(entries, {one.stack for one in found}) + found
+        found = deleted + found
         until_s = self._clock() + _TICK_S
         reports = {one.stack: self._report(one, is_rehearsed) for one in found}
         while not is_rehearsed and self._clock() < until_s and any(
@@ -115,18 +123,67 @@ class Guard:
             self._sleep(_PAUSE_S)
             reports |= {one.stack: self._report(one, False) for one in found if reports[one.stack]["waiting_for"]}
         at = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
-        return {"at": at.isoformat(timespec="seconds"), "experiments": list(reports.values())}
+        return {"at": at.isoformat(timespec="seconds"), "experiments": [*troubles, *reports.values()]}
 
-    def _deleted(self, entries: list[Entry], known: set[str]) -> list[Deployed]:
-        """Deployments whose stack is gone, but whose teardown or last dollars nobody has seen to."""
-        formation = self._client("cloudformation")
-        missing = {(entry.run, entry.order.stack) for entry in entries
-                   if entry.order and GONE not in entry.order.steps and entry.order.stack not in known}
-        missing |= {(entry.run, entry.stack) for entry in entries
-                    if entry.is_open and entry.stack not in known}
-        stacks = {(run, stack): find_stack(formation, stack) for run, stack in sorted(missing)}
-        return [(read_deployment(stack, is_deleted=True) if stack else None) or _forgotten(*key)
-                for key, stack in stacks.items()]
+    def _deleted(
+        self, entries: list[Entry], known: Mapping[str, str], is_rehearsed: bool
+    ) -> tuple[list[Deployed], list[dict[str, Any]]]:
+        """Deployments whose stack is gone, but whose teardown or last dollars nobody has seen to.
+
+        Args:
+            known: The runs of the stacks that are there, by the stack's id.
+
+        Returns:
+            The deployments, and a report of each entry that names a stack which is none, or not its own.
+        """
+        deleted, troubles = [], []
+        for entry, stack in [(one, stack) for one in entries for stack in _unsettled(one)]:
+            if known.get(stack) == entry.run:
+                continue
+            try:
+                if stack in known:
+                    raise _ForeignStackError(f"the ledger's entry of {entry.run} names a stack of {known[stack]}")
+                deleted.append(self._find_deleted(entry.run, stack))
+            except Exception as error:
+                # A learner can write anything into its entry: that must not keep the guard from the others.
+                troubles.append({"stack": stack[:_SUBJECT_CHARACTERS], "run": entry.run, "decision": "",
+                                 "waiting_for": "", "projected_usd": 0.0,
+                                 "error": self._disowned(entry, stack, error, is_rehearsed)})
+        return deleted, troubles
+
+    def _find_deleted(self, run: str, stack: str) -> Deployed:
+        """Raises: _ForeignStackError: It is no stack, or not one of that run."""
+        problem = f"the ledger's entry of {run} names {stack[:_SUBJECT_CHARACTERS]!r}, which is not a stack of it"
+        try:
+            described = find_stack(self._client("cloudformation"), stack)
+        except ClientError as error:
+            if error.response["Error"]["Code"] == "ValidationError":
+                raise _ForeignStackError(problem) from error
+            raise
+        if described is None:
+            return _forgotten(run, stack)
+        deployed = read_deployment(described, is_deleted=True)
+        if deployed is None and described["StackStatus"] == "DELETE_COMPLETE":
+            return _forgotten(run, stack)
+        if deployed is None or (deployed.run, deployed.stack) != (run, stack):
+            raise _ForeignStackError(problem)
+        return deployed
+
+    def _disowned(self, entry: Entry, stack: str, problem: Exception, is_rehearsed: bool) -> str:
+        """Settles in the ledger what an entry says of a stack that is not its own; returns what is reported.
+
+        What the entry says was spent and reserved stays spent. The run's own stack is then counted from its creation.
+        """
+        if isinstance(problem, _ForeignStackError) and not is_rehearsed:
+            try:
+                if entry.is_open and entry.stack == stack:
+                    self._ledger.close(entry.run, stack=stack, spent_usd=entry.spent_usd + entry.reserved_usd,
+                                       now_s=self._now())
+                if entry.order_for(stack):
+                    self._ledger.step_done(entry.run, GONE, stack=stack, now_s=self._now())
+            except LedgerError as error:
+                return f"{problem}; {error}"
+        return f"{type(problem).__name__}: {problem}"
 
     def _report(self, deployed: Deployed, is_rehearsed: bool) -> dict[str, Any]:
         report = {"stack": deployed.name, "run": deployed.run, "decision": "", "waiting_for": "", "projected_usd": 0.0}
@@ -153,6 +210,14 @@ class Guard:
             return {}
         entry = entry if order else self._teardown.order(deployed, reason)
         return {"decision": reason, "waiting_for": self._teardown.advance(deployed, entry)}
+
+
+def _unsettled(entry: Entry) -> list[str]:
+    """Stacks that an entry has something to be done about."""
+    stacks = {entry.stack} if entry.is_open else set()
+    if entry.order and GONE not in entry.order.steps:
+        stacks.add(entry.order.stack)
+    return sorted(stacks)
 
 
 def _reason(deployed: Deployed, entry: Entry | None, now_s: float) -> str:

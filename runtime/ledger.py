@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import botocore.exceptions
@@ -24,6 +24,8 @@ GUARD_KEY = "guard"
 """Key of the item that says when the guard last looked; a run's key has a slash in it."""
 _ORDER = "teardown"
 _SHOWN_CHARACTERS = 100
+_FIGURE_MAX = 1e12
+"""More than any dollars, and any seconds since 1970, that somebody could mean."""
 _TEXTS = ("stack", "closed_stack", "writer", "state", "reason", "instance_id", "stop_event")
 _NUMBERS = ("spent_usd", "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd",
             "seen_heartbeat_s", "seen_at_s")
@@ -195,15 +197,19 @@ class Ledger:
         Raises:
             LedgerError: The ledger cannot be written.
         """
+        figures = {"stack": stack, "writer": "", "state": "", "reason": "", "stop_event": "", "instance_id": "",
+                   "burn_usd_per_hour": 0.0, "covered_until_s": created_at_s, "heartbeat_at_s": 0.0,
+                   "seen_heartbeat_s": 0.0}
         try:
             return self._update(
-                run, {"stack": stack, "writer": "", "state": "", "reason": "", "stop_event": "", "instance_id": "",
-                      "burn_usd_per_hour": 0.0, "covered_until_s": created_at_s, "heartbeat_at_s": 0.0,
-                      "seen_heartbeat_s": 0.0},
-                condition="attribute_not_exists(#stack) OR #stack = #closed",
+                run, figures, condition="attribute_not_exists(#stack) OR #stack = #closed",
                 names={"#stack": "stack", "#closed": "closed_stack"}, refused=_HeldError())
         except _HeldError:
-            return self._known(run)
+            known = self._known(run)
+        if known.stack:
+            return known
+        # Nobody can tell which stack it is about: it begins anew, and is still known to be damaged.
+        return replace(self._update(run, figures), damage=known.damage)
 
     def saw(self, run: str, *, heartbeat_at_s: float, now_s: float) -> None:
         """Raises: LedgerError: The ledger cannot be written."""
@@ -211,6 +217,8 @@ class Ledger:
 
     def order(self, run: str, *, stack: str, reason: str, now_s: float) -> Entry:
         """Orders that the deployment be taken down, if nobody has; returns the entry with the order that holds.
+
+        An order that cannot be read does not hold.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -222,7 +230,10 @@ class Ledger:
                                 names={"#order": _ORDER, "#stack": "stack"},
                                 values={":order": order, ":this": {"S": stack}}, refused=_HeldError())
         except _HeldError:
-            return self._known(run)
+            known = self._known(run)
+        if known.order_for(stack):
+            return known
+        return self._update(run, {}, more="#order = :order", names={"#order": _ORDER}, values={":order": order})
 
     def step_done(self, run: str, step: str, *, stack: str, now_s: float) -> Entry:
         """Notes when a step of the teardown was done; the first time counts.
@@ -354,16 +365,24 @@ def _entry(item: Mapping[str, Any]) -> Entry:
             return None
 
     values = {name: read(name, "S", str) for name in _TEXTS if name in item}
-    values |= {name: read(name, "N", float) for name in _NUMBERS if name in item}
+    values |= {name: read(name, "N", _figure) for name in _NUMBERS if name in item}
     if _ORDER in item:
         values["order"] = read(_ORDER, "M", _order)
     known = {name: value for name, value in values.items() if value is not None}
     return Entry(item["run"]["S"], **known, damage="; ".join(damaged))
 
 
+def _figure(text: str) -> float:
+    """Raises: ValueError: It is no number, or so large that what is reckoned from it may be none."""
+    value = float(text)
+    if not abs(value) <= _FIGURE_MAX:
+        raise ValueError(text)
+    return value
+
+
 def _order(values: Mapping[str, Any]) -> Order:
-    return Order(values["stack"]["S"], values["reason"]["S"], float(values["ordered_at_s"]["N"]),
-                 {name: float(at["N"]) for name, at in values["steps"]["M"].items()}, int(values["failures"]["N"]))
+    return Order(values["stack"]["S"], values["reason"]["S"], _figure(values["ordered_at_s"]["N"]),
+                 {name: _figure(at["N"]) for name, at in values["steps"]["M"].items()}, int(values["failures"]["N"]))
 
 
 def _code(error: LedgerError) -> str | None:

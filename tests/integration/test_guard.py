@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -135,6 +136,8 @@ class _Spy:
         real = getattr(self._client, name)
         if name == "get_paginator":
             return self._paginator
+        if name == "describe_stacks":
+            return self._describe_stacks
         if name.startswith(("describe", "get_", "list", "meta", "exceptions", "can_")):
             return real
 
@@ -150,6 +153,13 @@ class _Spy:
 
         return call
 
+    def _describe_stacks(self, *, StackName: str) -> Any:
+        """moto says of any name that there is no such stack; AWS refuses what cannot be one."""
+        if not re.fullmatch(r"[a-zA-Z][-a-zA-Z0-9]*|arn:aws:[-a-zA-Z0-9:/._+]*", StackName):
+            raise ClientError({"Error": {"Code": "ValidationError", "Message": (
+                f"1 validation error detected: Value '{StackName}' at 'stackName' failed to satisfy constraint")}},
+                "DescribeStacks")
+        return self._client.describe_stacks(StackName=StackName)
 
     def _paginator(self, operation: str) -> Any:
         if operation in self._account.fail_reading:
@@ -427,6 +437,103 @@ def test_a_damaged_item_ends_its_own_deployment_and_no_other(account: Account) -
     while "Nitro-hopper" in (reports := account.tick()):
         assert "error" not in reports["Nitro-hopper"]
     assert account.left("hopper") == []
+
+
+def _order_of(stack: str, **more: Any) -> dict[str, Any]:
+    return {"teardown": {"M": {"stack": {"S": stack}, "reason": {"S": "none"}, "ordered_at_s": {"N": "1"},
+                               "steps": {"M": {}}, "failures": {"N": "0"}, **more}}}
+
+
+@pytest.mark.parametrize("write", [
+    pytest.param(lambda own, other: {"stack": {"S": "not a name"}}, id="stack: no name"),
+    pytest.param(lambda own, other: {"stack": {"S": ""}}, id="stack: empty"),
+    pytest.param(lambda own, other: {"stack": {"N": "5"}}, id="stack: a number"),
+    pytest.param(lambda own, other: {"stack": {"M": {"S": {"S": own}}}}, id="stack: a map"),
+    pytest.param(lambda own, other: {"stack": {"S": other}}, id="stack: another run's"),
+    pytest.param(lambda own, other: {"stack": {"S": "Nitro-walker"}}, id="stack: another run's name"),
+    pytest.param(lambda own, other: {"stack": {"S": "NitroGuard"}}, id="stack: the guard's"),
+    pytest.param(lambda own, other: {"stack": {"S": own + "x"}}, id="stack: one that never was"),
+    pytest.param(lambda own, other: _order_of("not a name"), id="order: no name"),
+    pytest.param(lambda own, other: _order_of("NitroGuard"), id="order: the guard's"),
+    pytest.param(lambda own, other: _order_of(other), id="order: another run's"),
+    pytest.param(lambda own, other: {"teardown": {"S": own}}, id="order: a text"),
+    pytest.param(lambda own, other: {"teardown": {"M": {"stack": {"S": own}}}}, id="order: not all of it"),
+    pytest.param(lambda own, other: _order_of(own, failures={"S": "NaN"}), id="order: not a number"),
+    pytest.param(lambda own, other: _order_of(own, steps={"L": []}), id="order: a list"),
+    pytest.param(lambda own, other: _order_of(own, steps={"M": {"cache": {"N": "9e125"}}}), id="order: far too large"),
+    pytest.param(lambda own, other: {"spent_usd": {"S": "NaN"}}, id="spent: not a number"),
+    pytest.param(lambda own, other: {"burn_usd_per_hour": {"N": "9e125"}, "covered_until_s": {"N": "-9e125"}},
+                 id="figures: far too large"),
+    pytest.param(lambda own, other: {"heartbeat_at_s": {"NULL": True}, "state": {"BOOL": True}}, id="wrong types"),
+    pytest.param(None, id="nothing"),
+])
+def test_whatever_one_run_writes_all_others_are_seen_to_and_it_ends(
+    account: Account, write: Callable[[str, str], dict[str, Any]] | None
+) -> None:
+    hopper, walker = (account.deploy(name) for name in NAMES)
+    account.train("hopper", hopper, spent_usd=0.2)
+    account.train("walker", walker)
+    account.tick()
+    table = {"TableName": account.outputs["LedgerTable"], "Key": {"run": {"S": f"hopper/{RUN}"}}}
+    values = write(hopper, walker) if write else {}
+    if write:
+        client_of("dynamodb").update_item(
+            **table, UpdateExpression="SET " + ", ".join(f"#{name} = :{name}" for name in values),
+            ExpressionAttributeNames={f"#{name}": name for name in values},
+            ExpressionAttributeValues={f":{name}": value for name, value in values.items()})
+    else:
+        client_of("dynamodb").delete_item(**table)
+        client_of("dynamodb").put_item(TableName=table["TableName"], Item=table["Key"])
+    account.ledger.finish(f"walker/{RUN}", stack=walker, reason="max_rounds")
+    reports = account.tick()
+    assert reports["Nitro-walker"]["decision"] == "it has finished: max_rounds"
+    assert account.left("walker") == []
+    # Its own ends at once, or by what CloudFormation says of it.
+    account.tick(MISSING_S)
+    account.tick()
+    assert account.left("hopper") == []
+    entry = account.ledger.get(f"hopper/{RUN}")
+    assert not entry.is_open
+    assert "spent" not in entry.damage, "the dollars can be read again"
+    assert entry.spent_usd > (0.2 if write and "spent_usd" not in values else 0.0)
+    assert account.tick() == {}, "what was wrong is told, and settled"
+    assert find_stack(client_of("cloudformation"), "NitroGuard"), "and nobody else's stack is touched"
+
+
+def test_an_entry_about_a_stack_that_is_none_is_reported(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.ledger.record(f"hopper/{RUN}", writer="w", stack="not a name")
+    before = account.ledger.get(f"hopper/{RUN}")
+    account.now_s += 60
+    (rehearsed, own) = account.guard().tick(is_rehearsed=True)["experiments"]
+    assert "'not a name'" in rehearsed["error"]
+    assert own["decision"] == ""
+    assert account.ledger.get(f"hopper/{RUN}") == before
+    assert "'not a name'" in account.tick()["not a name"]["error"]
+    entry = account.ledger.get(f"hopper/{RUN}")
+    # What it has said counts, and all the time of its stack again at the price of all that exists.
+    assert (entry.stack, entry.spent_usd, entry.reserved_usd) == (stack, 0.03, 0.0)
+    (deployed,) = find_deployments(client_of("cloudformation"))
+    assert account.tick()["Nitro-hopper"]["projected_usd"] == pytest.approx(
+        0.03 + deployed.burn_usd_per_hour * (account.now_s - deployed.created_at_s) / 3600)
+
+
+def test_an_entry_that_cannot_be_looked_up_now_is_looked_up_again(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hopper, walker = (account.deploy(name) for name in NAMES)
+    account.train("hopper", hopper)
+    account.train("walker", walker, state=FINISHED, reason="max_rounds")
+    client_of("cloudformation").delete_stack(StackName="Nitro-hopper")
+    with monkeypatch.context() as patch:
+        patch.setattr(guard_module, "find_stack", lambda *_: (_ for _ in ()).throw(refused("Throttling")))
+        assert "Throttling" in account.tick()[hopper[:100]]["error"]
+    assert account.left("walker") == []
+    assert account.ledger.get(f"hopper/{RUN}").is_open
+    assert account.tick()["Nitro-hopper"]["decision"] == "its stack was deleted by somebody else"
+    account.tick(STOP_GRACE_S)
+    assert not account.ledger.get(f"hopper/{RUN}").is_open
 
 
 def test_a_stack_that_cannot_say_what_it_has_is_left_to_cloudformation(account: Account) -> None:
