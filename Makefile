@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 # What is imported is compiled then; all of it would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test test-end-to-end test-integration test-unit lint docs clean
+.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test lint docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -47,10 +47,10 @@ destroy: setup
 	$(BIN)/python -m runtime stop "$(EXPERIMENT)" $(ARGS)
 
 rehearse: setup-dev
-	$(BIN)/python -m tests.rehearsal $(ARGS)
+	$(BIN)/python -m tests.simulators.rehearsal $(ARGS)
 
 rehearse-all: setup-dev
-	$(BIN)/python -m tests.rehearsal --all $(ARGS)
+	$(BIN)/python -m tests.simulators.rehearsal --all $(ARGS)
 
 bootstrap: setup-deploy
 	$(BIN)/python -m stacks.cdk bootstrap -c "experiment=$(EXPERIMENT)" $(ARGS)
@@ -58,22 +58,9 @@ bootstrap: setup-deploy
 image: setup-deploy
 	$(BIN)/python -m tests.image.build "$(EXPERIMENT)"
 
-# Three at once: most of the time they wait for processes that they started.
+# Three at once: part of the time they wait for processes that they started.
 test: setup-dev lint
-ifeq ($(ARGS),)
-	$(MAKE) --no-print-directory -j3 test-end-to-end test-integration test-unit
-else
-	$(BIN)/python -m pytest $(ARGS)
-endif
-
-test-end-to-end:
-	$(BIN)/python -m pytest tests/end_to_end
-
-test-integration:
-	$(BIN)/python -m pytest tests/integration
-
-test-unit:
-	$(BIN)/python -m pytest tests/unit tests/template
+	$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n 3 --dist loadfile)
 
 lint: setup-dev
 	$(BIN)/ruff check .

@@ -30,7 +30,7 @@ import torch  # noqa: E402
 from lambda_actor.environments import make_environment  # noqa: E402
 from lambda_actor.policy import Policy  # noqa: E402
 from lambda_actor.rollout import roll_out  # noqa: E402
-from runtime.config import AlgorithmSection, PpoSection  # noqa: E402
+from runtime.config.schema import AlgorithmSection, PpoSection  # noqa: E402
 from runtime.learner.ppo import Ppo  # noqa: E402
 
 STEPS, REPEATS = 1024, 7

@@ -1,4 +1,4 @@
-"""Writes docs/experiment_file.md from the descriptions in runtime/config.py."""
+"""Writes docs/experiment_file.md from the descriptions in runtime/config/schema.py."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from runtime.config import Experiment, allowed_values, default_text, walk_fields  # noqa: E402
+from runtime.config.schema import Experiment, allowed_values, default_text, walk_fields  # noqa: E402
 
 HEAD = """\
 # The experiment file

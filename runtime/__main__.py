@@ -12,7 +12,7 @@ if __name__ == "__main__":
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     try:
-        from runtime.cli import main
+        from runtime.cli.main import main
 
         code = main()
     except KeyboardInterrupt:

@@ -6,10 +6,10 @@ import json
 
 import botocore.exceptions
 
-from runtime.cost.account import AccountError, ask
-from runtime.deployments import GUARD_STACK, outputs_of
-from runtime.guard import INTERVAL_S
-from runtime.teardown import Client, find_stack
+from runtime.aws.account import AccountError, ask
+from runtime.guard.deployments import GUARD_STACK, outputs_of
+from runtime.guard.guard import INTERVAL_S
+from runtime.guard.teardown import Client, find_stack
 
 
 def check_guard(client: Client) -> dict[str, str]:

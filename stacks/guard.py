@@ -18,8 +18,8 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from runtime.deployments import EXPERIMENT_TAG
-from runtime.guard import INTERVAL_S
+from runtime.guard.deployments import EXPERIMENT_TAG
+from runtime.guard.guard import INTERVAL_S
 from stacks.acknowledgements import acknowledge_wildcard
 from stacks.staging import guard_files
 
@@ -184,7 +184,7 @@ class GuardStack(Stack):
                 description="Ends experiments whose money or time is up",
                 runtime=lambda_.Runtime.PYTHON_3_14,
                 architecture=lambda_.Architecture.ARM_64,
-                handler="runtime.guard.handler",
+                handler="runtime.guard.guard.handler",
                 code=lambda_.Code.from_asset(str(folder)),
                 memory_size=MEMORY_MIB,
                 timeout=Duration.seconds(TIMEOUT_S),

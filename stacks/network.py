@@ -16,7 +16,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from runtime.deployment import CACHE_PORT
+from runtime.backends.aws.deployment import CACHE_PORT
 
 SERVERLESS_CACHE_PORT = 6379
 """ElastiCache Serverless cannot listen elsewhere."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.config import Experiment, load_experiment
+from runtime.backends.aws.deployment import experiment_name, run_name
+from runtime.config.schema import Experiment, load_experiment
 from runtime.cost.estimate import Estimate, estimate
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.deployment import experiment_name, run_name
 from runtime.errors import ExperimentError
 
 UNRESERVABLE_CONCURRENCY = 100

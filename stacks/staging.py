@@ -6,6 +6,7 @@ caches least of all, and equal sources make equal assets.
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from runtime.cost.prices import PriceTable
 from runtime.errors import ExperimentError
 
 ROOT = Path(__file__).resolve().parents[1]
-GUARD_MODULES = ("__init__", "deployments", "errors", "guard", "ledger", "teardown")
+GUARD_MODULE = "runtime.guard.guard"
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "*.egg-info", "venv", "node_modules", "cdk.out")
 
@@ -65,13 +66,40 @@ def learner_files(package: str | None, experiment_file: bytes, prices: PriceTabl
 
 @contextmanager
 def guard_files() -> Iterator[Path]:
-    """What the guard's function is: the few modules of runtime/ that it needs, none of which needs more than boto3."""
+    """The guard's function: its module and all of our modules that it imports. Nothing but boto3 is missing."""
     with TemporaryDirectory() as folder:
         staged = Path(folder)
-        (staged / "runtime").mkdir()
-        for name in GUARD_MODULES:
-            shutil.copy(ROOT / "runtime" / f"{name}.py", staged / "runtime")
+        for path in import_closure(GUARD_MODULE):
+            (staged / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, staged / path)
         yield staged
+
+
+def import_closure(module: str) -> list[Path]:
+    """Files of a module, of all modules of ours that it imports, directly or not, and of their packages.
+
+    Args:
+        module: Dotted name.
+
+    Returns:
+        Paths relative to the project's root, sorted.
+    """
+    found: set[Path] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        stem = Path(*name.split("."))
+        path = next((one for one in (stem.with_suffix(".py"), stem / "__init__.py") if (ROOT / one).is_file()), None)
+        if path is None or path in found:
+            continue
+        found.add(path)
+        waiting.append(name.rpartition(".")[0] or name)
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.Import):
+                waiting.extend(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                waiting.extend([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+    return sorted(found)
 
 
 def _stage_package(package: str | None, folder: Path) -> None:

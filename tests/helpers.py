@@ -13,7 +13,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from runtime.cli import main
+from runtime.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMES_AND_DOLLARS = ("_s", "_usd", "_s_mean", "_s_max")

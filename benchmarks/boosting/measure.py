@@ -31,9 +31,9 @@ import torch
 
 from benchmarks.boosting import signals
 from benchmarks.boosting.trainer import Trainer
-from runtime.config import Experiment, load_experiment
+from runtime.config.schema import Experiment, load_experiment
 from runtime.interfaces import DetectorSamples
-from runtime.records import write_atomically
+from runtime.records.run_directory import write_atomically
 
 ROUNDS = 60
 BLOCKS = [(start, start + 3) for start in (10, 30, 50)]

@@ -1,6 +1,6 @@
 """Synchronous rounds in one process, without fleet, cache and budget, that can be left and taken up again.
 
-What it trains is what `runtime.synchronous` trains, bit for bit; tests/end_to_end/test_train.py compares them.
+What it trains is what `runtime.training.synchronous` trains, bit for bit; tests/end_to_end/test_train.py compares them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import Fragment, OpenEpisode, random_streams, roll_out
-from runtime.config import Experiment
+from runtime.config.schema import Experiment
 from runtime.interfaces import Batch, LearnerState, Update
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic

@@ -10,7 +10,7 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.policy import Policy
-from runtime.policy_file import load_policy
+from runtime.records.policy_file import load_policy
 
 EPISODES, EVALUATION_SEED = 20, 1_000_000
 """Neither side trains on these start states: its environments get other seeds."""

@@ -12,10 +12,10 @@ import boto3
 import botocore.exceptions
 import botocore.parsers
 
-from runtime.config import Experiment
+from runtime.config.schema import Experiment
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, RunError
-from runtime.teardown import find_stack
+from runtime.guard.teardown import find_stack
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 NETWORK_STACK = "NitroNetwork"

@@ -15,16 +15,16 @@ from lambda_actor.policy import parameter_shapes
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
 from lambda_actor.wire import MESSAGE_BYTES_MAX
-from runtime.cache_server import EmbeddedServer
-from runtime.config import Experiment
+from runtime.backends.cache_server import EmbeddedServer
+from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import CostModel, Meter
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError, ServerError
 from runtime.fleet.local import LocalFleet
 from runtime.interfaces import Fleet
-from runtime.records import EventLog, RunDirectory
-from runtime.signals import Signals
+from runtime.records.run_directory import EventLog, RunDirectory
+from runtime.training.signals import Signals
 
 _SMALLEST_CONCURRENCY = 10
 """What a new AWS account may have of concurrent executions."""

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
-from runtime.config import Experiment, allowed_values, default_text, load_experiment, walk_fields
-from runtime.deployment import experiment_name
+from runtime.backends.aws.deployment import experiment_name
+from runtime.config.schema import Experiment, allowed_values, default_text, load_experiment, walk_fields
 from runtime.errors import RunDirectoryError, RunError
 
 if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
-    from runtime.kept import KeptRun
-    from runtime.wandb_log import WandbLog
+    from runtime.display.wandb_log import WandbLog
+    from runtime.operations.kept_runs import KeptRun
 
 SEEDS_MAX = 1000
 
@@ -49,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from runtime.display import make_display, summary_lines
-    from runtime.seeds import holds_seeds
-    from runtime.signals import Interrupted
-    from runtime.train import train
+    from runtime.display.table import make_display, summary_lines
+    from runtime.training.run import train
+    from runtime.training.seeds import holds_seeds
+    from runtime.training.signals import Interrupted
 
     if options.resume and options.out is None:
         raise RunError("--resume: name the run's directory with --out DIR")
@@ -79,7 +79,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | None:
-    from runtime.wandb_log import WandbLog
+    from runtime.display.wandb_log import WandbLog
 
     def warn(line: str) -> None:
         with suppress(OSError):
@@ -89,8 +89,8 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
 
 
 def _train_seeds(options: argparse.Namespace, experiment: Experiment, out: Path, name: str) -> int:
-    from runtime.display import make_display
-    from runtime.seeds import table_lines, train_seeds
+    from runtime.display.table import make_display
+    from runtime.training.seeds import table_lines, train_seeds
 
     def say(line: str) -> None:
         with suppress(OSError):
@@ -103,9 +103,9 @@ def _train_seeds(options: argparse.Namespace, experiment: Experiment, out: Path,
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from runtime.evaluation import Evaluator
-    from runtime.signals import Interrupted, Signals
-    from runtime.video import Video, advice, check_path, choose_renderer
+    from runtime.export.video import Video, advice, check_path, choose_renderer
+    from runtime.training.evaluation import Evaluator
+    from runtime.training.signals import Interrupted, Signals
 
     if options.video:
         check_path(options.video)
@@ -136,7 +136,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from runtime.export import check_onnx, save_onnx
+    from runtime.export.onnx import check_onnx, save_onnx
 
     check_onnx(options.onnx)
     weights, experiment, environment = _trained(options.directory)
@@ -157,8 +157,8 @@ def _trained(directory: Path) -> tuple[bytes, Experiment, ActorEnvironment]:
         UnusableEnvironmentError: The environment cannot be made here.
     """
     from lambda_actor.environments import make_environment
-    from runtime.policy_file import load_policy
-    from runtime.seeds import holds_seeds
+    from runtime.records.policy_file import load_policy
+    from runtime.training.seeds import holds_seeds
 
     if holds_seeds(directory):
         raise RunError(f"{directory} holds several seeds: name one of its directories, seed-S")
@@ -168,8 +168,8 @@ def _trained(directory: Path) -> tuple[bytes, Experiment, ActorEnvironment]:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from runtime.operations import status_lines
-    from runtime.survey import survey
+    from runtime.operations.commands import status_lines
+    from runtime.operations.survey import survey
 
     client, account, region = _account()
     document = survey(client, options.experiment and _name(options), account=account, region=region,
@@ -179,7 +179,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _logs(options: argparse.Namespace) -> int:
-    from runtime.operations import show_logs
+    from runtime.operations.commands import show_logs
 
     client, _, _ = _account()
     show_logs(client, _name(options), _say, of_actors=options.actors, since_s=60.0 * options.since,
@@ -188,8 +188,8 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _results(options: argparse.Namespace) -> int:
-    from runtime.kept import download
-    from runtime.operations import continue_lines, results_lines
+    from runtime.operations.commands import continue_lines, results_lines
+    from runtime.operations.kept_runs import download
 
     _, name, runs, run = _find_run(options)
     _say("\n".join(results_lines(runs)))
@@ -206,9 +206,9 @@ def _results(options: argparse.Namespace) -> int:
 
 
 def _reconcile(options: argparse.Namespace) -> int:
-    from runtime.cost.bill import ask_bill, bill_lines
-    from runtime.operations import counted, run_days
-    from runtime.survey import OperationError
+    from runtime.operations.bill import ask_bill, bill_lines
+    from runtime.operations.commands import counted, run_days
+    from runtime.operations.survey import OperationError
 
     client, name, runs, run = _find_run(options)
     if run is None:
@@ -222,10 +222,10 @@ def _reconcile(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from runtime.cost.account import AccountError, open_session
-    from runtime.deployments import STACK_PREFIX
-    from runtime.stop import OURS, stop_stack
-    from runtime.teardown import TeardownError
+    from runtime.aws.account import AccountError, open_session
+    from runtime.guard.deployments import STACK_PREFIX
+    from runtime.guard.teardown import TeardownError
+    from runtime.operations.stop import OURS, stop_stack
 
     if (options.experiment is None) == (options.stack is None):
         raise RunError("stop what? Name an experiment, or a stack with --stack NAME")
@@ -249,8 +249,8 @@ def _account() -> tuple[Callable[[str], Any], str, str]:
     Raises:
         AccountError: No region is set, or there are no usable credentials.
     """
-    from runtime.cost.account import identify, open_session
-    from runtime.teardown import clients
+    from runtime.aws.account import identify, open_session
+    from runtime.guard.teardown import clients
 
     session = open_session()
     return clients(session), identify(session), session.region_name
@@ -263,8 +263,8 @@ def _find_run(options: argparse.Namespace) -> tuple[Callable[[str], Any], str, l
         AccountError: The bucket cannot be read.
         OperationError: There is none.
     """
-    from runtime.kept import find_bucket, find_runs
-    from runtime.operations import choose_run
+    from runtime.operations.commands import choose_run
+    from runtime.operations.kept_runs import find_bucket, find_runs
 
     client, _, _ = _account()
     name = _name(options)
@@ -282,7 +282,7 @@ def _name(options: argparse.Namespace) -> str:
 
 
 def _say(line: str) -> None:
-    from runtime.terminal import printable
+    from runtime.display.terminal import printable
 
     print(printable(line), flush=True)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.config import Experiment
+from runtime.config.schema import Experiment
 from runtime.cost.meter import PROVISIONED_BLOCK_S, CostModel
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.guard import INTERVAL_S
-from runtime.teardown import CACHE_DELETION_S, STOP_GRACE_S, TERMINATION_S
+from runtime.guard.guard import INTERVAL_S
+from runtime.guard.teardown import CACHE_DELETION_S, STOP_GRACE_S, TERMINATION_S
 
 START_S = 600.0
 """What a start is taken to last: an instance, its image, CUDA's gigabytes."""

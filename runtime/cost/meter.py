@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from runtime.config import Experiment
+from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
 from runtime.errors import BudgetError, ExperimentError
@@ -121,7 +121,7 @@ class CostModel:
                 + self.provisioned_usd(3600 // PROVISIONED_BLOCK_S))
 
     def upload_usd(self, seconds: float) -> float:
-        """Requests to the bucket; see `runtime.results`."""
+        """Requests to the bucket; see `runtime.backends.aws.results_bucket`."""
         return seconds / UPLOAD_INTERVAL_S * REQUESTS_PER_UPLOAD * self._prices.put_usd
 
     def provisioned_usd(self, blocks: int) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError, PaginationError
 from botocore.parsers import ResponseParserError
 
-from runtime.config import Experiment
+from runtime.config.schema import Experiment
 from runtime.cost.prices import CACHE_NODE_TYPE, PRICES, LambdaPrices, PriceTable
 from runtime.errors import RunError
 

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from runtime.config import Experiment
+from runtime.config.schema import Experiment
 from runtime.interfaces import Display
 
 _ROUNDS_SHOWN = 12

@@ -21,9 +21,9 @@ from typing import Any
 
 import yaml
 
-from runtime.config import Experiment
+from runtime.config.schema import Experiment
 from runtime.errors import RunError
-from runtime.records import RunDirectory, to_json, write_atomically
+from runtime.records.run_directory import RunDirectory, to_json, write_atomically
 
 START_S, FINISH_S = 60.0, 60.0
 """How long W&B may take to begin, and at the end to upload what is left."""
@@ -109,8 +109,8 @@ class WandbLog:
         """Starts the process; returns its answer."""
         # In a session of its own: Ctrl-C is for the training, whose end is the end of this.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "runtime.wandb_log"], start_new_session=True, bufsize=0, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            [sys.executable, "-m", "runtime.display.wandb_log"], start_new_session=True, bufsize=0,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(settings).encode() + b"\n")
         os.set_blocking(self._process.stdin.fileno(), False)
@@ -181,7 +181,7 @@ def _begin(project: str, **settings: Any) -> Any:
 
 def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
     """Shows each row that W&B does not know yet, until no more come; then the summary."""
-    from runtime.train import scalars
+    from runtime.training.run import scalars
 
     first, position, is_open = run.step, 0, True
     while is_open:

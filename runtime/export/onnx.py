@@ -13,7 +13,7 @@ from lambda_actor.environments import ActorEnvironment
 from lambda_actor.policy import CONVOLUTIONS, PIXEL_MAX, Policy, same_padding
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
-from runtime.records import write_atomically
+from runtime.records.run_directory import write_atomically
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: what reads the file need not be new."""
@@ -79,7 +79,7 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
     raw = helper.make_tensor_value_info(outputs, onnx.TensorProto.FLOAT, ["batch", environment.spaces.output_size])
     model = helper.make_model(
         helper.make_graph(graph.nodes, "policy", [observation], [action, raw], graph.constants),
-        opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="runtime.export")
+        opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="runtime.export.onnx")
     helper.set_model_props(model, {**facts, "policy_version": str(policy.policy_version)})
     onnx.checker.check_model(model, full_check=True)
     try:

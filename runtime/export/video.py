@@ -15,7 +15,7 @@ import numpy as np
 from lambda_actor import atari
 from lambda_actor.environments import ActorEnvironment
 from runtime.errors import RunError
-from runtime.export import check_place
+from runtime.export.onnx import check_place
 
 VIDEO_S_MAX = 300.0
 FRAMES_PER_S_MAX = 60.0

@@ -41,7 +41,7 @@ class _Process:
         try:
             with theirs, log_path.open("ab") as log:
                 self.popen = subprocess.Popen(
-                    [sys.executable, "-m", "runtime.fleet.worker", str(theirs.fileno()), str(lifeline_fd)],
+                    [sys.executable, "-m", "runtime.fleet.actor_process", str(theirs.fileno()), str(lifeline_fd)],
                     pass_fds=(theirs.fileno(), lifeline_fd), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     env=environment)
         except OSError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.ledger import Entry
+from runtime.guard.ledger import Entry
 
 GUARD_STACK = "NitroGuard"
 STACK_PREFIX = "Nitro-"

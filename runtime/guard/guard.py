@@ -16,9 +16,9 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from runtime.deployments import Deployed, find_deployments, read_deployment
-from runtime.ledger import AWS_ERRORS, FINISHED, STARTING, Entry, Ledger, LedgerError
-from runtime.teardown import GONE, Client, Teardown, clients, find_stack, silent_s
+from runtime.guard.deployments import Deployed, find_deployments, read_deployment
+from runtime.guard.ledger import AWS_ERRORS, FINISHED, STARTING, Entry, Ledger, LedgerError
+from runtime.guard.teardown import GONE, Client, Teardown, clients, find_stack, silent_s
 
 INTERVAL_S = 60.0
 MISSING_S = 2700.0

@@ -16,9 +16,9 @@ import boto3
 import botocore.exceptions
 from botocore.config import Config
 
-from runtime.deployments import EXPERIMENT_TAG, Deployed
 from runtime.errors import RunError
-from runtime.ledger import AWS_ERRORS, STARTING, TRAINING, Entry, Ledger, Order
+from runtime.guard.deployments import EXPERIMENT_TAG, Deployed
+from runtime.guard.ledger import AWS_ERRORS, STARTING, TRAINING, Entry, Ledger, Order
 
 POLL_S = 5.0
 HEARTBEAT_S = 30.0

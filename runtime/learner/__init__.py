@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from lambda_actor.spaces import Spaces
-from runtime.config import Experiment
+from runtime.config.schema import Experiment
 from runtime.interfaces import Learner
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import torch
 
 from lambda_actor import wire
 from lambda_actor.spaces import Spaces
-from runtime.config import AlgorithmSection
+from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
 from runtime.interfaces import Batch, CurvatureProblem, DetectorSamples, LearnerState, Update, UpdateMetrics
 from runtime.learner.adam import Adam

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runtime.cost.account import AccountError, ask
-from runtime.deployments import EXPERIMENT_TAG, TAG_PREFIX
+from runtime.aws.account import AccountError, ask
+from runtime.guard.deployments import EXPERIMENT_TAG, TAG_PREFIX
 
 REQUEST_USD = 0.01
 """Cost Explorer's price of one request."""

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.config import Experiment, load_experiment, unchangeable
-from runtime.cost.account import ask, ask_if_there
+from runtime.aws.account import ask, ask_if_there
+from runtime.config.schema import Experiment, load_experiment, unchangeable
 from runtime.cost.prices import PRICES
-from runtime.deployments import GUARD_STACK, STACK_PREFIX, outputs_of
+from runtime.display.terminal import COLUMNS, laid_out
 from runtime.errors import ExperimentError
-from runtime.kept import KeptRun, find_bucket, find_runs, spent_usd, summarise
-from runtime.leftovers import pages_of
-from runtime.stop import find_ledger
-from runtime.survey import OperationError, iso
-from runtime.teardown import Client, find_stack
-from runtime.terminal import COLUMNS, laid_out
+from runtime.guard.deployments import GUARD_STACK, STACK_PREFIX, outputs_of
+from runtime.guard.teardown import Client, find_stack
+from runtime.operations.kept_runs import KeptRun, find_bucket, find_runs, spent_usd, summarise
+from runtime.operations.leftovers import pages_of
+from runtime.operations.stop import find_ledger
+from runtime.operations.survey import OperationError, iso
 
 Report = Callable[[str], None]
 

@@ -13,11 +13,11 @@ from typing import Any
 import botocore.exceptions
 import botocore.parsers
 
-from runtime.cost.account import ask
+from runtime.aws.account import ask
 from runtime.errors import RunError
-from runtime.leftovers import pages_of
-from runtime.records import RunDirectory, to_json, write_atomically
-from runtime.teardown import Client, find_stack
+from runtime.guard.teardown import Client, find_stack
+from runtime.operations.leftovers import pages_of
+from runtime.records.run_directory import RunDirectory, to_json, write_atomically
 
 RESULTS_STACK = "NitroResults"
 _TAIL_BYTES = 2**18

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.cost.account import ask, ask_if_there
+from runtime.aws.account import ask, ask_if_there
 from runtime.cost.prices import CACHE_NODE_TYPE, HOURS_PER_MONTH, PRICES
-from runtime.deployments import EXPERIMENT_TAG, STACK_PREFIX, WITHOUT_RESOURCES
-from runtime.teardown import Client
+from runtime.guard.deployments import EXPERIMENT_TAG, STACK_PREFIX, WITHOUT_RESOURCES
+from runtime.guard.teardown import Client
 
 _STACK_ID_TAG = "aws:cloudformation:stack-id"
 _GROUP_TAG = "aws:autoscaling:groupName"

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from runtime.cost.account import AccountError, ask, identify
-from runtime.deployments import GUARD_STACK, STACK_PREFIX, outputs_of, read_deployment
-from runtime.ledger import Ledger, LedgerError
-from runtime.teardown import (
+from runtime.aws.account import AccountError, ask, identify
+from runtime.display.terminal import is_confirmed, laid_out
+from runtime.guard.deployments import GUARD_STACK, STACK_PREFIX, outputs_of, read_deployment
+from runtime.guard.ledger import Ledger, LedgerError
+from runtime.guard.teardown import (
     POLL_S,
     Client,
     Teardown,
@@ -25,7 +26,6 @@ from runtime.teardown import (
     stack_names,
     what_is_left,
 )
-from runtime.terminal import is_confirmed, laid_out
 
 OURS = "Nitro"
 """What the names of all stacks begin with, the shared ones too."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from runtime.deployments import EXPERIMENT_TAG, GUARD_STACK, STACK_PREFIX, Deployed, outputs_of, read_deployment
 from runtime.errors import RunError
-from runtime.kept import KeptError, KeptRun, find_bucket
-from runtime.ledger import TRAINING, Entry, Ledger, LedgerError
-from runtime.leftovers import Instance, Stacks, find_instances, find_left_logs, find_leftovers, pages_of
-from runtime.teardown import ALIVE_S, Client
+from runtime.guard.deployments import EXPERIMENT_TAG, GUARD_STACK, STACK_PREFIX, Deployed, outputs_of, read_deployment
+from runtime.guard.ledger import TRAINING, Entry, Ledger, LedgerError
+from runtime.guard.teardown import ALIVE_S, Client
+from runtime.operations.kept_runs import KeptError, KeptRun, find_bucket
+from runtime.operations.leftovers import Instance, Stacks, find_instances, find_left_logs, find_leftovers, pages_of
 
 
 class OperationError(RunError):

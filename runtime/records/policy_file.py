@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from lambda_actor import wire
 from runtime.errors import RunDirectoryError
-from runtime.records import write_atomically
+from runtime.records.run_directory import write_atomically
 
 
 def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:

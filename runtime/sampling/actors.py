@@ -19,7 +19,7 @@ from lambda_actor.spaces import Spaces
 from runtime.cost.meter import INIT_SECONDS_MAX
 from runtime.errors import ActorsKeepFailingError
 from runtime.interfaces import Cache, CostMeter, Fleet, Invocation, OpenEpisodeRecord, Outcome
-from runtime.records import EventLog
+from runtime.records.run_directory import EventLog
 
 _CACHE_ERRORS = tuple(error.__name__ for error in (CacheError, *CacheError.__subclasses__()))
 _TAKE_TIMEOUT_S = 10.0

@@ -9,7 +9,7 @@ from typing import Any
 from runtime.cost.meter import INIT_SECONDS_MAX
 from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.interfaces import CostMeter, Fleet, Invocation, Outcome
-from runtime.records import EventLog
+from runtime.records.run_directory import EventLog
 
 _GRACE_S = 30.0
 

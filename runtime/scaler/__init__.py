@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.config import ScalerSection
+from runtime.config.schema import ScalerSection
 from runtime.interfaces import Scaler
 from runtime.scaler.fixed import FixedScaler
 from runtime.scaler.nitro import NitroScaler

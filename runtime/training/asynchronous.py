@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from lambda_actor.errors import ActorError, WireError
-from runtime.collection import Actor, Actors, Ended, tell_failure
-from runtime.config import Experiment
+from runtime.config.schema import Experiment
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import (
     Curvature,
@@ -34,7 +33,8 @@ from runtime.interfaces import (
     RoundBill,
     ScalingDecision,
 )
-from runtime.round_loop import REJECTED_ROUNDS_MAX, RoundLoop, Training
+from runtime.sampling.actors import Actor, Actors, Ended, tell_failure
+from runtime.training.loop import REJECTED_ROUNDS_MAX, RoundLoop, Training
 
 _DETECTOR_PATIENCE_S = 5.0
 """A run that ends waits so long for a measurement that nobody needs any more."""

@@ -1,6 +1,7 @@
 """What every kind of round has in common: reasons to stop, updates, evaluation, rows, checkpoints.
 
-`runtime.synchronous` and `runtime.asynchronous` say what happens in one round; `runtime.rounds` chooses.
+`runtime.training.synchronous` and `runtime.training.asynchronous` say what happens in one round;
+`runtime.training.pacings` chooses.
 
 Paper: Nitro §4, Fig. 6.
 """
@@ -19,9 +20,7 @@ from typing import Any
 import numpy as np
 
 from lambda_actor.spaces import Spaces
-from runtime.checkpoint import Checkpoint
-from runtime.collection import ActorSpec, CircuitBreaker
-from runtime.config import Experiment
+from runtime.config.schema import Experiment
 from runtime.errors import BudgetError, CheckpointError, RunError
 from runtime.interfaces import (
     Cache,
@@ -41,7 +40,9 @@ from runtime.interfaces import (
     UpdateMetrics,
 )
 from runtime.learner.batch import assemble_batch
-from runtime.records import EventLog
+from runtime.records.checkpoint import Checkpoint
+from runtime.records.run_directory import EventLog
+from runtime.sampling.actors import ActorSpec, CircuitBreaker
 
 REJECTED_ROUNDS_MAX = 3
 CONTINUATIONS_RAISED_MAX = 2

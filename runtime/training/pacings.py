@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.asynchronous import AsynchronousRounds
-from runtime.config import Experiment
-from runtime.round_loop import RoundLoop
-from runtime.synchronous import SynchronousRounds
+from runtime.config.schema import Experiment
+from runtime.training.asynchronous import AsynchronousRounds
+from runtime.training.loop import RoundLoop
+from runtime.training.synchronous import SynchronousRounds
 
 
 def make_round_loop(experiment: Experiment, **parts: Any) -> RoundLoop:

@@ -15,19 +15,19 @@ from typing import Any
 
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
-from runtime.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
-from runtime.config import CHANGEABLE, Experiment, load_experiment, unchangeable
+from runtime.backends.this_machine import MakePlace, OnThisMachine, Place, cache_ttl_s, check_sizes, make_cost_model
+from runtime.config.schema import CHANGEABLE, Experiment, load_experiment, unchangeable
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES, PriceTable
+from runtime.display.wandb_log import WandbLog
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Display
-from runtime.places import MakePlace, OnThisMachine, Place, cache_ttl_s, check_sizes, make_cost_model
-from runtime.policy_file import save_policy
-from runtime.records import EventLog, RunDirectory, to_json, write_atomically
+from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
+from runtime.records.policy_file import save_policy
+from runtime.records.run_directory import EventLog, RunDirectory, to_json, write_atomically
 from runtime.scaler import make_scaler
-from runtime.signals import Interrupted, ShieldedFleet, Signals
-from runtime.wandb_log import WandbLog
+from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 
 
 def preflight(experiment: Experiment, prices: PriceTable = PRICES) -> tuple[ActorEnvironment, Experiment]:
@@ -158,7 +158,7 @@ class _Run:
         # Only now: nothing that can be refused needs torch, which takes seconds to import.
         from torch.utils.tensorboard import SummaryWriter
 
-        from runtime.rounds import make_round_loop
+        from runtime.training.pacings import make_round_loop
 
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
         self._place, self._signals, self._wandb = place, signals, wandb
@@ -341,8 +341,8 @@ def _training_parts(experiment: Experiment, environment: ActorEnvironment, stack
     import torch
 
     from runtime.detector.convexity import ConvexityDetector
-    from runtime.evaluation import Evaluator
     from runtime.learner.data_parallel import make_parallel_learner
+    from runtime.training.evaluation import Evaluator
 
     device = experiment.learner.device
     if device == "cuda" and not torch.cuda.is_available():

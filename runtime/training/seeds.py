@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from runtime.config import CHANGEABLE, Experiment, unchangeable
+from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
 from runtime.cost.budget import Budget
 from runtime.cost.prices import PRICES, PriceTable
+from runtime.display.wandb_log import WandbLog
 from runtime.errors import ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Display
-from runtime.records import RunDirectory, to_json, write_atomically
-from runtime.signals import Interrupted
-from runtime.train import preflight, smallest_budget_usd, train
-from runtime.wandb_log import WandbLog
+from runtime.records.run_directory import RunDirectory, to_json, write_atomically
+from runtime.training.run import preflight, smallest_budget_usd, train
+from runtime.training.signals import Interrupted
 
 SEEDS_FILE = "seeds.json"
 CONFIDENCE = 0.95

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from lambda_actor.errors import ActorError
-from runtime.collection import ActorSpec, Collected, Collection
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import Curvature, RoundBill, ScalingDecision
-from runtime.round_loop import REJECTED_ROUNDS_MAX, RoundLoop, Training
+from runtime.sampling.actors import ActorSpec, Collected, Collection
+from runtime.training.loop import REJECTED_ROUNDS_MAX, RoundLoop, Training
 
 
 @dataclass

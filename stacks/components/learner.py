@@ -14,7 +14,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
-from runtime.deployment import METRIC_NAMESPACE
+from runtime.backends.aws.deployment import METRIC_NAMESPACE
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.components.actor_function import ActorFunction
 from stacks.components.cache import Cache

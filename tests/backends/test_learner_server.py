@@ -16,8 +16,8 @@ import redis
 
 from lambda_actor.cache import ACCEPTED, TrajectoryCache
 from lambda_actor.errors import CacheError, CacheUnavailableError
-from runtime import cache_server
-from runtime.cache_server import LearnerServer
+from runtime.backends import cache_server
+from runtime.backends.cache_server import LearnerServer
 from runtime.errors import ServerError
 from tests.helpers import is_alive, wait_for
 

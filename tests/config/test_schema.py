@@ -14,7 +14,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.config import Experiment, experiment_from_tree, load_experiment, walk_fields
+from runtime.config.schema import Experiment, experiment_from_tree, load_experiment, walk_fields
 from runtime.errors import ExperimentError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.config import Experiment, experiment_from_tree, load_experiment
+from runtime.config.schema import Experiment, experiment_from_tree, load_experiment
 from runtime.cost.estimate import estimate
 from runtime.errors import ExperimentError
 

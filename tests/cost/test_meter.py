@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.config import Experiment, experiment_from_tree
+from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import BETWEEN_ROUNDS_S, CostModel, Meter, WallClockMeter, steady_clock, vcpu_share
 from runtime.cost.prices import PRICES, LambdaPrices, PriceTable

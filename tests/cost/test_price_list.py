@@ -9,7 +9,7 @@ from typing import Any
 import boto3
 import pytest
 
-from runtime.config import Experiment, experiment_from_tree
+from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.cost.meter import CostModel
 from runtime.cost.price_list import (
     PRICE_LIST_REGION,
@@ -19,7 +19,7 @@ from runtime.cost.price_list import (
     fetch_prices,
 )
 from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
-from tests.local_aws.price_list import PriceList, catalogue
+from tests.simulators.aws.price_list import PriceList, catalogue
 
 TODAY = "2026-11-21"
 FEES = {

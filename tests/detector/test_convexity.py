@@ -13,7 +13,7 @@ import torch
 from pyhessian.utils import hessian_vector_product
 
 from lambda_actor.spaces import Spaces
-from runtime.config import AlgorithmSection, ImpactSection, ImpalaSection, PpoSection
+from runtime.config.schema import AlgorithmSection, ImpactSection, ImpalaSection, PpoSection
 from runtime.detector import convexity
 from runtime.detector.convexity import ConvexityDetector, convexity_ratio, extreme_eigenvalues
 from runtime.interfaces import Batch, Curvature, CurvatureProblem, DetectorSamples
@@ -21,7 +21,7 @@ from runtime.learner.impact import Impact
 from runtime.learner.impala import Impala
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
-from tests.unit.learning import DISCRETE, PIXELS, roll
+from tests.learner.learning import DISCRETE, PIXELS, roll
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.display import EventLines
+from runtime.display.table import EventLines
 
 
 def test_the_same_error_over_and_over_is_shown_a_few_times_only() -> None:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from runtime import wandb_log
-from runtime.cli import main
-from runtime.config import Experiment, experiment_from_tree
+from runtime.cli.main import main
+from runtime.config.schema import Experiment, experiment_from_tree
+from runtime.display import wandb_log
+from runtime.display.wandb_log import WandbLog
 from runtime.errors import RunError
-from runtime.records import RunDirectory
-from runtime.train import scalars
-from runtime.wandb_log import WandbLog
+from runtime.records.run_directory import RunDirectory
+from runtime.training.run import scalars
 from tests.helpers import SMALL_EXPERIMENT, overrides, rounds, summary, train
 
 _BLOCK, _HEADER = 2**15, struct.Struct("<IHB")

@@ -221,7 +221,7 @@ def test_a_killed_actor_costs_its_own_trajectory_only(experiment: Path, tmp_path
 
 def _is_actor(pid: int) -> bool:
     try:
-        return b"runtime.fleet.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"runtime.fleet.actor_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

@@ -1,4 +1,4 @@
-"""``python -m runtime.deployed`` as systemd runs it, all of AWS on this machine: real actors, a real server."""
+"""``python -m runtime.backends.aws.learner`` as systemd runs it, all of AWS on this machine: real actors and server."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from urllib.parse import parse_qsl
 import pytest
 
 from lambda_actor.credentials import credential_object
+from runtime.backends.aws.deployment import METRIC_NAMESPACE
+from runtime.backends.aws.learner import SUPERSEDED, TRY_AGAIN
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.deployed import SUPERSEDED, TRY_AGAIN
-from runtime.deployment import METRIC_NAMESPACE
-from runtime.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
+from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
+from tests.backends.test_learner_server import require_tls
+from tests.conftest import USER_PASSWORD, USERNAME, tcp_server_with_auth, tls_server  # noqa: F401
+from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.helpers import PATIENCE_S, ROOT, SMALL_EXPERIMENT, events, results_only, rounds, summary, wait_for
-from tests.integration.conftest import USER_PASSWORD, USERNAME, tcp_server_with_auth, tls_server  # noqa: F401
-from tests.integration.lambda_fleets import ACTOR_ENVIRONMENT
-from tests.integration.test_learner_server import require_tls
-from tests.local_aws.lambda_endpoint import LambdaEndpoint
-from tests.local_aws.loopback import LoopbackServer, QuietHandler
-from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
+from tests.simulators.aws.lambda_endpoint import LambdaEndpoint
+from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
+from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
 
 BUCKET, PREFIX, GROUP, TABLE = "results", "small/first/", "Nitro-small-learner", "ledger"
 RUN, TAIL_USD = "small/first", 0.0625
@@ -71,7 +71,7 @@ class Account:
         experiment = self.directory / "small.yaml"
         experiment.write_text(text)
         process = subprocess.Popen(
-            [sys.executable, "-m", "runtime.deployed", str(experiment), str(out)], cwd=ROOT, text=True,
+            [sys.executable, "-m", "runtime.backends.aws.learner", str(experiment), str(out)], cwd=ROOT, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={
                 **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "CACHE_"))},
                 **CREDENTIALS, "AWS_REGION": REGION, "PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": self.moto.url,

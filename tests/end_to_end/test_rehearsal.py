@@ -1,4 +1,4 @@
-"""Deployments from the first template to the last Describe, as ``python -m tests.rehearsal`` plays them."""
+"""Deployments from the first template to the last Describe, as ``python -m tests.simulators.rehearsal`` plays them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_learner_server import require_tls
-from tests.rehearsal.rehearsal import Rehearsal
-from tests.rehearsal.scenarios import rehearse
+from tests.backends.test_learner_server import require_tls
+from tests.simulators.rehearsal.rehearsal import Rehearsal
+from tests.simulators.rehearsal.scenarios import rehearse
 
 
 @pytest.mark.parametrize("name", ["budget", "killed"])

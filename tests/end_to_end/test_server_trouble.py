@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from runtime.cache_server import EmbeddedServer
+from runtime.backends.cache_server import EmbeddedServer
 from tests.helpers import ROOT, command, events, overrides, results_only, rounds, wait_for
 
 

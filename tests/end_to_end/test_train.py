@@ -13,11 +13,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from benchmarks.boosting.trainer import Trainer
 from lambda_actor import wire
-from runtime.cli import main
-from runtime.config import load_experiment
-from runtime.evaluation import Evaluator
-from runtime.policy_file import load_policy
+from runtime.cli.main import main
+from runtime.config.schema import load_experiment
+from runtime.records.policy_file import load_policy
 from runtime.scaler.nitro import NitroScaler
+from runtime.training.evaluation import Evaluator
 from tests.helpers import ROOT, events, overrides, results_only, rounds, run_command, summary, train
 
 ROW_KEYS = """round_index policy_version eigenvalue_min eigenvalue_max convexity_ratio boosting_score decay_weight

@@ -12,10 +12,10 @@ from lambda_actor import wire
 from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config import Experiment, load_experiment
-from runtime.display import PlainDisplay
-from runtime.policy_file import load_policy
-from runtime.train import train
+from runtime.config.schema import Experiment, load_experiment
+from runtime.display.table import PlainDisplay
+from runtime.records.policy_file import load_policy
+from runtime.training.run import train
 from tests.helpers import ROOT, events, overrides, rounds, run_command, summary
 
 SMALL = {"actor__fragment_steps": 16, "actor__timeout_s": 30, "scaler__actors_min": 2, "scaler__actors_max": 3,

@@ -17,10 +17,10 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import FrameStack
 from lambda_actor.policy import Policy
-from runtime.cli import main
+from runtime.cli.main import main
 from runtime.errors import RunError
-from runtime.export import save_onnx
-from runtime.policy_file import save_policy
+from runtime.export.onnx import save_onnx
+from runtime.records.policy_file import save_policy
 from tests.environments import OtherSpaces, policy_arrays
 
 CLIP = 2.0

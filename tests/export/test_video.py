@@ -14,10 +14,10 @@ import pytest
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import UnusableEnvironmentError
-from runtime import video as video_module
 from runtime.errors import RunError
-from runtime.evaluation import Evaluator
-from runtime.video import Video, check_path, choose_renderer
+from runtime.export import video as video_module
+from runtime.export.video import Video, check_path, choose_renderer
+from runtime.training.evaluation import Evaluator
 from tests.environments import EPISODE_STEPS, FaultyCounter, StatefulCounter, policy_arrays
 
 

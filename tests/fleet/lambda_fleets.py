@@ -9,10 +9,10 @@ import boto3
 from botocore.config import Config
 
 from runtime.fleet.aws_lambda import LambdaFleet
+from tests.fleet.fleet_actors import GENEROUS_S
 from tests.fleet_environments import DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S
-from tests.integration.fleet_actors import GENEROUS_S
-from tests.local_aws.lambda_endpoint import REGION, LambdaEndpoint
+from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint
 
 CREDENTIALS = {"aws_access_key_id": "local-test", "aws_secret_access_key": "local-test", "region_name": REGION}
 ACTOR_ENVIRONMENT = {**{name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_")},

@@ -20,10 +20,10 @@ import runtime.fleet.aws_lambda
 from lambda_actor import wire
 from runtime.fleet.local import LocalFleet
 from runtime.interfaces import Fleet, Outcome
+from tests.fleet.fleet_actors import GENEROUS_S, STEPS, Actors, actors_on, marks, weights
+from tests.fleet.lambda_fleets import LambdaFleets
 from tests.fleet_environments import DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S, wait_for
-from tests.integration.fleet_actors import GENEROUS_S, STEPS, Actors, actors_on, marks, weights
-from tests.integration.lambda_fleets import LambdaFleets
 
 MakeFleet = Callable[[int, float], Fleet]
 

@@ -1,4 +1,4 @@
-"""What the Lambda fleet does besides the contract of tests/integration/test_fleets.py."""
+"""What the Lambda fleet does besides the contract of tests/fleet/test_fleets.py."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from runtime.errors import FleetError
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client, parse_report
 from runtime.fleet.local import LocalFleet
 from runtime.interfaces import Invocation, Outcome
+from tests.fleet.fleet_actors import GENEROUS_S, Actors, actors_on, marks
+from tests.fleet.lambda_fleets import LambdaFleets, client
 from tests.fleet_environments import DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S, wait_for
-from tests.integration.fleet_actors import GENEROUS_S, Actors, actors_on, marks
-from tests.integration.lambda_fleets import LambdaFleets, client
 
-SAMPLE = "tests.local_aws.sample_functions.handler"
+SAMPLE = "tests.simulators.aws.sample_functions.handler"
 ARN = "arn:aws:lambda:us-east-1:123456789012:function:actors:live"
 
 

@@ -1,4 +1,4 @@
-"""What the local fleet does besides the contract of tests/integration/test_fleets.py."""
+"""What the local fleet does besides the contract of tests/fleet/test_fleets.py."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import pytest
 import runtime.fleet.local
 from runtime.errors import FleetError
 from runtime.fleet.local import LocalFleet
+from tests.fleet.fleet_actors import GENEROUS_S, Actors, actors_on, marks
 from tests.fleet_environments import BURNT_CPU_S, DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S, ROOT, is_alive, wait_for
-from tests.integration.fleet_actors import GENEROUS_S, Actors, actors_on, marks
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from runtime.deployments import Deployed, read_deployment, tags_of_limits
-from runtime.guard import LATE_S, MISSING_S, STARTING_S, reason_to_end
-from runtime.ledger import FINISHED, STARTING, TRAINING, Entry, Order
-from runtime.teardown import silent_s
+from runtime.guard.deployments import Deployed, read_deployment, tags_of_limits
+from runtime.guard.guard import LATE_S, MISSING_S, STARTING_S, reason_to_end
+from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Order
+from runtime.guard.teardown import silent_s
 
 CREATED_S = 1_700_000_000.0
 STACK = "arn:aws:cloudformation:us-east-1:1:stack/Nitro-hopper/one"

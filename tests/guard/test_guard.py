@@ -18,16 +18,16 @@ import pytest
 from botocore.exceptions import ClientError
 from botocore.response import StreamingBody
 
-from runtime import guard as guard_module
-from runtime.deployments import find_deployments
-from runtime.guard import LATE_S, MISSING_S, Guard, handler
-from runtime.ledger import FINISHED, TRAINING, Entry, Ledger
-from runtime.stop import take_down
-from runtime.teardown import STOP_GRACE_S, TeardownError, find_stack
+from runtime.guard import guard as guard_module
+from runtime.guard.deployments import find_deployments
+from runtime.guard.guard import LATE_S, MISSING_S, Guard, handler
+from runtime.guard.ledger import FINISHED, TRAINING, Entry, Ledger
+from runtime.guard.teardown import STOP_GRACE_S, TeardownError, find_stack
+from runtime.operations.stop import take_down
 from stacks.arming import check_guard
 from stacks.assembly import make_app
-from tests.local_aws.moto_types import deploy
-from tests.template.conftest import RUN, SETTINGS, experiment_text
+from tests.simulators.aws.moto_types import deploy
+from tests.stacks.conftest import RUN, SETTINGS, experiment_text
 
 NAMES = ("hopper", "walker")
 STEPS = ["stop key", "learner", "provisioned capacity", "concurrency", "cache", "bill", "stack", "gone"]

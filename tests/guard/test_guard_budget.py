@@ -15,15 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.config import experiment_from_tree
+from runtime.config.schema import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.estimate import estimate
 from runtime.cost.meter import CostModel, WallClockMeter
 from runtime.cost.prices import PRICES
-from runtime.deployments import Deployed
-from runtime.guard import INTERVAL_S, reason_to_end
-from runtime.ledger import FINISHED, STARTING, TRAINING, Entry, Order
-from runtime.teardown import CACHE_DELETION_S, HEARTBEAT_S, STOP_GRACE_S, TERMINATION_S
+from runtime.guard.deployments import Deployed
+from runtime.guard.guard import INTERVAL_S, reason_to_end
+from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Order
+from runtime.guard.teardown import CACHE_DELETION_S, HEARTBEAT_S, STOP_GRACE_S, TERMINATION_S
 
 STACK = "stack/one"
 TYPES = ("g4dn.xlarge", "g6.xlarge")

@@ -10,7 +10,7 @@ import boto3
 import moto
 import pytest
 
-from runtime.ledger import (
+from runtime.guard.ledger import (
     FINISHED,
     STARTING,
     TRAINING,

@@ -14,8 +14,10 @@ import moto
 import pytest
 from botocore.exceptions import ClientError
 
-from runtime import cli, stop, teardown
-from runtime.teardown import TeardownError, delete_stack, find_stack, stack_names
+from runtime.cli import main as cli
+from runtime.guard import teardown
+from runtime.guard.teardown import TeardownError, delete_stack, find_stack, stack_names
+from runtime.operations import stop
 
 TEMPLATE = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}, "Queue": {"Type": "AWS::SQS::Queue"}}})
 STACK = "Nitro-hopper"

@@ -39,13 +39,13 @@ from lambda_actor.cache import ACCEPTED, TrajectoryCache
 from lambda_actor.check import random_weights
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
-from runtime.cache_server import LearnerServer
-from runtime.config import Experiment, load_experiment
+from runtime.backends.cache_server import LearnerServer
+from runtime.config.schema import Experiment, load_experiment
 from runtime.errors import ExperimentError, RunError
 from runtime.fleet.local import SINGLE_THREADED
 from stacks.staging import actor_context
 from tests.helpers import PATIENCE_S
-from tests.local_aws.lambda_endpoint import REGION, LambdaEndpoint
+from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint
 
 TOOLS = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "openssl": "openssl", "redis-server": "redis-server"}
 """Programs, and Debian's packages that bring them."""

@@ -232,7 +232,7 @@ _CONTINUE = """
 import sys
 import numpy as np
 from lambda_actor.rollout import OpenEpisode
-from tests.unit.test_atari import STEPS, observations, played, random_actions
+from tests.lambda_actor.test_atari import STEPS, observations, played, random_actions
 from lambda_actor.environments import make_environment
 game, cut, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 episode = OpenEpisode.from_bytes(open(path, "rb").read())

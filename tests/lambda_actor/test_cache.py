@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lambda_actor.cache import ACCEPTED, DUPLICATE, LATE, TrajectoryCache, redacted
 from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, CacheUnavailableError
-from tests.integration.conftest import (
+from tests.conftest import (
     PASSWORD,
     PATIENCE_S,
     USER_PASSWORD,

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from lambda_actor.cache import ACCEPTED, DUPLICATE, LATE, TrajectoryCache
-from tests.integration.conftest import TcpServer, free_port, wait_until
+from tests.conftest import TcpServer, free_port, wait_until
 
 
 @pytest.fixture

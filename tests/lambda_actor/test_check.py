@@ -52,7 +52,7 @@ def test_what_an_actor_could_not_do_is_an_error(environment_id: str, error: type
 
 def test_a_state_that_leaves_something_out_is_found() -> None:
     with pytest.raises(CheckError, match="goes on differently elsewhere"):
-        check("tests.unit.test_actor_check:make_forgetful", 8)
+        check("tests.lambda_actor.test_check:make_forgetful", 8)
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

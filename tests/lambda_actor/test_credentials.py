@@ -25,7 +25,7 @@ from moto.server import ThreadedMotoServer
 from lambda_actor.cache import ACCEPTED, TrajectoryCache
 from lambda_actor.credentials import connection_options, credential_object
 from lambda_actor.errors import CacheError, CacheUnavailableError
-from tests.integration.conftest import (
+from tests.conftest import (
     PATIENCE_S,
     USER_PASSWORD,
     USERNAME,

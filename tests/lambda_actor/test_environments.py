@@ -28,7 +28,7 @@ GENTLE = {"InvertedPendulum-v5": 0.02, "InvertedDoublePendulum-v5": 0.02}
 """Scale of the actions where lively ones end the episode at once."""
 
 
-# Environments of a user's own, found by ``tests.unit.test_environments:name``
+# Environments of a user's own, found by ``tests.lambda_actor.test_environments:name``
 
 
 class WindyHopper(HopperEnv):

@@ -31,8 +31,8 @@ from lambda_actor.rollout import NO_BYTES, OpenEpisode, roll_out
 from runtime.fleet.local import LocalFleet
 from runtime.interfaces import Invocation
 from tests import environments as helpers
+from tests.conftest import PASSWORD, PATIENCE_S, USER_PASSWORD, USERNAME, AuthServer
 from tests.environments import EPISODE_STEPS, FAULT_STEP, policy_arrays
-from tests.integration.conftest import PASSWORD, PATIENCE_S, USER_PASSWORD, USERNAME, AuthServer
 
 COUNTER, ENDLESS = "tests.environments:make_counter", "tests.environments:make_endless"
 MUJOCO_IDS = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]

@@ -14,7 +14,14 @@ import torch
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config import AlgorithmSection, Experiment, ImpactSection, ImpalaSection, PpoSection, experiment_from_tree
+from runtime.config.schema import (
+    AlgorithmSection,
+    Experiment,
+    ImpactSection,
+    ImpalaSection,
+    PpoSection,
+    experiment_from_tree,
+)
 from runtime.interfaces import Update
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
@@ -22,7 +29,7 @@ from runtime.learner.impact import Impact
 from runtime.learner.impala import Impala
 from runtime.learner.ppo import Ppo
 from tests.helpers import ROOT
-from tests.unit.learning import DISCRETE, PIXELS, VECTORS, assert_same, bandit, everything, joined, roll
+from tests.learner.learning import DISCRETE, PIXELS, VECTORS, assert_same, bandit, everything, joined, roll
 
 ALGORITHMS = [(Ppo, "ppo", PpoSection), (Impact, "impact", ImpactSection), (Impala, "impala", ImpalaSection)]
 

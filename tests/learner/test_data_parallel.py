@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from lambda_actor.spaces import Spaces
-from runtime.config import Experiment, experiment_from_tree
+from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.errors import ExperimentError, RunError
 from runtime.interfaces import Batch, Learner
 from runtime.learner import make_learner

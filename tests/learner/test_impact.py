@@ -12,12 +12,12 @@ import torch
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config import AlgorithmSection, ImpactSection
+from runtime.config.schema import AlgorithmSection, ImpactSection
 from runtime.errors import CheckpointError
 from runtime.interfaces import Batch, LearnerState
 from runtime.learner.impact import Impact
 from runtime.learner.vtrace import vtrace
-from tests.unit.learning import (
+from tests.learner.learning import (
     DISCRETE,
     PIXELS,
     VECTORS,

@@ -11,13 +11,13 @@ import torch
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config import AlgorithmSection, ImpalaSection
+from runtime.config.schema import AlgorithmSection, ImpalaSection
 from runtime.errors import CheckpointError
 from runtime.interfaces import Batch, LearnerState
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impala import Impala
 from runtime.learner.vtrace import vtrace
-from tests.unit.learning import (
+from tests.learner.learning import (
     DISCRETE,
     PIXELS,
     VECTORS,

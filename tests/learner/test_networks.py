@@ -12,10 +12,10 @@ from torch.nn import functional
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config import AlgorithmSection, PpoSection
+from runtime.config.schema import AlgorithmSection, PpoSection
 from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwork, layer_arrays
 from runtime.learner.ppo import Ppo
-from tests.unit.learning import DISCRETE, PIXELS, VECTORS, scramble
+from tests.learner.learning import DISCRETE, PIXELS, VECTORS, scramble
 
 ATARI = Spaces((3, 84, 84), frame_shape=(1, 84, 84), frame_stack=3, action_count=6)
 

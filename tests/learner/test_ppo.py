@@ -13,13 +13,13 @@ import torch
 from lambda_actor import wire
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config import AlgorithmSection, PpoSection
+from runtime.config.schema import AlgorithmSection, PpoSection
 from runtime.errors import CheckpointError
 from runtime.interfaces import Batch, LearnerState
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
-from tests.unit import learning
-from tests.unit.learning import assert_same, bandit, everything, joined, parameters_of, scramble
+from tests.learner import learning
+from tests.learner.learning import assert_same, bandit, everything, joined, parameters_of, scramble
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 

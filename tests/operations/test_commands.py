@@ -17,15 +17,16 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from runtime import cli, operations
-from runtime.deployments import EXPERIMENT_TAG, tags_of_limits
-from runtime.ledger import FINISHED, Ledger
-from runtime.leftovers import Stacks
+from runtime.cli import main as cli
+from runtime.guard.deployments import EXPERIMENT_TAG, tags_of_limits
+from runtime.guard.ledger import FINISHED, Ledger
+from runtime.operations import commands as operations
+from runtime.operations.leftovers import Stacks
 from stacks.assembly import make_app
 from tests import helpers
 from tests.helpers import ROOT, SMALL_EXPERIMENT, run_command
-from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
-from tests.local_aws.moto_types import IMAGE_ID, deploy
+from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
+from tests.simulators.aws.moto_types import IMAGE_ID, deploy
 
 TABLE, RULE = "ledger", "nitro-guard"
 ZONE = f"{REGION}a"
@@ -660,7 +661,7 @@ def test_names_that_lead_out_of_the_directory_are_passed_over(aws: Account, trai
 def test_a_run_whose_files_change_while_they_come_is_downloaded_as_it_is_in_the_end(
     aws: Account, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from runtime.kept import KeptRun
+    from runtime.operations.kept_runs import KeptRun
 
     bucket = keep(aws, trained)
     read, newer = KeptRun.read, [b"newer\n", b"newest\n"]
@@ -733,7 +734,7 @@ def test_the_bill_beside_what_the_run_counted(aws: Account) -> None:
 
 
 def test_what_is_asked_of_cost_explorer(aws: Account) -> None:
-    from runtime.cost.bill import ask_bill
+    from runtime.operations.bill import ask_bill
 
     class Explorer:
         def get_cost_and_usage(self, **query: Any) -> dict[str, Any]:

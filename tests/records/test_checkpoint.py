@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import runtime.checkpoint
-from runtime.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
+import runtime.records.checkpoint
 from runtime.errors import CheckpointError
+from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 
 DTYPES = ["<f4", "<f8", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1"]
 
@@ -82,7 +82,7 @@ def test_numbers_come_back_exactly(tmp_path: Path):
     assert load(tmp_path)[0].values == values
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}], ids=repr)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), pytest.param(object(), id="object"), {1, 2}], ids=repr)
 def test_what_json_cannot_hold_is_refused_and_the_last_one_stays(tmp_path: Path, value: object):
     save_checkpoint(tmp_path, checkpoint(1))
     with pytest.raises((ValueError, TypeError)):
@@ -127,7 +127,7 @@ class Killed(BaseException):
 
 
 def test_killed_at_any_write_the_one_before_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    real = runtime.checkpoint.write_atomically
+    real = runtime.records.checkpoint.write_atomically
     save_checkpoint(tmp_path, checkpoint(1))
     written: list[str] = []
 
@@ -141,14 +141,14 @@ def test_killed_at_any_write_the_one_before_is_loaded(tmp_path: Path, monkeypatc
 
     for count in range(2):
         written.clear()
-        monkeypatch.setattr(runtime.checkpoint, "write_atomically", dies_before(count))
+        monkeypatch.setattr(runtime.records.checkpoint, "write_atomically", dies_before(count))
         with pytest.raises(Killed):
             save_checkpoint(tmp_path, checkpoint(2))
         assert written == [".safetensors"][:count], "the JSON is written last"
         loaded, skipped = load(tmp_path)
         assert_is(loaded, checkpoint(1))
         assert skipped == []
-    monkeypatch.setattr(runtime.checkpoint, "write_atomically", real)
+    monkeypatch.setattr(runtime.records.checkpoint, "write_atomically", real)
     save_checkpoint(tmp_path, checkpoint(2))
     assert_is(load(tmp_path)[0], checkpoint(2))
 
@@ -243,7 +243,7 @@ def edited(directory: Path, stem: str, **changes: object) -> None:
     path = directory / f"{stem}.json"
     document = json.loads(path.read_bytes()) | changes
     document.pop("sha256")
-    path.write_bytes(json.dumps(document | {"sha256": runtime.checkpoint._digest(document)}).encode())
+    path.write_bytes(json.dumps(document | {"sha256": runtime.records.checkpoint._digest(document)}).encode())
 
 
 def test_another_version_is_passed_over_and_named(tmp_path: Path):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import runtime.records
+import runtime.records.run_directory
 from runtime.errors import RunDirectoryError
-from runtime.records import EventLog, RunDirectory, to_json, write_atomically
+from runtime.records.run_directory import EventLog, RunDirectory, to_json, write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -186,7 +186,7 @@ def test_a_crash_while_cutting_loses_nothing(directory: RunDirectory, monkeypatc
     def crash(*_: object) -> None:
         raise OSError("crash")
 
-    monkeypatch.setattr(runtime.records.os, "fsync", crash)
+    monkeypatch.setattr(runtime.records.run_directory.os, "fsync", crash)
     with pytest.raises(OSError, match="crash"):
         directory.cut_rounds_back(1)
     assert directory.read_rounds() == rows(3)
@@ -221,7 +221,8 @@ def test_a_second_holder_is_refused_and_told_where(directory: RunDirectory):
 def test_another_process_is_refused_and_not_after_a_kill(tmp_path: Path):
     path = tmp_path / "run"
     holder = subprocess.Popen(
-        [sys.executable, "-c", "import sys, time; from pathlib import Path; from runtime.records import RunDirectory\n"
+        [sys.executable, "-c", "import sys, time; from pathlib import Path\n"
+         "from runtime.records.run_directory import RunDirectory\n"
          "held = RunDirectory(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)", str(path)],
         stdout=subprocess.PIPE, cwd=ROOT)
     try:

@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-import runtime.collection
+import runtime.sampling.actors
 from lambda_actor import wire
 from lambda_actor.errors import CacheUnavailableError
 from lambda_actor.frames import pack_frames
 from lambda_actor.rollout import OpenEpisode
 from lambda_actor.spaces import Spaces
-from runtime.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
-from runtime.collection import ActorSpec, CircuitBreaker, Collection
-from runtime.config import Experiment, experiment_from_tree
+from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import CostModel, Meter
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import OpenEpisodeRecord
 from runtime.learner.batch import assemble_batch
-from runtime.records import EventLog
-from runtime.rounds import make_round_loop
+from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
+from runtime.records.run_directory import EventLog
+from runtime.sampling.actors import ActorSpec, CircuitBreaker, Collection
 from runtime.scaler import make_scaler
+from runtime.training.pacings import make_round_loop
 from tests.fakes import (
     ACTION_SIZE,
     CRASHED,
@@ -105,7 +105,7 @@ def reserved(meter: Meter) -> set[str]:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch):
     """An upper bound that only deaf actors reach."""
-    monkeypatch.setattr(runtime.collection, "_ABANDON_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(runtime.sampling.actors, "_ABANDON_TIMEOUT_S", 0.05)
 
 
 # One collection

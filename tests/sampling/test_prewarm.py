@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from runtime.config import experiment_from_tree
+from runtime.config.schema import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import CostModel, Meter
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError
-from runtime.prewarm import prewarm
-from runtime.records import EventLog
+from runtime.records.run_directory import EventLog
+from runtime.sampling.prewarm import prewarm
 from tests.fakes import CRASHED, DEAF, ERROR, NEVER_RETURNS, NEVER_STARTED, OK, FakeCache, FakeFleet, ManualClock, Play
 
 TIMEOUT_S = 30

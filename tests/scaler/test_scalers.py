@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.config import ScalerSection
+from runtime.config.schema import ScalerSection
 from runtime.scaler import make_scaler
 from runtime.scaler.fixed import FixedScaler
 from runtime.scaler.nitro import NitroScaler

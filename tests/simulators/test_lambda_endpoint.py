@@ -19,11 +19,11 @@ import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 
 from runtime.fleet.aws_lambda import parse_report
+from tests.fleet.lambda_fleets import client
 from tests.helpers import ROOT, is_alive, wait_for
-from tests.integration.lambda_fleets import client
-from tests.local_aws.lambda_endpoint import PAYLOAD_BYTES_MAX, LambdaEndpoint
+from tests.simulators.aws.lambda_endpoint import PAYLOAD_BYTES_MAX, LambdaEndpoint
 
-HANDLER = "tests.local_aws.sample_functions.handler"
+HANDLER = "tests.simulators.aws.sample_functions.handler"
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +242,7 @@ def test_closing_ends_workers_and_clients():
 
 def test_nothing_outlives_a_killed_endpoint(tmp_path: Path):
     functions = [{"name": "sample", "handler": HANDLER, "provisioned": 2}]
-    parent = subprocess.Popen([sys.executable, "-m", "tests.local_aws.lambda_endpoint", json.dumps(functions)],
+    parent = subprocess.Popen([sys.executable, "-m", "tests.simulators.aws.lambda_endpoint", json.dumps(functions)],
                               cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         lambda_client = client(parent.stdout.readline().strip())

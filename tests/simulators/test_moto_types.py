@@ -1,4 +1,4 @@
-"""What `tests.local_aws.moto_types` adds to moto: made as the template says, described by plain boto3, and deleted."""
+"""What `tests.simulators.aws.moto_types` adds to moto: made as the template says, described by boto3, deleted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from tests.helpers import is_alive, wait_for
-from tests.local_aws.moto_server import REGION, ROOT, MotoServer
-from tests.local_aws.moto_types import IMAGE_ID, IMAGE_PARAMETER_PREFIX, deploy
+from tests.simulators.aws.moto_server import REGION, ROOT, MotoServer
+from tests.simulators.aws.moto_types import IMAGE_ID, IMAGE_PARAMETER_PREFIX, deploy
 
 Client = Callable[[str], Any]
 
@@ -453,7 +453,7 @@ def test_a_deletion_can_fail_and_a_cache_can_be_somewhere_else(tmp_path: Path, m
 
 
 def test_the_server_ends_with_its_parent() -> None:
-    script = ("import time; from tests.local_aws.moto_server import MotoServer\n"
+    script = ("import time; from tests.simulators.aws.moto_server import MotoServer\n"
               "with MotoServer() as server: print(server.pid, flush=True); time.sleep(600)")
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True,
                           env={**os.environ, "PYTHONPATH": str(ROOT)}) as parent:

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.fleet import local
 from tests.helpers import ROOT
-from tests.template.conftest import STACK, Assembly, Synthesise, flat
+from tests.stacks.conftest import STACK, Assembly, Synthesise, flat
 
 MOST_ACTORS, TIMEOUT_S = 6, 30
 """Of the small experiment."""

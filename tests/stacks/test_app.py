@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import ROOT
-from tests.template.conftest import RUN, SETTINGS
-from tests.unit.test_actor_imports import imports, loaded_after
+from tests.stacks.conftest import RUN, SETTINGS
+from tests.test_imports import imports, loaded_after
 
 ADDED_BY_THE_COMMAND_LINE = {
     "aws:cdk:bundling-stacks": ["**"], "aws:cdk:enable-asset-metadata": False, "aws:cdk:enable-path-metadata": False,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lambda_actor.credentials import ElastiCacheTokens, connection_options
-from runtime.deployment import CACHE_PORT
-from tests.template.conftest import Assembly, Synthesise, flat, variables
+from runtime.backends.aws.deployment import CACHE_PORT
+from tests.stacks.conftest import Assembly, Synthesise, flat, variables
 
 ACTORS = "<NitroNetwork:ExportsOutputFnGetAttActors3CD0DA6DGroupIdB050DC21>"
 

@@ -11,7 +11,7 @@ import redis
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import CacheError
 from stacks.components.cache import ACCESS_STRING, COMMANDS
-from tests.integration.conftest import TcpServer
+from tests.conftest import TcpServer
 
 IGNORED_BY_THE_CLIENT = {"client|setinfo"}
 """The handshake goes on when it is refused; allowed, so that the server's log of refusals stays empty."""

@@ -17,7 +17,7 @@ from typing import Any
 import boto3
 import pytest
 
-from runtime.cost.account import Account, AccountError
+from runtime.aws.account import Account, AccountError
 from runtime.cost.prices import PRICES, PriceTable
 from stacks import cdk, deploy
 from stacks.plan import Plan

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stacks.staging import guard_files
-from tests.template.conftest import STACK, Assembly, flat
+from tests.stacks.conftest import STACK, Assembly, flat
 
 GUARD = "NitroGuard"
 
@@ -39,7 +39,7 @@ def test_it_is_there_before_what_it_guards_and_cannot_be_deleted_under_it(each_k
 
 def test_its_function(serverless: Assembly) -> None:
     function = only(serverless, "Lambda::Function")
-    assert function["Handler"] == "runtime.guard.handler"
+    assert function["Handler"] == "runtime.guard.guard.handler"
     assert (function["MemorySize"], function["Architectures"]) == (256, ["arm64"])
     # Two ticks may overlap; one must not be cut off in what it waits for.
     assert 60 < function["Timeout"] <= 120
@@ -74,7 +74,7 @@ def test_people_hear_of_a_guard_that_fails_or_is_silent(serverless: Assembly) ->
 
 def test_it_loads_nothing_that_lambda_does_not_have() -> None:
     """Python and boto3: in a fresh interpreter that finds the files of its asset, and only boto3 besides."""
-    script = ("import runtime.guard, sys; "
+    script = ("import runtime.guard.guard, sys; "
               "print(sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)))")
     with guard_files() as folder:
         assert not any(path.is_file() and path.suffix != ".py" for path in Path(folder).rglob("*"))

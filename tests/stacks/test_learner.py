@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runtime.config import experiment_from_tree
+from runtime.backends.aws.deployment import Deployment
+from runtime.config.schema import experiment_from_tree
 from runtime.cost.estimate import estimate
-from runtime.deployment import Deployment
 from stacks.components.learner import BOOT_SCRIPT, user_data
-from tests.template.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat, variables
-from tests.template.conftest import user_data as rendered_user_data
+from tests.stacks.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat, variables
+from tests.stacks.conftest import user_data as rendered_user_data
 
 FOUND_BY_THE_BOOT_SCRIPT = {"billed_since", "instance_id", "instance_type", "image_id", "private_address"}
 BOOT_ONLY = {"BOOT_REGION", "BOOT_STACK_ID", "BOOT_ASSET_URL", "BOOT_LAUNCHES_MAX", "BOOT_LIFETIME_S", "BOOT_LOG_GROUP",

@@ -18,15 +18,15 @@ from typing import Any
 
 import pytest
 
-from runtime.deployment import METRIC_NAMESPACE, Deployment
-from runtime.ledger import FINISHED, STARTING, Ledger
+from runtime.backends.aws.deployment import METRIC_NAMESPACE, Deployment
+from runtime.guard.ledger import FINISHED, STARTING, Ledger
 from stacks.assembly import make_app
 from tests.helpers import PATIENCE_S
-from tests.local_aws.aws_command import aws_command
-from tests.local_aws.metadata import InstanceMetadata
-from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
-from tests.local_aws.moto_types import deploy
-from tests.template.conftest import RUN, SETTINGS, Assembly, experiment_text
+from tests.simulators.aws.aws_command import aws_command
+from tests.simulators.aws.metadata import InstanceMetadata
+from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
+from tests.simulators.aws.moto_types import deploy
+from tests.stacks.conftest import RUN, SETTINGS, Assembly, experiment_text
 
 STEPS = ["lifetime", "identify", "launches", "stack", "guard", "tools", "files", "requirements", "logs", "environment",
          "learner"]
@@ -358,7 +358,7 @@ def _check_units(machine: Machine) -> None:
     learner = _unit(folder / "nitro-learner.service")
     here = machine.root / "opt/nitro"
     command = learner["ExecStart"].split()
-    assert command == [f"{here}/.venv/bin/python", "-m", "runtime.deployed", f"{here}/experiment.yaml",
+    assert command == [f"{here}/.venv/bin/python", "-m", "runtime.backends.aws.learner", f"{here}/experiment.yaml",
                        f"{machine.root}/var/lib/nitro/run"]
     assert os.access(command[0], os.X_OK)
     assert Path(command[3]).read_bytes() == (machine.stack.assembly.learner_asset() / "experiment.yaml").read_bytes()
@@ -473,7 +473,7 @@ def nothing(machine: Machine) -> None:
     ("guard", nothing, "aws dynamodb update-item*", "aws: refused"),
     ("files", no_files, "", '"$@"'),
     ("requirements", broken_requirements, "", '"$@"'),
-    ("requirements", broken_runtime, "", "import runtime.deployed"),
+    ("requirements", broken_runtime, "", "import runtime.backends.aws.learner"),
     ("requirements", stubbed_timeout, "timeout 1200 *python -m pip install*", "timeout 1200"),
     ("learner", nothing, "systemctl enable*learner*", "systemctl enable --now nitro-learner.service"),
 ])

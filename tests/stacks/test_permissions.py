@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.template.conftest import KINDS, NAME, RUN, STACK, Assembly, Synthesise, flat, listed
+from tests.stacks.conftest import KINDS, NAME, RUN, STACK, Assembly, Synthesise, flat, listed
 
 BUCKET = "<NitroResults:ExportsOutputFnGetAttResults25575328Arn5DD4F5AA>"
 ACCOUNT = "arn:<AWS::Partition>:{}:<AWS::Region>:<AWS::AccountId>:{}"

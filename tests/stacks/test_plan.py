@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from runtime.config import load_experiment
+from runtime.config.schema import load_experiment
 from runtime.errors import ExperimentError
 from stacks.plan import Plan, processor
 from tests.helpers import ROOT
-from tests.template.conftest import experiment_text
+from tests.stacks.conftest import experiment_text
 
 
 def plan(folder: Path, *, name: str = "walker", context: dict[str, Any] | None = None, **changes: Any) -> Plan:

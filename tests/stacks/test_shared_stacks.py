@@ -14,7 +14,7 @@ from stacks.guard import GuardStack
 from stacks.network import NetworkStack
 from stacks.plan import zone_names
 from stacks.results import ResultsStack
-from tests.template.conftest import SETTINGS, Assembly, Synthesise, flat, listed
+from tests.stacks.conftest import SETTINGS, Assembly, Synthesise, flat, listed
 
 SHARED = ("NitroGuard", "NitroNetwork", "NitroResults")
 ALWAYS_ON = {"AWS::Lambda::Function", "AWS::Lambda::Permission", "AWS::Events::Rule", "AWS::DynamoDB::Table",

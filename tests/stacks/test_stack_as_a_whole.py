@@ -13,14 +13,14 @@ import pytest
 import yaml
 from aws_cdk import aws_s3 as s3
 
-from runtime import metrics
-from runtime.config import experiment_from_tree
+from runtime.backends.aws import metrics
+from runtime.backends.aws.deployment import METRIC_NAMESPACE
+from runtime.config.schema import experiment_from_tree
 from runtime.cost.estimate import estimate
-from runtime.deployment import METRIC_NAMESPACE
-from runtime.deployments import read_deployment
+from runtime.guard.deployments import read_deployment
 from stacks.assembly import make_app
 from tests.helpers import ROOT
-from tests.template.conftest import NAME, RUN, SETTINGS, STACK, Assembly, Synthesise, experiment_text, flat
+from tests.stacks.conftest import NAME, RUN, SETTINGS, STACK, Assembly, Synthesise, experiment_text, flat
 
 NOT_TAGGABLE = {
     "AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::LaunchTemplate", "AWS::CloudWatch::Dashboard",

@@ -9,7 +9,7 @@ import pytest
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
 from stacks.staging import actor_context, learner_files
-from tests.template.conftest import Assembly, Synthesise
+from tests.stacks.conftest import Assembly, Synthesise
 
 
 def names(folder: Path) -> set[str]:

@@ -17,19 +17,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import runtime.collection
+import runtime.sampling.actors
 from lambda_actor import wire
 from lambda_actor.errors import WireError
-from runtime.checkpoint import Checkpoint
-from runtime.config import Experiment, experiment_from_tree
+from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import CostModel, Meter
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import DetectorSamples
-from runtime.records import EventLog
-from runtime.rounds import make_round_loop
+from runtime.records.checkpoint import Checkpoint
+from runtime.records.run_directory import EventLog
 from runtime.scaler import make_scaler
+from runtime.training.pacings import make_round_loop
 from tests.fakes import (
     CRASHED,
     ERROR,
@@ -192,7 +192,7 @@ class Rig:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch):
     """An upper bound that only deaf actors reach."""
-    monkeypatch.setattr(runtime.collection, "_ABANDON_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(runtime.sampling.actors, "_ABANDON_TIMEOUT_S", 0.05)
 
 
 def assert_settled(rig: Rig) -> None:

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.cost.budget import Budget
-from runtime.seeds import caution, fair_share_usd, interquartile_mean, interval_estimate, spent_usd, table_lines
+from runtime.training.seeds import (
+    caution,
+    fair_share_usd,
+    interquartile_mean,
+    interval_estimate,
+    spent_usd,
+    table_lines,
+)
 
 
 @pytest.mark.parametrize(("values", "expected"), [

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from runtime.errors import BudgetError
-from runtime.signals import Interrupted, ShieldedFleet, Signals
+from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 from tests.helpers import PATIENCE_S
 
 

@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from runtime.deployment import Deployment
-from runtime.ledger import STARTING, TRAINING, Entry, Ledger, LedgerError, LostRunError
-from runtime.teardown import HEARTBEAT_S
+from runtime.backends.aws.deployment import Deployment
+from runtime.guard.ledger import STARTING, TRAINING, Entry, Ledger, LedgerError, LostRunError
+from runtime.guard.teardown import HEARTBEAT_S
 
 START_GRACE_S = 900.0
 """What a learner is given from its start to its first promise: files to fetch, libraries to load."""
@@ -18,7 +18,7 @@ _POLL_S = 0.25
 
 @dataclass(frozen=True)
 class Figures:
-    """Attributes of `runtime.ledger.Entry`."""
+    """Attributes of `runtime.guard.ledger.Entry`."""
 
     spent_usd: float
     reserved_usd: float

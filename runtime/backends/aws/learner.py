@@ -2,7 +2,7 @@
 
 The systemd unit that `stacks/components/learner_boot.sh` writes runs
 
-    python -m runtime.deployed EXPERIMENT.yaml DIR
+    python -m runtime.backends.aws.learner EXPERIMENT.yaml DIR
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ from botocore.parsers import ResponseParserError
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import ActorError, CacheError
-from runtime.cache_server import LearnerServer
-from runtime.config import Experiment, load_experiment
+from runtime.backends.aws.deployment import CACHE_PORT, Deployment
+from runtime.backends.aws.heartbeat import Figures, Heartbeat
+from runtime.backends.aws.metrics import Metrics
+from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, SupersededError
+from runtime.backends.cache_server import LearnerServer
+from runtime.backends.this_machine import cache_ttl_s, make_cost_model, open_cache
+from runtime.config.schema import Experiment, load_experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import BETWEEN_ROUNDS_S, INIT_SECONDS_MAX, Meter, WallClockMeter, steady_clock
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.deployment import CACHE_PORT, Deployment
-from runtime.display import make_display, summary_lines
+from runtime.display.table import make_display, summary_lines
 from runtime.errors import (
     ActorsKeepFailingError,
     ExperimentError,
@@ -42,16 +46,12 @@ from runtime.errors import (
     ServerError,
 )
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency
-from runtime.heartbeat import Figures, Heartbeat
+from runtime.guard.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
 from runtime.interfaces import Fleet
-from runtime.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
-from runtime.metrics import Metrics
-from runtime.places import cache_ttl_s, make_cost_model, open_cache
-from runtime.prewarm import prewarm
-from runtime.records import EventLog, RunDirectory, to_json
-from runtime.results import ResultsBucket, ResultsError, SupersededError
-from runtime.signals import Interrupted, Signals
-from runtime.train import train
+from runtime.records.run_directory import EventLog, RunDirectory, to_json
+from runtime.sampling.prewarm import prewarm
+from runtime.training.run import train
+from runtime.training.signals import Interrupted, Signals
 
 GUARD_SILENT_S = 1800.0
 """A learner does not begin where the guard has not looked for longer."""
@@ -365,7 +365,8 @@ def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if deployment is None or len(arguments) != 2:
-        print("usage, on a deployed learner: python -m runtime.deployed EXPERIMENT.yaml DIR", file=sys.stderr)
+        print("usage, on a deployed learner: python -m runtime.backends.aws.learner EXPERIMENT.yaml DIR",
+              file=sys.stderr)
         return 2
     return run(Path(arguments[0]), Path(arguments[1]), deployment, now)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import botocore.exceptions
 
-from runtime.deployment import METRIC_NAMESPACE, Deployment
+from runtime.backends.aws.deployment import METRIC_NAMESPACE, Deployment
 
 INTERVAL_S = 60.0
 _METRICS = {

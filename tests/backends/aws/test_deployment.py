@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 
 import pytest
 
-from runtime.deployment import Deployment, experiment_name, run_name
+from runtime.backends.aws.deployment import Deployment, experiment_name, run_name
 from runtime.errors import ExperimentError
 
 NAMES = [field.name for field in fields(Deployment)]

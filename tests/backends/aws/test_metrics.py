@@ -7,8 +7,8 @@ from typing import Any
 import botocore.exceptions
 import pytest
 
-from runtime.deployment import Deployment
-from runtime.metrics import INTERVAL_S, Metrics
+from runtime.backends.aws.deployment import Deployment
+from runtime.backends.aws.metrics import INTERVAL_S, Metrics
 from tests.fakes import ManualClock
 
 DEPLOYMENT = Deployment(**{name: name for name in Deployment.__dataclass_fields__} | {

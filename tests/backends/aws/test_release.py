@@ -8,10 +8,10 @@ import boto3
 import pytest
 from moto import mock_aws
 
-import tests.local_aws.moto_types  # noqa: F401
-from runtime import deployed
-from runtime.deployment import Deployment
-from tests.unit.test_deployment import VALUES
+import tests.simulators.aws.moto_types  # noqa: F401
+from runtime.backends.aws import learner as deployed
+from runtime.backends.aws.deployment import Deployment
+from tests.backends.aws.test_deployment import VALUES
 
 GROUP = "Nitro-small-learner"
 

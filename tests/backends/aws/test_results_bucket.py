@@ -14,13 +14,13 @@ import moto
 import numpy as np
 import pytest
 
-from runtime.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
-from runtime.config import experiment_from_tree
+from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, SupersededError
+from runtime.config.schema import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import UPLOAD_INTERVAL_S, CostModel, Meter
 from runtime.cost.prices import PRICES
-from runtime.records import RunDirectory, to_json, write_atomically
-from runtime.results import ResultsBucket, ResultsError, SupersededError
+from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
+from runtime.records.run_directory import RunDirectory, to_json, write_atomically
 from tests.fakes import ManualClock
 
 BUCKET, PREFIX = "nitro-results", "hopper/abc/"
@@ -98,7 +98,7 @@ def refused(code: str, status: int = 412) -> Callable[[], None]:
 
 
 class Learner:
-    """A machine with a run's directory on it, which does what `runtime.train` does with it, without training."""
+    """A machine with a run's directory on it, which does what `runtime.training.run` does with it, without training."""
 
     def __init__(self, client: Any, path: Path, *, interval_s: float = UPLOAD_INTERVAL_S) -> None:
         """Args:

@@ -1,6 +1,6 @@
 """The aws command line, loaded once: each call is a fork of a process that has imported it.
 
-    python -m tests.local_aws.aws_command SOCKET
+    python -m tests.simulators.aws.aws_command SOCKET
 
 What a call runs is the very program; only what it takes to import it, most of a short call, is not paid each time.
 """
@@ -35,7 +35,7 @@ def aws_command(directory: Path) -> Iterator[str]:
     """Yields the words of a shell that run ``aws``, as long as the block lasts."""
     path = directory / "aws.sock"
     (directory / "aws.py").write_text(_CLIENT.format(path=str(path)))
-    server = subprocess.Popen([sys.executable, "-m", "tests.local_aws.aws_command", str(path)],
+    server = subprocess.Popen([sys.executable, "-m", "tests.simulators.aws.aws_command", str(path)],
                               stdout=subprocess.PIPE)
     try:
         assert server.stdout.readline() == b"ready\n"

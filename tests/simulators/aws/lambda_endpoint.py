@@ -5,7 +5,7 @@ and aliases), execution environments that stay warm, start-up before first use w
 time-outs, exits, handler errors, log tails with their REPORT line, the bill of a container image, throttling at the
 reserved or the account's concurrency, payload limits, and the answers about concurrency. No signature is checked.
 
-    python -m tests.local_aws.lambda_endpoint '[{"name": "actors", "environment": {}}]'
+    python -m tests.simulators.aws.lambda_endpoint '[{"name": "actors", "environment": {}}]'
 
 serves the functions until standard input closes; it prints its URL first.
 """

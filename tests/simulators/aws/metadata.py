@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from tests.local_aws.loopback import LoopbackServer, QuietHandler
+from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 
 _TOKEN_PATH = "/latest/api/token"
 _DATA_PATH = "/latest/meta-data/"

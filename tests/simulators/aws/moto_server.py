@@ -1,8 +1,8 @@
-"""A moto server in a process of its own, with what `tests.local_aws.moto_types` adds.
+"""A moto server in a process of its own, with what `tests.simulators.aws.moto_types` adds.
 
-``python -m tests.local_aws.moto_server PORT`` serves on that port of this machine, 0 for any free one, says where in
-its first line, and ends when standard input does: a pipe whose other end only its parent holds ends it however the
-parent ends.
+``python -m tests.simulators.aws.moto_server PORT`` serves on that port of this machine, 0 for any free one, says
+where in its first line, and ends when standard input does: a pipe whose other end only its parent holds ends it
+however the parent ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 import boto3
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 REGION = "us-east-1"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": REGION}
 """Environment variables with which any tool may call the server, next to AWS_ENDPOINT_URL."""
@@ -46,7 +46,7 @@ class MotoServer:
 
     def __enter__(self) -> MotoServer:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.local_aws.moto_server", str(self._port)], cwd=ROOT, text=True,
+            [sys.executable, "-m", "tests.simulators.aws.moto_server", str(self._port)], cwd=ROOT, text=True,
             env={**os.environ, **self._environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.url = self._process.stdout.readline().strip()
         if not self.url:
@@ -80,7 +80,7 @@ def main(port: int) -> None:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
-    import tests.local_aws.moto_types  # noqa: F401
+    import tests.simulators.aws.moto_types  # noqa: F401
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = make_server("127.0.0.1", port, DomainDispatcherApplication(create_backend_app), threaded=True,

@@ -80,7 +80,8 @@ def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: 
     """Creates the stack ``name`` from a synthesised template; returns its outputs.
 
     Args:
-        client: Makes a client of a service, as ``boto3.client`` and `tests.local_aws.moto_server.MotoServer.client` do.
+        client: Makes a client of a service, as ``boto3.client`` and
+            `tests.simulators.aws.moto_server.MotoServer.client` do.
         template: A file of the cloud assembly, ``….template.json``. The assembly's manifest beside it, if there is one,
             says how the stack itself is tagged; the CDK's command line reads it there as well.
         parameters: Values of the template's parameters that shall not be the default.

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.local_aws.loopback import LoopbackServer, QuietHandler
+from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 
 TARGET = "AWSPriceListService.GetProducts"
 ON_DEMAND = "JRTCKXETXF"

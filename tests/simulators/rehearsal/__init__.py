@@ -1,4 +1,4 @@
-"""The whole life of a deployment on this machine: ``python -m tests.rehearsal``; see `tests.rehearsal.scenarios`."""
+"""The whole life of a deployment on this machine: ``python -m tests.simulators.rehearsal``."""
 
 GUARD_FOLDER_VARIABLE = "REHEARSAL_GUARD_FOLDER"
 """Where the guard's zip is unpacked."""

@@ -1,4 +1,4 @@
-"""``python -m tests.rehearsal [NAME … | --all] [--rate R] [--out DIR]``: deployments rehearsed, without an account."""
+"""Deployments rehearsed without an account: ``python -m tests.simulators.rehearsal [NAME … | --all]``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.rehearsal.account import RehearsalError
-from tests.rehearsal.rehearsal import RATE
-from tests.rehearsal.scenarios import SCENARIOS, rehearse
+from tests.simulators.rehearsal.account import RehearsalError
+from tests.simulators.rehearsal.rehearsal import RATE
+from tests.simulators.rehearsal.scenarios import SCENARIOS, rehearse
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.rehearsal", formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m tests.simulators.rehearsal", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Deploys the real templates into an AWS account that exists on this machine only, and plays what "
                     "can happen to them.",
         epilog="scenarios:\n" + "\n".join(f"  {name:<15} {one.summary}" for name, one in SCENARIOS.items()))

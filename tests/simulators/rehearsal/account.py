@@ -16,16 +16,16 @@ from typing import Any, Self
 import redis
 from botocore.exceptions import ClientError
 
-from runtime.ledger import Entry, Ledger
+from runtime.guard.ledger import Entry, Ledger
+from tests.conftest import TcpServer, TlsTerminator
+from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
+from tests.fleet.lambda_fleets import client as lambda_client
 from tests.helpers import ROOT
-from tests.integration.conftest import TcpServer, TlsTerminator
-from tests.integration.lambda_fleets import ACTOR_ENVIRONMENT
-from tests.integration.lambda_fleets import client as lambda_client
-from tests.local_aws.moto_server import CREDENTIALS, REGION, MotoServer
-from tests.local_aws.moto_types import deploy
-from tests.rehearsal import GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE
-from tests.rehearsal.clock import PATH_VARIABLE, Clock
-from tests.rehearsal.functions import FunctionsApi, MeteredEndpoint
+from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
+from tests.simulators.aws.moto_types import deploy
+from tests.simulators.rehearsal import GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE
+from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
+from tests.simulators.rehearsal.functions import FunctionsApi, MeteredEndpoint
 
 RESULTS, NETWORK, GUARD = SHARED_STACKS = ("NitroResults", "NitroNetwork", "NitroGuard")
 RUN = "rehearsal"
@@ -132,7 +132,7 @@ class Account:
     def __init__(self, directory: Path, **moto_variables: str) -> None:
         """Args:
         directory: Empty; for all that the account's parts write.
-        moto_variables: See `tests.local_aws.moto_types`.
+        moto_variables: See `tests.simulators.aws.moto_types`.
         """
         self.directory = directory
         self.clock = Clock(directory / "clock")
@@ -185,7 +185,7 @@ class Account:
         """The stacks that all experiments share; the guard's function is run out of its zip.
 
         Args:
-            guard_deaths: See `tests.rehearsal.guard`.
+            guard_deaths: See `tests.simulators.rehearsal.guard`.
         """
         outputs = {}
         for name in SHARED_STACKS:
@@ -225,10 +225,10 @@ class Account:
             (assembly / f"{GUARD}.assets.json").read_text())["files"].values() if one["source"]["packaging"] == "zip"]
         folder = self.directory / "guard"
         shutil.copytree(assembly / asset, folder)
-        if settings["Handler"] != "runtime.guard.handler":
+        if settings["Handler"] != "runtime.guard.guard.handler":
             raise RehearsalError(f"the guard's handler is {settings['Handler']}")
         self.functions.add_function(
-            self.guard_function, handler="tests.rehearsal.guard.handler", timeout_s=settings["Timeout"],
+            self.guard_function, handler="tests.simulators.rehearsal.guard.handler", timeout_s=settings["Timeout"],
             # Not the folder that it starts in: there is another runtime/.
             command=(sys.executable, "-P", "-m", "awslambdaric"), memory_mib=settings["MemorySize"],
             environment={**settings["Environment"]["Variables"], **self.variables, "PYTHONPATH": f"{folder}:{ROOT}",

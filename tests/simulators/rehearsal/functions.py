@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
-from tests.local_aws.lambda_endpoint import LambdaEndpoint, LambdaError
-from tests.local_aws.loopback import LoopbackServer, QuietHandler
+from tests.simulators.aws.lambda_endpoint import LambdaEndpoint, LambdaError
+from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 
 _INVOCATION = re.compile(r"/2015-03-31/functions/([^/]+)/invocations")
 _BILLED = re.compile(r"Billed Duration: (\d+) ms\tMemory Size: (\d+) MB")

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.rehearsal import GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE
+from tests.simulators.rehearsal import GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE
 
 _HARMLESS = ("Get", "Describe", "List", "Scan", "Query", "Head")
 _TOO_HEAVY = ("pydantic", "torch", "numpy", "redis", "yaml")
@@ -21,8 +21,8 @@ sys.path.insert(0, os.environ[GUARD_FOLDER_VARIABLE])
 
 import botocore.client  # noqa: E402
 
-import runtime.guard as guard  # noqa: E402
-from tests.rehearsal.clock import Clock  # noqa: E402
+import runtime.guard.guard as guard  # noqa: E402
+from tests.simulators.rehearsal.clock import Clock  # noqa: E402
 
 
 def handler(event: dict[str, Any], context: object) -> Any:

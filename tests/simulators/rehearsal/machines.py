@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.helpers import ROOT
-from tests.local_aws.metadata import InstanceMetadata
-from tests.local_aws.moto_server import MotoServer
-from tests.rehearsal.clock import Clock
+from tests.simulators.aws.metadata import InstanceMetadata
+from tests.simulators.aws.moto_server import MotoServer
+from tests.simulators.rehearsal.clock import Clock
 
 Tell = Callable[..., None]
 """``tell(who, what, **numbers)``."""
@@ -40,7 +40,7 @@ printf '%s\\n' "${0##*/} $*" >>"$CALLS"
 # Of what date is asked for, only "now" and "so many seconds from now" depend on a clock.
 _DATE = f"""\
 #!/bin/sh
-now="1970-01-01 UTC + $({sys.executable} -m tests.rehearsal.clock) seconds"
+now="1970-01-01 UTC + $({sys.executable} -m tests.simulators.rehearsal.clock) seconds"
 for argument; do
     shift
     case "$argument" in
@@ -56,7 +56,7 @@ _PYTHON = f"""\
 #!/bin/sh
 case "$1 $2" in
     "-m pip") exit 0 ;;
-    "-m runtime.deployed") shift 2; set -- -m tests.rehearsal.learner "$@" ;;
+    "-m runtime.backends.aws.learner") shift 2; set -- -m tests.simulators.rehearsal.learner "$@" ;;
 esac
 exec {sys.executable} "$@"
 """

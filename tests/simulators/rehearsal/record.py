@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from runtime.cost.prices import HOURS_PER_MONTH, PRICES
-from runtime.ledger import Entry
-from tests.rehearsal.account import Account, Deployment
-from tests.rehearsal.clock import Clock
+from runtime.guard.ledger import Entry
+from tests.simulators.rehearsal.account import Account, Deployment
+from tests.simulators.rehearsal.clock import Clock
 
 _HOUR_S = 3600.0
 _PROVISIONED_BLOCK_S = 300.0

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from runtime.ledger import FINISHED, Entry
-from tests.rehearsal.account import RUN, SHARED_STACKS, Account, Deployment, RehearsalError, difference
-from tests.rehearsal.machines import Machine, Machines
-from tests.rehearsal.record import Bill, Record, Watch
+from runtime.guard.ledger import FINISHED, Entry
+from tests.simulators.rehearsal.account import RUN, SHARED_STACKS, Account, Deployment, RehearsalError, difference
+from tests.simulators.rehearsal.machines import Machine, Machines
+from tests.simulators.rehearsal.record import Bill, Record, Watch
 
 RATE = 60.0
 """Seconds of the clock in one on the wall, at most."""
@@ -70,7 +70,7 @@ class Rehearsal:
         out: Where ``rehearsal.json`` and the run's ``rounds.jsonl`` are put.
         rate: Seconds of the clock in one on the wall.
         deaths: The guard is killed right after each kind of call that changes anything, once for each.
-        moto_variables: See `tests.local_aws.moto_types`.
+        moto_variables: See `tests.simulators.aws.moto_types`.
         """
         self.name, self.out, self._rate = name, out, rate
         self._is_quiet, self._moto_variables = is_quiet, moto_variables

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.ledger import FINISHED
+from runtime.guard.ledger import FINISHED
 from tests.helpers import ROOT
-from tests.rehearsal.account import difference
-from tests.rehearsal.clock import SKEW_VARIABLE
-from tests.rehearsal.rehearsal import Rehearsal, experiment
+from tests.simulators.rehearsal.account import difference
+from tests.simulators.rehearsal.clock import SKEW_VARIABLE
+from tests.simulators.rehearsal.rehearsal import Rehearsal, experiment
 
 _ROUNDS = 6
 _AMPLE_USD = 2.0
@@ -210,7 +210,7 @@ def _stop(world: Rehearsal, name: str) -> None:
     """``python -m runtime stop NAME``, while time passes."""
     world.record.tell("people", f"python -m runtime stop {name}")
     with subprocess.Popen(
-            [sys.executable, "-m", "tests.rehearsal.people", "stop", name, "--yes"], cwd=ROOT, text=True,
+            [sys.executable, "-m", "tests.simulators.rehearsal.people", "stop", name, "--yes"], cwd=ROOT, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, **world.account.variables, "PYTHONPATH": str(ROOT)}) as stop:
         world.until(lambda: stop.poll() is not None, f"stop {name} to end")

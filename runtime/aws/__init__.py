@@ -1,0 +1,1 @@
+"""The one door to boto3: sessions, clients, pages, waiting."""

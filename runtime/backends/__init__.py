@@ -1,0 +1,1 @@
+"""Backends: where a run gets its cache, fleet, meter and safekeeping from."""

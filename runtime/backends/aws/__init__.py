@@ -1,0 +1,1 @@
+"""The backend of a learner that was deployed to AWS."""

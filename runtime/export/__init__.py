@@ -1,0 +1,1 @@
+"""A trained policy in other forms: ONNX, video."""

@@ -1,0 +1,1 @@
+"""What looks at deployments and ends them from outside."""

@@ -1,0 +1,1 @@
+"""How the trajectories of a round come to be."""
