@@ -1,4 +1,4 @@
-"""Writes docs/experiment_file.md from the descriptions in runtime/config/schema.py."""
+"""Writes docs/reference/experiment_file.md from the descriptions in runtime/config/schema.py."""
 
 import sys
 from pathlib import Path
@@ -38,4 +38,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "experiment_file.md").write_text(table())
+    (ROOT / "docs" / "reference" / "experiment_file.md").write_text(table())

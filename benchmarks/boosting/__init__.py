@@ -1,1 +1,1 @@
-"""What the boosting signal is worth (docs/detector.md)."""
+"""What the boosting signal is worth (docs/design/detector.md)."""

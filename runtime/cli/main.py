@@ -338,7 +338,7 @@ def _parser() -> argparse.ArgumentParser:
     export = commands.add_parser(
         "export", help="write a run's policy as an ONNX file", description="Write a run's policy as one ONNX file, "
         "with normalisation and clipping inside: raw observations in, the environment's actions out. See "
-        "docs/export.md.")
+        "docs/guides/export.md.")
     export.add_argument("directory", type=Path, metavar="DIR", help="a run's directory")
     export.add_argument("--onnx", type=Path, metavar="FILE", required=True,
                         help="the file, which is replaced where it exists; needs the package onnx")

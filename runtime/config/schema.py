@@ -1,7 +1,7 @@
 """The experiment file: one typed, frozen tree that validates itself.
 
 Every field's description, unit, range and default is in this file alone; ``train --help`` and
-docs/experiment_file.md are made from it.
+docs/reference/experiment_file.md are made from it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 On one machine nothing is billed. What is computed here is what the same run would cost on AWS Lambda and EC2 at list
 price, from measured CPU times: actors at the share of a vCPU that their memory buys, the learner for as long as a
-round would take there. docs/cost.md says what is left out.
+round would take there. docs/guides/cost.md says what is left out.
 """
 
 from __future__ import annotations

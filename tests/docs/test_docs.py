@@ -15,7 +15,7 @@ def test_the_reference_of_the_experiment_file_is_up_to_date() -> None:
     spec = importlib.util.spec_from_file_location("make_docs", ROOT / "docs" / "make_experiment_file_md.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "experiment_file.md").read_text() == module.table()
+    assert (ROOT / "docs" / "reference" / "experiment_file.md").read_text() == module.table()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -37,5 +37,5 @@ def test_the_readme_shows_the_shipped_experiment() -> None:
 
 def test_tests_named_in_the_paper_map_exist() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    for name in re.findall(r"`(test_\w+)`", (ROOT / "docs" / "paper_map.md").read_text()):
+    for name in re.findall(r"`(test_\w+)`", (ROOT / "docs" / "design" / "paper_map.md").read_text()):
         assert f"def {name}(" in sources, name

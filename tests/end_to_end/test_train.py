@@ -39,7 +39,7 @@ def test_a_run_leaves_what_the_readme_promises(reference: Path) -> None:
 def test_rows_have_every_documented_key_and_no_nan(reference: Path) -> None:
     rows = rounds(reference)
     assert [row["round_index"] for row in rows] == [1, 2, 3, 4, 5]
-    documented = (ROOT / "docs" / "run_directory.md").read_text()
+    documented = (ROOT / "docs" / "reference" / "run_directory.md").read_text()
     for row in rows:
         assert not set(ROW_KEYS) - row.keys()
         for key, value in row.items():

@@ -22,7 +22,7 @@ def main() -> int:
         return 2
     results = {name: _play(name, options.out / name, options.rate) for name in names}
     print("\n" + "\n".join(_table(results)))
-    print(f"all of it: {options.out}/SCENARIO/rehearsal.json; what its keys mean: docs/operations.md")
+    print(f"all of it: {options.out}/SCENARIO/rehearsal.json; what its keys mean: docs/guides/operations.md")
     return int(any(result["result"] != "ok" for result in results.values()))
 
 
