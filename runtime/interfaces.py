@@ -189,8 +189,8 @@ class CurvatureProblem:
 
 
 @dataclass(frozen=True)
-class LearnerState:
-    """A learner between two rounds: arrays by name, and what JSON can hold."""
+class State:
+    """What a part needs to go on after a checkpoint: arrays by name, and values that JSON can hold."""
 
     arrays: dict[str, np.ndarray]
     values: dict[str, Any]
@@ -220,14 +220,65 @@ class Learner(Protocol):
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
         """The maximised objective of that name at the present policy; a copy, free to be differentiated."""
 
-    def get_state(self) -> LearnerState: ...
+    def get_state(self) -> State: ...
 
-    def set_state(self, state: LearnerState) -> None: ...
+    def set_state(self, state: State) -> None: ...
+
+
+class Updater(Protocol):
+    """Turns batches into policy versions: it decides where and when a learner trains."""
+
+    @property
+    def policy_version(self) -> int:
+        """The newest version."""
+
+    def weights(self) -> bytes:
+        """The newest policy as a WEIGHTS message of `lambda_actor.wire`."""
+
+    def submit(self, batch: Batch, *, progress: float) -> None:
+        """Takes a batch to be trained on; may return before it is.
+
+        Args:
+            batch: Belongs to the updater from now on.
+            progress: Share of the training that is done, 0 to 1, for schedules.
+
+        Raises:
+            RunError: What trains is gone.
+        """
+
+    def poll(self, timeout_s: float) -> list[Update]:
+        """Returns the updates that have ended since the last call, oldest first.
+
+        Args:
+            timeout_s: Seconds to wait for the first one, if none has ended and one is under way.
+
+        Raises:
+            RunError: What trains is gone.
+        """
+
+    def replay(self, *, progress: float) -> Update | None:
+        """Trains once more on trajectories that were trained on before; None if there is nothing to train on again."""
+
+    def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
+        """Returns the named objective at the newest policy, as a copy that training leaves alone."""
+
+    def get_state(self) -> State:
+        """Returns what a resumption needs; nothing that was submitted is still under way when it is called."""
+
+    def set_state(self, state: State) -> None:
+        """Goes on from a state.
+
+        Raises:
+            CheckpointError: The state belongs to another network or algorithm.
+        """
+
+    def close(self) -> None:
+        """Ends everything that trains; idempotent."""
 
 
 @dataclass(frozen=True)
 class Curvature:
-    """Extreme eigenvalues of the maximised objective's Hessian, and their ratio R; null where undefined."""
+    """Extreme eigenvalues of the maximised objective's Hessian, and their ratio R; None if undefined."""
 
     eigenvalue_min: float | None
     eigenvalue_max: float | None
@@ -235,12 +286,17 @@ class Curvature:
 
 
 class Detector(Protocol):
-    """Looks for boostable rounds."""
+    """Measures how curved the objective is; it never sees a learner."""
+
+    @property
+    def objective(self) -> str:
+        """Name of the objective that it asks a learner's `curvature_problem` for."""
 
     def select(self, samples: DetectorSamples) -> DetectorSamples:
-        """The subset to keep for `measure`."""
+        """Returns the subset to keep for a later measurement."""
 
-    def measure(self, learner: Learner, samples: DetectorSamples) -> Curvature: ...
+    def measure(self, problem: CurvatureProblem) -> Curvature:
+        """Measures the objective's curvature at the policy that the problem was made from."""
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,12 @@ from lambda_actor.spaces import Spaces
 from runtime.interfaces import (
     Batch,
     Curvature,
-    CurvatureProblem,
     DetectorSamples,
     Evaluation,
     Invocation,
-    LearnerState,
     Outcome,
     OutcomeStatus,
+    State,
     Update,
     UpdateMetrics,
 )
@@ -487,17 +486,25 @@ class FakeLearner:
             value_targets=np.zeros(rows, np.float32),
             old_outputs=np.zeros((rows, 2 * ACTION_SIZE), np.float32)), staleness, is_replay)
 
-    def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem | None:
-        """None: `FakeDetector` needs none."""
+    def curvature_problem(self, objective: str, samples: DetectorSamples) -> FakeProblem:
+        return FakeProblem(self.policy_version, samples)
 
-    def get_state(self) -> LearnerState:
-        return LearnerState({"weight": np.array(self.weight)},
+    def get_state(self) -> State:
+        return State({"weight": np.array(self.weight)},
                             {"policy_version": self.policy_version, "trained": list(self.trained)})
 
-    def set_state(self, state: LearnerState) -> None:
+    def set_state(self, state: State) -> None:
         self.weight = float(state.arrays["weight"])
         self.policy_version = int(state.values["policy_version"])
         self.trained = list(state.values["trained"])
+
+
+@dataclass(frozen=True)
+class FakeProblem:
+    """What `FakeDetector` looks at."""
+
+    policy_version: int
+    samples: DetectorSamples
 
 
 def digest(rewards: np.ndarray) -> str:
@@ -511,6 +518,7 @@ class FakeDetector:
     def __init__(self, clock: ManualClock, *, measure_s: float = 0.125, log: list[Any] | None = None,
                  ratio: Callable[[int, DetectorSamples], float | None] | None = None) -> None:
         self._clock, self._measure_s = clock, measure_s
+        self.objective = "log_prob"
         self._ratio = ratio or (lambda version, samples: 1.0 + abs(float(samples.advantages.sum())))
         self.log: list[Any] = log if log is not None else []
         self.measured: list[tuple[int, DetectorSamples]] = []
@@ -518,11 +526,11 @@ class FakeDetector:
     def select(self, samples: DetectorSamples) -> DetectorSamples:
         return DetectorSamples(**{name: array[:4] for name, array in vars(samples).items()})
 
-    def measure(self, learner: FakeLearner, samples: DetectorSamples) -> Curvature:
+    def measure(self, problem: FakeProblem) -> Curvature:
         self._clock.advance(self._measure_s)
-        self.log.append(("measure", learner.policy_version))
-        self.measured.append((learner.policy_version, samples))
-        ratio = self._ratio(learner.policy_version, samples)
+        self.log.append(("measure", problem.policy_version))
+        self.measured.append((problem.policy_version, problem.samples))
+        ratio = self._ratio(problem.policy_version, problem.samples)
         return Curvature(None, None, None) if ratio is None else Curvature(-1.0, ratio, ratio)
 
 

@@ -13,7 +13,7 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import Fragment, OpenEpisode, random_streams, roll_out
 from runtime.config.schema import Experiment
-from runtime.interfaces import Batch, LearnerState, Update
+from runtime.interfaces import Batch, State, Update
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
@@ -23,7 +23,7 @@ from runtime.learner.batch import assemble_batch
 class Snapshot:
     """A training between two rounds."""
 
-    learner: LearnerState
+    learner: State
     episodes: tuple[OpenEpisode, ...]
     rounds: int
     env_steps: int

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from pyhessian.utils import hessian_vector_product
 
-from runtime.interfaces import Curvature, CurvatureProblem, DetectorSamples, Learner
+from runtime.interfaces import Curvature, CurvatureProblem, DetectorSamples
 
 _RELATIVE_NOISE = 1e-6
 _TOLERANCE = 1e-3
@@ -28,7 +28,7 @@ class ConvexityDetector:
     """Measures R of the new policy on a fixed-size, fixed-seed subset of the last round's batch."""
 
     def __init__(self, objective: str, subset_size: int, lanczos_steps: int, *, seed: int) -> None:
-        self._objective, self._subset_size, self._lanczos_steps = objective, subset_size, lanczos_steps
+        self.objective, self._subset_size, self._lanczos_steps = objective, subset_size, lanczos_steps
         self._seed = seed
 
     def select(self, samples: DetectorSamples) -> DetectorSamples:
@@ -40,12 +40,11 @@ class ConvexityDetector:
         return DetectorSamples(**{
             name: array[chosen] for name, array in vars(samples).items()})
 
-    def measure(self, learner: Learner, samples: DetectorSamples) -> Curvature:
-        """The curvature of the learner's objective at its present policy."""
+    def measure(self, problem: CurvatureProblem) -> Curvature:
+        """Measures the curvature of the objective at the policy that the problem was made from."""
         threads = torch.get_num_threads()
         torch.set_num_threads(_THREADS)
         try:
-            problem = learner.curvature_problem(self._objective, samples)
             eigenvalue_min, eigenvalue_max = extreme_eigenvalues(problem, self._lanczos_steps, seed=self._seed)
         finally:
             torch.set_num_threads(threads)

@@ -21,7 +21,7 @@ from lambda_actor import wire
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
-from runtime.interfaces import Batch, CurvatureProblem, DetectorSamples, LearnerState, Update, UpdateMetrics
+from runtime.interfaces import Batch, CurvatureProblem, DetectorSamples, State, Update, UpdateMetrics
 from runtime.learner.adam import Adam
 from runtime.learner.advantages import explained_variance
 from runtime.learner.distributions import make_distribution
@@ -312,7 +312,7 @@ class ActorCritic(ABC):
         module = _PolicyAndCritic(policy, copy.deepcopy(self.critic)) if objective == "total_loss" else policy
         return CurvatureProblem(module, criteria[objective], tensors["observations"], tensors["value_targets"])
 
-    def get_state(self) -> LearnerState:
+    def get_state(self) -> State:
         arrays = {f"{name}.{key}": tensor.detach().cpu().numpy().copy()
                   for name, network in self._networks().items() for key, tensor in network.state_dict().items()}
         arrays |= {_OPTIMIZER + name: array for name, array in self._optimizer.get_state().items()}
@@ -320,9 +320,9 @@ class ActorCritic(ABC):
         for name, moments in self._all_moments().items():
             arrays |= {f"{name}.mean": moments.mean.copy(), f"{name}.variance": moments.variance.copy()}
             values[f"{name}_count"] = moments.count
-        return LearnerState(arrays, values)
+        return State(arrays, values)
 
-    def set_state(self, state: LearnerState) -> None:
+    def set_state(self, state: State) -> None:
         """Raises: CheckpointError: The state belongs to another network or algorithm."""
         try:
             if state.values["algorithm"] != self._algorithm.kind:

@@ -35,7 +35,7 @@ import torch.distributed as distributed
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.errors import ExperimentError, RunError
-from runtime.interfaces import Batch, CurvatureProblem, DetectorSamples, Learner, LearnerState, Update
+from runtime.interfaces import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update
 from runtime.learner import make_learner
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +129,7 @@ class DataParallelLearner:
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
         return self._learner.curvature_problem(objective, samples)
 
-    def get_state(self) -> LearnerState:
+    def get_state(self) -> State:
         """The state that all processes have; where one has drifted off, it is brought back first.
 
         Raises:
@@ -140,7 +140,7 @@ class DataParallelLearner:
             self.set_state(state)
         return state
 
-    def set_state(self, state: LearnerState) -> None:
+    def set_state(self, state: State) -> None:
         """Raises: CheckpointError: as the learner itself."""
         self._learner.set_state(state)
         self._processes.tell("set_state", state.arrays, values=state.values)
@@ -378,7 +378,7 @@ def _do(learner: Learner, group: TorchGroup, order: Mapping[str, Any], arrays: d
         case "replay":
             learner.replay(progress=order["progress"])
         case "set_state":
-            learner.set_state(LearnerState(arrays, order["values"]))
+            learner.set_state(State(arrays, order["values"]))
         case "fingerprint":
             _fingerprints(learner, group)
         case task:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtime.interfaces import Batch, LearnerState, Update
+from runtime.interfaces import Batch, State, Update
 from runtime.learner.actor_critic import Tensors
 from runtime.learner.normaliser import RunningMoments
 from runtime.learner.off_policy import OffPolicy
@@ -107,7 +107,7 @@ class Impact(OffPolicy):
         super()._adapt_kl_coefficient(kl)
         self.kl_coefficient = max(self.kl_coefficient, _KL_COEFFICIENT_SHARE_MIN * self._settings.kl_coefficient)
 
-    def set_state(self, state: LearnerState) -> None:
+    def set_state(self, state: State) -> None:
         """What is kept for being replayed is no part of a state: after a resumption there is none.
 
         Raises:

@@ -27,7 +27,6 @@ from runtime.config.schema import Experiment
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import (
     Curvature,
-    CurvatureProblem,
     DetectorSamples,
     OpenEpisodeRecord,
     RoundBill,
@@ -438,10 +437,8 @@ class AsynchronousRounds(RoundLoop):
         """Begins to measure the newest policy on the last round's samples, unless a measurement still goes on."""
         if current.is_decided or self._measurement or not self._scaler.needs_ratio or self._samples is None:
             return
-        samples = self._samples
-        problem = self._learner.curvature_problem(self._experiment.detector.objective, samples)
-        snapshot = _Snapshot(self._learner.policy_version, problem)
-        self._measurement = _Measurement(lambda: self._detector.measure(snapshot, samples), self._clock)
+        problem = self._learner.curvature_problem(self._detector.objective, self._samples)
+        self._measurement = _Measurement(lambda: self._detector.measure(problem), self._clock)
 
     def _decide(self, current: _Round) -> None:
         """Asks the scaler once a round, when the detector is done, or at once where it has nothing to measure."""
@@ -465,17 +462,6 @@ class AsynchronousRounds(RoundLoop):
             measurement.is_told = True
             self._events.append("detection_slow", after_s=limit_s, reason="a smaller detector.subset_size or "
                                 "detector.lanczos_steps makes it faster")
-
-
-@dataclass(frozen=True)
-class _Snapshot:
-    """What of a learner the detector needs, built where the learner is used: the learner goes on meanwhile."""
-
-    policy_version: int
-    problem: CurvatureProblem
-
-    def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        return self.problem
 
 
 class _Measurement:

@@ -31,11 +31,11 @@ from runtime.interfaces import (
     Evaluation,
     Fleet,
     Learner,
-    LearnerState,
     OpenEpisodeRecord,
     RoundBill,
     Scaler,
     ScalingDecision,
+    State,
     Update,
     UpdateMetrics,
 )
@@ -344,7 +344,7 @@ class RoundLoop(ABC):
             part, _, rest = name.partition(".")
             parts[part][rest] = array.copy()
         values = checkpoint.values
-        self._learner.set_state(LearnerState(parts["learner"], values["learner"]))
+        self._learner.set_state(State(parts["learner"], values["learner"]))
         self._scaler.set_state(values["scaler"])
         self._meter.set_state(values["meter"])
         self._samples = DetectorSamples(**parts["samples"]) if parts["samples"] else None

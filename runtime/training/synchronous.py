@@ -153,7 +153,8 @@ class SynchronousRounds(RoundLoop):
             return None, None
         started_s = self._clock()
         with self._time_limit(self._experiment.learner.update_timeout_s, "detection"):
-            curvature = self._detector.measure(self._learner, self._samples)
+            curvature = self._detector.measure(
+                self._learner.curvature_problem(self._detector.objective, self._samples))
         return curvature, self._clock() - started_s
 
     def _has_quorum(self, attempt: _Attempt) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from runtime.config.schema import AlgorithmSection, ImpactSection, ImpalaSection
 from runtime.detector import convexity
 from runtime.detector.convexity import ConvexityDetector, convexity_ratio, extreme_eigenvalues
 from runtime.interfaces import Batch, Curvature, CurvatureProblem, DetectorSamples
+from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.impact import Impact
 from runtime.learner.impala import Impala
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
@@ -62,12 +62,15 @@ def quadratic(eigenvalues: list[float], *, factor: float = 1.0, rotated: bool = 
     return CurvatureProblem(Point(torch.randn(size, generator=generator)), objective, torch.zeros(1), matrix.float())
 
 
-def learner_of(problem: CurvatureProblem) -> SimpleNamespace:
-    return SimpleNamespace(curvature_problem=lambda objective, samples: problem)
-
-
 def measured(problem: CurvatureProblem, lanczos_steps: int = 20) -> Curvature:
-    return ConvexityDetector("log_prob", 1024, lanczos_steps, seed=0).measure(learner_of(problem), None)
+    return ConvexityDetector("log_prob", 1024, lanczos_steps, seed=0).measure(problem)
+
+
+def measured_at(learner: ActorCritic, samples: DetectorSamples, objective: str, *, lanczos_steps: int = 20,
+                seed: int = 0) -> Curvature:
+    """What a detector measures at the learner's present policy."""
+    detector = ConvexityDetector(objective, 1024, lanczos_steps, seed=seed)
+    return detector.measure(learner.curvature_problem(detector.objective, samples))
 
 
 def test_the_sign_of_the_ratio() -> None:
@@ -230,7 +233,7 @@ def test_agrees_with_pyhessians_density(objective: str, monkeypatch: pytest.Monk
     learner = small_learner(hidden_sizes=(32, 32), seed=2)
     samples = random_samples(learner, 128)
     low, high = density_extremes(learner.curvature_problem(objective, samples), 50, monkeypatch)
-    curvature = ConvexityDetector(objective, 1024, 50, seed=0).measure(learner, samples)
+    curvature = measured_at(learner, samples, objective, lanczos_steps=50)
     assert curvature.eigenvalue_min == pytest.approx(low, rel=1e-2)
     assert curvature.eigenvalue_max == pytest.approx(high, rel=1e-2)
     assert curvature.convexity_ratio == pytest.approx(-high / low, rel=1e-2)
@@ -365,7 +368,7 @@ def test_extremes_equal_those_of_the_exact_hessian(objective: str, seed: int) ->
     samples = random_samples(learner, 64, seed=seed)
     low, high = exact_extremes(learner, samples, objective)
     assert low < 0.0 < high
-    curvature = ConvexityDetector(objective, 1024, 60, seed=seed).measure(learner, samples)
+    curvature = measured_at(learner, samples, objective, lanczos_steps=60, seed=seed)
     assert curvature.eigenvalue_min == pytest.approx(low, rel=1e-3)
     assert curvature.eigenvalue_max == pytest.approx(high, rel=1e-3)
     assert curvature.convexity_ratio == pytest.approx(-high / low, rel=1e-3)
@@ -376,7 +379,7 @@ def test_twenty_steps_are_enough() -> None:
     learner = small_learner(seed=3)
     samples = random_samples(learner, 64)
     low, high = exact_extremes(learner, samples, "log_prob")
-    assert ConvexityDetector("log_prob", 1024, 20, seed=0).measure(learner, samples).convexity_ratio == pytest.approx(
+    assert measured_at(learner, samples, "log_prob").convexity_ratio == pytest.approx(
         -high / low, rel=1e-3)
 
 
@@ -385,9 +388,8 @@ def test_good_actions_alone_curve_the_log_likelihood_downwards() -> None:
     weighted log-likelihood, mostly concave around the policy that sampled; with negative ones it is mostly convex.
     """
     learner = small_learner(seed=4)
-    detector = ConvexityDetector("log_prob", 1024, 60, seed=0)
-    good, bad = (detector.measure(learner, random_samples(learner, 64, moved=0.0, advantage_shift=shift))
-                 for shift in (8.0, -8.0))
+    good, bad = (measured_at(learner, random_samples(learner, 64, moved=0.0, advantage_shift=shift), "log_prob",
+                             lanczos_steps=60) for shift in (8.0, -8.0))
     assert good.convexity_ratio < 1.0 / 3.0
     assert bad.convexity_ratio > 3.0
 
@@ -440,11 +442,10 @@ def test_log_prob_and_surrogate_point_the_same_way_at_ratio_one() -> None:
 def test_the_present_policy_is_measured_and_not_the_one_that_sampled() -> None:
     learner = small_learner(seed=8)
     samples = random_samples(learner, 64)
-    detector = ConvexityDetector("log_prob", 1024, 30, seed=0)
-    before = detector.measure(learner, samples)
+    before = measured_at(learner, samples, "log_prob", lanczos_steps=30)
     with torch.no_grad():
         learner.policy.log_std.sub_(0.5)
-    after = detector.measure(learner, samples)
+    after = measured_at(learner, samples, "log_prob", lanczos_steps=30)
     low, high = exact_extremes(learner, samples, "log_prob")
     assert after.convexity_ratio == pytest.approx(-high / low, rel=1e-2)
     assert after.eigenvalue_min < 1.5 * before.eigenvalue_min
@@ -455,7 +456,7 @@ def test_advantages_that_are_all_zero_have_no_curvature() -> None:
     samples = random_samples(learner, 32)
     flat = DetectorSamples(**{**vars(samples), "advantages": np.zeros(32, np.float32)})
     for objective in ("log_prob", "surrogate"):
-        assert ConvexityDetector(objective, 1024, 20, seed=0).measure(learner, flat) == Curvature(0.0, 0.0, None)
+        assert measured_at(learner, flat, objective) == Curvature(0.0, 0.0, None)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -464,13 +465,13 @@ def test_nan_in_the_samples_is_null(field: str, objective: str) -> None:
     learner = small_learner()
     samples = random_samples(learner, 32)
     getattr(samples, field)[5] = np.nan
-    assert ConvexityDetector(objective, 1024, 20, seed=0).measure(learner, samples) == UNDEFINED
+    assert measured_at(learner, samples, objective) == UNDEFINED
 
 
 def test_an_unknown_objective_is_refused() -> None:
     learner = small_learner()
     with pytest.raises(ValueError, match="log_prob, surrogate, total_loss"):
-        ConvexityDetector("loss", 1024, 20, seed=0).measure(learner, random_samples(learner, 8))
+        measured_at(learner, random_samples(learner, 8), "loss")
 
 
 # Other algorithms, distributions and networks
@@ -504,7 +505,7 @@ def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, ob
 
     matrix = torch.autograd.functional.hessian(value, torch.cat([one.reshape(-1) for one in start]), vectorize=True)
     eigenvalues = torch.linalg.eigvalsh(matrix)
-    curvature = ConvexityDetector(objective, 1024, 60, seed=0).measure(learner, samples)
+    curvature = measured_at(learner, samples, objective, lanczos_steps=60)
     scale = float(eigenvalues.abs().max())
     assert curvature.eigenvalue_min == pytest.approx(float(eigenvalues[0]), rel=1e-3, abs=1e-4 * scale)
     assert curvature.eigenvalue_max == pytest.approx(float(eigenvalues[-1]), rel=1e-3, abs=1e-4 * scale)
@@ -516,21 +517,21 @@ def test_pixels_have_curvature_and_stay_bytes() -> None:
     detector = ConvexityDetector("log_prob", 16, 6, seed=0)
     subset = detector.select(learner.update(roll(learner.weights(), PIXELS), progress=0.0).samples)
     assert subset.observations.dtype == np.uint8 and subset.observations.shape == (16, *PIXELS.observation_shape)
-    curvature = detector.measure(learner, subset)
+    curvature = detector.measure(learner.curvature_problem("log_prob", subset))
     assert curvature.convexity_ratio is not None
-    assert detector.measure(learner, subset) == curvature
+    assert detector.measure(learner.curvature_problem("log_prob", subset)) == curvature
 
 
 def test_a_problem_stands_by_itself_while_the_learner_goes_on() -> None:
     """It is solved in a thread beside the learner's."""
     learner, samples = updated_learner()
     detector = ConvexityDetector("total_loss", 1024, 10, seed=0)
-    expected = detector.measure(learner, samples)
+    expected = detector.measure(learner.curvature_problem("total_loss", samples))
     problem = learner.curvature_problem("total_loss", samples)
     learner.update(roll(learner.weights(), SPACES), progress=0.0)
     learner.kl_coefficient = 100.0
-    assert detector.measure(learner_of(problem), samples) == expected
-    assert detector.measure(learner, samples) != expected
+    assert detector.measure(problem) == expected
+    assert detector.measure(learner.curvature_problem("total_loss", samples)) != expected
 
 
 # The learner is not disturbed
@@ -570,7 +571,7 @@ def test_measuring_disturbs_neither_learner_nor_samples(objective: str) -> None:
     learner, samples = updated_learner()
     before = snapshot(learner)
     kept = {name: array.copy() for name, array in vars(samples).items()}
-    curvature = ConvexityDetector(objective, 1024, 10, seed=0).measure(learner, samples)
+    curvature = measured_at(learner, samples, objective, lanczos_steps=10)
     assert curvature.convexity_ratio is not None
     after = snapshot(learner)
     assert before.keys() == after.keys()
@@ -584,18 +585,18 @@ def test_the_number_of_threads_is_put_back() -> None:
     """It is 1 while measuring, whatever it was, and comes back even when measuring fails."""
     during = []
 
-    def problem(objective: str, samples: DetectorSamples) -> CurvatureProblem:
+    def criterion(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         during.append(torch.get_num_threads())
-        if objective == "surrogate":
+        if len(during) > 1:
             raise RuntimeError("no such luck")
-        return quadratic([6.0, -2.0])
+        return -outputs @ targets @ outputs
 
     torch.set_num_threads(2)
-    learner = SimpleNamespace(curvature_problem=problem)
-    ConvexityDetector("log_prob", 1024, 20, seed=0).measure(learner, None)
+    problem = CurvatureProblem(Point(torch.ones(2)), criterion, torch.zeros(1), torch.eye(2))
+    measured(problem)
     assert torch.get_num_threads() == 2
     with pytest.raises(RuntimeError, match="no such luck"):
-        ConvexityDetector("surrogate", 1024, 20, seed=0).measure(learner, None)
+        measured(problem)
     assert torch.get_num_threads() == 2
     assert during == [1, 1]
 
@@ -608,7 +609,7 @@ def test_measuring_twice_gives_the_same_bits() -> None:
     for threads in (1, 2):
         torch.set_num_threads(threads)
         torch.manual_seed(threads)
-        results += [ConvexityDetector("log_prob", 100, 20, seed=3).measure(learner, samples) for _ in range(2)]
+        results += [measured_at(learner, samples, "log_prob", seed=3) for _ in range(2)]
     assert results == [results[0]] * 4
     assert all(isinstance(number, float) for number in vars(results[0]).values())
 

@@ -14,7 +14,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection, ImpactSection
 from runtime.errors import CheckpointError
-from runtime.interfaces import Batch, LearnerState
+from runtime.interfaces import Batch, State
 from runtime.learner.impact import Impact
 from runtime.learner.vtrace import vtrace
 from tests.learner.learning import (
@@ -358,7 +358,7 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
     assert original.steps_since_target not in (0, 108)
     state = original.get_state()
     restored.update(roll(restored.weights(), VECTORS, seed=9), progress=0.0)
-    restored.set_state(LearnerState(state.arrays, json.loads(json.dumps(state.values))))
+    restored.set_state(State(state.arrays, json.loads(json.dumps(state.values))))
     assert restored.replay(progress=0.0) is None
     for k in range(3, 6):
         batch = roll(original.weights(), VECTORS, seed=k)

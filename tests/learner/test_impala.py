@@ -13,7 +13,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection, ImpalaSection
 from runtime.errors import CheckpointError
-from runtime.interfaces import Batch, LearnerState
+from runtime.interfaces import Batch, State
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impala import Impala
 from runtime.learner.vtrace import vtrace
@@ -219,7 +219,7 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
     first = roll(original.weights(), DISCRETE)
     original.update(first, progress=0.0)
     state = original.get_state()
-    restored.set_state(LearnerState(state.arrays, json.loads(json.dumps(state.values))))
+    restored.set_state(State(state.arrays, json.loads(json.dumps(state.values))))
     batch = joined(first, roll(original.weights(), DISCRETE, seed=1))
     for learner in (original, restored):
         learner.update(batch, progress=0.5)
@@ -229,7 +229,7 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
 def test_another_algorithms_state_is_refused() -> None:
     state = make_learner().get_state()
     with pytest.raises(CheckpointError, match="ppo"):
-        make_learner().set_state(LearnerState(state.arrays, {**state.values, "algorithm": "ppo"}))
+        make_learner().set_state(State(state.arrays, {**state.values, "algorithm": "ppo"}))
 
 
 def test_select_and_train_leave_the_batch_alone() -> None:

@@ -15,7 +15,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection, PpoSection
 from runtime.errors import CheckpointError
-from runtime.interfaces import Batch, LearnerState
+from runtime.interfaces import Batch, State
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
 from tests.learner import learning
@@ -691,7 +691,7 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
         original.update(roll(original, seed=k), progress=0.1 * k)
     assert original.kl_coefficient == pytest.approx(0.2 * 1.5**2)
     state = original.get_state()
-    saved = LearnerState({name: array.copy() for name, array in state.arrays.items()},
+    saved = State({name: array.copy() for name, array in state.arrays.items()},
                          json.loads(json.dumps(state.values)))
     restored = make_learner(seed=4, **options)
     restored.set_state(saved)
@@ -709,7 +709,7 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
 def test_restoring_copies_the_state() -> None:
     """A learner that goes on does not write into the arrays that it was restored from."""
     state = make_and_update()[0].get_state()
-    saved = LearnerState({name: array.copy() for name, array in state.arrays.items()}, dict(state.values))
+    saved = State({name: array.copy() for name, array in state.arrays.items()}, dict(state.values))
     kept = {name: array.copy() for name, array in saved.arrays.items()}
     restored = make_learner()
     restored.set_state(saved)
@@ -740,11 +740,11 @@ def test_a_state_of_another_network_is_refused(foreign: str) -> None:
     sizes = {"observations": {"observation_size": 5}, "actions": {"action_size": 4}}
     state = make_learner(**sizes.get(foreign, {})).get_state()
     if foreign == "arrays":
-        state = LearnerState({}, state.values)
+        state = State({}, state.values)
     if foreign == "values":
-        state = LearnerState(state.arrays, {})
+        state = State(state.arrays, {})
     if foreign == "algorithm":
-        state = LearnerState(state.arrays, {**state.values, "algorithm": "impala"})
+        state = State(state.arrays, {**state.values, "algorithm": "impala"})
     with pytest.raises(CheckpointError, match="does not fit"):
         make_learner().set_state(state)
 

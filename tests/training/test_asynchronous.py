@@ -39,6 +39,7 @@ from tests.fakes import (
     FakeDetector,
     FakeEvaluator,
     FakeLearner,
+    FakeProblem,
     ManualClock,
     Play,
     TimedFleet,
@@ -633,12 +634,12 @@ class GatedDetector(FakeDetector):
         super().__init__(clock, measure_s=0.0, ratio=lambda version, samples: 1.0)
         self.gate, self.at_once, self.most_at_once = threading.Event(), 0, 0
 
-    def measure(self, learner: Any, samples: DetectorSamples):
+    def measure(self, problem: FakeProblem):
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         assert self.gate.wait(30.0)
         try:
-            return super().measure(learner, samples)
+            return super().measure(problem)
         finally:
             self.at_once -= 1
 

@@ -1,0 +1,56 @@
+"""The updater that trains in this process, at once."""
+
+from __future__ import annotations
+
+from runtime.interfaces import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update
+
+
+class InPlaceUpdater:
+    """Trains one learner on each batch while it is being submitted; see `runtime.interfaces.Updater`."""
+
+    def __init__(self, learner: Learner) -> None:
+        """Takes a learner over.
+
+        Args:
+            learner: Trains; nobody else updates it from now on.
+        """
+        self._learner = learner
+        self._ended: list[Update] = []
+
+    @property
+    def policy_version(self) -> int:
+        """The learner's version."""
+        return self._learner.policy_version
+
+    def weights(self) -> bytes:
+        """The learner's policy as a WEIGHTS message."""
+        return self._learner.weights()
+
+    def submit(self, batch: Batch, *, progress: float) -> None:
+        """Trains on the batch; `poll` hands the update out."""
+        self._ended.append(self._learner.update(batch, progress=progress))
+
+    def poll(self, timeout_s: float) -> list[Update]:
+        """Returns the updates since the last call, without waiting: none is ever under way."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def replay(self, *, progress: float) -> Update | None:
+        """Has the learner replay; its update is returned here and not by `poll`."""
+        return self._learner.replay(progress=progress)
+
+    def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
+        """Returns the learner's objective at its present policy."""
+        return self._learner.curvature_problem(objective, samples)
+
+    def get_state(self) -> State:
+        """Returns the learner's state."""
+        return self._learner.get_state()
+
+    def set_state(self, state: State) -> None:
+        """Sets the learner's state, and forgets what `poll` has not handed out yet."""
+        self._learner.set_state(state)
+        self._ended.clear()
+
+    def close(self) -> None:
+        """Does nothing: whoever made the learner ends its processes."""
