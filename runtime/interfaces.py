@@ -8,6 +8,7 @@ Shape letters, used everywhere: ``T`` steps of a fragment, ``B`` trajectories of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -300,8 +301,30 @@ class Detector(Protocol):
 
 
 @dataclass(frozen=True)
+class RoundView:
+    """What a scaler may know when it decides about a round.
+
+    Attributes:
+        round_index: The round that is decided about, from 1.
+        rows: The last finished rounds' rows of rounds.jsonl, oldest first.
+        free_usd: Dollars of the budget that are neither spent nor reserved.
+        signals: By name, each of the scaler's `Scaler.signals`; None where it is undefined, or not measured yet.
+    """
+
+    round_index: int
+    rows: Sequence[Mapping[str, Any]] = ()
+    free_usd: float = math.inf
+    signals: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ScalingDecision:
-    """How many actors a round should have, and why; score and weight null for scalers that have none."""
+    """How many actors a round should have, and why.
+
+    Attributes:
+        boosting_score: None from a scaler that has no score.
+        decay_weight: None from a scaler that has no weight.
+    """
 
     actor_count: int
     boosting_score: float | None = None
@@ -311,18 +334,32 @@ class ScalingDecision:
 class Scaler(Protocol):
     """Decides how many actors a round gets."""
 
-    needs_ratio: bool
-    smallest_round: int
-    """Fewest actors that a round may be shrunk to when the budget gets short."""
+    @property
+    def signals(self) -> frozenset[str]:
+        """Names of the signals that it reads; what nobody reads is not measured."""
+
+    @property
+    def actors_min(self) -> int:
+        """Fewest actors of a round; a round that the budget cannot hold with as many is not started."""
+
+    @property
+    def actors_max(self) -> int:
+        """Most actors of a round."""
 
     def first_wave(self, round_index: int) -> int:
-        """Actors that are due whatever the ratio says; they start before it is known."""
+        """Returns how many actors are due whatever the signals say; they start before these are known."""
 
-    def decide(self, round_index: int, convexity_ratio: float | None) -> ScalingDecision: ...
+    def decide(self, view: RoundView) -> ScalingDecision:
+        """Decides about a round; called once a round."""
 
-    def get_state(self) -> dict[str, Any]: ...
+    def observe(self, row: Mapping[str, Any]) -> None:
+        """Takes note of a round's row of rounds.jsonl, when the round is finished and before its checkpoint."""
 
-    def set_state(self, state: Mapping[str, Any]) -> None: ...
+    def get_state(self) -> State:
+        """Returns what a checkpoint keeps; later rounds do not change it."""
+
+    def set_state(self, state: State) -> None:
+        """Goes on from ``state``."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from benchmarks.boosting import signals
 from benchmarks.boosting.measure import append, begin, claim, make_parser, whole_lines
 from benchmarks.boosting.trainer import Trainer
 from runtime.config.schema import Experiment
-from runtime.interfaces import Update
+from runtime.interfaces import RoundView, Update
 from runtime.learner.actor_critic import ActorCritic
 from runtime.scaler.nitro import NitroScaler, actor_count
 
@@ -81,7 +81,7 @@ def arms(experiment: Experiment, names: Sequence[str], rounds: int, known: dict[
             def by_signal(trainer: Trainer, updates: list[Update], round_index: int, scaler=scaler, scores=scores,
                           name=name) -> int:
                 value = SIGNALS[name](trainer.learner, updates) if updates else None
-                decision = scaler.decide(round_index, value)
+                decision = scaler.decide(RoundView(round_index, signals={"convexity_ratio": value}))
                 scores.append(decision.boosting_score / decision.decay_weight)
                 return decision.actor_count
 

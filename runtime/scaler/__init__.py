@@ -9,9 +9,9 @@ from runtime.scaler.nitro import NitroScaler
 
 
 def make_scaler(settings: ScalerSection) -> Scaler:
-    """The scaler that ``scaler.kind`` names."""
+    """Makes the scaler that ``scaler.kind`` names."""
     if settings.kind == "fixed":
-        return FixedScaler(settings.actors_fixed, smallest_round=settings.smallest_round)
+        return FixedScaler(settings.actors_fixed, actors_min=settings.actors_min)
     return NitroScaler(
         actors_min=settings.actors_min, actors_max=settings.actors_max,
         window_rounds=settings.window_rounds, decay_factor=settings.decay_factor)

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runtime.interfaces import ScalingDecision
+from runtime.interfaces import RoundView, ScalingDecision, State
 
 
 class FixedScaler:
-    """``actors_fixed`` actors, whatever happens; no detector runs."""
+    """Gives every round ``actors_fixed`` actors; no detector runs."""
 
-    needs_ratio = False
+    signals: frozenset[str] = frozenset()
 
-    def __init__(self, actors_fixed: int, *, smallest_round: int) -> None:
-        self._actors_fixed = actors_fixed
-        self.smallest_round = smallest_round
+    def __init__(self, actors_fixed: int, *, actors_min: int) -> None:
+        self.actors_min, self.actors_max = min(actors_min, actors_fixed), actors_fixed
 
     def first_wave(self, round_index: int) -> int:
-        return self._actors_fixed
+        """Returns all of a round's actors."""
+        return self.actors_max
 
-    def decide(self, round_index: int, convexity_ratio: float | None) -> ScalingDecision:
-        return ScalingDecision(self._actors_fixed)
+    def decide(self, view: RoundView) -> ScalingDecision:
+        """Decides for the same number of actors as ever."""
+        return ScalingDecision(self.actors_max)
 
-    def get_state(self) -> dict[str, Any]:
-        return {}
+    def observe(self, row: Mapping[str, Any]) -> None:
+        """Does nothing: no round changes the next one."""
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        pass
+    def get_state(self) -> State:
+        """Returns an empty state."""
+        return State({}, {})
+
+    def set_state(self, state: State) -> None:
+        """Does nothing: there is no state."""

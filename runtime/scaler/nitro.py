@@ -6,45 +6,48 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from runtime.interfaces import ScalingDecision
+from runtime.interfaces import RoundView, ScalingDecision, State
 
 
 def actor_count(score: float, actors_min: int, actors_max: int) -> int:
-    """``I = clip(⌊I_max·S + ½⌋, I_min, I_max)``."""
+    """Returns ``I = clip(⌊I_max·S + ½⌋, I_min, I_max)``."""
     return min(max(math.floor(actors_max * score + 0.5), actors_min), actors_max)
 
 
 class NitroScaler:
-    """``I_k = clip(⌊I_max·S_k + ½⌋, I_min, I_max)`` with ``S_k = (R_max − R_k)/(R_max − R_min)·d^k``.
+    """Boosts rounds whose surface is flat: ``I_k = clip(⌊I_max·S_k + ½⌋, I_min, I_max)`` with
+    ``S_k = (R_max − R_k)/(R_max − R_min)·d^k``.
 
-    R_min and R_max are taken over the last n ratios that are not null, R_k among them. Rounds count from 1.
+    R_min and R_max are taken over the last n ratios that are not None, R_k among them. Rounds count from 1.
 
     Paper: Nitro §5.3.
-    Departure: the paper leaves S_k open in the first round, for a null R_k and for a window whose ratios are all
+    Departure: the paper leaves S_k open in the first round, if R_k is None and for a window whose ratios are all
     equal; there S_k = d^k, so early rounds are boosted and late ones are not (docs/decisions/0004-scaler.md).
     """
 
-    needs_ratio = True
+    signals = frozenset({"convexity_ratio"})
 
     def __init__(self, *, actors_min: int, actors_max: int, window_rounds: int, decay_factor: float) -> None:
-        self._actors_min, self._actors_max = actors_min, actors_max
+        self.actors_min, self.actors_max = actors_min, actors_max
         self._window_rounds, self._decay_factor = window_rounds, decay_factor
         self._window: list[float] = []
-        self.smallest_round = actors_min
 
     def first_wave(self, round_index: int) -> int:
-        return self._actors_min
+        """Returns ``actors_min``, which every round has."""
+        return self.actors_min
 
-    def decide(self, round_index: int, convexity_ratio: float | None) -> ScalingDecision:
-        """To be asked once a round.
+    def decide(self, view: RoundView) -> ScalingDecision:
+        """Scores the round and takes its ratio into the window.
 
         Args:
-            round_index: k, from 1.
-            convexity_ratio: R_k of the policy that this round's actors roll out, or null.
+            view: Of round k; ``convexity_ratio`` is R_k of the policy that this round's actors roll out.
         """
-        decay_weight = self._decay_factor**round_index
-        score = self._normalised(convexity_ratio) * decay_weight
-        return ScalingDecision(actor_count(score, self._actors_min, self._actors_max), score, decay_weight)
+        decay_weight = self._decay_factor**view.round_index
+        score = self._normalised(view.signals["convexity_ratio"]) * decay_weight
+        return ScalingDecision(actor_count(score, self.actors_min, self.actors_max), score, decay_weight)
+
+    def observe(self, row: Mapping[str, Any]) -> None:
+        """Does nothing: all that counts is in the signals."""
 
     def _normalised(self, convexity_ratio: float | None) -> float:
         if convexity_ratio is None:
@@ -55,8 +58,10 @@ class NitroScaler:
             return 1.0
         return (highest - convexity_ratio) / (highest - lowest)
 
-    def get_state(self) -> dict[str, Any]:
-        return {"window": self._window}
+    def get_state(self) -> State:
+        """Returns the window of ratios."""
+        return State({}, {"window": self._window})
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self._window = [float(ratio) for ratio in state["window"]]
+    def set_state(self, state: State) -> None:
+        """Goes on with the window of ``state``."""
+        self._window = [float(ratio) for ratio in state.values["window"]]

@@ -206,7 +206,7 @@ class AsynchronousRounds(RoundLoop):
             raise BudgetError("updates and evaluation went on after the round's deadline for more than the "
                               f"{self._experiment.learner.update_timeout_s} s that are reserved for them; raise "
                               "learner.update_timeout_s")
-        if self._scaler.needs_ratio:
+        if self._reads("convexity_ratio"):
             self._samples = self._detector.select(_joined(current.samples))
         self._tidy(current)
         row = self._results(
@@ -226,6 +226,7 @@ class AsynchronousRounds(RoundLoop):
         }
         with self._shield():
             self.progress.round_index = round_index
+            self._observe(row)
             # The ledger follows when the next round's worst case is in it, or the run has ended.
             self._save_round(row, self._checkpoint())
 
@@ -299,7 +300,7 @@ class AsynchronousRounds(RoundLoop):
             slot = next(free)
             if not self._meter.add_replacement(slot, self._attempts[slot]):
                 self._shrunk(current, in_flight + len(slots))
-                if in_flight + len(slots) < min(wanted, self._scaler.smallest_round):
+                if in_flight + len(slots) < min(wanted, self._scaler.actors_min):
                     self._is_exhausted = True
                     for reserved in slots:
                         self._meter.actor_never_started(reserved, self._attempts[reserved])
@@ -378,7 +379,7 @@ class AsynchronousRounds(RoundLoop):
         self._give_up_stale(current)
         trajectories, current.arrived = current.arrived, []
         update = self._update(current.round_index, trajectories, current.training, self._limit_s(current))
-        if self._scaler.needs_ratio:
+        if self._reads("convexity_ratio"):
             current.samples.append(update.samples)
             while sum(map(_size, current.samples)) - _size(current.samples[0]) >= self._experiment.detector.subset_size:
                 current.samples.popleft()
@@ -435,7 +436,7 @@ class AsynchronousRounds(RoundLoop):
 
     def _measure(self, current: _Round) -> None:
         """Begins to measure the newest policy on the last round's samples, unless a measurement still goes on."""
-        if current.is_decided or self._measurement or not self._scaler.needs_ratio or self._samples is None:
+        if current.is_decided or self._measurement or not self._reads("convexity_ratio") or self._samples is None:
             return
         problem = self._learner.curvature_problem(self._detector.objective, self._samples)
         self._measurement = _Measurement(lambda: self._detector.measure(problem), self._clock)
@@ -450,8 +451,7 @@ class AsynchronousRounds(RoundLoop):
         if self._measurement:
             measurement, self._measurement = self._measurement, None
             current.curvature, current.detect_s = measurement.result()
-        ratio = current.curvature.convexity_ratio if current.curvature else None
-        current.decision = self._scaler.decide(current.round_index, ratio)
+        current.decision = self._scale(current.round_index, current.curvature)
         current.is_decided, self._wanted = True, current.decision.actor_count
 
 

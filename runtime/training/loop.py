@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -33,6 +33,7 @@ from runtime.interfaces import (
     Learner,
     OpenEpisodeRecord,
     RoundBill,
+    RoundView,
     Scaler,
     ScalingDecision,
     State,
@@ -46,6 +47,8 @@ from runtime.sampling.actors import ActorSpec, CircuitBreaker
 
 REJECTED_ROUNDS_MAX = 3
 CONTINUATIONS_RAISED_MAX = 2
+ROWS_MAX = 64
+"""Finished rounds that a scaler is shown."""
 
 
 @dataclass
@@ -141,6 +144,7 @@ class RoundLoop(ABC):
         self._samples: DetectorSamples | None = None
         self._episodes: list[OpenEpisodeRecord] = []
         self._suspects: Counter[str] = Counter()
+        self._rows: deque[Mapping[str, Any]] = deque(maxlen=ROWS_MAX)
         self.progress = Progress()
 
     def run(self) -> str:
@@ -282,6 +286,21 @@ class RoundLoop(ABC):
             "round_reserved_usd": round_reserved_usd,
         }
 
+    def _reads(self, signal: str) -> bool:
+        return signal in self._scaler.signals
+
+    def _scale(self, round_index: int, curvature: Curvature | None) -> ScalingDecision:
+        """Asks the scaler how many actors the round should have."""
+        signals = {"convexity_ratio": curvature.convexity_ratio if curvature else None}
+        return self._scaler.decide(RoundView(
+            round_index, tuple(self._rows), self._meter.free_usd,
+            {name: signals.get(name) for name in self._scaler.signals}))
+
+    def _observe(self, row: Mapping[str, Any]) -> None:
+        """Shows the scaler a finished round."""
+        self._rows.append(row)
+        self._scaler.observe(row)
+
     def _close_interrupted(self, actors_started: int, seconds: float) -> None:
         """Settles a round that does not end; its learner is billed for the time that passed here."""
         try:
@@ -314,13 +333,15 @@ class RoundLoop(ABC):
         learner = self._learner.get_state()
         self._check_finite(self.progress.round_index,
                            {name: float(array.sum()) for name, array in learner.arrays.items()})
+        scaler = self._scaler.get_state()
         arrays = {f"learner.{name}": array for name, array in learner.arrays.items()}
+        arrays |= {f"scaler.{name}": array for name, array in scaler.arrays.items()}
         if self._samples is not None:
             arrays |= {f"samples.{name}": array for name, array in vars(self._samples).items()}
         arrays |= {f"episode.{i}": np.frombuffer(record.data, np.uint8) for i, record in enumerate(self._episodes)}
         return Checkpoint(self.progress.round_index, arrays, {
             "learner": learner.values,
-            "scaler": self._scaler.get_state(),
+            "scaler": scaler.values,
             "meter": self._meter.get_state(),
             "progress": dict(vars(self.progress)),
             "episode_ids": [record.episode_id for record in self._episodes],
@@ -339,13 +360,14 @@ class RoundLoop(ABC):
                                   f"{type(error).__name__}: {error}") from error
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        parts: dict[str, dict[str, np.ndarray]] = {"learner": {}, "samples": {}, "episode": {}}
+        parts: dict[str, dict[str, np.ndarray]] = {
+            "learner": {}, "scaler": {}, "samples": {}, "episode": {}}
         for name, array in checkpoint.arrays.items():
             part, _, rest = name.partition(".")
             parts[part][rest] = array.copy()
         values = checkpoint.values
         self._learner.set_state(State(parts["learner"], values["learner"]))
-        self._scaler.set_state(values["scaler"])
+        self._scaler.set_state(State(parts["scaler"], values["scaler"]))
         self._meter.set_state(values["meter"])
         self._samples = DetectorSamples(**parts["samples"]) if parts["samples"] else None
         self._episodes = [OpenEpisodeRecord(episode_id, parts["episode"][str(i)].tobytes())

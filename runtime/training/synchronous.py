@@ -83,6 +83,7 @@ class SynchronousRounds(RoundLoop):
         }
         with self._shield():
             self.progress.round_index = round_index
+            self._observe(row)
             self._save_round(row, self._checkpoint())
             self._save_ledger()
         return True
@@ -90,7 +91,7 @@ class SynchronousRounds(RoundLoop):
     def _collect(self, round_index: int, try_index: int, weights: bytes, rejected: _Attempt | None) -> _Attempt | None:
         """Rolls the round's actors out; null where the budget does not hold even the smallest round."""
         wanted = rejected.decision.actor_count if rejected else self._scaler.first_wave(round_index)
-        granted = self._meter.open_round(wanted, smallest=self._scaler.smallest_round)
+        granted = self._meter.open_round(wanted, smallest=self._scaler.actors_min)
         self._save_ledger()
         if granted == 0:
             self._events.append("budget_exhausted", round_index=round_index, wanted=wanted,
@@ -110,7 +111,7 @@ class SynchronousRounds(RoundLoop):
                 curvature, detect_s, decision = rejected.curvature, None, rejected.decision
             else:
                 curvature, detect_s = self._detect()
-                decision = self._scaler.decide(round_index, curvature.convexity_ratio if curvature else None)
+                decision = self._scale(round_index, curvature)
                 if granted == wanted:
                     granted += self._boost(collection, range(granted, decision.actor_count))
             if granted < decision.actor_count:
@@ -149,7 +150,7 @@ class SynchronousRounds(RoundLoop):
         return granted
 
     def _detect(self) -> tuple[Curvature | None, float | None]:
-        if not self._scaler.needs_ratio or self._samples is None:
+        if not self._reads("convexity_ratio") or self._samples is None:
             return None, None
         started_s = self._clock()
         with self._time_limit(self._experiment.learner.update_timeout_s, "detection"):
@@ -181,7 +182,7 @@ class SynchronousRounds(RoundLoop):
         training = Training()
         update = self._update(round_index, [collected.trajectories[slot] for slot in sorted(collected.trajectories)],
                               training, limit_s)
-        self._samples = self._detector.select(update.samples) if self._scaler.needs_ratio else None
+        self._samples = self._detector.select(update.samples) if self._reads("convexity_ratio") else None
         learn_s = training.learn_s
         evaluation, evaluate_s = self._evaluate_if_due(round_index, limit_s - learn_s)
         row = self._results(

@@ -15,6 +15,7 @@ from benchmarks.boosting.trainer import Trainer
 from lambda_actor import wire
 from runtime.cli.main import main
 from runtime.config.schema import load_experiment
+from runtime.interfaces import RoundView
 from runtime.records.policy_file import load_policy
 from runtime.scaler.nitro import NitroScaler
 from runtime.training.evaluation import Evaluator
@@ -62,7 +63,7 @@ def test_scores_and_actor_counts_follow_from_the_recorded_ratios(reference: Path
     rows = rounds(reference)
     scaler = NitroScaler(actors_min=2, actors_max=6, window_rounds=3, decay_factor=0.95)
     for row in rows:
-        decision = scaler.decide(row["round_index"], row["convexity_ratio"])
+        decision = scaler.decide(RoundView(row["round_index"], signals={"convexity_ratio": row["convexity_ratio"]}))
         assert row["boosting_score"] == decision.boosting_score
         assert row["actor_count_wanted"] == row["actor_count"] == decision.actor_count
         if row["convexity_ratio"] is not None:
