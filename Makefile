@@ -67,6 +67,7 @@ lint: setup-dev
 
 docs: setup-dev
 	$(BIN)/python docs/make_experiment_file_md.py
+	$(BIN)/python docs/make_rounds_md.py
 	$(BIN)/python docs/pictures/make_architecture.py
 	$(BIN)/python docs/pictures/make_deployment.py
 

@@ -23,6 +23,7 @@ import yaml
 
 from runtime.config.schema import Experiment
 from runtime.errors import RunError
+from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory, to_json, write_atomically
 
 START_S, FINISH_S = 60.0, 60.0
@@ -181,15 +182,13 @@ def _begin(project: str, **settings: Any) -> Any:
 
 def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
     """Shows each row that W&B does not know yet, until no more come; then the summary."""
-    from runtime.training.run import scalars
-
     first, position, is_open = run.step, 0, True
     while is_open:
         is_open = await_more()
         rows, position = _whole_rows(directory / "rounds.jsonl", position)
         for row in rows:
-            if row["round_index"] >= first:
-                run.log(scalars(row), step=row["round_index"])
+            if row.round_index >= first:
+                run.log(row.scalars(), step=row.round_index)
     summary = {}
     # Without one, the training was killed.
     with suppress(FileNotFoundError):
@@ -198,14 +197,14 @@ def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
     run.finish(exit_code=int(summary.get("stop_reason", "failed") in ("failed", "interrupted")))
 
 
-def _whole_rows(path: Path, position: int) -> tuple[list[dict[str, Any]], int]:
+def _whole_rows(path: Path, position: int) -> tuple[list[RoundRow], int]:
     """Rows from that position on, and the one after them: of a row that is written only in part, its begin."""
     found = b""
     with suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(position)
         found = file.read()
     whole = found[:found.rfind(b"\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()], position + len(whole)
+    return [RoundRow.from_json_line(line) for line in whole.splitlines()], position + len(whole)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError, 
 from runtime.interfaces import Display
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.policy_file import save_policy
+from runtime.records.rows import RoundRow
 from runtime.records.run_directory import EventLog, RunDirectory, to_json, write_atomically
 from runtime.scaler import make_scaler
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
@@ -189,7 +189,7 @@ class _Run:
         self._tensorboard = SummaryWriter(str(directory.tensorboard_path), purge_step=1)
         stack.callback(self._tensorboard.close)
         for row in directory.read_rounds():
-            self._to_tensorboard(row)
+            self._to_tensorboard(RoundRow.from_mapping(row))
         facts = place.facts() | ({"wandb": wandb.place} if wandb is not None else {})
         done = self.loop.progress.round_index
         self._events.append("run_started", run_id=run_id, resumed_after_round=done,
@@ -291,15 +291,15 @@ class _Run:
             checkpoint.round_index, checkpoint.arrays, {**checkpoint.values, "experiment": self._identity}))
         save_policy(self._directory.policy_path, self._learner.weights(),
                     environment_id=self._experiment.environment.id)
-        self._to_tensorboard(row)
+        self._to_tensorboard(RoundRow.from_mapping(row))
         if self._wandb is not None:
             self._wandb.round_saved()
         self._place.round_saved(row)
         self._display.round_finished(row)
 
-    def _to_tensorboard(self, row: Mapping[str, Any]) -> None:
-        for tag, value in scalars(row).items():
-            self._tensorboard.add_scalar(tag, value, row["round_index"])
+    def _to_tensorboard(self, row: RoundRow) -> None:
+        for tag, value in row.scalars().items():
+            self._tensorboard.add_scalar(tag, value, row.round_index)
         self._tensorboard.flush()
 
     def _summary(self, reason: str, error: str) -> dict[str, Any]:
@@ -409,26 +409,6 @@ def _finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[s
         return summary if is_finished else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    """A row's numbers under their names in TensorBoard and W&B."""
-    return {_tag(key): value for key, value in row.items() if value is not None and key != "round_index"}
-
-
-def _tag(key: str) -> str:
-    for group, members in {
-        "return": ("episode_return_mean", "evaluation_return_mean", "episode_length_mean"),
-        "boosting": ("convexity_ratio", "boosting_score", "decay_weight", "eigenvalue_min", "eigenvalue_max",
-                     "actor_count", "actor_count_wanted"),
-        "learner": ("policy_loss", "value_loss", "entropy", "kl", "explained_variance", "learning_rate",
-                    "staleness_mean", "staleness_max", "replayed_fraction", "updates"),
-    }.items():
-        if key in members:
-            return f"{group}/{key}"
-    if key.endswith("_usd"):
-        return f"cost/{key}"
-    return f"{'time' if key.endswith(('_s', '_s_mean', '_s_max')) else 'run'}/{key}"
 
 
 def _now() -> str:

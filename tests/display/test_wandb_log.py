@@ -18,7 +18,7 @@ from runtime.display import wandb_log
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import RunError
 from runtime.records.run_directory import RunDirectory
-from runtime.training.run import scalars
+from runtime.records.rows import RoundRow
 from tests.helpers import SMALL_EXPERIMENT, overrides, rounds, summary, train
 
 _BLOCK, _HEADER = 2**15, struct.Struct("<IHB")
@@ -93,7 +93,7 @@ def test_a_run_is_shown_whole(tmp_path: Path) -> None:
     begun, history, last, config = shown(run)
     assert (begun.entity, begun.project, begun.display_name, begun.run_group) == (
         "us", "hoppers", "small-seed-3", "runs")
-    assert history == {row["round_index"]: scalars(row) for row in rounds(run)}
+    assert history == {row["round_index"]: RoundRow.from_mapping(row).scalars() for row in rounds(run)}
     assert len(history) == 2
     assert {key: last[key] for key, value in summary(run).items() if value is not None} == {
         key: value for key, value in summary(run).items() if value is not None}

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -11,11 +12,22 @@ from tests.helpers import ROOT
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_the_reference_of_the_experiment_file_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("make_docs", ROOT / "docs" / "make_experiment_file_md.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "reference" / "experiment_file.md").read_text() == module.table()
+    return module
+
+
+def test_the_reference_of_the_experiment_file_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "reference" / "experiment_file.md").read_text() == script("make_experiment_file_md").table()
+
+
+def test_the_reference_of_rounds_jsonl_is_up_to_date() -> None:
+    rounds = script("make_rounds_md")
+    text = rounds.DOCUMENT.read_text()
+    assert rounds.table() in text
+    assert rounds.document(text) == text
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,0 +1,29 @@
+"""Writes the table of rounds.jsonl in docs/reference/run_directory.md from the descriptions in runtime/records/rows.py."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from runtime.records.rows import RoundRow  # noqa: E402
+
+DOCUMENT = ROOT / "docs" / "reference" / "run_directory.md"
+BEGIN, END = "<!-- written by docs/make_rounds_md.py -->\n", "<!-- end of what it writes -->\n"
+
+
+def table() -> str:
+    """Returns the table: one line for each key, in the order of the file."""
+    rows = [f"| `{key}` | {column.unit} | {column.meaning} |" for key, column in RoundRow.columns().items()]
+    return "\n".join(["| key | unit | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
+def document(text: str) -> str:
+    """Returns ``text`` with the table between its two markers."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + table() + END + after
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(DOCUMENT.read_text()))

@@ -1,0 +1,196 @@
+"""The row of a finished round: what `rounds.jsonl` holds, with the meaning, unit and group of every key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, get_args, get_type_hints
+
+from runtime.errors import RunDirectoryError
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one key of a row means.
+
+    Attributes:
+        meaning: For people, one line of Markdown.
+        group: Under which TensorBoard and W&B show it.
+        unit: Empty for counts, versions and numbers without a unit.
+    """
+
+    meaning: str
+    group: str = "run"
+    unit: str = ""
+
+
+def _return(meaning: str) -> Column:
+    return Column(meaning, "return")
+
+
+def _boosting(meaning: str) -> Column:
+    return Column(meaning, "boosting")
+
+
+def _learner(meaning: str, unit: str = "") -> Column:
+    return Column(meaning, "learner", unit)
+
+
+def _time(meaning: str) -> Column:
+    return Column(meaning, "time", "s")
+
+
+def _cost(meaning: str) -> Column:
+    return Column(meaning, "cost", "USD")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRow:
+    """One finished round. Fields are the keys of `rounds.jsonl`, in their order; None stands for null."""
+
+    round_index: Annotated[int, Column("k, counted from 1")]
+    policy_version: Annotated[int, Column(
+        "version of the policy that this round's actors rolled out; in an asynchronous round, the newest one when it "
+        "began. 0 is the initial policy")]
+    eigenvalue_min: Annotated[float | None, _boosting(
+        "smallest eigenvalue of the maximised objective's Hessian, for that policy")]
+    eigenvalue_max: Annotated[float | None, _boosting(
+        "largest eigenvalue of the maximised objective's Hessian, for that policy")]
+    convexity_ratio: Annotated[float | None, _boosting(
+        "R_k = −λ_max / λ_min; null without samples (round 1), without curvatures of both signs, or if the detector "
+        "was not done before an asynchronous round ended")]
+    boosting_score: Annotated[float | None, _boosting("S_k in [0, 1]; null if the detector was not done in time")]
+    decay_weight: Annotated[float | None, _boosting("d^k")]
+    actor_count_wanted: Annotated[int, _boosting("actors that the scaler asked for")]
+    actor_count: Annotated[int, _boosting(
+        "actors started; in an asynchronous round, the most that were in flight at once, those of the round before "
+        "included. Fewer than wanted if the budget did not hold more")]
+    actors_returned: Annotated[int, Column("trajectories that were accepted and trained on, each counted once")]
+    actors_failed: Annotated[int, Column(
+        "invocations that ended without an accepted trajectory, replaced or not, in all attempts at the round")]
+    actors_late: Annotated[int, Column(
+        "trajectories that came after the round had given them up; discarded, but billed")]
+    env_steps: Annotated[int, Column("environment steps trained on in this round; replays do not count")]
+    env_steps_total: Annotated[int, Column("environment steps trained on since the start; replays do not count")]
+    evaluation_return_mean: Annotated[float | None, _return(
+        "mean return of whole episodes with deterministic actions after the update; null in rounds without one")]
+    episode_return_mean: Annotated[float | None, _return(
+        "mean return of the training episodes that ended in this round; null if none did")]
+    episode_length_mean: Annotated[float | None, _return("their mean length in steps; null if none ended")]
+    episodes_finished: Annotated[int, Column("training episodes that ended in this round")]
+    episodes_spanning_versions: Annotated[int, Column(
+        "how many of them an older policy version had begun, so that their return belongs to no single version")]
+    policy_loss: Annotated[float, _learner("mean over the last epoch")]
+    value_loss: Annotated[float, _learner("mean over the last epoch")]
+    entropy: Annotated[float, _learner("mean over the last epoch", "nats")]
+    kl: Annotated[float, _learner(
+        "mean KL(old ‖ new) over the whole batch after the update; old is the acting policy, for IMPACT the target "
+        "network. For IMPALA it is estimated from the actions taken, and may come out a little below 0", "nats")]
+    explained_variance: Annotated[float | None, _learner(
+        "share of the value targets' variance that the critic explained before the update; null if they do not vary")]
+    learning_rate: Annotated[float, _learner("of the last update")]
+    updates: Annotated[int, _learner(
+        "updates of the policy in this round, each a new version; 1 in a synchronous round")]
+    staleness_mean: Annotated[float, _learner(
+        "versions between the policy that acted and the one that was updated, mean over the trajectories of these "
+        "updates, replayed ones included; 0 in a synchronous round")]
+    staleness_max: Annotated[int, _learner("the most of them")]
+    replayed_fraction: Annotated[float, _learner("share of these trajectories that had been trained on before")]
+    collect_s: Annotated[float, _time(
+        "until all actors were back, detection included; in an asynchronous round, how long the learner had nothing "
+        "to do")]
+    learn_s: Annotated[float, _time("the updates")]
+    detect_s: Annotated[float | None, _time(
+        "the detector, which runs while the first actors do; null if it did not run")]
+    evaluate_s: Annotated[float | None, _time("the evaluation; null in rounds without one")]
+    modelled_round_s: Annotated[float, _time(
+        "the round with every actor on a machine of its own: max(slowest first actor, `detect_s` + slowest boosted "
+        "actor) + `learn_s`; asynchronous: max(billed seconds of all that ended / actors in flight, `learn_s`)")]
+    actors_billed: Annotated[int, Column(
+        "invocations that ended in this round and cost something, replacements included")]
+    actor_billed_s_mean: Annotated[float | None, _time(
+        "mean billed duration of an invocation that ended in this round; null if none did")]
+    actor_billed_s_max: Annotated[float | None, _time(
+        "longest billed duration of an invocation that ended in this round; null if none did")]
+    round_s: Annotated[float, _time("the whole round without evaluation")]
+    actors_cost_usd: Annotated[float, _cost(
+        "durations, requests and cache traffic of the actors that ended in this round")]
+    provisioned_cost_usd: Annotated[float, _cost(
+        "five-minute blocks of provisioned concurrency that began in this round")]
+    learner_cost_usd: Annotated[float, _cost(
+        "the learner instance for `modelled_round_s` + `evaluate_s`, rejected attempts at the round included")]
+    infrastructure_cost_usd: Annotated[float, _cost("cache capacity, disk and public address for the same time")]
+    round_cost_usd: Annotated[float, _cost("the four together, rejected attempts at the round included")]
+    spent_usd: Annotated[float, _cost("spent since the start, after this round")]
+    reserved_usd: Annotated[float, _cost("still reserved after this round: for actors in flight")]
+    round_reserved_usd: Annotated[float, _cost(
+        "the most that was reserved in this round: its worst case when all of its actors had started")]
+
+    @staticmethod
+    @cache
+    def columns() -> Mapping[str, Column]:
+        """Describes each key, in the order of `rounds.jsonl`."""
+        hints = get_type_hints(RoundRow, include_extras=True)
+        return {one.name: get_args(hints[one.name])[1] for one in fields(RoundRow)}
+
+    @classmethod
+    def from_json_line(cls, line: bytes) -> RoundRow:
+        """Reads a line of `rounds.jsonl`.
+
+        Raises:
+            RunDirectoryError: It is no JSON object, or not one of this version's rows.
+        """
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise RunDirectoryError(f"rounds.jsonl: a line is not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise RunDirectoryError(f"rounds.jsonl: a line is not a JSON object but {type(found).__name__}")
+        return cls.from_mapping(found)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> RoundRow:
+        """Reads a row from its keys and values.
+
+        Raises:
+            RunDirectoryError: A key is missing or unknown, or its value is of another type.
+        """
+        where, known = f"rounds.jsonl, round {mapping.get('round_index', 'of unknown number')}", cls.columns()
+        wrong = [f"{words} {', '.join(keys)}" for words, keys in {
+            "lacks": [key for key in known if key not in mapping],
+            "has the unknown": [key for key in mapping if key not in known],
+        }.items() if keys]
+        if wrong:
+            raise RunDirectoryError(f"{where}: {' and '.join(wrong)}; another version of this program wrote it, or it "
+                                    "was altered")
+        for key, types in _types().items():
+            if type(mapping[key]) not in types:
+                raise RunDirectoryError(f"{where}: {key} is {mapping[key]!r}; "
+                                        f"allowed: {' | '.join(one.__name__ for one in types)}")
+        return cls(**mapping)
+
+    def to_json_line(self) -> bytes:
+        """Returns the row as a line of `rounds.jsonl`, its line break included.
+
+        Raises:
+            ValueError: A number is not finite.
+        """
+        return json.dumps(vars(self), allow_nan=False).encode() + b"\n"
+
+    def scalars(self) -> dict[str, float]:
+        """Returns the row's numbers under their names in TensorBoard and W&B; what is None is left out."""
+        values = vars(self)
+        return {f"{column.group}/{key}": values[key] for key, column in self.columns().items()
+                if key != "round_index" and values[key] is not None}
+
+
+@cache
+def _types() -> Mapping[str, tuple[type, ...]]:
+    """The JSON types that each key's value may have; a whole number may stand for a float."""
+    allowed = {}
+    for name, hint in get_type_hints(RoundRow).items():
+        types = get_args(hint) or (hint,)
+        allowed[name] = (*types, int) if float in types else types
+    return allowed

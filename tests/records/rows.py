@@ -1,0 +1,17 @@
+"""Rows of rounds for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.records.rows import RoundRow
+
+WHOLE = ("round_index", "policy_version", "actor_count_wanted", "actor_count", "actors_returned", "actors_failed",
+         "actors_late", "env_steps", "env_steps_total", "episodes_finished", "episodes_spanning_versions", "updates",
+         "staleness_max", "actors_billed")
+
+
+def a_row(round_index: int, **values: Any) -> RoundRow:
+    """A row whose every number is 1, but for its index and ``values``."""
+    ones = {key: 1 if key in WHOLE else 1.0 for key in RoundRow.columns()}
+    return RoundRow.from_mapping({**ones, "round_index": round_index, **values})
