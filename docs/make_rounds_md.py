@@ -1,4 +1,4 @@
-"""Writes the table of rounds.jsonl in docs/reference/run_directory.md from the descriptions in runtime/records/rows.py."""
+"""Writes the table of rounds.jsonl in docs/reference/run_directory.md from runtime/records/rows.py."""
 
 import sys
 from pathlib import Path

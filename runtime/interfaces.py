@@ -19,6 +19,8 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+    from runtime.records.rows import RoundRow
+
 
 @dataclass(frozen=True)
 class Invocation:
@@ -438,7 +440,7 @@ class Display(Protocol):
 
     def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None: ...
 
-    def round_finished(self, row: Mapping[str, Any]) -> None: ...
+    def round_finished(self, row: RoundRow) -> None: ...
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None: ...
 

@@ -23,6 +23,7 @@ from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError, ServerError
 from runtime.fleet.local import LocalFleet
 from runtime.interfaces import Fleet
+from runtime.records.rows import RoundRow
 from runtime.records.run_directory import EventLog, RunDirectory
 from runtime.training.signals import Signals
 
@@ -67,7 +68,7 @@ class Place(Protocol):
     def ledger_changed(self, ledger: bytes, meter: Meter) -> None:
         """Called before what the ledger promises is used."""
 
-    def round_saved(self, row: Mapping[str, Any]) -> None: ...
+    def round_saved(self, row: RoundRow) -> None: ...
 
     def end(self) -> None:
         """Called when all of the run's files are written."""
@@ -129,7 +130,7 @@ class OnThisMachine:
     def ledger_changed(self, ledger: bytes, meter: Meter) -> None:
         pass
 
-    def round_saved(self, row: Mapping[str, Any]) -> None:
+    def round_saved(self, row: RoundRow) -> None:
         pass
 
     def end(self) -> None:

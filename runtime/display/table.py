@@ -16,6 +16,7 @@ from rich.text import Text
 
 from runtime.config.schema import Experiment
 from runtime.interfaces import Display
+from runtime.records.rows import RoundRow
 
 _ROUNDS_SHOWN = 12
 _EVENTS_SHOWN = 4
@@ -43,7 +44,7 @@ class FailSafeDisplay:
     def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
         self._call("started", experiment_yaml, facts)
 
-    def round_finished(self, row: Mapping[str, Any]) -> None:
+    def round_finished(self, row: RoundRow) -> None:
         self._call("round_finished", row)
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
@@ -68,11 +69,11 @@ class Forecast:
         self._marks: deque[tuple[float, int, int, float]] = deque(maxlen=_RATE_ROUNDS + 1)
         self._started_s = clock()
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: RoundRow) -> None:
         if not self._marks:
-            self._marks.append((self._started_s, row["round_index"] - 1, row["env_steps_total"] - row["env_steps"],
-                                row["spent_usd"] - row["round_cost_usd"]))
-        self._marks.append((self._clock(), row["round_index"], row["env_steps_total"], row["spent_usd"]))
+            self._marks.append((self._started_s, row.round_index - 1, row.env_steps_total - row.env_steps,
+                                row.spent_usd - row.round_cost_usd))
+        self._marks.append((self._clock(), row.round_index, row.env_steps_total, row.spent_usd))
 
     @property
     def steps_per_s(self) -> float:
@@ -127,16 +128,16 @@ class PlainDisplay:
         for name, value in facts.items():
             self._print(f"{name}: {value}")
 
-    def round_finished(self, row: Mapping[str, Any]) -> None:
+    def round_finished(self, row: RoundRow) -> None:
         self._forecast.add(row)
         self._print(
-            f"round {row['round_index']:>4}  steps {row['env_steps_total']:>9,}  "
-            f"return {_number(row['episode_return_mean'], 1):>8}  "
-            f"evaluation {_number(row['evaluation_return_mean'], 1):>8}  actors {_actors(row):>7}  "
-            f"R {_number(row['convexity_ratio'], 3):>8}  score {_number(row['boosting_score'], 2):>5}  "
+            f"round {row.round_index:>4}  steps {row.env_steps_total:>9,}  "
+            f"return {_number(row.episode_return_mean, 1):>8}  "
+            f"evaluation {_number(row.evaluation_return_mean, 1):>8}  actors {_actors(row):>7}  "
+            f"R {_number(row.convexity_ratio, 3):>8}  score {_number(row.boosting_score, 2):>5}  "
             + (f"stale {_staleness(row):>8}  " if self._experiment.algorithm.rounds == "asynchronous" else "") +
             f"{self._forecast.steps_per_s:>7,.0f} steps/s  "
-            f"${row['spent_usd']:.4f} of ${self._experiment.budget.usd:g}  "
+            f"${row.spent_usd:.4f} of ${self._experiment.budget.usd:g}  "
             f"ETA {_duration(self._forecast.seconds_left)}")
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
@@ -156,7 +157,7 @@ class LiveDisplay:
     def __init__(self, experiment: Experiment, stream: TextIO) -> None:
         self._experiment, self._forecast = experiment, Forecast(experiment)
         self._console = Console(file=stream)
-        self._rows: deque[Mapping[str, Any]] = deque(maxlen=_ROUNDS_SHOWN)
+        self._rows: deque[RoundRow] = deque(maxlen=_ROUNDS_SHOWN)
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._lines = EventLines()
         self._live: Live | None = None
@@ -168,7 +169,7 @@ class LiveDisplay:
         self._live = Live(self._picture(), console=self._console, refresh_per_second=4)
         self._live.start()
 
-    def round_finished(self, row: Mapping[str, Any]) -> None:
+    def round_finished(self, row: RoundRow) -> None:
         self._forecast.add(row)
         self._rows.append(row)
         self._refresh()
@@ -188,18 +189,18 @@ class LiveDisplay:
             self._live.update(self._picture())
 
     def _picture(self) -> Group:
-        columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
-            "round": lambda row: str(row["round_index"]),
-            "steps": lambda row: f"{row['env_steps_total']:,}",
-            "return": lambda row: _number(row["episode_return_mean"], 1),
-            "eval": lambda row: _number(row["evaluation_return_mean"], 1),
+        columns: dict[str, Callable[[RoundRow], str]] = {
+            "round": lambda row: str(row.round_index),
+            "steps": lambda row: f"{row.env_steps_total:,}",
+            "return": lambda row: _number(row.episode_return_mean, 1),
+            "eval": lambda row: _number(row.evaluation_return_mean, 1),
             "actors": _actors,
-            "R": lambda row: _number(row["convexity_ratio"], 2),
-            "score": lambda row: _number(row["boosting_score"], 2),
-            "spent $": lambda row: f"{row['spent_usd']:.4f}",
+            "R": lambda row: _number(row.convexity_ratio, 2),
+            "score": lambda row: _number(row.boosting_score, 2),
+            "spent $": lambda row: f"{row.spent_usd:.4f}",
         }
         if self._console.width >= _WIDE_COLUMNS:
-            columns |= {"KL": lambda row: _number(row["kl"], 4), "round s": lambda row: f"{row['round_s']:.2f}"}
+            columns |= {"KL": lambda row: _number(row.kl, 4), "round s": lambda row: f"{row.round_s:.2f}"}
         if self._experiment.algorithm.rounds == "asynchronous" and self._console.width >= _NARROW_COLUMNS:
             columns["stale"] = _staleness
         if self._console.width < _NARROW_COLUMNS:
@@ -219,10 +220,10 @@ class LiveDisplay:
         if not self._rows:
             return Text(f"first round … budget ${budget_usd:g}", style="dim")
         row = self._rows[-1]
-        share = min(1.0, row["spent_usd"] / budget_usd)
+        share = min(1.0, row.spent_usd / budget_usd)
         bar = "█" * round(10 * share)
         return Text(f"{self._forecast.steps_per_s:,.0f} steps/s · ETA {_duration(self._forecast.seconds_left)} · "
-                    f"{bar:░<10} ${row['spent_usd']:.4f} of ${budget_usd:g}", style="cyan", overflow="ellipsis",
+                    f"{bar:░<10} ${row.spent_usd:.4f} of ${budget_usd:g}", style="cyan", overflow="ellipsis",
                     no_wrap=True)
 
 
@@ -270,14 +271,14 @@ def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def _actors(row: Mapping[str, Any]) -> str:
-    wanted = f"/{row['actor_count_wanted']}" if row["actor_count"] != row["actor_count_wanted"] else ""
-    return f"{row['actor_count']}{wanted}"
+def _actors(row: RoundRow) -> str:
+    wanted = f"/{row.actor_count_wanted}" if row.actor_count != row.actor_count_wanted else ""
+    return f"{row.actor_count}{wanted}"
 
 
-def _staleness(row: Mapping[str, Any]) -> str:
+def _staleness(row: RoundRow) -> str:
     """Mean and maximum, in policy versions."""
-    return f"{row['staleness_mean']:.1f}/{row['staleness_max']}"
+    return f"{row.staleness_mean:.1f}/{row.staleness_max}"
 
 
 def _duration(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import RunDirectoryError
+from runtime.records.rows import RoundRow
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -85,9 +87,9 @@ class RunDirectory:
                 self.path.rmdir()
         self._lock.close()
 
-    def append_round(self, row: Mapping[str, Any]) -> None:
-        """Adds one finished round's row, on disk when this returns."""
-        _append_line(self.rounds_path, row, sync=True)
+    def append_round(self, row: RoundRow) -> None:
+        """Adds a finished round's row, which is on disk when this returns."""
+        _append(self.rounds_path, row.to_json_line(), sync=True)
 
     def check_rounds(self, round_index: int) -> None:
         """Checks that the rows are those of one run whose newest sound checkpoint is of ``round_index``.
@@ -96,7 +98,7 @@ class RunDirectory:
             RunDirectoryError: The rows until there are not rounds 1 to ``round_index``, once each and in order; or
                 there is no checkpoint, but there are more rows than a kill before the first one can leave.
         """
-        found = [int(row["round_index"]) for row in self.read_rounds()]
+        found = [int(index) for index in map(_round_index, self._lines()) if index < math.inf]
         until, after = found[:round_index], found[round_index:]
         if (until != list(range(1, round_index + 1)) or any(index <= round_index for index in after)
                 or (round_index == 0 and len(after) > 1)):
@@ -108,13 +110,18 @@ class RunDirectory:
         """Removes all rows after that round, and a last row that was written only in part."""
         if self.rounds_path.exists():
             write_atomically(self.rounds_path, b"".join(
-                line for line in self.rounds_path.read_bytes().splitlines(keepends=True)
-                if _round_index(line) <= round_index))
+                line for line in self._lines() if _round_index(line) <= round_index))
 
-    def read_rounds(self) -> list[dict[str, Any]]:
-        """All rows but a last one that was written only in part."""
-        lines = self.rounds_path.read_bytes().splitlines(keepends=True) if self.rounds_path.exists() else []
-        return [json.loads(line) for line in lines if _round_index(line) < float("inf")]
+    def read_rounds(self) -> list[RoundRow]:
+        """Reads all rows except a last one that was written only in part.
+
+        Raises:
+            RunDirectoryError: A row is not one that this version writes.
+        """
+        return [RoundRow.from_json_line(line) for line in self._lines() if _round_index(line) < math.inf]
+
+    def _lines(self) -> list[bytes]:
+        return self.rounds_path.read_bytes().splitlines(keepends=True) if self.rounds_path.exists() else []
 
 
 class EventLog:
@@ -131,14 +138,15 @@ class EventLog:
         self._listeners.append(listener)
 
     def append(self, kind: str, **fields: Any) -> None:
-        _append_line(self._path, {"time": self._now(), "event": kind, **fields}, sync=False)
+        event = {"time": self._now(), "event": kind, **fields}
+        _append(self._path, json.dumps(event, allow_nan=False).encode() + b"\n", sync=False)
         for listener in self._listeners:
             listener(kind, fields)
 
 
-def _append_line(path: Path, value: Mapping[str, Any], *, sync: bool) -> None:
+def _append(path: Path, line: bytes, *, sync: bool) -> None:
     with path.open("ab") as file:
-        file.write(json.dumps(value, allow_nan=False).encode() + b"\n")
+        file.write(line)
         file.flush()
         if sync:
             os.fsync(file.fileno())
@@ -147,9 +155,9 @@ def _append_line(path: Path, value: Mapping[str, Any], *, sync: bool) -> None:
 def _round_index(line: bytes) -> float:
     """Of a row; infinite for one that is not whole."""
     try:
-        return json.loads(line)["round_index"] + 0.0 if line.endswith(b"\n") else float("inf")
+        return float(json.loads(line)["round_index"] + 0.0) if line.endswith(b"\n") else math.inf
     except (ValueError, KeyError, TypeError, RecursionError):
-        return float("inf")
+        return math.inf
 
 
 def _shortened(indices: list[int]) -> str:

@@ -189,7 +189,7 @@ class _Run:
         self._tensorboard = SummaryWriter(str(directory.tensorboard_path), purge_step=1)
         stack.callback(self._tensorboard.close)
         for row in directory.read_rounds():
-            self._to_tensorboard(RoundRow.from_mapping(row))
+            self._to_tensorboard(row)
         facts = place.facts() | ({"wandb": wandb.place} if wandb is not None else {})
         done = self.loop.progress.round_index
         self._events.append("run_started", run_id=run_id, resumed_after_round=done,
@@ -285,13 +285,14 @@ class _Run:
         self._place.ledger_changed(ledger, self._meter)
         write_atomically(self._directory.ledger_path, ledger)
 
-    def _save_round(self, row: dict[str, Any], checkpoint: Checkpoint) -> None:
+    def _save_round(self, columns: dict[str, Any], checkpoint: Checkpoint) -> None:
+        row = RoundRow.from_mapping(columns)
         self._directory.append_round(row)
         save_checkpoint(self._directory.checkpoints_path, Checkpoint(
             checkpoint.round_index, checkpoint.arrays, {**checkpoint.values, "experiment": self._identity}))
         save_policy(self._directory.policy_path, self._learner.weights(),
                     environment_id=self._experiment.environment.id)
-        self._to_tensorboard(RoundRow.from_mapping(row))
+        self._to_tensorboard(row)
         if self._wandb is not None:
             self._wandb.round_saved()
         self._place.round_saved(row)
@@ -304,10 +305,10 @@ class _Run:
 
     def _summary(self, reason: str, error: str) -> dict[str, Any]:
         rounds = self._directory.read_rounds()
-        last = rounds[-1] if rounds else {}
-        evaluated = [row for row in rounds if row.get("evaluation_return_mean") is not None]
-        finished = [row["episode_return_mean"] for row in rounds if row.get("episode_return_mean") is not None]
-        steps = last.get("env_steps_total", 0)
+        evaluated = [(row.round_index, row.evaluation_return_mean) for row in rounds
+                     if row.evaluation_return_mean is not None]
+        finished = [row.episode_return_mean for row in rounds if row.episode_return_mean is not None]
+        steps = rounds[-1].env_steps_total if rounds else 0
         spent_usd = self._meter.spent_usd
         return {
             "experiment": self._name,
@@ -316,23 +317,25 @@ class _Run:
             "error": error or None,
             "rounds": len(rounds),
             "env_steps_total": steps,
-            "evaluation_return_mean": evaluated[-1]["evaluation_return_mean"] if evaluated else None,
-            "evaluation_round": evaluated[-1]["round_index"] if evaluated else None,
-            "evaluation_return_best": max((row["evaluation_return_mean"] for row in evaluated), default=None),
+            "evaluation_return_mean": evaluated[-1][1] if evaluated else None,
+            "evaluation_round": evaluated[-1][0] if evaluated else None,
+            "evaluation_return_best": max((mean for _, mean in evaluated), default=None),
             "episode_return_mean": finished[-1] if finished else None,
-            "actors": sum(row.get("actors_billed") or 0 for row in rounds),
-            "actors_failed": sum(row.get("actors_failed") or 0 for row in rounds),
+            "actors": sum(row.actors_billed for row in rounds),
+            "actors_failed": sum(row.actors_failed for row in rounds),
             "cost_basis": self._place.cost_basis,
             "prices_region": self._place.prices.region,
             "prices_as_of": self._place.prices.as_of,
             "spent_usd": spent_usd,
             "budget_usd": self._experiment.budget.usd,
             "usd_per_million_steps": spent_usd / steps * 1e6 if steps else None,
-            **{key: sum(row.get(key) or 0.0 for row in rounds) for key in (
-                "actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")},
+            "actors_cost_usd": sum(row.actors_cost_usd for row in rounds),
+            "provisioned_cost_usd": sum(row.provisioned_cost_usd for row in rounds),
+            "learner_cost_usd": sum(row.learner_cost_usd for row in rounds),
+            "infrastructure_cost_usd": sum(row.infrastructure_cost_usd for row in rounds),
             # Of rounds that did not finish: failed, interrupted, or forfeited because the run was killed.
-            "unfinished_rounds_cost_usd": max(0.0, spent_usd - sum(row.get("round_cost_usd") or 0.0 for row in rounds)),
-            "modelled_s": sum((row.get("modelled_round_s") or 0.0) + (row.get("evaluate_s") or 0.0) for row in rounds),
+            "unfinished_rounds_cost_usd": max(0.0, spent_usd - sum(row.round_cost_usd for row in rounds)),
+            "modelled_s": sum(row.modelled_round_s + (row.evaluate_s or 0.0) for row in rounds),
             "measured_session_s": time.monotonic() - self._started_s,
         }
 

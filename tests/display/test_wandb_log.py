@@ -17,9 +17,10 @@ from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.display import wandb_log
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import RunError
-from runtime.records.run_directory import RunDirectory
 from runtime.records.rows import RoundRow
+from runtime.records.run_directory import RunDirectory
 from tests.helpers import SMALL_EXPERIMENT, overrides, rounds, summary, train
+from tests.records.rows import a_row
 
 _BLOCK, _HEADER = 2**15, struct.Struct("<IHB")
 _LAST_PARTS = (1, 4)
@@ -81,7 +82,7 @@ def shown(run: Path) -> tuple[Any, dict[int, dict[str, float]], dict[str, Any], 
 
 def add_rows(directory: RunDirectory, *indices: int) -> None:
     for index in indices:
-        directory.append_round({"round_index": index, "kl": 0.5 * index, "spent_usd": 0.01, "boosting_score": None})
+        directory.append_round(a_row(index, kl=0.5 * index, spent_usd=0.01, boosting_score=None))
 
 
 def test_a_run_is_shown_whole(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_a_broken_one_is_
     log.open(experiment, directory, "hopper")
     log.close()
     first, history, _, config = shown(directory.path)
-    assert history == {1: {"learner/kl": 0.5, "cost/spent_usd": 0.01}}
+    assert history == {1: a_row(1, kl=0.5, spent_usd=0.01, boosting_score=None).scalars()}
     assert config["cache"]["url"] == "redis://me:***@host"
     assert "h1dden" not in "".join(path.read_bytes().decode("latin1") for path in directory.path.rglob("*")
                                    if path.is_file())

@@ -12,7 +12,9 @@ import pytest
 
 import runtime.records.run_directory
 from runtime.errors import RunDirectoryError
+from runtime.records.rows import RoundRow
 from runtime.records.run_directory import EventLog, RunDirectory, to_json, write_atomically
+from tests.records.rows import a_row
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,7 +100,7 @@ def test_json_never_has_nan(directory: RunDirectory, value: object):
     with pytest.raises(ValueError, match="JSON"):
         to_json(value)
     with pytest.raises(ValueError, match="JSON"):
-        directory.append_round({"round_index": 1, "value": value})
+        directory.append_round(a_row(1, kl=float("nan")))
     with pytest.raises(ValueError, match="JSON"):
         EventLog(directory.events_path, lambda: "now").append("kind", value=value)
     assert directory.read_rounds() == []
@@ -114,8 +116,8 @@ def test_json_is_whole_and_ends_its_line():
 # Rounds
 
 
-def rows(count: int) -> list[dict]:
-    return [{"round_index": i, "return": i * 0.1, "note": None} for i in range(1, count + 1)]
+def rows(count: int) -> list[RoundRow]:
+    return [a_row(i, kl=i * 0.1, detect_s=None) for i in range(1, count + 1)]
 
 
 def test_rounds_are_read_as_they_were_written(directory: RunDirectory):
@@ -145,7 +147,7 @@ def test_rows_after_the_checkpoint_are_cut(directory: RunDirectory, round_index:
         directory.append_round(row)
     directory.cut_rounds_back(round_index)
     assert directory.read_rounds() == rows(min(round_index, 4))
-    directory.append_round({"round_index": min(round_index, 4) + 1})
+    directory.append_round(a_row(min(round_index, 4) + 1))
     assert len(directory.read_rounds()) == min(round_index, 4) + 1
 
 

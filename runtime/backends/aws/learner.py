@@ -48,6 +48,7 @@ from runtime.errors import (
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency
 from runtime.guard.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
 from runtime.interfaces import Fleet
+from runtime.records.rows import RoundRow
 from runtime.records.run_directory import EventLog, RunDirectory, to_json
 from runtime.sampling.prewarm import prewarm
 from runtime.training.run import train
@@ -177,7 +178,7 @@ class OnAws:
         self.heartbeat.promise(self._figures, is_written=is_new, due_s=BETWEEN_ROUNDS_S + max(
             meter.covered_until_s, self._now() + 2 * actor_s))
 
-    def round_saved(self, row: Mapping[str, Any]) -> None:
+    def round_saved(self, row: RoundRow) -> None:
         try:
             self._results.round_finished()
         except SupersededError:

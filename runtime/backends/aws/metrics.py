@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import botocore.exceptions
 
 from runtime.backends.aws.deployment import METRIC_NAMESPACE, Deployment
+from runtime.records.rows import RoundRow
 
 INTERVAL_S = 60.0
 _METRICS = {
@@ -52,10 +53,11 @@ class Metrics:
         self._sent_at_s = -INTERVAL_S
         self._has_reported = False
 
-    def round_finished(self, row: Mapping[str, Any]) -> None:
+    def round_finished(self, row: RoundRow) -> None:
+        columns = vars(row)
         for name, key in _METRICS.items():
-            if row[key] is not None:
-                self._values.setdefault(name, []).append(float(row[key]))
+            if columns[key] is not None:
+                self._values.setdefault(name, []).append(float(columns[key]))
         if self._clock() - self._sent_at_s >= INTERVAL_S or any(
                 len(values) >= _VALUES_MAX for values in self._values.values()):
             self.flush()

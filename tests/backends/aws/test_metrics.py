@@ -9,13 +9,18 @@ import pytest
 
 from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.metrics import INTERVAL_S, Metrics
+from runtime.records.rows import RoundRow
 from tests.fakes import ManualClock
+from tests.records.rows import a_row
 
 DEPLOYMENT = Deployment(**{name: name for name in Deployment.__dataclass_fields__} | {
     "experiment": "hopper", "run": "abc"})
-ROW = {"episode_return_mean": None, "evaluation_return_mean": None, "actor_count": 8, "actors_failed": 0,
-       "convexity_ratio": None, "boosting_score": None, "spent_usd": 0.5, "round_reserved_usd": 0.25, "env_steps": 2048,
-       "round_s": 1.5, "kl": 0.01}
+ROW = dict(episode_return_mean=None, evaluation_return_mean=None, actor_count=8, actors_failed=0, convexity_ratio=None,
+           boosting_score=None, spent_usd=0.5, round_reserved_usd=0.25, env_steps=2048, round_s=1.5)
+
+
+def row(**values: Any) -> RoundRow:
+    return a_row(1, **ROW | values)
 
 
 class CloudWatch:
@@ -53,7 +58,7 @@ def metrics(cloudwatch: CloudWatch, clock: ManualClock, reports: list[str]) -> M
 
 
 def test_the_first_round_is_sent_at_once(metrics: Metrics, cloudwatch: CloudWatch):
-    metrics.round_finished(ROW | {"episode_return_mean": -3, "boosting_score": 0.75})
+    metrics.round_finished(row(episode_return_mean=-3, boosting_score=0.75))
     dimensions = [{"Name": "Experiment", "Value": "hopper"}, {"Name": "Run", "Value": "abc"}]
     (call,) = cloudwatch.calls
     assert call["Namespace"] == "Nitro"
@@ -67,7 +72,7 @@ def test_one_call_a_minute_with_all_rounds_since(metrics: Metrics, cloudwatch: C
     for second in range(0, 241, 10):
         clock.now_s = float(second)
         evaluation = second if second % 50 == 0 else None
-        metrics.round_finished(ROW | {"spent_usd": second, "evaluation_return_mean": evaluation})
+        metrics.round_finished(row(spent_usd=second, evaluation_return_mean=evaluation))
     assert len(cloudwatch.calls) == 1 + 240 / INTERVAL_S
     assert cloudwatch.values("SpentUsd") == [[0.0], *([float(s) for s in range(end - 50, end + 1, 10)]
                                                      for end in (60, 120, 180, 240))]
@@ -77,8 +82,8 @@ def test_one_call_a_minute_with_all_rounds_since(metrics: Metrics, cloudwatch: C
 
 
 def test_what_is_left_is_sent_at_the_end(metrics: Metrics, cloudwatch: CloudWatch):
-    metrics.round_finished(ROW)
-    metrics.round_finished(ROW | {"spent_usd": 0.75})
+    metrics.round_finished(row())
+    metrics.round_finished(row(spent_usd=0.75))
     assert len(cloudwatch.calls) == 1
     metrics.flush()
     metrics.flush()
@@ -87,7 +92,7 @@ def test_what_is_left_is_sent_at_the_end(metrics: Metrics, cloudwatch: CloudWatc
 
 def test_no_call_has_more_values_than_cloudwatch_takes(metrics: Metrics, cloudwatch: CloudWatch):
     for index in range(1 + 400):
-        metrics.round_finished(ROW | {"spent_usd": index})
+        metrics.round_finished(row(spent_usd=index))
     metrics.flush()
     assert [len(values) for values in cloudwatch.values("SpentUsd")] == [1, 150, 150, 100]
     assert sum(cloudwatch.values("SpentUsd"), []) == [float(index) for index in range(401)]
@@ -100,15 +105,15 @@ def test_failures_are_told_once_and_stop_nothing(
         metrics: Metrics, cloudwatch: CloudWatch, clock: ManualClock, reports: list[str], error: Exception):
     cloudwatch.error = error
     for _ in range(3):
-        metrics.round_finished(ROW)
+        metrics.round_finished(row())
         clock.advance(INTERVAL_S)
     assert reports == [str(error)]
     cloudwatch.error = None
-    metrics.round_finished(ROW)
+    metrics.round_finished(row())
     assert [len(call["MetricData"][0]["Values"]) for call in cloudwatch.calls] == [1, 1, 1, 1]
 
 
 def test_a_defect_is_not_taken_for_a_failure_of_aws(metrics: Metrics, cloudwatch: CloudWatch):
     cloudwatch.error = TypeError("ours")
     with pytest.raises(TypeError):
-        metrics.round_finished(ROW)
+        metrics.round_finished(row())

@@ -22,6 +22,7 @@ from runtime.cost.prices import PRICES
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.run_directory import RunDirectory, to_json, write_atomically
 from tests.fakes import ManualClock
+from tests.records.rows import a_row
 
 BUCKET, PREFIX = "nitro-results", "hopper/abc/"
 ROUNDS, ACTORS = 3, 2
@@ -153,7 +154,7 @@ class Learner:
         self.save_ledger()
         self.meter.close_round(actors_started=ACTORS, seconds=5.0)
         self.used_usd = self.meter.spent_usd
-        self.directory.append_round({"round_index": round_index, "value": round_index / 7})
+        self.directory.append_round(a_row(round_index, kl=round_index / 7))
         save_checkpoint(self.directory.checkpoints_path, Checkpoint(
             round_index, {"weights": np.full(3, round_index)}, {"meter": self.meter.get_state()}))
         write_atomically(self.directory.policy_path, b"policy %d" % round_index)
@@ -230,7 +231,7 @@ def test_the_bucket_wins_over_what_the_directory_held(s3: Any, tmp_path: Path) -
     stale = Learner(s3, tmp_path / "second")
     for _ in range(ROUNDS + 2):
         stale.meter.open_round(0, smallest=0)
-        stale.directory.append_round({"round_index": 9})
+        stale.directory.append_round(a_row(9))
         stale.meter.close_round(actors_started=0, seconds=0.0)
     stale.directory.checkpoints_path.mkdir()
     (stale.directory.checkpoints_path / "round_000009.json").write_bytes(b"{}")
