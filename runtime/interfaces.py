@@ -375,8 +375,45 @@ class RoundBill:
     round_cost_usd: float
 
 
+ACTOR = "actor"
+"""The role of an actor; see `Work`."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Names one piece of paid work, such as one invocation of an actor.
+
+    Attributes:
+        role: What it does: `ACTOR`, or any other role that has prices.
+        slot: Place among the pieces of its role that may run at once, from 0; an environment that is warm serves
+            the next work in its slot.
+        attempt: 0, or how many pieces of work in this slot failed before this one.
+    """
+
+    role: str
+    slot: int
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a piece of work used.
+
+    Attributes:
+        billed_s: Seconds billed, as in `Outcome`.
+        init_s: Seconds of start-up, as in `Outcome`.
+        is_metered: Whether the platform said what it bills, as in `Outcome`.
+        traffic_bytes: Bytes moved through the cache.
+    """
+
+    billed_s: float
+    init_s: float = 0.0
+    is_metered: bool = False
+    traffic_bytes: int = 0
+
+
 class CostMeter(Protocol):
-    """Reserves each round's worst case before it starts, and settles what it really used."""
+    """Reserves the worst case of all work before it starts, and settles what it really used."""
 
     @property
     def free_usd(self) -> float:
@@ -398,20 +435,21 @@ class CostMeter(Protocol):
     def holds_another(self) -> bool:
         """Whether the standing part of another round would fit beside all that is reserved now."""
 
-    def add_actors(self, slots: Sequence[int]) -> int:
-        """Reserves more actors, in order; returns for how many it fits."""
+    def reserve(self, works: Sequence[Work]) -> int:
+        """Reserves the worst case of each of these, in order; returns for how many it fits."""
 
     def ahead(self, actors: int) -> AbstractContextManager[None]:
         """A block in which as many actors more are reserved as fit, at most ``actors``."""
 
-    def add_replacement(self, slot: int, attempt: int) -> bool: ...
+    def settle(self, work: Work, usage: Usage | None) -> float:
+        """Settles one reserved piece of work.
 
-    def actor_ended(
-        self, slot: int, attempt: int, *, billed_s: float, init_s: float, is_metered: bool, traffic_bytes: int
-    ) -> float:
-        """Settles one invocation; returns its billed seconds, with its start-up where it started cold."""
+        Args:
+            usage: What it used; None if it never started: then it costs nothing.
 
-    def actor_never_started(self, slot: int, attempt: int) -> None: ...
+        Returns:
+            Its billed seconds, with its start-up if it started cold.
+        """
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill: ...
 

@@ -18,7 +18,8 @@ from lambda_actor.wire import MESSAGE_BYTES_MAX
 from runtime.backends.cache_server import EmbeddedServer
 from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
-from runtime.cost.meter import CostModel, Meter
+from runtime.cost.meter import Meter
+from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError, ServerError
 from runtime.fleet.local import LocalFleet

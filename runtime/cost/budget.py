@@ -8,7 +8,8 @@ from typing import Any
 
 from runtime.errors import BudgetError
 
-_UNITS_PER_USD = 2**36
+UNITS_PER_USD = 2**36
+"""Amounts are counted in whole parts of a dollar of this size."""
 
 
 class Budget:
@@ -19,22 +20,22 @@ class Budget:
     """
 
     def __init__(self, usd: float) -> None:
-        self._limit = math.floor(usd * _UNITS_PER_USD)
+        self._limit = math.floor(usd * UNITS_PER_USD)
         self._spent = 0
         self._reserved: dict[str, int] = {}
 
     @property
     def spent_usd(self) -> float:
-        return self._spent / _UNITS_PER_USD
+        return self._spent / UNITS_PER_USD
 
     @property
     def reserved_usd(self) -> float:
-        return sum(self._reserved.values()) / _UNITS_PER_USD
+        return sum(self._reserved.values()) / UNITS_PER_USD
 
     @property
     def free_usd(self) -> float:
         """What is neither spent nor reserved; negative only after `settle` had to record an overrun."""
-        return (self._limit - self._spent - sum(self._reserved.values())) / _UNITS_PER_USD
+        return (self._limit - self._spent - sum(self._reserved.values())) / UNITS_PER_USD
 
     def is_reserved(self, name: str) -> bool:
         """Whether something is reserved under ``name``."""
@@ -78,10 +79,6 @@ class Budget:
         """Frees what is reserved under ``name``, if anything is, unspent."""
         self._reserved.pop(name, None)
 
-    def release_all(self) -> None:
-        """Frees all that is reserved, unspent."""
-        self._reserved.clear()
-
     def forfeit(self) -> float:
         """Counts all that is reserved as spent; returns it in dollars.
 
@@ -90,15 +87,15 @@ class Budget:
         forfeited = sum(self._reserved.values())
         self._spent += forfeited
         self._reserved.clear()
-        return forfeited / _UNITS_PER_USD
+        return forfeited / UNITS_PER_USD
 
     def get_state(self) -> dict[str, Any]:
-        return {"units_per_usd": _UNITS_PER_USD, "spent": self._spent, "reserved": dict(self._reserved)}
+        return {"units_per_usd": UNITS_PER_USD, "spent": self._spent, "reserved": dict(self._reserved)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Raises: ValueError: The state counts in other units, or its amounts are not whole numbers from 0."""
-        if state["units_per_usd"] != _UNITS_PER_USD:
-            raise ValueError(f"counted in 1/{state['units_per_usd']} USD, not in 1/{_UNITS_PER_USD}")
+        if state["units_per_usd"] != UNITS_PER_USD:
+            raise ValueError(f"counted in 1/{state['units_per_usd']} USD, not in 1/{UNITS_PER_USD}")
         spent, reserved = state["spent"], dict(state["reserved"])
         for amount in (spent, *reserved.values()):
             if type(amount) is not int or amount < 0:
@@ -107,4 +104,4 @@ class Budget:
 
 
 def _units(usd: float) -> int:
-    return math.ceil(usd * _UNITS_PER_USD)
+    return math.ceil(usd * UNITS_PER_USD)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runtime.config.schema import Experiment
-from runtime.cost.meter import PROVISIONED_BLOCK_S, CostModel
+from runtime.cost.model import PROVISIONED_BLOCK_S, CostModel
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.guard.guard import INTERVAL_S
 from runtime.guard.teardown import CACHE_DELETION_S, STOP_GRACE_S, TERMINATION_S

@@ -1,143 +1,24 @@
-"""What AWS would bill for a run, modelled, and each round's worst case reserved before it starts.
-
-On one machine nothing is billed. What is computed here is what the same run would cost on AWS Lambda and EC2 at list
-price, from measured CPU times: actors at the share of a vCPU that their memory buys, the learner for as long as a
-round would take there. docs/guides/cost.md says what is left out.
-"""
+"""What a run is billed: the worst case of all work is reserved before it starts, and what it used is settled."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
-from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
-from runtime.errors import BudgetError, ExperimentError
-from runtime.interfaces import RoundBill
+from runtime.cost.model import INIT_SECONDS_MAX, PROVISIONED_BLOCK_S, CostModel, FunctionPrices
+from runtime.errors import BudgetError
+from runtime.interfaces import ACTOR, RoundBill, Usage, Work
 
-MIB_PER_VCPU = 1769
-INIT_SECONDS_MAX = 10.0
-"""Lambda ends a start-up that takes longer."""
-PROVISIONED_BLOCK_S = 300
-UPLOAD_INTERVAL_S = 10.0
-"""A deployed learner copies its files to the bucket this often at most."""
-REQUESTS_PER_UPLOAD = 12
 BETWEEN_ROUNDS_S = 60.0
-"""Reserved for checkpoints and uploads where time is paid for by the clock."""
+"""Reserved for checkpoints and uploads if time is paid for by the clock."""
 _BASE = "round"
 _AHEAD = "ahead"
 _ELSEWHERE = "elsewhere"
-
-
-def vcpu_share(memory_mib: int) -> float:
-    """Share of one vCPU that a single-threaded function of this memory gets."""
-    return min(1.0, memory_mib / MIB_PER_VCPU)
-
-
-class CostModel:
-    """Prices of an experiment's parts, in US dollars."""
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        prices: PriceTable,
-        *,
-        traffic_bytes_max: int,
-        instance_type: str | None = None,
-        waves: int = 1,
-    ) -> None:
-        """Args:
-            experiment: Resolved.
-            traffic_bytes_max: Most that one invocation moves through the cache.
-            instance_type: Of the learner; the first of ``learner.instance_types`` where it is not known.
-            waves: A round's deadline is so many times longer, because not all its actors can run at once.
-
-        Raises:
-            ExperimentError: The instance type has no price.
-        """
-        self._actor, self._learner, self._fleet = experiment.actor, experiment.learner, experiment.fleet
-        self._cache_kind, self._prices = experiment.cache.kind, prices
-        self._traffic_bytes_max = traffic_bytes_max
-        self._waves = waves
-        # Its own first, then all that may be launched.
-        types = (instance_type or experiment.learner.instance_types[0], *experiment.learner.instance_types)
-        for name in types:
-            if name not in prices.instance_hour_usd:
-                raise ExperimentError(
-                    f"learner.instance_types: {name!r} has no price; allowed: "
-                    f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})")
-        self._instance_s_usd = prices.instance_hour_usd[types[0]] / 3600
-        self._dearest_instance_s_usd = max(prices.instance_hour_usd[name] for name in types) / 3600
-        self._memory_gib = experiment.actor.memory_mib / 1024
-        self._function = prices.functions[experiment.actor.architecture]
-
-    def is_provisioned(self, slot: int) -> bool:
-        return slot < self._actor.provisioned
-
-    def actor_usd(self, *, is_provisioned: bool, billed_s: float, traffic_bytes: int) -> float:
-        """One invocation: its duration, rounded up to the millisecond, its request, and its traffic."""
-        rate = self._function.provisioned_duration_usd if is_provisioned else self._function.on_demand_usd
-        milliseconds = math.ceil(round(billed_s * 1000, 6))
-        return (milliseconds / 1000 * self._memory_gib * rate + self._prices.request_usd
-                + self._traffic_usd(traffic_bytes))
-
-    @property
-    def actor_worst_case_usd(self) -> float:
-        """Until its time-out after the longest cold start; provisioned capacity may not be there when it is needed."""
-        return self.actor_usd(is_provisioned=False, billed_s=self._actor.timeout_s + INIT_SECONDS_MAX,
-                              traffic_bytes=self._traffic_bytes_max)
-
-    def learner_usd(self, seconds: float) -> float:
-        """The instance alone."""
-        return seconds * self._instance_s_usd
-
-    def predecessor_usd(self, seconds: float) -> float:
-        """An instance of which nobody knows the type: the dearest that may be launched."""
-        return seconds * self._dearest_instance_s_usd
-
-    def infrastructure_usd(self, seconds: float) -> float:
-        """The cache's capacity, the learner's volume and its public address."""
-        prices = self._prices
-        hourly = (prices.volume_gib_month_usd * self._learner.volume_gib / HOURS_PER_MONTH
-                  + prices.public_ipv4_hour_usd)
-        return seconds / 3600 * hourly + self.cache_usd(seconds)
-
-    def cache_usd(self, seconds: float) -> float:
-        """The cache's capacity alone."""
-        prices = self._prices
-        hourly = {
-            "serverless": prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min,
-            "node": prices.cache_node_hour_usd, "learner": 0.0}[self._cache_kind]
-        return seconds / 3600 * hourly
-
-    @property
-    def burn_usd_per_hour(self) -> float:
-        """What a deployment costs while nothing is done in it."""
-        return (self.learner_usd(3600) + self.infrastructure_usd(3600) + self.upload_usd(3600)
-                + self.provisioned_usd(3600 // PROVISIONED_BLOCK_S))
-
-    def upload_usd(self, seconds: float) -> float:
-        """Requests to the bucket; see `runtime.backends.aws.results_bucket`."""
-        return seconds / UPLOAD_INTERVAL_S * REQUESTS_PER_UPLOAD * self._prices.put_usd
-
-    def provisioned_usd(self, blocks: int) -> float:
-        """Provisioned capacity for so many blocks of five minutes."""
-        return (blocks * PROVISIONED_BLOCK_S * self._actor.provisioned * self._memory_gib
-                * self._function.provisioned_capacity_usd)
-
-    @property
-    def round_seconds_max(self) -> float:
-        """Longest that a round may take, evaluation included."""
-        return self._fleet.round_deadline_s * self._waves + self._learner.update_timeout_s
-
-    def _traffic_usd(self, traffic_bytes: int) -> float:
-        if self._cache_kind != "serverless":
-            return 0.0
-        return math.ceil(traffic_bytes / 1024) * self._prices.serverless_cache_ecpu_usd
 
 
 class Meter:
@@ -148,8 +29,9 @@ class Meter:
         self._billed_s = 0.0
         self._blocks = 0
         self._warm_environments = 0
-        self._warm_slots: set[int] = set()
-        self._round_actors_usd = self._reserved_s = 0.0
+        self._warm_slots: set[tuple[str, int]] = set()
+        self._round_usd: Counter[str] = Counter()
+        self._reserved_s = 0.0
 
     @property
     def free_usd(self) -> float:
@@ -179,17 +61,18 @@ class Meter:
         """
         if not self.open_standing():
             return 0
-        granted = self.add_actors(range(actors))
+        works = [Work(ACTOR, slot) for slot in range(actors)]
+        granted = self.reserve(works)
         if granted < min(smallest, actors):
-            self.budget.release(_BASE)
-            for slot in range(granted):
-                self.budget.release(_actor_name(slot, 0))
+            for name in (_BASE, *map(_name, works[:granted])):
+                self.budget.release(name)
             return 0
         return granted
 
     def open_standing(self) -> bool:
         """Reserves a round's worst case but for its actors; False, and nothing reserved, where it does not fit."""
-        self._round_actors_usd, self._reserved_s = 0.0, self._round_seconds_max
+        self._round_usd.clear()
+        self._reserved_s = self._round_seconds_max
         return self.budget.reserve(_BASE, sum(self._standing_usd(self._reserved_s)))
 
     @property
@@ -197,16 +80,16 @@ class Meter:
         """Whether the standing part of another round would fit beside all that is reserved now."""
         return sum(self._standing_usd(self._round_seconds_max)) <= self.free_usd
 
-    def add_actors(self, slots: Sequence[int]) -> int:
-        """Reserves the worst case of one actor for each of these slots, in order; returns for how many it fits."""
-        for granted, slot in enumerate(slots):
-            if not self.budget.reserve(_actor_name(slot, 0), self._model.actor_worst_case_usd):
-                return granted
-        return len(slots)
+    def reserve(self, works: Sequence[Work]) -> int:
+        """Reserves the worst case of each of these, in order; returns for how many it fits.
 
-    def add_replacement(self, slot: int, attempt: int) -> bool:
-        """Reserves the worst case of another actor for ``slot``; False where it does not fit."""
-        return self.budget.reserve(_actor_name(slot, attempt), self._model.actor_worst_case_usd)
+        Raises:
+            BudgetError: One is reserved already, or its role has no prices.
+        """
+        for granted, work in enumerate(works):
+            if not self.budget.reserve(_name(work), self._prices_of(work).worst_case_usd):
+                return granted
+        return len(works)
 
     @contextmanager
     def ahead(self, actors: int) -> Iterator[None]:
@@ -224,36 +107,41 @@ class Meter:
             for name in names:
                 self.budget.release(name)
 
-    def actor_ended(
-        self, slot: int, attempt: int, *, billed_s: float, init_s: float, is_metered: bool, traffic_bytes: int
-    ) -> float:
-        """Settles one invocation; returns its billed seconds, with its start-up where it started cold.
+    def settle(self, work: Work, usage: Usage | None) -> float:
+        """Settles one reserved piece of work.
 
-        Cold is what a slot starts first, and what replaces an actor that failed.
+        Cold is what a slot starts first, and what replaces work that failed.
 
         Args:
-            billed_s, init_s, is_metered: As in `runtime.interfaces.Outcome`.
-        """
-        is_provisioned = self._model.is_provisioned(slot)
-        if is_metered:
-            # A provisioned environment is started before anything is billed.
-            is_provisioned = is_provisioned and init_s == 0.0
-        elif not is_provisioned and (attempt > 0 or not self._is_warm(slot)):
-            billed_s += min(init_s, INIT_SECONDS_MAX)
-        self._warm_slots.add(slot)
-        usd = self._model.actor_usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=traffic_bytes)
-        self._round_actors_usd += usd
-        self.budget.settle(_actor_name(slot, attempt), usd)
-        return billed_s
+            usage: What it used; None if it never started: then it costs nothing.
 
-    def actor_never_started(self, slot: int, attempt: int) -> None:
-        """Frees the reservation of an invocation that was given up before it began."""
-        self.budget.settle(_actor_name(slot, attempt), 0.0)
+        Returns:
+            Its billed seconds, with its start-up if it started cold.
+
+        Raises:
+            BudgetError: It is not reserved, or its role has no prices.
+        """
+        prices = self._prices_of(work)
+        if usage is None:
+            self.budget.settle(_name(work), 0.0)
+            return 0.0
+        billed_s, is_provisioned = usage.billed_s, prices.is_provisioned(work.slot)
+        if usage.is_metered:
+            # A provisioned environment is started before anything is billed.
+            is_provisioned = is_provisioned and usage.init_s == 0.0
+        elif not is_provisioned and (work.attempt > 0 or not self._is_warm(work)):
+            billed_s += min(usage.init_s, INIT_SECONDS_MAX)
+        self._warm_slots.add((work.role, work.slot))
+        usd = prices.usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=usage.traffic_bytes)
+        self._round_usd[work.role] += usd
+        self.budget.settle(_name(work), usd)
+        return billed_s
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
         """Settles the learner, the infrastructure and provisioned capacity for ``seconds`` of modelled time.
 
-        Actors in flight, if any, stay reserved; what ends in the next round is that one's.
+        Work of other roles than the actor's is part of the learner's cost. Actors in flight, if any, stay reserved;
+        what ends in the next round is that one's.
 
         Args:
             actors_started: So many slots, the first ones, are warm from now on, in a resumption too.
@@ -263,15 +151,23 @@ class Meter:
         """
         self._warm_environments = max(self._warm_environments, actors_started)
         provisioned_usd, learner_usd, infrastructure_usd, is_within = self._settle_standing(seconds)
-        bill = RoundBill(self._round_actors_usd, provisioned_usd, learner_usd, infrastructure_usd,
-                         self._round_actors_usd + provisioned_usd + learner_usd + infrastructure_usd)
+        actors_usd = self._round_usd[ACTOR]
+        learner_usd += sum(usd for role, usd in self._round_usd.items() if role != ACTOR)
+        bill = RoundBill(actors_usd, provisioned_usd, learner_usd, infrastructure_usd,
+                         actors_usd + provisioned_usd + learner_usd + infrastructure_usd)
         if not is_within:
             raise BudgetError(f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.0f} s "
                               "reserved for it (fleet.round_deadline_s + learner.update_timeout_s)")
         return bill
 
-    def _is_warm(self, slot: int) -> bool:
-        return slot < self._warm_environments or slot in self._warm_slots
+    def _is_warm(self, work: Work) -> bool:
+        return ((work.role, work.slot) in self._warm_slots
+                or (work.role == ACTOR and work.slot < self._warm_environments))
+
+    def _prices_of(self, work: Work) -> FunctionPrices:
+        if work.role not in self._model.roles:
+            raise BudgetError(f"work of role {work.role!r} has no prices; known: {', '.join(self._model.roles)}")
+        return self._model.roles[work.role]
 
     @property
     def _round_seconds_max(self) -> float:
@@ -401,5 +297,5 @@ class WallClockMeter(Meter):
             self._billed_s = float(self._blocks * PROVISIONED_BLOCK_S)
 
 
-def _actor_name(slot: int, attempt: int) -> str:
-    return f"actor {slot}.{attempt}"
+def _name(work: Work) -> str:
+    return f"{work.role} {work.slot}.{work.attempt}"

@@ -31,7 +31,7 @@ from botocore.exceptions import (
     SSLError,
 )
 
-from runtime.cost.meter import INIT_SECONDS_MAX
+from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import FleetError
 from runtime.interfaces import Invocation, Outcome
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from multiprocessing import connection as connections
 from pathlib import Path
 
-from runtime.cost.meter import vcpu_share
+from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
 from runtime.interfaces import Invocation, Outcome
 

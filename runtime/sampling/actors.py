@@ -16,9 +16,9 @@ from lambda_actor.cache import LATE
 from lambda_actor.errors import CacheError, CorruptedMessageError, SchemaError, WireError
 from lambda_actor.frames import unpack_frames
 from lambda_actor.spaces import Spaces
-from runtime.cost.meter import INIT_SECONDS_MAX
+from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ActorsKeepFailingError
-from runtime.interfaces import Cache, CostMeter, Fleet, Invocation, OpenEpisodeRecord, Outcome
+from runtime.interfaces import ACTOR, Cache, CostMeter, Fleet, Invocation, OpenEpisodeRecord, Outcome, Usage, Work
 from runtime.records.run_directory import EventLog
 
 _CACHE_ERRORS = tuple(error.__name__ for error in (CacheError, *CacheError.__subclasses__()))
@@ -78,6 +78,10 @@ class Actor:
     attempt: int
     number: int
     episode: OpenEpisodeRecord | None = None
+
+    @property
+    def work(self) -> Work:
+        return Work(ACTOR, self.slot, self.attempt)
 
     @property
     def episode_id(self) -> str:
@@ -250,13 +254,12 @@ class Actors:
 
     def _settle(self, actor: Actor, outcome: Outcome, trajectory_bytes: int) -> float | None:
         if not outcome.was_started:
-            self._meter.actor_never_started(actor.slot, actor.attempt)
+            self._meter.settle(actor.work, None)
             return None
         episode_bytes = len(actor.episode.data) if actor.episode else 0
-        return self._meter.actor_ended(
-            actor.slot, actor.attempt, billed_s=outcome.billed_s, init_s=outcome.init_s,
-            is_metered=outcome.is_metered,
-            traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes)
+        return self._meter.settle(actor.work, Usage(
+            outcome.billed_s, outcome.init_s, outcome.is_metered,
+            traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes))
 
 
 def _checked(data: bytes, actor: Actor) -> dict[str, np.ndarray]:
@@ -451,7 +454,7 @@ class Collection:
             self._replace(actor.slot, actor.attempt + 1)
 
     def _replace(self, slot: int, attempt: int) -> None:
-        if self._meter.add_replacement(slot, attempt):
+        if self._meter.reserve([Work(ACTOR, slot, attempt)]):
             self._events.append("actor_replaced", slot=slot, attempt=attempt)
             self._save_ledger()
             self._actors.start([self._actor(slot, attempt)])

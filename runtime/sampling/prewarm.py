@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runtime.cost.meter import INIT_SECONDS_MAX
+from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ActorsKeepFailingError, BudgetError
-from runtime.interfaces import CostMeter, Fleet, Invocation, Outcome
+from runtime.interfaces import ACTOR, CostMeter, Fleet, Invocation, Outcome, Usage, Work
 from runtime.records.run_directory import EventLog
 
 _GRACE_S = 30.0
@@ -37,18 +37,19 @@ def prewarm(
         BudgetError: It holds none.
         ActorsKeepFailingError: Not one of them could.
     """
-    slots = {f"prewarm-{slot}": slot for slot in range(meter.add_actors(range(actors)))}
+    slots = range(meter.reserve([Work(ACTOR, slot) for slot in range(actors)]))
+    works = {f"prewarm-{slot}": Work(ACTOR, slot) for slot in slots}
     if not slots:
         raise BudgetError(f"the budget does not hold even one actor: {meter.free_usd:.4f} USD of it are free, after "
                           "what the deployment has cost so far")
     spent_usd, started_s = meter.spent_usd, clock()
     save_ledger()
-    fleet.start([Invocation(one, {"prewarm": True, **event, "invocation_id": one}) for one in slots])
-    outcomes = _wait(fleet, set(slots), timeout_s + INIT_SECONDS_MAX, clock)
-    for invocation_id, slot in slots.items():
+    fleet.start([Invocation(one, {"prewarm": True, **event, "invocation_id": one}) for one in works])
+    outcomes = _wait(fleet, set(works), timeout_s + INIT_SECONDS_MAX, clock)
+    for invocation_id, work in works.items():
         outcome = outcomes.get(invocation_id) or Outcome(
             invocation_id, "abandoned", billed_s=timeout_s, init_s=INIT_SECONDS_MAX)
-        _settle(meter, slot, outcome)
+        meter.settle(work, Usage(outcome.billed_s, outcome.init_s, outcome.is_metered) if outcome.was_started else None)
     save_ledger()
     failed = [outcome.error for outcome in outcomes.values() if outcome.status != "ok"]
     events.append("actors_prewarmed", actors=len(slots), failed=len(slots) - len(outcomes) + len(failed),
@@ -67,11 +68,3 @@ def _wait(fleet: Fleet, waiting: set[str], timeout_s: float, clock: Callable[[],
             outcomes |= {outcome.invocation_id: outcome for outcome in fleet.wait(remaining_s)}
         fleet.abandon(sorted(waiting - outcomes.keys()))
     return outcomes
-
-
-def _settle(meter: CostMeter, slot: int, outcome: Outcome) -> None:
-    if outcome.was_started:
-        meter.actor_ended(slot, 0, billed_s=outcome.billed_s, init_s=outcome.init_s, is_metered=outcome.is_metered,
-                          traffic_bytes=0)
-    else:
-        meter.actor_never_started(slot, 0)

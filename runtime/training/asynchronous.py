@@ -26,11 +26,13 @@ from lambda_actor.errors import ActorError, WireError
 from runtime.config.schema import Experiment
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import (
+    ACTOR,
     Curvature,
     DetectorSamples,
     OpenEpisodeRecord,
     RoundBill,
     ScalingDecision,
+    Work,
 )
 from runtime.sampling.actors import Actor, Actors, Ended, tell_failure
 from runtime.training.loop import REJECTED_ROUNDS_MAX, RoundLoop, Training
@@ -298,12 +300,12 @@ class AsynchronousRounds(RoundLoop):
         slots: list[int] = []
         while in_flight + len(slots) < wanted:
             slot = next(free)
-            if not self._meter.add_replacement(slot, self._attempts[slot]):
+            if not self._meter.reserve([Work(ACTOR, slot, self._attempts[slot])]):
                 self._shrunk(current, in_flight + len(slots))
                 if in_flight + len(slots) < min(wanted, self._scaler.actors_min):
                     self._is_exhausted = True
                     for reserved in slots:
-                        self._meter.actor_never_started(reserved, self._attempts[reserved])
+                        self._meter.settle(Work(ACTOR, reserved, self._attempts[reserved]), None)
                     return []
                 break
             slots.append(slot)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
-from runtime.cost.budget import Budget
+from runtime.cost.budget import UNITS_PER_USD, Budget
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ExperimentError, RunDirectoryError, RunError
@@ -35,7 +35,6 @@ ESTIMATED = {
     "evaluation_return_mean": "last evaluation", "evaluation_return_best": "best evaluation",
     "spent_usd": "dollars", "env_steps_total": "steps"}
 """Keys of a run's summary that are estimated over seeds, with their names for people."""
-_UNITS_PER_USD = 2**36
 _SHARE_TRIMMED = 0.25
 _BOOTSTRAP_SEED = 0xB007
 _CHUNK = 1000
@@ -115,7 +114,7 @@ def fair_share_usd(budget_usd: float, *, finished_usd: float, others_usd: float,
         never add up to more.
     """
     limit, finished, others = (_units(usd) for usd in (budget_usd, finished_usd, others_usd))
-    return max(0, min((limit - finished) // unfinished, limit - others)) / _UNITS_PER_USD
+    return max(0, min((limit - finished) // unfinished, limit - others)) / UNITS_PER_USD
 
 
 def spent_usd(path: Path) -> float:
@@ -136,7 +135,7 @@ def spent_usd(path: Path) -> float:
 
 
 def _units(usd: float) -> int:
-    return math.floor(usd * _UNITS_PER_USD)
+    return math.floor(usd * UNITS_PER_USD)
 
 
 # The runs

@@ -22,7 +22,7 @@ import numpy as np
 
 from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
-from runtime.interfaces import Curvature, RoundBill, ScalingDecision
+from runtime.interfaces import ACTOR, Curvature, RoundBill, ScalingDecision, Work
 from runtime.sampling.actors import ActorSpec, Collected, Collection
 from runtime.training.loop import REJECTED_ROUNDS_MAX, RoundLoop, Training
 
@@ -143,7 +143,7 @@ class SynchronousRounds(RoundLoop):
         collection.start(slots, {slot: self._episodes[slot] for slot in slots if slot < len(self._episodes)})
 
     def _boost(self, collection: Collection, slots: range) -> int:
-        granted = self._meter.add_actors(slots)
+        granted = self._meter.reserve([Work(ACTOR, slot) for slot in slots])
         if granted:
             self._save_ledger()
             self._start(collection, slots[:granted])

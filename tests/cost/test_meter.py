@@ -6,6 +6,7 @@ import json
 import math
 import random
 import time
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 
 from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.cost.budget import Budget
-from runtime.cost.meter import BETWEEN_ROUNDS_S, CostModel, Meter, WallClockMeter, steady_clock, vcpu_share
+from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, WallClockMeter, steady_clock
+from runtime.cost.model import CostModel, FunctionPrices, vcpu_share
 from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
 from runtime.errors import BudgetError, ExperimentError
+from runtime.interfaces import ACTOR, Usage, Work
 
 PLAIN = PriceTable(
     source="a test",
@@ -47,8 +50,11 @@ def model(prices: PriceTable = PLAIN, **sections: dict[str, Any]) -> CostModel:
 
 def ended(meter: Meter, slot: int, attempt: int = 0, *, billed_s: float = 1.0, init_s: float = 0.0,
           is_metered: bool = False, traffic_bytes: int = 0) -> float:
-    return meter.actor_ended(slot, attempt, billed_s=billed_s, init_s=init_s, is_metered=is_metered,
-                             traffic_bytes=traffic_bytes)
+    return meter.settle(Work(ACTOR, slot, attempt), Usage(billed_s, init_s, is_metered, traffic_bytes))
+
+
+def add(meter: Meter, slots: Iterable[int], attempt: int = 0) -> int:
+    return meter.reserve([Work(ACTOR, slot, attempt) for slot in slots])
 
 
 # One actor
@@ -63,14 +69,14 @@ def test_a_function_gets_the_share_of_a_vcpu_that_its_memory_buys(memory_mib: in
     ("x86_64", True, 0.004), ("x86_64", False, 0.008), ("arm64", True, 0.003), ("arm64", False, 0.006)])
 def test_provisioned_capacity_pays_the_provisioned_duration(architecture: str, is_provisioned: bool, rate: float):
     cost = model(actor={"architecture": architecture, "memory_mib": 2048})
-    usd = cost.actor_usd(is_provisioned=is_provisioned, billed_s=1.5, traffic_bytes=0)
+    usd = cost.roles[ACTOR].usd(is_provisioned=is_provisioned, billed_s=1.5, traffic_bytes=0)
     assert usd == pytest.approx(1.5 * 2 * rate + 0.5)
 
 
 @pytest.mark.parametrize("provisioned", [0, 3, 8])
 def test_the_first_slots_are_provisioned(provisioned: int):
-    cost = model(actor={"provisioned": provisioned})
-    assert [cost.is_provisioned(slot) for slot in range(9)] == [True] * provisioned + [False] * (9 - provisioned)
+    actor = model(actor={"provisioned": provisioned}).roles[ACTOR]
+    assert [actor.is_provisioned(slot) for slot in range(9)] == [True] * provisioned + [False] * (9 - provisioned)
 
 
 @pytest.mark.parametrize(("billed_s", "milliseconds"), [
@@ -79,7 +85,7 @@ def test_the_first_slots_are_provisioned(provisioned: int):
     # Sums that come out a hair too large in floating point: three tenths are 300 ms, not 301.
     (0.1 + 0.2, 300), (1.1 + 2.2, 3300), (0.001 * 3, 3)])
 def test_a_duration_is_rounded_up_to_the_millisecond(billed_s: float, milliseconds: int):
-    usd = model().actor_usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0)
+    usd = model().roles[ACTOR].usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0)
     assert usd == pytest.approx(milliseconds / 1000 * 0.008 + 0.5, abs=1e-12)
 
 
@@ -87,7 +93,7 @@ def test_a_duration_is_rounded_up_to_the_millisecond(billed_s: float, millisecon
 @pytest.mark.parametrize(("kind", "price"), [("serverless", 0.0625), ("node", 0.0), ("learner", 0.0)])
 def test_traffic_is_paid_by_the_kib_with_a_serverless_cache(kind: str, price: float, traffic_bytes: int, units: int):
     cost = model(cache={"kind": kind})
-    usd = cost.actor_usd(is_provisioned=False, billed_s=0.0, traffic_bytes=traffic_bytes)
+    usd = cost.roles[ACTOR].usd(is_provisioned=False, billed_s=0.0, traffic_bytes=traffic_bytes)
     assert usd == pytest.approx(0.5 + units * price)
 
 
@@ -103,7 +109,8 @@ def test_the_worst_case_is_on_demand_after_the_longest_cold_start(provisioned: i
 
 def test_the_price_table_as_shipped():
     cost = model(PRICES, learner={"instance_types": ["c5.9xlarge", "c7g.4xlarge"]})
-    assert cost.actor_usd(is_provisioned=False, billed_s=10.0, traffic_bytes=0) == pytest.approx(1.66667e-4 + 2e-7)
+    usd = cost.roles[ACTOR].usd(is_provisioned=False, billed_s=10.0, traffic_bytes=0)
+    assert usd == pytest.approx(1.66667e-4 + 2e-7)
     assert cost.learner_usd(3600.0) == pytest.approx(1.53)
     for prices in PRICES.functions.values():
         # Provisioned concurrency pays off when it is used, and arm64 is the cheaper one.
@@ -125,7 +132,7 @@ def test_the_worst_case_is_one(data, provisioned, kind, architecture, memory_mib
     meter = Meter(cost, Budget(1000.0))
     assert meter.open_round(10, smallest=10) == 10
     if attempt:
-        assert meter.add_replacement(slot, attempt)
+        assert add(meter, [slot], attempt)
     name = f"{slot}.{attempt}"
     reserved = {key: units for key, units in meter.budget.get_state()["reserved"].items() if key.endswith(f" {name}")}
     assert len(reserved) == 1
@@ -234,7 +241,7 @@ def test_a_replacement_starts_cold_but_in_a_provisioned_slot():
         meter.open_round(2, smallest=1)
         for slot in range(2):
             cold_seconds(meter, slot, 0)
-            assert meter.add_replacement(slot, 1)
+            assert add(meter, [slot], 1)
         assert [cold_seconds(meter, slot, 1) for slot in range(2)] == [0.0, 2.0]
         meter.close_round(actors_started=2, seconds=1.0)
 
@@ -244,7 +251,7 @@ def test_a_slot_that_is_used_again_in_its_round_is_warm_unless_its_actor_failed(
     assert meter.open_standing()
     seen = []
     for slot, attempt in ((1, 0), (1, 0), (0, 0), (1, 1), (1, 0), (0, 0), (2, 1)):
-        assert meter.add_replacement(slot, attempt)
+        assert add(meter, [slot], attempt)
         seen.append(cold_seconds(meter, slot, attempt))
     assert seen == [2.0, 0.0, 2.0, 2.0, 0.0, 0.0, 2.0]
 
@@ -252,7 +259,7 @@ def test_a_slot_that_is_used_again_in_its_round_is_warm_unless_its_actor_failed(
 def test_actors_stay_reserved_across_rounds_and_are_the_next_ones_bill():
     meter = unlimited()
     assert meter.open_standing()
-    assert meter.add_actors([0, 3]) == 2
+    assert add(meter, [0, 3]) == 2
     ended(meter, 0)
     first = meter.close_round(actors_started=0, seconds=5.0)
     assert meter.reserved_usd == pytest.approx(ACTOR_WORST_USD)
@@ -267,7 +274,7 @@ def test_actors_stay_reserved_across_rounds_and_are_the_next_ones_bill():
 
 def test_a_round_that_does_not_fit_leaves_actors_in_flight_alone():
     meter = Meter(model(), Budget(round_base_usd() + 2.5 * ACTOR_WORST_USD))
-    assert meter.add_actors([7]) == 1
+    assert add(meter, [7]) == 1
     before = meter.budget.get_state()
     assert meter.open_round(3, smallest=3) == 0
     assert meter.budget.get_state() == before
@@ -314,7 +321,7 @@ def test_a_cold_start_is_in_the_bill():
 def test_what_the_platform_metered_is_billed_as_it_is(provisioned: int, init_s: float, rate: float, attempt: int):
     meter = unlimited(actor={"provisioned": provisioned})
     meter.open_round(1, smallest=1)
-    assert meter.add_replacement(0, 1)
+    assert add(meter, [0], 1)
     assert ended(meter, 0, attempt, billed_s=3.0, init_s=init_s, is_metered=True) == 3.0
     assert meter.close_round(actors_started=1, seconds=0.0).actors_cost_usd == pytest.approx(3.0 * rate + 0.5)
 
@@ -329,7 +336,7 @@ def test_a_longer_metered_start_is_not_cut():
 def test_what_never_started_is_free():
     meter = unlimited()
     meter.open_round(2, smallest=1)
-    meter.actor_never_started(0, 0)
+    assert meter.settle(Work(ACTOR, 0), None) == 0.0
     assert (meter.spent_usd, meter.reserved_usd) == (0.0, pytest.approx(round_base_usd() + ACTOR_WORST_USD))
 
 
@@ -370,13 +377,13 @@ def test_the_first_block_of_provisioned_capacity_is_reserved_too():
 def test_a_boost_is_granted_in_order_as_far_as_it_fits():
     meter = Meter(model(), Budget(round_base_usd() + 4.5 * ACTOR_WORST_USD))
     assert meter.open_round(2, smallest=2) == 2
-    assert meter.add_actors(range(2, 8)) == 2
-    assert not meter.add_replacement(0, 1)
+    assert add(meter, range(2, 8)) == 2
+    assert not add(meter, [0], 1)
     for slot in range(4):
         ended(meter, slot)
     with pytest.raises(BudgetError):
         ended(meter, 4)
-    assert meter.add_replacement(0, 1)
+    assert add(meter, [0], 1)
 
 
 def test_a_round_longer_than_its_worst_case_is_recorded_and_refused():
@@ -387,14 +394,6 @@ def test_a_round_longer_than_its_worst_case_is_recorded_and_refused():
         meter.close_round(actors_started=1, seconds=500.0)
     assert meter.budget.spent_usd == pytest.approx(0.508 + 500 * 0.01 + 500 / 3600 * 361.0)
     assert meter.budget.reserved_usd == 0.0
-
-
-def test_cancelling_frees_all():
-    meter = unlimited()
-    meter.open_round(5, smallest=1)
-    meter.budget.release_all()
-    assert (meter.budget.reserved_usd, meter.budget.spent_usd) == (0.0, 0.0)
-    assert meter.open_round(5, smallest=1) == 5
 
 
 def test_the_state_goes_through_json_and_continues_alike():
@@ -486,18 +485,19 @@ class Trace:
             return
         self.shrunk += granted < wanted
         boost = range(granted, draw.randint(granted, 8)) if granted == wanted else range(0)
-        granted += self.meter.add_actors(boost)
+        granted += add(self.meter, boost)
         self.check()
         running = [(slot, 0) for slot in range(granted)]
         if draw.random() < 0.1:
-            self.meter.budget.release_all()
+            for slot, attempt in running:
+                assert self.meter.settle(Work(ACTOR, slot, attempt), None) == 0.0
+            running.clear()
             self.check()
             assert self.meter.budget.spent_usd == spent_before
-            return
         while running and draw.random() > 0.03:
             slot, attempt = running.pop(draw.randrange(len(running)))
             self.end(slot, attempt)
-            if draw.random() < 0.3 and attempt < 3 and self.meter.add_replacement(slot, attempt + 1):
+            if draw.random() < 0.3 and attempt < 3 and add(self.meter, [slot], attempt + 1):
                 running.append((slot, attempt + 1))
                 self.check()
         seconds = draw.choice([0.0, draw.uniform(0, self.model.round_seconds_max), self.model.round_seconds_max])
@@ -547,6 +547,61 @@ def test_the_traces_reach_what_they_are_meant_to_reach(is_deployed: bool):
     assert sum(trace.closed for trace in traces) > 50
     assert sum(trace.refused for trace in traces) > 50
     assert sum(trace.shrunk for trace in traces) > 5
+
+
+# Other roles
+
+GRADIENT = "gradient"
+
+
+def with_gradients(usd: float) -> Meter:
+    """A meter of a run whose learner has functions, too, with 2 GiB, 30 s and provisioned capacity for the first."""
+    functions = FunctionPrices(PLAIN, cache_kind="serverless", memory_mib=2048, architecture="x86_64", timeout_s=30,
+                               traffic_bytes_max=4096, provisioned=1)
+    return Meter(CostModel(experiment(), PLAIN, traffic_bytes_max=TRAFFIC_MAX, roles={GRADIENT: functions}),
+                 Budget(usd))
+
+
+def test_learner_functions_are_reserved_and_settled_beside_actors():
+    meter = with_gradients(1e6)
+    worst_usd = (30 + 10) * 2 * 0.008 + 0.5 + 4 * 0.0625
+    assert meter.open_round(2, smallest=2) == 2
+    before_usd = meter.reserved_usd
+    assert meter.reserve([Work(GRADIENT, slot) for slot in range(3)]) == 3
+    assert meter.reserved_usd - before_usd == pytest.approx(3 * worst_usd)
+    # Warm is a slot of its own role; provisioned is the first gradient function, and no actor.
+    assert [ended(meter, slot, init_s=2.0) for slot in range(2)] == [3.0, 3.0]
+    assert meter.settle(Work(GRADIENT, 0), Usage(1.0, 2.0, traffic_bytes=1025)) == 1.0
+    assert meter.settle(Work(GRADIENT, 1), Usage(1.0, 2.0)) == 3.0
+    assert meter.settle(Work(GRADIENT, 2), None) == 0.0
+    assert meter.reserve([Work(GRADIENT, 1), Work(GRADIENT, 1, 1)]) == 2
+    assert [meter.settle(Work(GRADIENT, 1, attempt), Usage(1.0, 2.0)) for attempt in range(2)] == [1.0, 3.0]
+    bill = meter.close_round(actors_started=2, seconds=10.0)
+    assert bill.actors_cost_usd == pytest.approx(2 * (3 * 0.008 + 0.5))
+    assert bill.learner_cost_usd == pytest.approx(10 * 0.01 + 2 * 0.004 + 2 * 0.0625 + 2 * 7 * 0.008 + 4 * 0.5)
+    assert bill.provisioned_cost_usd == pytest.approx(300 * 2 * 0.001)
+    assert meter.spent_usd == pytest.approx(bill.round_cost_usd)
+    assert meter.reserved_usd == 0.0
+
+
+def test_work_of_several_roles_is_granted_in_order():
+    worst_usd = (30 + 10) * 2 * 0.008 + 0.5 + 4 * 0.0625
+    meter = with_gradients(1.5 * worst_usd + ACTOR_WORST_USD)
+    assert meter.reserve([Work(GRADIENT, 0), Work(ACTOR, 0), Work(GRADIENT, 1)]) == 2
+    assert meter.reserved_usd == pytest.approx(worst_usd + ACTOR_WORST_USD)
+    assert meter.reserve([]) == 0
+
+
+def test_work_that_nobody_priced_or_reserved_is_refused():
+    meter = with_gradients(1e6)
+    for refused in (lambda: meter.reserve([Work("parameters", 0)]), lambda: meter.settle(Work("parameters", 0), None)):
+        with pytest.raises(BudgetError, match="role 'parameters' has no prices; known: actor, gradient"):
+            refused()
+    assert meter.reserve([Work(ACTOR, 0)]) == 1
+    with pytest.raises(BudgetError, match="gradient 0.0"):
+        meter.settle(Work(GRADIENT, 0), None)
+    with pytest.raises(BudgetError, match="reserved already"):
+        meter.reserve([Work(ACTOR, 0)])
 
 
 # By the clock

@@ -10,7 +10,7 @@ import boto3
 import pytest
 
 from runtime.config.schema import Experiment, experiment_from_tree
-from runtime.cost.meter import CostModel
+from runtime.cost.model import CostModel
 from runtime.cost.price_list import (
     PRICE_LIST_REGION,
     PriceListError,

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from runtime.config.schema import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.estimate import estimate
-from runtime.cost.meter import CostModel, WallClockMeter
+from runtime.cost.meter import WallClockMeter
+from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES
 from runtime.guard.deployments import Deployed
 from runtime.guard.guard import INTERVAL_S, reason_to_end

@@ -21,10 +21,11 @@ from lambda_actor.rollout import OpenEpisode
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.cost.budget import Budget
-from runtime.cost.meter import CostModel, Meter
+from runtime.cost.meter import Meter
+from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
-from runtime.interfaces import OpenEpisodeRecord
+from runtime.interfaces import OpenEpisodeRecord, Usage, Work
 from runtime.learner.batch import assemble_batch
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.run_directory import EventLog
@@ -80,11 +81,12 @@ class SpyMeter(Meter):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.ended: list[tuple[int, int, dict[str, Any]]] = []
+        self.ended: list[tuple[int, int, Usage]] = []
 
-    def actor_ended(self, slot: int, attempt: int, **figures: Any) -> float:
-        self.ended.append((slot, attempt, figures))
-        return super().actor_ended(slot, attempt, **figures)
+    def settle(self, work: Work, usage: Usage | None) -> float:
+        if usage is not None:
+            self.ended.append((work.slot, work.attempt, usage))
+        return super().settle(work, usage)
 
 
 def make_meter(experiment: Experiment) -> SpyMeter:
@@ -521,7 +523,7 @@ def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path, at_onc
     round_.collection.abandon("the run ends")
     assert reserved(round_.meter) == {"round"}
     assert sorted((slot, attempt) for slot, attempt, _ in round_.meter.ended) == [(slot, 0) for slot in range(8)]
-    billed = {slot: figures["billed_s"] for slot, _, figures in round_.meter.ended}
+    billed = {slot: usage.billed_s for slot, _, usage in round_.meter.ended}
     assert billed == {0: 1.0, 1: 1.0, 2: 1.0, 3: 60.0, 4: 1.0, 5: 1.0, 6: 1.0, 7: 1.0}
 
 
@@ -563,11 +565,9 @@ def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
     collected = round_.collection.finish()
     sizes = {i.invocation_id: len(trajectory(i.event)) for i in round_.fleet.started}
     figures = {(slot, attempt): given for slot, attempt, given in round_.meter.ended}
-    assert figures[0, 0] == {"billed_s": 2.0, "init_s": 0.25, "is_metered": False,
-                             "traffic_bytes": WEIGHTS_BYTES + 500}
-    assert figures[0, 1] == {"billed_s": 1.0, "init_s": 0.5, "is_metered": False,
-                             "traffic_bytes": WEIGHTS_BYTES + 500 + sizes[round_.ids(0)[1]]}
-    assert figures[1, 0]["traffic_bytes"] == WEIGHTS_BYTES + sizes[round_.ids(1)[0]]
+    assert figures[0, 0] == Usage(2.0, 0.25, traffic_bytes=WEIGHTS_BYTES + 500)
+    assert figures[0, 1] == Usage(1.0, 0.5, traffic_bytes=WEIGHTS_BYTES + 500 + sizes[round_.ids(0)[1]])
+    assert figures[1, 0].traffic_bytes == WEIGHTS_BYTES + sizes[round_.ids(1)[0]]
     # Slots are provisioned here, so that nothing starts cold.
     assert collected.slot_s == {0: 3.0, 1: 1.0}
     assert sorted(collected.billed_s) == [1.0, 1.0, 2.0]
@@ -580,7 +580,7 @@ def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
 def test_what_the_platform_metered_is_billed_and_timed_as_it_is(tmp_path: Path, play: Play):
     round_ = Round(tmp_path, {(0, 0): play}, slots=2, attempts=1)
     collected = round_.collection.finish()
-    figures = {slot: (given["is_metered"], given["billed_s"], given["init_s"]) for slot, _, given in round_.meter.ended}
+    figures = {slot: (usage.is_metered, usage.billed_s, usage.init_s) for slot, _, usage in round_.meter.ended}
     assert figures == {0: (True, 2.5, 1.5), 1: (False, 1.0, 0.5)}
     assert collected.slot_s == {0: 2.5, 1: 1.0}
 

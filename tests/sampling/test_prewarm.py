@@ -12,9 +12,11 @@ import pytest
 
 from runtime.config.schema import experiment_from_tree
 from runtime.cost.budget import Budget
-from runtime.cost.meter import CostModel, Meter
+from runtime.cost.meter import Meter
+from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError
+from runtime.interfaces import ACTOR, Work
 from runtime.records.run_directory import EventLog
 from runtime.sampling.prewarm import prewarm
 from tests.fakes import CRASHED, DEAF, ERROR, NEVER_RETURNS, NEVER_STARTED, OK, FakeCache, FakeFleet, ManualClock, Play
@@ -122,7 +124,7 @@ def test_as_many_as_the_budget_holds(tmp_path: Path):
     assert len(bench.fleet.started) == bench.event["actors"] == 2
     assert (bench.event["failed"], bench.event["seconds"], bench.meter.reserved_usd) == (0, 0.0, 0.0)
     # The names of the reservations are free again.
-    assert bench.meter.add_actors(range(2)) == 2
+    assert bench.meter.reserve([Work(ACTOR, slot) for slot in range(2)]) == 2
 
 
 def test_a_budget_that_holds_not_even_one_ends_the_run(tmp_path: Path):

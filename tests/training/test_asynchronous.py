@@ -22,10 +22,11 @@ from lambda_actor import wire
 from lambda_actor.errors import WireError
 from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.cost.budget import Budget
-from runtime.cost.meter import CostModel, Meter
+from runtime.cost.meter import Meter
+from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
-from runtime.interfaces import DetectorSamples
+from runtime.interfaces import DetectorSamples, Usage, Work
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.run_directory import EventLog
 from runtime.scaler import make_scaler
@@ -538,14 +539,14 @@ def test_a_slot_is_cold_once_and_after_a_failure(tmp_path: Path):
 
     rig = Rig(tmp_path, lambda event, nth: replace(ERROR, takes_s=1.0, init_s=5.0) if nth == 6
               else replace(OK, takes_s=1.0, init_s=5.0), scaler={"actors_fixed": 2}, stop={"max_rounds": 3})
-    real = rig.meter.actor_ended
+    real = rig.meter.settle
 
-    def spy(slot: int, attempt: int, **figures: Any) -> float:
-        seconds = real(slot, attempt, **figures)
-        seen.append((slot, attempt, seconds - figures["billed_s"]))
+    def spy(work: Work, usage: Usage | None) -> float:
+        seconds = real(work, usage)
+        seen.append((work.slot, work.attempt, seconds - (usage.billed_s if usage else 0.0)))
         return seconds
 
-    rig.meter.actor_ended = spy
+    rig.meter.settle = spy
     rig.loop.run()
     assert [cold for slot, attempt, cold in seen if attempt == 0 and slot == 0][:1] == [5.0]
     assert sum(cold == 5.0 for _, _, cold in seen) == 3, "each slot's first, and the replacement"

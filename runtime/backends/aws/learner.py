@@ -34,7 +34,8 @@ from runtime.backends.cache_server import LearnerServer
 from runtime.backends.this_machine import cache_ttl_s, make_cost_model, open_cache
 from runtime.config.schema import Experiment, load_experiment
 from runtime.cost.budget import Budget
-from runtime.cost.meter import BETWEEN_ROUNDS_S, INIT_SECONDS_MAX, Meter, WallClockMeter, steady_clock
+from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, WallClockMeter, steady_clock
+from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.display.table import make_display, summary_lines
 from runtime.errors import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import botocore.exceptions
 
-from runtime.cost.meter import UPLOAD_INTERVAL_S
+from runtime.cost.model import UPLOAD_INTERVAL_S
 from runtime.errors import RunError
 
 _LEDGER = "ledger.json"

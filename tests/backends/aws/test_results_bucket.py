@@ -17,8 +17,10 @@ import pytest
 from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, SupersededError
 from runtime.config.schema import experiment_from_tree
 from runtime.cost.budget import Budget
-from runtime.cost.meter import UPLOAD_INTERVAL_S, CostModel, Meter
+from runtime.cost.meter import Meter
+from runtime.cost.model import UPLOAD_INTERVAL_S, CostModel
 from runtime.cost.prices import PRICES
+from runtime.interfaces import ACTOR, Usage, Work
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.run_directory import RunDirectory, to_json, write_atomically
 from tests.fakes import ManualClock
@@ -146,11 +148,11 @@ class Learner:
         round_index = self.round_index + 1
         assert self.meter.open_round(ACTORS, smallest=ACTORS) == ACTORS
         self.save_ledger()
-        self.meter.actor_ended(0, 0, billed_s=20.0, init_s=1.0, is_metered=True, traffic_bytes=0)
-        assert self.meter.add_replacement(1, 1)
+        self.meter.settle(Work(ACTOR, 0), Usage(20.0, 1.0, is_metered=True))
+        assert self.meter.reserve([Work(ACTOR, 1, 1)])
         self.save_ledger()
         for attempt in range(2):
-            self.meter.actor_ended(1, attempt, billed_s=60.0, init_s=0.0, is_metered=True, traffic_bytes=0)
+            self.meter.settle(Work(ACTOR, 1, attempt), Usage(60.0, is_metered=True))
         self.save_ledger()
         self.meter.close_round(actors_started=ACTORS, seconds=5.0)
         self.used_usd = self.meter.spent_usd
@@ -320,7 +322,7 @@ def test_what_was_used_beyond_its_reservation_is_kept_too(s3: Any, tmp_path: Pat
     learner = Learner(s3, tmp_path)
     learner.meter.open_round(1, smallest=1)
     learner.save_ledger()
-    learner.meter.actor_ended(0, 0, billed_s=5000.0, init_s=0.0, is_metered=True, traffic_bytes=0)
+    learner.meter.settle(Work(ACTOR, 0), Usage(5000.0, is_metered=True))
     learner.meter.close_round(actors_started=1, seconds=0.0)
     learner.save_ledger()
     assert ledger_usd(s3) == learner.meter.spent_usd > 0.05
@@ -333,7 +335,7 @@ def test_a_smaller_promise_is_new_after_an_idle_moment(s3: Any, tmp_path: Path) 
         learner.save_ledger()
         assert ledger_usd(s3) == learner.meter.spent_usd + learner.meter.reserved_usd
         for slot in range(actors):
-            learner.meter.actor_never_started(slot, 0)
+            learner.meter.settle(Work(ACTOR, slot), None)
         learner.meter.close_round(actors_started=0, seconds=0.0)
         learner.save_ledger()
 

@@ -1,0 +1,174 @@
+"""Prices of an experiment's parts: of each role's functions, and of all that is paid for by the hour.
+
+On one machine nothing is billed. What is computed here is what the same run would cost on AWS Lambda and EC2 at list
+price, from measured CPU times: actors at the share of a vCPU that their memory buys, the learner for as long as a
+round would take there. docs/guides/cost.md says what is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from runtime.config.schema import Experiment
+from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
+from runtime.errors import ExperimentError
+from runtime.interfaces import ACTOR
+
+MIB_PER_VCPU = 1769
+"""Memory in MiB that buys a function one vCPU."""
+INIT_SECONDS_MAX = 10.0
+"""Lambda ends a start-up that takes longer."""
+PROVISIONED_BLOCK_S = 300
+"""Provisioned capacity is paid for in blocks of so many seconds."""
+UPLOAD_INTERVAL_S = 10.0
+"""A deployed learner copies its files to the bucket this often at most."""
+REQUESTS_PER_UPLOAD = 12
+"""Requests to the bucket that one upload takes at most."""
+
+
+def vcpu_share(memory_mib: int) -> float:
+    """Share of one vCPU that a single-threaded function of this memory gets."""
+    return min(1.0, memory_mib / MIB_PER_VCPU)
+
+
+class FunctionPrices:
+    """Prices of one role's work, each piece of which is an invocation of a function."""
+
+    def __init__(
+        self,
+        prices: PriceTable,
+        *,
+        cache_kind: str,
+        memory_mib: int,
+        architecture: str,
+        timeout_s: float,
+        traffic_bytes_max: int,
+        provisioned: int = 0,
+    ) -> None:
+        """Takes the function's settings.
+
+        Args:
+            cache_kind: ``cache.kind``; only a serverless cache bills traffic.
+            memory_mib: Memory of the function in MiB.
+            architecture: A key of `PriceTable.functions`.
+            timeout_s: Longest that one invocation may run, without its start-up.
+            traffic_bytes_max: Most that one invocation moves through the cache.
+            provisioned: How many slots, the first ones, have provisioned capacity.
+        """
+        self._function, self._request_usd = prices.functions[architecture], prices.request_usd
+        self._ecpu_usd = prices.serverless_cache_ecpu_usd if cache_kind == "serverless" else 0.0
+        self._memory_gib, self._timeout_s = memory_mib / 1024, timeout_s
+        self._traffic_bytes_max, self._provisioned = traffic_bytes_max, provisioned
+
+    def is_provisioned(self, slot: int) -> bool:
+        """Whether this slot has provisioned capacity."""
+        return slot < self._provisioned
+
+    def usd(self, *, is_provisioned: bool, billed_s: float, traffic_bytes: int) -> float:
+        """One invocation: its duration, rounded up to the millisecond, its request, and its traffic."""
+        rate = self._function.provisioned_duration_usd if is_provisioned else self._function.on_demand_usd
+        milliseconds = math.ceil(round(billed_s * 1000, 6))
+        return (milliseconds / 1000 * self._memory_gib * rate + self._request_usd
+                + math.ceil(traffic_bytes / 1024) * self._ecpu_usd)
+
+    @property
+    def worst_case_usd(self) -> float:
+        """Until its time-out after the longest cold start; provisioned capacity may not be there when it is needed."""
+        return self.usd(is_provisioned=False, billed_s=self._timeout_s + INIT_SECONDS_MAX,
+                        traffic_bytes=self._traffic_bytes_max)
+
+    def provisioned_usd(self, blocks: int) -> float:
+        """Provisioned capacity for so many blocks of five minutes."""
+        return (blocks * PROVISIONED_BLOCK_S * self._provisioned * self._memory_gib
+                * self._function.provisioned_capacity_usd)
+
+
+class CostModel:
+    """Prices of an experiment's parts, in US dollars."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        prices: PriceTable,
+        *,
+        traffic_bytes_max: int,
+        instance_type: str | None = None,
+        waves: int = 1,
+        roles: Mapping[str, FunctionPrices] | None = None,
+    ) -> None:
+        """Takes the prices of an experiment's parts.
+
+        Args:
+            experiment: Resolved.
+            traffic_bytes_max: Most that one actor moves through the cache.
+            instance_type: Of the learner; the first of ``learner.instance_types`` if it is not known.
+            waves: A round's deadline is so many times longer, because not all its actors can run at once.
+            roles: Prices of work of other roles than the actor's.
+
+        Raises:
+            ExperimentError: The instance type has no price.
+        """
+        self._learner, self._fleet, actor = experiment.learner, experiment.fleet, experiment.actor
+        self._cache_kind, self._prices = experiment.cache.kind, prices
+        self._waves = waves
+        # Its own first, then all that may be launched.
+        types = (instance_type or experiment.learner.instance_types[0], *experiment.learner.instance_types)
+        for name in types:
+            if name not in prices.instance_hour_usd:
+                raise ExperimentError(
+                    f"learner.instance_types: {name!r} has no price; allowed: "
+                    f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})")
+        self._instance_s_usd = prices.instance_hour_usd[types[0]] / 3600
+        self._dearest_instance_s_usd = max(prices.instance_hour_usd[name] for name in types) / 3600
+        self.roles: Mapping[str, FunctionPrices] = {ACTOR: FunctionPrices(
+            prices, cache_kind=self._cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
+            timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned),
+            **(roles or {})}
+
+    @property
+    def actor_worst_case_usd(self) -> float:
+        """Most that one actor can cost."""
+        return self.roles[ACTOR].worst_case_usd
+
+    def learner_usd(self, seconds: float) -> float:
+        """The instance alone."""
+        return seconds * self._instance_s_usd
+
+    def predecessor_usd(self, seconds: float) -> float:
+        """An instance of which nobody knows the type: the dearest that may be launched."""
+        return seconds * self._dearest_instance_s_usd
+
+    def infrastructure_usd(self, seconds: float) -> float:
+        """The cache's capacity, the learner's volume and its public address."""
+        prices = self._prices
+        hourly = (prices.volume_gib_month_usd * self._learner.volume_gib / HOURS_PER_MONTH
+                  + prices.public_ipv4_hour_usd)
+        return seconds / 3600 * hourly + self.cache_usd(seconds)
+
+    def cache_usd(self, seconds: float) -> float:
+        """The cache's capacity alone."""
+        prices = self._prices
+        hourly = {
+            "serverless": prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min,
+            "node": prices.cache_node_hour_usd, "learner": 0.0}[self._cache_kind]
+        return seconds / 3600 * hourly
+
+    @property
+    def burn_usd_per_hour(self) -> float:
+        """What a deployment costs while nothing is done in it."""
+        return (self.learner_usd(3600) + self.infrastructure_usd(3600) + self.upload_usd(3600)
+                + self.provisioned_usd(3600 // PROVISIONED_BLOCK_S))
+
+    def upload_usd(self, seconds: float) -> float:
+        """Requests to the bucket; see `runtime.backends.aws.results_bucket`."""
+        return seconds / UPLOAD_INTERVAL_S * REQUESTS_PER_UPLOAD * self._prices.put_usd
+
+    def provisioned_usd(self, blocks: int) -> float:
+        """Provisioned capacity of all roles for so many blocks of five minutes."""
+        return sum(role.provisioned_usd(blocks) for role in self.roles.values())
+
+    @property
+    def round_seconds_max(self) -> float:
+        """Longest that a round may take, evaluation included."""
+        return self._fleet.round_deadline_s * self._waves + self._learner.update_timeout_s
