@@ -362,7 +362,7 @@ def _check_units(machine: Machine) -> None:
                        f"{machine.root}/var/lib/nitro/run"]
     assert os.access(command[0], os.X_OK)
     assert Path(command[3]).read_bytes() == (machine.stack.assembly.learner_asset() / "experiment.yaml").read_bytes()
-    assert Path(learner["WorkingDirectory"], "runtime", "deployed.py").is_file()
+    assert Path(learner["WorkingDirectory"], "runtime/backends/aws/learner.py").is_file()
     assert learner["EnvironmentFile"] == f"{machine.root}/etc/nitro/deployment.env"
     assert (learner["DynamicUser"], learner["StateDirectory"]) == ("yes", "nitro")
     assert learner["OnFailure"] == "nitro-give-up.service"
@@ -436,7 +436,7 @@ def broken_runtime(machine: Machine) -> None:
     folder = machine.root.parent / "broken"
     shutil.copytree(machine.stack.assembly.learner_asset(), folder)
     (folder / "requirements.txt").write_text("")
-    (folder / "runtime" / "deployed.py").write_text("raise RuntimeError('half a file')\n")
+    (folder / "runtime/backends/aws/learner.py").write_text("raise RuntimeError('half a file')\n")
     machine.stack.upload_files(folder)
     machine.use_real_environment()
 
