@@ -1,10 +1,13 @@
-"""``python -m runtime``."""
+"""The command ``nitro-rl``, which is also ``python -m runtime``."""
 
 import os
 import sys
 from contextlib import suppress
+from typing import NoReturn
 
-if __name__ == "__main__":
+
+def run() -> NoReturn:
+    """Runs the command line, and ends this process with its exit code."""
     for descriptor in range(3):
         # One that was closed at the start would be given to the next file that is opened.
         try:
@@ -24,3 +27,7 @@ if __name__ == "__main__":
             stream.flush()
     # Not sys.exit: threads that a user's environment has started must not keep a finished run alive.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    run()

@@ -94,12 +94,24 @@ def import_closure(module: str) -> list[Path]:
             continue
         found.add(path)
         waiting.append(name.rpartition(".")[0] or name)
-        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        for node in _nodes_that_run(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.Import):
                 waiting.extend(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module:
                 waiting.extend([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
     return sorted(found)
+
+
+def _nodes_that_run(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those under ``if TYPE_CHECKING``."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting.extend(node.orelse)
+            continue
+        yield node
+        waiting.extend(ast.iter_child_nodes(node))
 
 
 def _stage_package(package: str | None, folder: Path) -> None:

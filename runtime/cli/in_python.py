@@ -1,0 +1,119 @@
+"""Training from a script or a notebook: what ``python -m runtime train`` does, as a function."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.config.schema import Experiment, experiment_from_tree, load_experiment
+from runtime.display.table import make_display
+from runtime.errors import ExperimentError, RunError
+from runtime.export.policy import TrainedPolicy, load_policy
+from runtime.interfaces import Display
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a finished training leaves.
+
+    Attributes:
+        directory: The run's directory.
+        summary: What its ``summary.json`` holds.
+    """
+
+    directory: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def policy(self) -> TrainedPolicy:
+        """The newest policy, loaded anew by each access."""
+        return load_policy(self.directory)
+
+
+def train(
+    experiment: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    overrides: Iterable[str] = (),
+    resume: bool = False,
+    is_quiet: bool = False,
+) -> TrainingResult:
+    """Trains an experiment on this machine, until it reaches its target, one of its limits or its budget.
+
+    It must be called in the main thread. While it trains, Ctrl-C ends it cleanly; afterwards the signal handlers are
+    those of before.
+
+    Args:
+        experiment: An experiment file, or its content as a dict.
+        out: Directory for the results; None makes one named ``runs/EXPERIMENT-DATE-TIME``.
+        overrides: Keys of the file to change, each ``section.key=value``, as ``--set`` takes them.
+        resume: Continue the run in ``out`` after its last finished round, or begin it if there is none.
+        is_quiet: Print nothing.
+
+    Raises:
+        RunError: It cannot begin, or it failed; the text says why. What was finished is kept.
+        UnusableEnvironmentError: The policy cannot act in the environment, or the environment raised.
+        KeyboardInterrupt: Ctrl-C ended it; what was finished is kept.
+        SystemExit: Another signal did.
+    """
+    from runtime.training.run import train as run
+    from runtime.training.signals import Interrupted
+
+    if threading.current_thread() is not threading.main_thread():
+        raise RunError("train() must be called in the main thread: signals and time limits need it")
+    if resume and out is None:
+        raise RunError("resume=True needs the run's directory: out=…")
+    resolved, name = _loaded(experiment, overrides)
+    directory = Path(out) if out is not None else default_directory(name)
+    display = _Silent() if is_quiet else make_display(resolved)
+    try:
+        summary, code = run(resolved, directory, resume=resume, display=display, name=name)
+    except Interrupted as interrupt:
+        code = 128 + interrupt.signal_number
+    finally:
+        display.close()
+    if code == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
+    if code > 128:
+        raise SystemExit(code)
+    if code:
+        raise RunError(f"{directory}: the training failed: {summary['error']}")
+    return TrainingResult(directory, summary)
+
+
+def default_directory(name: str) -> Path:
+    """Where a run of that name leaves its results if nobody says where."""
+    return Path("runs") / f"{name}-{datetime.datetime.now().strftime('%Y%m%d-%H%M%S')}"
+
+
+def _loaded(
+    experiment: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str]
+) -> tuple[Experiment, str]:
+    if isinstance(overrides, str):
+        raise ExperimentError(f"overrides = {overrides!r} is not a list; allowed: [{overrides!r}]")
+    if not isinstance(experiment, Mapping):
+        path = Path(experiment)
+        return load_experiment(path, list(overrides)).resolved(), path.stem
+    if list(overrides):
+        raise ExperimentError("overrides are for an experiment file; change the dict instead")
+    return experiment_from_tree(experiment, source="experiment").resolved(), "experiment"
+
+
+class _Silent(Display):
+    def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
+        pass
+
+    def round_finished(self, row: Mapping[str, Any]) -> None:
+        pass
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

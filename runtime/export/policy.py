@@ -1,0 +1,188 @@
+"""A trained policy in Python: observations in, the environment's own actions out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.policy import Policy
+from runtime.config.schema import load_experiment
+from runtime.errors import RunDirectoryError, RunError
+from runtime.records import policy_file
+
+Array = NDArray[Any]
+
+
+def load_policy(path: str | os.PathLike[str], *, seed: int | np.random.Generator | None = None) -> TrainedPolicy:
+    """Loads the newest policy of a run, or an exported ONNX file.
+
+    Args:
+        path: A run's directory, or a file that ``export --onnx`` wrote, which needs the package onnxruntime.
+        seed: Of the noise of sampled actions, or a generator that draws it; None draws a fresh seed.
+
+    Raises:
+        RunError: There is no policy, it cannot be read, or onnxruntime is not installed.
+        UnusableEnvironmentError: The run's environment cannot be made here; its action space is needed.
+    """
+    place, generator = Path(path), np.random.default_rng(seed)
+    if place.suffix.lower() == ".onnx":
+        return TrainedPolicy(_OnnxPolicy(place), generator)
+    return TrainedPolicy(_RunPolicy(place), generator)
+
+
+class TrainedPolicy:
+    """A policy that acts in its environment.
+
+    Attributes:
+        environment_id: The environment that the policy was trained in.
+        policy_version: Updates that made the policy.
+        observation_shape: Shape of one observation, ``[…]``: as the environment gives it, or of stacked frames,
+            ``[F·C, H, W]``, if it shows pixels.
+        observation_dtype: float32 for numbers, uint8 for pixels.
+    """
+
+    def __init__(self, source: _Source, generator: np.random.Generator) -> None:
+        """Wraps what `load_policy` has read."""
+        self._source, self._generator = source, generator
+        self.environment_id, self.policy_version = source.environment_id, source.policy_version
+        self.observation_shape, self.observation_dtype = source.observation_shape, source.observation_dtype
+
+    def predict(self, observation: ArrayLike, *, deterministic: bool = True) -> Array | int:
+        """Chooses an action for one observation, or one for each of a batch.
+
+        Args:
+            observation: ``[…]`` of `observation_shape`, or a batch of them, ``[batch, …]``. Numbers are converted to
+                float32; pixels must be uint8.
+            deterministic: Take the Gaussian's mean, or the most probable action, as evaluations do. Otherwise sample
+                the action, as training does.
+
+        Returns:
+            What the environment's ``step`` takes: float32 of the action space's shape, within its bounds; or a whole
+            number. Of a batch, an array with one row for each observation.
+
+        Raises:
+            ValueError: The observation has another shape or type than the policy takes.
+            RunError: An exported file is to sample: it holds the deterministic action only.
+        """
+        batch, is_single = self._batch(observation)
+        actions = self._source.best(batch) if deterministic else self._source.sample(batch, self._generator)
+        if not is_single:
+            return actions
+        return int(actions[0]) if actions.ndim == 1 and np.issubdtype(actions.dtype, np.integer) else actions[0]
+
+    def _batch(self, observation: ArrayLike) -> tuple[Array, bool]:
+        array, shape, dtype = np.asarray(observation), self.observation_shape, self.observation_dtype
+        if array.shape != shape and array.shape[1:] != shape or array.ndim == 0:
+            raise ValueError(f"{self.environment_id}: expected an observation of shape {list(shape)}, or a batch of "
+                             f"shape {['batch', *shape]}".replace("'", "") + f"; given {list(array.shape)}")
+        is_fit = array.dtype == np.uint8 if dtype == np.uint8 else array.dtype.kind in "fiub"
+        if not is_fit:
+            raise ValueError(f"{self.environment_id}: expected observations of type {dtype}; given {array.dtype}")
+        is_single = array.shape == shape
+        return (array[None] if is_single else array).astype(dtype, copy=False), is_single
+
+
+class _Source(Protocol):
+    """Where a policy comes from: acts on batches."""
+
+    environment_id: str
+    policy_version: int
+    observation_shape: tuple[int, ...]
+    observation_dtype: np.dtype[Any]
+
+    def best(self, batch: Array) -> Array: ...
+
+    def sample(self, batch: Array, generator: np.random.Generator) -> Array: ...
+
+
+class _RunPolicy:
+    """The policy of a run's directory, with the actors' own inference in numpy."""
+
+    def __init__(self, directory: Path) -> None:
+        if (directory / "seeds.json").exists():
+            raise RunDirectoryError(f"{directory} holds several seeds: name one of its directories, seed-S")
+        self._policy = Policy.from_bytes(policy_file.load_policy(directory / "policy.safetensors"))
+        section = load_experiment(directory / "config.yaml").environment
+        environment = make_environment(section.id, section.preprocessing)
+        try:
+            self._policy.check(environment.spaces)
+            self._set_spaces(environment)
+        finally:
+            environment.close()
+        self.environment_id, self.policy_version = section.id, self._policy.policy_version
+
+    def best(self, batch: Array) -> Array:
+        return self._to_environment([self._policy.best_action(one) for one in self._seen(batch)])
+
+    def sample(self, batch: Array, generator: np.random.Generator) -> Array:
+        noise = self._policy.noise(generator, len(batch))
+        return self._to_environment([self._policy.sample(self._policy.outputs(one), row)
+                                     for one, row in zip(self._seen(batch), noise, strict=True)])
+
+    def _set_spaces(self, environment: ActorEnvironment) -> None:
+        outside = environment.gymnasium_environment
+        self._is_pixels, self._is_discrete = environment.spaces.is_pixels, environment.spaces.is_discrete
+        self._action_space = outside.action_space
+        self.observation_dtype = np.dtype(np.uint8 if self._is_pixels else np.float32)
+        space = outside.observation_space
+        assert space.shape is not None
+        self.observation_shape = environment.spaces.observation_shape if self._is_pixels else tuple(space.shape)
+
+    def _seen(self, batch: Array) -> Array:
+        return batch if self._is_pixels else batch.reshape(len(batch), -1)
+
+    def _to_environment(self, actions: list[Any]) -> Array:
+        space: Any = self._action_space
+        if self._is_discrete:
+            return np.array(actions, np.int64) + int(space.start)
+        numbers = np.array(actions, np.float32).reshape(-1, *space.shape)
+        return np.clip(numbers, space.low.astype(np.float32), space.high.astype(np.float32))
+
+
+class _OnnxPolicy:
+    """The policy of an exported file, with onnxruntime."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        session = _open_session(path)
+        facts = session.get_modelmeta().custom_metadata_map
+        (given,) = session.get_inputs()
+        self.environment_id = facts.get("environment_id", str(path))
+        self.policy_version = int(facts.get("policy_version", 0))
+        self.observation_shape = tuple(int(side) for side in given.shape[1:])
+        self.observation_dtype = np.dtype(np.uint8 if "uint8" in given.type else np.float32)
+        self._run: Callable[[Any, Any], list[Array]] = session.run
+
+    def best(self, batch: Array) -> Array:
+        return self._run(["action"], {"observation": np.ascontiguousarray(batch)})[0]
+
+    def sample(self, batch: Array, generator: np.random.Generator) -> Array:
+        raise RunError(f"{self._path} holds the deterministic action only; to sample, load the run's directory")
+
+
+def _open_session(path: Path) -> Any:
+    """Opens the file, which must be one that ``export --onnx`` wrote.
+
+    Raises:
+        RunError: It is missing or something else, or onnxruntime is not installed.
+    """
+    if not path.is_file():
+        raise RunError(f"{path}: there is no such file")
+    try:
+        import onnxruntime
+    except ImportError:
+        raise RunError(f"{path}: needs the package onnxruntime: python -m pip install onnxruntime") from None
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise RunError(f"{path} cannot be read as an ONNX file: {error}") from error
+    names = [one.name for one in session.get_inputs()], [one.name for one in session.get_outputs()]
+    if names[0] != ["observation"] or "action" not in names[1]:
+        raise RunError(f"{path} is not a policy that `export --onnx` wrote: it takes {names[0]} and gives {names[1]}")
+    return session

@@ -1,0 +1,94 @@
+"""Training as a function call."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from runtime import train
+from runtime.errors import ExperimentError, RunError
+from tests.helpers import SMALL_EXPERIMENT, results_only, rounds
+from tests.helpers import train as train_by_command
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+TREE = yaml.safe_load(SMALL_EXPERIMENT) | {"stop": {"max_rounds": 2}}
+
+
+def test_it_does_what_the_command_does_and_leaves_no_handler_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL_EXPERIMENT)
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    result = train(file, out=tmp_path / "called", overrides=["stop.max_rounds=2"], is_quiet=True)
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    assert capsys.readouterr().out == ""
+    assert result.directory == tmp_path / "called"
+    assert (result.summary["stop_reason"], result.summary["experiment"]) == ("max_rounds", "small")
+    assert result.policy.predict(np.zeros(11)).shape == (3,)
+    assert train_by_command(file, tmp_path / "commanded", "--set", "stop.max_rounds=2").returncode == 0
+    assert results_only(rounds(tmp_path / "called")) == results_only(rounds(tmp_path / "commanded"))
+
+
+def test_a_dict_will_do_and_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(TREE | {"stop": {"max_rounds": 1}}, out=tmp_path / "run")
+    assert "round    1" in capsys.readouterr().out
+    with pytest.raises(RunError, match="holds a run already"):
+        train(TREE, out=tmp_path / "run")
+    assert train(TREE, out=tmp_path / "run", resume=True, is_quiet=True).summary["rounds"] == 2
+
+
+def test_what_cannot_begin_is_refused(tmp_path: Path) -> None:
+    for wrong, text in ((TREE | {"sed": 1}, "experiment: 1 problem:\n  sed is not a known key; did you mean"),
+                        (tmp_path / "none.yaml", "cannot be read")):
+        with pytest.raises(ExperimentError, match=text):
+            train(wrong, out=tmp_path / "run")
+    with pytest.raises(ExperimentError, match="change the dict"):
+        train(TREE, overrides=["seed=1"])
+    with pytest.raises(ExperimentError, match=r"allowed: \['seed=1'\]"):
+        train(tmp_path / "small.yaml", overrides="seed=1")
+    with pytest.raises(RunError, match="out="):
+        train(TREE, resume=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_thread_is_refused(tmp_path: Path) -> None:
+    errors: list[RunError] = []
+
+    def call() -> None:
+        try:
+            train(TREE, out=tmp_path / "run")
+        except RunError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(errors[0])
+
+
+@pytest.mark.parametrize(("number", "end"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_ends_it_in_order(
+    number: signal.Signals, end: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(*_: object) -> None:
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("runtime.display.table.PlainDisplay.round_finished", show)
+    handlers = [signal.getsignal(one) for one in SIGNALS]
+    with pytest.raises(end):
+        train(TREE, out=tmp_path / "run")
+    assert [signal.getsignal(one) for one in SIGNALS] == handlers
+    assert (tmp_path / "run" / "summary.json").read_text().count('"interrupted"') == 1
+
+
+def test_a_failure_is_raised(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="the training failed: .*"):
+        train(TREE | {"environment": {"id": "tests.environments:make_raising"}}, out=tmp_path / "run",
+              is_quiet=True)
