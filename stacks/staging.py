@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from runtime.cost.prices import PriceTable
 from runtime.errors import ExperimentError
+from runtime.records import layout
 
 ROOT = Path(__file__).resolve().parents[1]
 GUARD_MODULE = "runtime.guard.guard"
@@ -59,7 +60,7 @@ def learner_files(package: str | None, experiment_file: bytes, prices: PriceTabl
             shutil.copytree(ROOT / name, staged / name, ignore=_LEFT_OUT)
         shutil.copy(ROOT / "requirements.txt", staged)
         (staged / "experiment.yaml").write_bytes(experiment_file)
-        (staged / "prices.json").write_bytes(prices.to_json())
+        (staged / layout.PRICES).write_bytes(prices.to_json())
         _stage_package(package, staged / "package")
         yield staged
 

@@ -33,7 +33,7 @@ from benchmarks.boosting import signals
 from benchmarks.boosting.trainer import Trainer
 from runtime.config.schema import Experiment, load_experiment
 from runtime.interfaces import DetectorSamples
-from runtime.records.run_directory import write_atomically
+from runtime.records.files import write_atomically
 
 ROUNDS = 60
 BLOCKS = [(start, start + 3) for start in (10, 30, 50)]

@@ -24,8 +24,9 @@ from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError, ServerError
 from runtime.fleet.local import LocalFleet
 from runtime.interfaces import Fleet
+from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
-from runtime.records.run_directory import EventLog, RunDirectory
+from runtime.records.run_directory import RunDirectory
 from runtime.training.signals import Signals
 
 _SMALLEST_CONCURRENCY = 10

@@ -18,6 +18,7 @@ from lambda_actor.errors import ActorError
 from runtime.backends.aws.deployment import experiment_name
 from runtime.config.schema import Experiment, allowed_values, default_text, load_experiment, walk_fields
 from runtime.errors import RunDirectoryError, RunError
+from runtime.records import layout
 
 if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
@@ -144,7 +145,7 @@ def _export(options: argparse.Namespace) -> int:
              "frame_stack": str(environment.spaces.frame_stack), "algorithm": experiment.algorithm.kind}
     # Of a run that goes on, nothing says it.
     with suppress(OSError, ValueError, KeyError, TypeError):
-        facts["experiment"] = str(json.loads((options.directory / "summary.json").read_bytes())["experiment"])
+        facts["experiment"] = str(json.loads((options.directory / layout.SUMMARY).read_bytes())["experiment"])
     print(save_onnx(options.onnx, weights, environment, facts))
     return 0
 
@@ -162,8 +163,8 @@ def _trained(directory: Path) -> tuple[bytes, Experiment, ActorEnvironment]:
 
     if holds_seeds(directory):
         raise RunError(f"{directory} holds several seeds: name one of its directories, seed-S")
-    weights = load_policy(directory / "policy.safetensors")
-    experiment = load_experiment(directory / "config.yaml")
+    weights = load_policy(directory / layout.POLICY)
+    experiment = load_experiment(directory / layout.CONFIG)
     return weights, experiment, make_environment(experiment.environment.id, experiment.environment.preprocessing)
 
 

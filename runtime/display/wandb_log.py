@@ -23,12 +23,13 @@ import yaml
 
 from runtime.config.schema import Experiment
 from runtime.errors import RunError
+from runtime.records import layout
+from runtime.records.files import to_json, write_atomically
 from runtime.records.rows import RoundRow
-from runtime.records.run_directory import RunDirectory, to_json, write_atomically
+from runtime.records.run_directory import RunDirectory
 
 START_S, FINISH_S = 60.0, 60.0
 """How long W&B may take to begin, and at the end to upload what is left."""
-ID_FILE, FILES = "wandb.json", "wandb"
 _BEGUN = "begun"
 
 
@@ -59,7 +60,7 @@ class WandbLog:
         Raises:
             RunError: W&B refuses, or cannot be reached, at the first of the runs.
         """
-        id_path, files = directory.path / ID_FILE, directory.path / FILES
+        id_path, files = directory.path / layout.WANDB_ID, directory.path / layout.WANDB
         run_id, had_files = _known_id(id_path) or uuid.uuid4().hex, files.exists()
         try:
             answer = self._start({
@@ -185,14 +186,14 @@ def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
     first, position, is_open = run.step, 0, True
     while is_open:
         is_open = await_more()
-        rows, position = _whole_rows(directory / "rounds.jsonl", position)
+        rows, position = _whole_rows(directory / layout.ROUNDS, position)
         for row in rows:
             if row.round_index >= first:
                 run.log(row.scalars(), step=row.round_index)
     summary = {}
     # Without one, the training was killed.
     with suppress(FileNotFoundError):
-        summary = json.loads((directory / "summary.json").read_bytes())
+        summary = json.loads((directory / layout.SUMMARY).read_bytes())
     run.summary.update({key: value for key, value in summary.items() if value is not None})
     run.finish(exit_code=int(summary.get("stop_reason", "failed") in ("failed", "interrupted")))
 

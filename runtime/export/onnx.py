@@ -13,7 +13,7 @@ from lambda_actor.environments import ActorEnvironment
 from lambda_actor.policy import CONVOLUTIONS, PIXEL_MAX, Policy, same_padding
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
-from runtime.records.run_directory import write_atomically
+from runtime.records.files import write_atomically
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: what reads the file need not be new."""

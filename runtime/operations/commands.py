@@ -22,6 +22,7 @@ from runtime.operations.kept_runs import KeptRun, find_bucket, find_runs, spent_
 from runtime.operations.leftovers import pages_of
 from runtime.operations.stop import find_ledger
 from runtime.operations.survey import OperationError, iso
+from runtime.records import layout
 
 Report = Callable[[str], None]
 
@@ -322,7 +323,7 @@ def show_kept(client: Client, experiment: str, report: Report) -> None:
             report(f"\n{name}")
             for line in run.text(name).splitlines():
                 report(f"  {line}")
-    events = run.text("events.jsonl").splitlines()[-_EVENTS_SHOWN:]
+    events = run.text(layout.EVENTS).splitlines()[-_EVENTS_SHOWN:]
     if events:
         report("\nevents.jsonl, the end")
         for line in events:
@@ -374,8 +375,8 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     Raises:
         ExperimentError: The run's config.yaml is damaged.
     """
-    lines = [f"evaluate it:      python -m runtime evaluate {out}"] if (out / "policy.safetensors").exists() else []
-    config = out / "config.yaml"
+    lines = [f"evaluate it:      python -m runtime evaluate {out}"] if (out / layout.POLICY).exists() else []
+    config = out / layout.CONFIG
     if not config.exists():
         return [*lines, "it cannot be gone on with: it was never begun"]
     stored = load_experiment(config)
@@ -416,9 +417,9 @@ def run_days(run: KeptRun, now_s: float) -> tuple[datetime.date, datetime.date, 
     files = run.files()
     if not files:
         raise OperationError(f"{run.url} is empty: nothing tells when the run began")
-    began_s = _moment(run.first_line("events.jsonl").get("time"))
+    began_s = _moment(run.first_line(layout.EVENTS).get("time"))
     began_s = min(file.changed_at_s for file in files.values()) if began_s is None else began_s
-    ended_s = _moment(run.record("ended.json").get("ended_at"))
+    ended_s = _moment(run.record(layout.ENDED).get("ended_at"))
     today = _day(now_s)
     last = today if ended_s is None else min(_day(ended_s) + datetime.timedelta(days=1), today)
     return min(_day(began_s), last), last, None if ended_s is None else now_s - ended_s
@@ -434,8 +435,7 @@ def counted(client: Client, run: KeptRun, experiment: str) -> tuple[float | None
     entry = ledger.get(f"{experiment}/{run.run}") if ledger else None
     if entry is not None:
         return entry.spent_usd, "the guard's ledger"
-    rows = run.rows("rounds.jsonl")
-    return spent_usd(run, rows[-1] if rows else {}), "ledger.json in the bucket"
+    return spent_usd(run, run.rows(layout.ROUNDS)), f"{layout.LEDGER} in the bucket"
 
 
 def _day(at_s: float) -> datetime.date:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ from runtime.aws.account import ask
 from runtime.errors import RunError
 from runtime.guard.teardown import Client, find_stack
 from runtime.operations.leftovers import pages_of
-from runtime.records.run_directory import RunDirectory, to_json, write_atomically
+from runtime.records import layout
+from runtime.records.files import to_json, write_atomically
+from runtime.records.run_directory import RunDirectory
+from runtime.records.spent import spent_by_records
 
 RESULTS_STACK = "NitroResults"
 _TAIL_BYTES = 2**18
@@ -26,7 +29,7 @@ _NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*")
 """Names that lead nowhere but into the run's directory; learners run code of the experiment's environment."""
 _NOT_RESULTS = ("cache-credential.json", "launches/")
 _MARKER = ".download.json"
-_CHECKPOINTS = "checkpoints/"
+_CHECKPOINTS = f"{layout.CHECKPOINTS}/"
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _TRIES = 5
 _NOTHING = ("NoSuchKey", "PreconditionFailed", "InvalidRange")
@@ -175,30 +178,31 @@ def summarise(run: KeptRun) -> dict[str, Any]:
     Raises:
         AccountError: The bucket cannot be read.
     """
-    rows, files = run.rows("rounds.jsonl"), run.files()
-    summary, ended, refused = run.record("summary.json"), run.record("ended.json"), run.record("refused.json")
+    rows, files = run.rows(layout.ROUNDS), run.files()
+    summary, ended, refused = run.record(layout.SUMMARY), run.record(layout.ENDED), run.record(layout.REFUSED)
     returns = [row["evaluation_return_mean"] for row in rows if row.get("evaluation_return_mean") is not None]
     last = rows[-1] if rows else {}
     reason = ended.get("stop_reason") or summary.get("stop_reason") or ("refused" if refused else "")
     error = ended.get("error") or summary.get("error") or refused.get("error") or ""
     return {"run": run.run, "rounds": last.get("round_index", 0), "last_round": last,
             "evaluation_return": returns[-1] if returns else summary.get("evaluation_return_mean"),
-            "spent_usd": spent_usd(run, last), "budget_usd": summary.get("budget_usd"),
+            "spent_usd": spent_usd(run, rows), "budget_usd": summary.get("budget_usd"),
             "ended": f"{reason}: {error}" if error else reason,
             "changed_at_s": max((file.changed_at_s for file in files.values()), default=0.0)}
 
 
-def spent_usd(run: KeptRun, last: Mapping[str, Any]) -> float | None:
-    """What the run's own ledger says, or else its last row; null where neither does.
+def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """What the run's own records say that it has spent; None if none of them does.
+
+    Args:
+        run: In the bucket.
+        rows: Its last rows.
 
     Raises:
         AccountError: The bucket cannot be read.
     """
-    try:
-        budget = run.record("ledger.json")["budget"]
-        return budget["spent"] / budget["units_per_usd"]
-    except (KeyError, TypeError, ZeroDivisionError):
-        return last.get("spent_usd")
+    spent = spent_by_records(ledger=run.record(layout.LEDGER), rows=rows, summary=run.record(layout.SUMMARY))
+    return None if spent is None else spent.spent_usd
 
 
 def download(run: KeptRun, out: Path, report: Callable[[str], None]) -> None:
@@ -288,7 +292,7 @@ class _Download:
 
 def _order(name: str) -> tuple[int, str]:
     """Checkpoints before the rows that lead to them, and money last: a learner uploads the other way round."""
-    return (0 if name.startswith(_CHECKPOINTS) else 2 if name == "ledger.json" else 1), name
+    return (0 if name.startswith(_CHECKPOINTS) else 2 if name == layout.LEDGER else 1), name
 
 
 def _digest(path: Path) -> str:

@@ -13,6 +13,7 @@ from runtime.guard.ledger import TRAINING, Entry, Ledger, LedgerError
 from runtime.guard.teardown import ALIVE_S, Client
 from runtime.operations.kept_runs import KeptError, KeptRun, find_bucket
 from runtime.operations.leftovers import Instance, Stacks, find_instances, find_left_logs, find_leftovers, pages_of
+from runtime.records import layout
 
 
 class OperationError(RunError):
@@ -180,7 +181,7 @@ def _details(client: Client, experiment: str, run: str) -> dict[str, Any]:
         kept = KeptRun(client("s3"), find_bucket(client), experiment, run)
     except KeptError as error:
         return {"results": "", "round": None, "problem": str(error)}
-    rows = kept.rows("rounds.jsonl")
+    rows = kept.rows(layout.ROUNDS)
     return {"results": kept.url, "round": rows[-1] if rows else None, "problem": ""}
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import safetensors.numpy
 
 from runtime.errors import CheckpointError
-from runtime.records.run_directory import to_json, write_atomically
+from runtime.records.files import to_json, write_atomically
 
 VERSION = 1
 _KEPT = 2

@@ -9,8 +9,9 @@ import numpy as np
 import safetensors.numpy
 
 from lambda_actor import wire
+from lambda_actor.errors import SchemaError
 from runtime.errors import RunDirectoryError
-from runtime.records.run_directory import write_atomically
+from runtime.records.files import write_atomically
 
 
 def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
@@ -35,6 +36,6 @@ def load_policy(path: Path) -> bytes:
             raise RunDirectoryError(f"{run}: " + ("is a file; name the run's directory" if run.exists()
                                                   else "there is no such directory")) from None
         raise RunDirectoryError(f"{path} is not there: no round has finished in {run}") from None
-    except (OSError, safetensors.SafetensorError, wire.SchemaError) as error:
+    except (OSError, safetensors.SafetensorError, SchemaError) as error:
         raise RunDirectoryError(f"{path} cannot be read, or another version of this program wrote it: "
                                 f"{error}") from None

@@ -5,55 +5,30 @@ from __future__ import annotations
 import fcntl
 import json
 import math
-import os
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from runtime.errors import RunDirectoryError
+from runtime.records import layout
+from runtime.records.files import append, write_atomically
+from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces ``path`` by ``data``: afterwards, and after any crash, it is either the old or the new, whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        # On a full disk it would keep the disk full.
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def to_json(value: Any) -> bytes:
-    """Indented JSON; NaN and infinity are refused."""
-    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
-
-
-class RunDirectory:
+class RunDirectory(RunFiles):
     """The files of one run; held by one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Creates the directory where it is missing, and locks it.
+        """Creates the directory if it is missing, and locks it.
 
         Raises:
             RunDirectoryError: It cannot be created or written, or another process trains in it.
         """
-        self.path = path
+        super().__init__(path)
         try:
             self._is_new = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = (path / ".lock").open("w")
+            self._lock = (path / layout.LOCK).open("w")
         except OSError as error:
             raise RunDirectoryError(f"--out {path}: cannot be written: {error.strerror}") from None
         try:
@@ -61,16 +36,6 @@ class RunDirectory:
         except OSError:
             self._lock.close()
             raise RunDirectoryError(f"--out {path}: another process is training there") from None
-        self.config_path = path / "config.yaml"
-        self.prices_path = path / "prices.json"
-        self.rounds_path = path / "rounds.jsonl"
-        self.events_path = path / "events.jsonl"
-        self.summary_path = path / "summary.json"
-        self.ledger_path = path / "ledger.json"
-        self.policy_path = path / "policy.safetensors"
-        self.checkpoints_path = path / "checkpoints"
-        self.tensorboard_path = path / "tensorboard"
-        self.actors_log_path = path / "actors.log"
 
     @property
     def holds_run(self) -> bool:
@@ -79,9 +44,9 @@ class RunDirectory:
                 or any(self.checkpoints_path.glob("round_*.json")))
 
     def close(self) -> None:
-        """Lets go of the directory; removes it again where nothing was ever started in it."""
+        """Lets go of the directory; removes it again if nothing was ever started in it."""
         if self._is_new and not self.holds_run:
-            for path in (self.path / ".lock", self.events_path, self.ledger_path, self.actors_log_path):
+            for path in (self.path / layout.LOCK, self.events_path, self.ledger_path, self.actors_log_path):
                 path.unlink(missing_ok=True)
             with suppress(OSError):
                 self.path.rmdir()
@@ -89,7 +54,7 @@ class RunDirectory:
 
     def append_round(self, row: RoundRow) -> None:
         """Adds a finished round's row, which is on disk when this returns."""
-        _append(self.rounds_path, row.to_json_line(), sync=True)
+        append(self.rounds_path, row.to_json_line(), is_synced=True)
 
     def check_rounds(self, round_index: int) -> None:
         """Checks that the rows are those of one run whose newest sound checkpoint is of ``round_index``.
@@ -122,34 +87,6 @@ class RunDirectory:
 
     def _lines(self) -> list[bytes]:
         return self.rounds_path.read_bytes().splitlines(keepends=True) if self.rounds_path.exists() else []
-
-
-class EventLog:
-    """events.jsonl: what happened besides finished rounds, each with its time."""
-
-    def __init__(self, path: Path, now: Callable[[], str]) -> None:
-        """Args:
-        now: Returns the time of day, ISO 8601.
-        """
-        self._path, self._now = path, now
-        self._listeners: list[Callable[[str, Mapping[str, Any]], None]] = []
-
-    def listen(self, listener: Callable[[str, Mapping[str, Any]], None]) -> None:
-        self._listeners.append(listener)
-
-    def append(self, kind: str, **fields: Any) -> None:
-        event = {"time": self._now(), "event": kind, **fields}
-        _append(self._path, json.dumps(event, allow_nan=False).encode() + b"\n", sync=False)
-        for listener in self._listeners:
-            listener(kind, fields)
-
-
-def _append(path: Path, line: bytes, *, sync: bool) -> None:
-    with path.open("ab") as file:
-        file.write(line)
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
 
 
 def _round_index(line: bytes) -> float:

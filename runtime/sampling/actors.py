@@ -19,7 +19,7 @@ from lambda_actor.spaces import Spaces
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ActorsKeepFailingError
 from runtime.interfaces import ACTOR, Cache, CostMeter, Fleet, Invocation, OpenEpisodeRecord, Outcome, Usage, Work
-from runtime.records.run_directory import EventLog
+from runtime.records.events import EventLog
 
 _CACHE_ERRORS = tuple(error.__name__ for error in (CacheError, *CacheError.__subclasses__()))
 _TAKE_TIMEOUT_S = 10.0

@@ -9,7 +9,7 @@ from typing import Any
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.interfaces import ACTOR, CostMeter, Fleet, Invocation, Outcome, Usage, Work
-from runtime.records.run_directory import EventLog
+from runtime.records.events import EventLog
 
 _GRACE_S = 30.0
 

@@ -42,7 +42,7 @@ from runtime.interfaces import (
 )
 from runtime.learner.batch import assemble_batch
 from runtime.records.checkpoint import Checkpoint
-from runtime.records.run_directory import EventLog
+from runtime.records.events import EventLog
 from runtime.sampling.actors import ActorSpec, CircuitBreaker
 
 REJECTED_ROUNDS_MAX = 3

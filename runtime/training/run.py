@@ -23,9 +23,11 @@ from runtime.display.wandb_log import WandbLog
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Display
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
+from runtime.records.events import EventLog
+from runtime.records.files import to_json, write_atomically
 from runtime.records.policy_file import save_policy
 from runtime.records.rows import RoundRow
-from runtime.records.run_directory import EventLog, RunDirectory, to_json, write_atomically
+from runtime.records.run_directory import RunDirectory
 from runtime.scaler import make_scaler
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 

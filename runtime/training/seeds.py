@@ -18,16 +18,18 @@ from typing import Any
 import numpy as np
 
 from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
-from runtime.cost.budget import UNITS_PER_USD, Budget
+from runtime.cost.budget import UNITS_PER_USD
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Display
-from runtime.records.run_directory import RunDirectory, to_json, write_atomically
+from runtime.records import layout
+from runtime.records.files import to_json, write_atomically
+from runtime.records.run_directory import RunDirectory
+from runtime.records.spent import spent_in
 from runtime.training.run import preflight, smallest_budget_usd, train
 from runtime.training.signals import Interrupted
 
-SEEDS_FILE = "seeds.json"
 CONFIDENCE = 0.95
 RESAMPLES = 50_000
 FEW_SEEDS = 5
@@ -117,23 +119,6 @@ def fair_share_usd(budget_usd: float, *, finished_usd: float, others_usd: float,
     return max(0, min((limit - finished) // unfinished, limit - others)) / UNITS_PER_USD
 
 
-def spent_usd(path: Path) -> float:
-    """What the run in ``path`` has spent or may have spent: what was reserved when it was killed counts as spent."""
-    known = [0.0]
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        budget = Budget(0.0)
-        budget.set_state(json.loads((path / "ledger.json").read_bytes())["budget"])
-        budget.forfeit()
-        known.append(budget.spent_usd)
-    # Beside a ledger that was damaged.
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        known.append(float(json.loads((path / "summary.json").read_bytes())["spent_usd"]))
-    with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
-        rows = [line for line in (path / "rounds.jsonl").read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-        known.append(float(json.loads(rows[-1])["spent_usd"]))
-    return max(known)
-
-
 def _units(usd: float) -> int:
     return math.floor(usd * UNITS_PER_USD)
 
@@ -143,7 +128,7 @@ def _units(usd: float) -> int:
 
 def holds_seeds(path: Path) -> bool:
     """Whether ``path`` is a directory of several seeds' runs."""
-    return (path / SEEDS_FILE).exists()
+    return (path / layout.SEEDS).exists()
 
 
 def train_seeds(
@@ -254,9 +239,9 @@ class _Seeds:
         """
         if directory.holds_run:
             raise RunDirectoryError(f"--out {self.out}: holds a single run; name another directory for --seeds")
-        strangers = [self.path_of(seed).name for seed in self.seeds if (self.path_of(seed) / "config.yaml").exists()]
+        strangers = [self.path_of(seed).name for seed in self.seeds if (self.path_of(seed) / layout.CONFIG).exists()]
         if self._is_new and strangers:
-            raise RunDirectoryError(f"--out {self.out}: has no {SEEDS_FILE}, but {', '.join(strangers)} there hold "
+            raise RunDirectoryError(f"--out {self.out}: has no {layout.SEEDS}, but {', '.join(strangers)} there hold "
                                     "runs; name another")
         if not self._is_new and not resume:
             raise RunDirectoryError(f"--out {self.out}: holds runs of several seeds already; continue them with "
@@ -266,10 +251,10 @@ class _Seeds:
 
     def _read(self) -> None:
         try:
-            document = json.loads((self.out / SEEDS_FILE).read_bytes())
+            document = json.loads((self.out / layout.SEEDS).read_bytes())
             stored, before, self._finished = document["experiment"], document["seeds"], dict(document["finished"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunDirectoryError(f"--resume: {self.out / SEEDS_FILE} cannot be read: {error}") from None
+            raise RunDirectoryError(f"--resume: {self.out / layout.SEEDS} cannot be read: {error}") from None
         new = unchangeable(self.experiment)
         changed = [f"{path} is {new.get(path)!r} now, {stored.get(path)!r} there" for path in {**stored, **new}
                    if new.get(path) != stored.get(path)]
@@ -289,7 +274,7 @@ class _Seeds:
         unfinished = [seed for seed in self.seeds if not self._is_finished(seed)]
         if not unfinished:
             return None
-        spent = {seed: spent_usd(self.path_of(seed)) for seed in self.seeds}
+        spent = {seed: spent_in(self.path_of(seed)).most_usd for seed in self.seeds}
         finished_usd = sum(spent[seed] for seed in self.seeds if seed not in unfinished)
         seed = unfinished[0]
         share_usd = fair_share_usd(
@@ -311,16 +296,16 @@ class _Seeds:
         self.save()
 
     def save(self) -> None:
-        write_atomically(self.out / SEEDS_FILE, to_json({
+        write_atomically(self.out / layout.SEEDS, to_json({
             "seeds": self.seeds, "finished": self._finished, "experiment": unchangeable(self.experiment)}))
 
     def forget_if_nothing_started(self) -> None:
         """Leaves nothing behind where the very first run was refused."""
         if self._is_new and not any(self.path_of(seed).exists() for seed in self.seeds):
-            (self.out / SEEDS_FILE).unlink(missing_ok=True)
+            (self.out / layout.SEEDS).unlink(missing_ok=True)
 
     def write_summary(self, reason: str) -> None:
-        write_atomically(self.out / "summary.json", to_json(self.summary(reason)))
+        write_atomically(self.out / layout.SUMMARY, to_json(self.summary(reason)))
 
     def summary(self, reason: str) -> dict[str, Any]:
         """What there is of all of them, estimates over those that are finished."""
@@ -338,9 +323,9 @@ class _Seeds:
     def _row(self, seed: int) -> dict[str, Any]:
         path, summary = self.path_of(seed), {}
         with suppress(OSError, ValueError):
-            summary = json.loads((path / "summary.json").read_bytes())
+            summary = json.loads((path / layout.SUMMARY).read_bytes())
         return {"seed": seed, "directory": path.name, "is_finished": self._is_finished(seed),
-                **{key: summary.get(key) for key in _KEPT}, "spent_usd": spent_usd(path)}
+                **{key: summary.get(key) for key in _KEPT}, "spent_usd": spent_in(path).most_usd}
 
     def _is_finished(self, seed: int) -> bool:
         """By its own account; whether a higher limit makes it go on is for the run itself to tell."""

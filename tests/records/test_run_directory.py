@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import runtime.records.run_directory
 from runtime.errors import RunDirectoryError
+from runtime.records.events import EventLog
+from runtime.records.files import to_json, write_atomically
 from runtime.records.rows import RoundRow
-from runtime.records.run_directory import EventLog, RunDirectory, to_json, write_atomically
+from runtime.records.run_directory import RunDirectory
 from tests.records.rows import a_row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,7 +189,7 @@ def test_a_crash_while_cutting_loses_nothing(directory: RunDirectory, monkeypatc
     def crash(*_: object) -> None:
         raise OSError("crash")
 
-    monkeypatch.setattr(runtime.records.run_directory.os, "fsync", crash)
+    monkeypatch.setattr(os, "fsync", crash)
     with pytest.raises(OSError, match="crash"):
         directory.cut_rounds_back(1)
     assert directory.read_rounds() == rows(3)

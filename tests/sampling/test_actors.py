@@ -28,7 +28,7 @@ from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import OpenEpisodeRecord, Usage, Work
 from runtime.learner.batch import assemble_batch
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
-from runtime.records.run_directory import EventLog
+from runtime.records.events import EventLog
 from runtime.sampling.actors import ActorSpec, CircuitBreaker, Collection
 from runtime.scaler import make_scaler
 from runtime.training.pacings import make_round_loop

@@ -17,7 +17,7 @@ from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError
 from runtime.interfaces import ACTOR, Work
-from runtime.records.run_directory import EventLog
+from runtime.records.events import EventLog
 from runtime.sampling.prewarm import prewarm
 from tests.fakes import CRASHED, DEAF, ERROR, NEVER_RETURNS, NEVER_STARTED, OK, FakeCache, FakeFleet, ManualClock, Play
 

@@ -28,7 +28,7 @@ from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import DetectorSamples, Usage, Work
 from runtime.records.checkpoint import Checkpoint
-from runtime.records.run_directory import EventLog
+from runtime.records.events import EventLog
 from runtime.scaler import make_scaler
 from runtime.training.pacings import make_round_loop
 from tests.fakes import (

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from runtime.training.seeds import (
     fair_share_usd,
     interquartile_mean,
     interval_estimate,
-    spent_usd,
     table_lines,
 )
 
@@ -117,25 +114,6 @@ def test_the_runs_together_never_exceed_the_budget(budget_usd: float, used: list
         budget.forfeit()
         spent.append(budget.spent_usd)
     assert sum(spent) <= budget_usd
-
-
-def test_what_a_killed_run_had_reserved_counts_as_spent(tmp_path: Path) -> None:
-    budget = Budget(1.0)
-    budget.reserve("round", 0.25)
-    budget.settle("round", 0.125)
-    budget.reserve("actor", 0.25)
-    assert spent_usd(tmp_path) == 0.0
-    (tmp_path / "ledger.json").write_text(json.dumps({"budget": budget.get_state(), "billed_s": 0.0}))
-    assert spent_usd(tmp_path) == 0.375
-
-
-@pytest.mark.parametrize("ledger", ["{", "[]", '{"budget": {"units_per_usd": 5, "spent": 1, "reserved": {}}}'])
-def test_beside_a_damaged_ledger_the_rows_and_the_summary_count(tmp_path: Path, ledger: str) -> None:
-    (tmp_path / "ledger.json").write_text(ledger)
-    (tmp_path / "rounds.jsonl").write_text('{"round_index": 1, "spent_usd": 0.25}\n{"round_index": 2, "spe')
-    assert spent_usd(tmp_path) == 0.25
-    (tmp_path / "summary.json").write_text('{"spent_usd": 0.5}')
-    assert spent_usd(tmp_path) == 0.5
 
 
 def test_the_table_names_every_seed_and_every_estimate() -> None:

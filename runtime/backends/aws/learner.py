@@ -49,8 +49,11 @@ from runtime.errors import (
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency
 from runtime.guard.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
 from runtime.interfaces import Fleet
+from runtime.records import layout
+from runtime.records.events import EventLog
+from runtime.records.files import to_json
 from runtime.records.rows import RoundRow
-from runtime.records.run_directory import EventLog, RunDirectory, to_json
+from runtime.records.run_directory import RunDirectory
 from runtime.sampling.prewarm import prewarm
 from runtime.training.run import train
 from runtime.training.signals import Interrupted, Signals
@@ -283,7 +286,7 @@ def run(
 
     prices = PRICES
     try:
-        prices = _frozen_prices(experiment_path.with_name("prices.json"))
+        prices = _frozen_prices(experiment_path.with_name(layout.PRICES))
         experiment = load_experiment(experiment_path).resolved(
             is_deployed=True, provisioned=int(deployment.provisioned))
         experiment = _on_its_gpu(experiment, deployment)
@@ -337,9 +340,9 @@ def end(deployment: Deployment, *, stop_reason: str, error: str | None, exit_cod
         boto3.client("s3", config=_PATIENT).put_object(
             Bucket=deployment.results_bucket, Body=to_json(record),
             # A run that ended is not changed by one that was refused.
-            Key=deployment.results_prefix + ("refused.json" if stop_reason == "refused" else "ended.json"))
+            Key=deployment.results_prefix + (layout.REFUSED if stop_reason == "refused" else layout.ENDED))
     except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as failure:
-        print(f"ended.json: {failure}", flush=True)
+        print(f"{layout.ENDED}: {failure}", flush=True)
     _tell_ledger(deployment, stop_reason if error is None else f"{stop_reason}: {error}")
     # Also where all went well: of a run that was finished before, the stack has not heard yet.
     tell_stack(deployment, is_up=not exit_code)

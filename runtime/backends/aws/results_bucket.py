@@ -14,13 +14,14 @@ import botocore.exceptions
 
 from runtime.cost.model import UPLOAD_INTERVAL_S
 from runtime.errors import RunError
+from runtime.records import layout
 
-_LEDGER = "ledger.json"
-_ROUNDS = "rounds.jsonl"
 _LEDGER_TRIES = 5
-_CHECKPOINT = re.compile(r"checkpoints/round_\d+\.(?:json|safetensors)")
-_FILE = re.compile(rf"(?:rounds|events)\.jsonl|config\.yaml|prices\.json|{re.escape(_LEDGER)}|summary\.json|"
-                   rf"policy\.safetensors|actors\.log|tensorboard/\w[\w.-]*|{_CHECKPOINT.pattern}")
+_CHECKPOINT = re.compile(rf"{layout.CHECKPOINTS}/round_\d+\.(?:json|safetensors)")
+_FILE = re.compile("|".join([
+    *map(re.escape, (layout.ROUNDS, layout.EVENTS, layout.CONFIG, layout.PRICES, layout.LEDGER, layout.SUMMARY,
+                     layout.POLICY, layout.ACTORS_LOG)),
+    rf"{layout.TENSORBOARD}/\w[\w.-]*", _CHECKPOINT.pattern]))
 
 
 class ResultsError(RunError):
@@ -69,15 +70,15 @@ class ResultsBucket:
         names = self._names()
         if not any(name.endswith(".json") and _CHECKPOINT.fullmatch(name) for name in names):
             # Rows whose checkpoint never came: those rounds are done again.
-            names.discard(_ROUNDS)
+            names.discard(layout.ROUNDS)
         if ledger is None and not names:
             return False
         for path in self._files():
             path.unlink()
         if ledger is not None:
-            (self._directory / _LEDGER).write_bytes(ledger)
+            (self._directory / layout.LEDGER).write_bytes(ledger)
         # Rows after checkpoints: a learner that still uploads does it the other way round.
-        for name in sorted(names - {_LEDGER}, key=_upload_order, reverse=True):
+        for name in sorted(names - {layout.LEDGER}, key=_upload_order, reverse=True):
             path = self._directory / name
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(self._get(name)[-1])
@@ -120,7 +121,7 @@ class ResultsBucket:
 
         Raises: As `round_finished`.
         """
-        ledger = self._directory / _LEDGER
+        ledger = self._directory / layout.LEDGER
         if self.is_superseded or not ledger.exists():
             return
         self._put_ledger(ledger.read_bytes())
@@ -131,7 +132,7 @@ class ResultsBucket:
         self._call(self._client.put_object, Key=self._prefix + name, Body=data)
 
     def _upload(self) -> None:
-        if self._call(self._client.head_object, Key=self._prefix + _LEDGER)["ETag"] != self._ledger_tag:
+        if self._call(self._client.head_object, Key=self._prefix + layout.LEDGER)["ETag"] != self._ledger_tag:
             raise self._give_way()
         changed = [path for path in self._files() if self._uploaded.get(self._name(path)) != _stamp(path)]
         for path in sorted(changed, key=lambda path: _upload_order(self._name(path))):
@@ -176,7 +177,7 @@ class ResultsBucket:
         """Writes it where the one that this learner knows is still there; False where it is not."""
         condition = {"IfMatch": self._ledger_tag} if self._ledger_tag else {"IfNoneMatch": "*"}
         try:
-            response = self._call(self._client.put_object, Key=self._prefix + _LEDGER, Body=ledger,
+            response = self._call(self._client.put_object, Key=self._prefix + layout.LEDGER, Body=ledger,
                                   Metadata={"writer": self._writer}, **condition)
         except ResultsError as error:
             if _code(error) in ("PreconditionFailed", "ConditionalRequestConflict"):
@@ -188,7 +189,7 @@ class ResultsBucket:
     def _find_ledger(self) -> tuple[str | None, str | None, bytes]:
         """Its tag, its writer and its contents; null and empty where there is none."""
         # Listed first: S3 forbids a missing object to whoever may list one prefix only.
-        return self._get(_LEDGER) if _LEDGER in self._names() else (None, None, b"")
+        return self._get(layout.LEDGER) if layout.LEDGER in self._names() else (None, None, b"")
 
     def _give_way(self) -> SupersededError:
         self.is_superseded = True
@@ -214,7 +215,7 @@ class ResultsBucket:
     def _files(self) -> list[Path]:
         """The run's own files in the directory, but for the ledger and what is half written."""
         return [path for path in sorted(self._directory.rglob("*")) if path.is_file()
-                and _FILE.fullmatch(self._name(path)) and self._name(path) != _LEDGER]
+                and _FILE.fullmatch(self._name(path)) and self._name(path) != layout.LEDGER]
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._directory).as_posix()

@@ -22,7 +22,8 @@ from runtime.cost.model import UPLOAD_INTERVAL_S, CostModel
 from runtime.cost.prices import PRICES
 from runtime.interfaces import ACTOR, Usage, Work
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
-from runtime.records.run_directory import RunDirectory, to_json, write_atomically
+from runtime.records.files import to_json, write_atomically
+from runtime.records.run_directory import RunDirectory
 from tests.fakes import ManualClock
 from tests.records.rows import a_row
 

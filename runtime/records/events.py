@@ -1,0 +1,44 @@
+"""The event log: what happens in a run besides finished rounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from runtime.records.files import append
+
+
+class EventLog:
+    """Writes `events.jsonl`, and tells listeners of each event."""
+
+    def __init__(self, path: Path, now: Callable[[], str]) -> None:
+        """Adds to the events in ``path``, if there are any.
+
+        Args:
+            path: The file.
+            now: Returns the time of day, ISO 8601.
+        """
+        self._path, self._now = path, now
+        self._listeners: list[Callable[[str, Mapping[str, Any]], None]] = []
+
+    def listen(self, listener: Callable[[str, Mapping[str, Any]], None]) -> None:
+        """Calls ``listener`` with the kind and the fields of every later event, after it was written."""
+        self._listeners.append(listener)
+
+    def append(self, kind: str, **fields: Any) -> None:
+        """Writes one event.
+
+        Args:
+            kind: What happened.
+            **fields: JSON values that say more.
+
+        Raises:
+            ValueError: A number is not finite.
+            OSError: The file cannot be written.
+        """
+        event = {"time": self._now(), "event": kind, **fields}
+        append(self._path, json.dumps(event, allow_nan=False).encode() + b"\n", is_synced=False)
+        for listener in self._listeners:
+            listener(kind, fields)

@@ -1,0 +1,48 @@
+"""The names of all files that a run leaves, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CONFIG = "config.yaml"
+PRICES = "prices.json"
+ROUNDS = "rounds.jsonl"
+EVENTS = "events.jsonl"
+SUMMARY = "summary.json"
+LEDGER = "ledger.json"
+POLICY = "policy.safetensors"
+CHECKPOINTS = "checkpoints"
+TENSORBOARD = "tensorboard"
+ACTORS_LOG = "actors.log"
+LOCK = ".lock"
+
+WANDB_ID, WANDB = "wandb.json", "wandb"
+"""With ``--wandb``: the run's id there, and the folder of W&B's own files."""
+
+SEEDS = "seeds.json"
+"""In the directory of several seeds' runs."""
+
+ENDED, REFUSED = "ended.json", "refused.json"
+"""In the results bucket: why a deployed run ended, and why a learner did not even begin."""
+
+
+class RunFiles:
+    """The paths of a run's files.
+
+    Attributes:
+        path: The run's directory; nothing is created in it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Names the files below ``path``, which need not exist."""
+        self.path = path
+        self.config_path = path / CONFIG
+        self.prices_path = path / PRICES
+        self.rounds_path = path / ROUNDS
+        self.events_path = path / EVENTS
+        self.summary_path = path / SUMMARY
+        self.ledger_path = path / LEDGER
+        self.policy_path = path / POLICY
+        self.checkpoints_path = path / CHECKPOINTS
+        self.tensorboard_path = path / TENSORBOARD
+        self.actors_log_path = path / ACTORS_LOG

@@ -1,0 +1,94 @@
+"""What a run has spent, by the files that it left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import RunDirectoryError
+from runtime.records.layout import RunFiles
+
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError,
+               RecursionError, RunDirectoryError)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a run has spent, and what it had reserved when its ledger was last written.
+
+    Attributes:
+        spent_usd: US dollars that are certainly spent.
+        reserved_usd: US dollars on top that it may still spend or, if it was killed, may have spent.
+    """
+
+    spent_usd: float
+    reserved_usd: float = 0.0
+
+    @property
+    def most_usd(self) -> float:
+        """The most that can have been spent: all that was reserved is counted."""
+        return self.spent_usd + self.reserved_usd
+
+
+def spent_by_ledger(ledger: Mapping[str, Any]) -> Spent:
+    """Reads what `ledger.json` says.
+
+    Raises:
+        ValueError: Its amounts are not whole numbers from 0.
+        KeyError, TypeError, ZeroDivisionError: It is not a ledger.
+    """
+    budget = ledger["budget"]
+    units, spent, reserved = budget["units_per_usd"], budget["spent"], list(budget["reserved"].values())
+    for amount in (units, spent, *reserved):
+        if type(amount) is not int or amount < 0:
+            raise ValueError(f"{amount!r} is no amount")
+    return Spent(spent / units, sum(reserved) / units)
+
+
+def spent_by_records(
+    *, ledger: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]
+) -> Spent | None:
+    """Returns what a run's records say together: the largest of them, as some may be older, damaged or missing.
+
+    Args:
+        ledger: What `ledger.json` holds; empty if there is none.
+        rows: What `rounds.jsonl` holds.
+        summary: What `summary.json` holds; empty if there is none.
+
+    Returns:
+        None if no record tells.
+    """
+    readers: tuple[Callable[[], Spent], ...] = (
+        lambda: spent_by_ledger(ledger),
+        # Beside a ledger that was damaged.
+        lambda: Spent(float(summary["spent_usd"])),
+        lambda: Spent(float(rows[-1]["spent_usd"])),
+    )
+    found: list[Spent] = []
+    for read in readers:
+        with suppress(IndexError, *_UNREADABLE):
+            found.append(read())
+    return max(found, key=lambda spent: spent.most_usd, default=None)
+
+
+def spent_in(path: Path) -> Spent:
+    """Returns what the run in the directory ``path`` has spent; nothing if there is no run."""
+    files = RunFiles(path)
+    last_rows: list[Mapping[str, Any]] = []
+    with suppress(IndexError, *_UNREADABLE):
+        lines = files.rounds_path.read_bytes().splitlines(keepends=True)
+        last_rows = [json.loads([line for line in lines if line.endswith(b"\n")][-1])]
+    found = spent_by_records(ledger=_read(files.ledger_path), rows=last_rows, summary=_read(files.summary_path))
+    return found or Spent(0.0)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    with suppress(*_UNREADABLE):
+        found = json.loads(path.read_bytes())
+        if isinstance(found, dict):
+            return found
+    return {}
