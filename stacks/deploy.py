@@ -104,8 +104,9 @@ def _prices(session: boto3.Session, experiment: Experiment, *, is_dated: bool) -
     if is_dated:
         return PRICES, ""
     try:
-        return choose_prices(session.client("pricing", region_name=PRICE_LIST_REGION), experiment,
-                             session.region_name, datetime.date.today().isoformat())
+        return choose_prices(
+            session.client("pricing", region_name=PRICE_LIST_REGION), experiment.actor.architecture,
+            experiment.learner.instance_types, session.region_name, datetime.date.today().isoformat())
     except PriceListError as error:
         raise AccountError(f"{error}. --dated-prices uses the table of {PRICES.as_of} instead") from error
 

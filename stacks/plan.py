@@ -12,15 +12,20 @@ from typing import Any
 
 from runtime.backends.aws.deployment import experiment_name, run_name
 from runtime.config.schema import Experiment, load_experiment
-from runtime.cost.estimate import Estimate, estimate
+from runtime.cost.estimate import Ending, Estimate, estimate
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError
+from runtime.guard.guard import INTERVAL_S
+from runtime.guard.teardown import CACHE_DELETION_S, STOP_GRACE_S, TERMINATION_S
 
 UNRESERVABLE_CONCURRENCY = 100
 """AWS Lambda keeps so many concurrent executions of an account for functions without a reservation."""
 NODE_MEMORY_MIB = 1024
 """What a cache.t4g.small (1.37 GiB) holds once ElastiCache has put its quarter aside, rounded down."""
 RUN_CHARACTERS = 8
+ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + TERMINATION_S, cache_s=CACHE_DELETION_S)
+"""Until the guard looks (one tick may be lost), until the learner has put its results away, until its instance has
+ended (another tick may be lost), and the cache's deletion after that."""
 _ELASTICACHE_NAME_CHARACTERS = 40
 _ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
 _ENVIRONMENT_ID = re.compile(r"[\w./:-]{1,200}")
@@ -83,7 +88,7 @@ class Plan:
     @property
     def estimate(self) -> Estimate:
         """What it may cost."""
-        return estimate(self.experiment, self.prices)
+        return expected_cost(self.experiment, self.prices)
 
     @property
     def stack_name(self) -> str:
@@ -218,9 +223,18 @@ def _check(experiment: Experiment) -> None:
     _check_processors(experiment)
 
 
+def expected_cost(experiment: Experiment, prices: PriceTable = PRICES) -> Estimate:
+    """What a deployment of this experiment, resolved, may cost.
+
+    Raises:
+        ExperimentError: An instance type has no price.
+    """
+    return estimate(experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind, ending=ENDING)
+
+
 def _check_tail(experiment: Experiment, prices: PriceTable) -> None:
     """Raises: ExperimentError: Nothing would be left to train with; or an instance type has no price."""
-    tail_usd = estimate(experiment, prices).tail_usd
+    tail_usd = expected_cost(experiment, prices).tail_usd
     if experiment.budget.usd <= tail_usd:
         raise ExperimentError(f"budget.usd = {experiment.budget.usd:g} does not even hold what taking the deployment "
                               f"down can cost; allowed: budget.usd above {math.ceil(tail_usd * 100) / 100:.2f}")

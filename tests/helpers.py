@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from runtime.cli.main import main
+from runtime.cost.model import CostModel
+from runtime.cost.prices import PRICES, PriceTable
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMES_AND_DOLLARS = ("_s", "_usd", "_s_mean", "_s_max")
@@ -33,6 +35,14 @@ stop: {max_rounds: 5}
 evaluation: {every_rounds: 2, episodes: 1}
 seed: 3
 """
+
+
+def cost_model(experiment: Any, prices: PriceTable = PRICES, *, traffic_bytes_max: int = 10**6,
+               **options: Any) -> CostModel:
+    """The prices of an experiment that is resolved."""
+    return CostModel(experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind,
+                     round_deadline_s=experiment.fleet.round_deadline_s, traffic_bytes_max=traffic_bytes_max,
+                     **options)
 
 
 def command(*arguments: str) -> list[str]:

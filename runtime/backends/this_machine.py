@@ -181,7 +181,9 @@ def make_cost_model(
         ExperimentError: The learner's instance type has no price.
     """
     spaces = environment.spaces
-    return CostModel(experiment, prices, traffic_bytes_max=(
+    return CostModel(
+        experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind,
+        round_deadline_s=experiment.fleet.round_deadline_s, traffic_bytes_max=(
         _fragment_bytes_max(spaces, experiment.actor.fragment_steps) + _weights_bytes(spaces, experiment.network.kind)
         + 2 * EPISODE_BYTES_MAX + 4096), **options)
 

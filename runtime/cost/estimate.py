@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.config.schema import Experiment
+from runtime.config.schema import ActorSection, LearnerSection
 from runtime.cost.model import PROVISIONED_BLOCK_S, CostModel
-from runtime.cost.prices import PRICES, PriceTable
-from runtime.guard.guard import INTERVAL_S
-from runtime.guard.teardown import CACHE_DELETION_S, STOP_GRACE_S, TERMINATION_S
+from runtime.cost.prices import PriceTable
 
 START_S = 600.0
 """What a start is taken to last: an instance, its image, CUDA's gigabytes."""
@@ -16,8 +14,21 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
+class Ending:
+    """How long the parts of a deployment are billed after the moment from which it must not go on.
+
+    Attributes:
+        learner_s: Longest until the learner's instance has ended, in seconds.
+        cache_s: Longest that deleting the cache takes after that, in seconds.
+    """
+
+    learner_s: float
+    cache_s: float
+
+
+@dataclass(frozen=True)
 class Estimate:
-    """US dollars at list price.
+    """What a deployment costs, in US dollars at list price.
 
     Attributes:
         learner_usd_per_hour: The instance, of the dearest type that may be launched, with its disk, its address, and
@@ -34,19 +45,24 @@ class Estimate:
 
     @property
     def burn_usd_per_hour(self) -> float:
-        """What exists costs so much, whether anything is trained or not."""
+        """What exists costs per hour, whether anything is trained or not."""
         return self.learner_usd_per_hour + self.cache_usd_per_hour + self.provisioned_usd_per_hour
 
 
-def estimate(experiment: Experiment, prices: PriceTable = PRICES) -> Estimate:
-    """Args:
-        experiment: Resolved.
+def estimate(
+    actor: ActorSection, learner: LearnerSection, prices: PriceTable, *, cache_kind: str, ending: Ending
+) -> Estimate:
+    """What these sections of an experiment, resolved, may cost in a deployment.
+
+    Args:
+        cache_kind: ``cache.kind``.
+        ending: How long it is billed once it must not go on.
 
     Raises:
         ExperimentError: An instance type has no price.
     """
-    models = [CostModel(experiment, prices, traffic_bytes_max=0, instance_type=instance_type)
-              for instance_type in experiment.learner.instance_types]
+    models = [CostModel(actor, learner, prices, cache_kind=cache_kind, round_deadline_s=0.0, traffic_bytes_max=0,
+                        instance_type=instance_type) for instance_type in learner.instance_types]
     dearest = max(models, key=lambda model: model.learner_usd(HOUR_S))
     cache_usd = dearest.cache_usd(HOUR_S)
     learner_usd = (dearest.learner_usd(HOUR_S) + dearest.infrastructure_usd(HOUR_S) - cache_usd
@@ -54,22 +70,25 @@ def estimate(experiment: Experiment, prices: PriceTable = PRICES) -> Estimate:
     provisioned_usd = dearest.provisioned_usd(round(HOUR_S / PROVISIONED_BLOCK_S))
     return Estimate(
         learner_usd, cache_usd, provisioned_usd,
-        tail_usd(learner_usd, cache_usd, provisioned_usd, is_node=experiment.cache.kind == "node"))
+        tail_usd(learner_usd, cache_usd, provisioned_usd, is_node=cache_kind == "node", ending=ending))
 
 
-def tail_usd(learner_usd: float, cache_usd: float, provisioned_usd: float, *, is_node: bool) -> float:
+def tail_usd(
+    learner_usd: float, cache_usd: float, provisioned_usd: float, *, is_node: bool, ending: Ending
+) -> float:
     """What can still be billed after the moment from which a deployment must not go on.
 
-    Until the guard looks (one tick may be lost), until the learner has put its results away, until its instance has
-    ended (another tick may be lost), and the cache's deletion after that; of provisioned concurrency the block of five
-    minutes that has begun, and of a cache node the hour. Actors in flight are not in it: each is reserved until its
-    time limit when it starts.
+    The learner until its instance has ended, and the cache until it is deleted after that; of provisioned concurrency
+    the block of five minutes that has begun, and of a cache node the hour. Actors in flight are not in it: each is
+    reserved until its time limit when it starts.
 
     Args:
-        learner_usd, cache_usd, provisioned_usd: An hour of each.
+        learner_usd: What an hour of the learner costs.
+        cache_usd: What an hour of the cache costs.
+        provisioned_usd: What an hour of provisioned concurrency costs.
         is_node: Whether the cache is a node, billed by whole hours.
+        ending: How long each of them is billed.
     """
-    ending_s = 3 * INTERVAL_S + STOP_GRACE_S + TERMINATION_S
-    return (learner_usd * ending_s
-            + provisioned_usd * (ending_s + PROVISIONED_BLOCK_S)
-            + cache_usd * (ending_s + CACHE_DELETION_S + (HOUR_S if is_node else 0.0))) / HOUR_S
+    return (learner_usd * ending.learner_s
+            + provisioned_usd * (ending.learner_s + PROVISIONED_BLOCK_S)
+            + cache_usd * (ending.learner_s + ending.cache_s + (HOUR_S if is_node else 0.0))) / HOUR_S

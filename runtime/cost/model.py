@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from runtime.config.schema import Experiment
+from runtime.config.schema import ActorSection, LearnerSection
 from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
 from runtime.errors import ExperimentError
 from runtime.interfaces import ACTOR
@@ -89,9 +89,12 @@ class CostModel:
 
     def __init__(
         self,
-        experiment: Experiment,
+        actor: ActorSection,
+        learner: LearnerSection,
         prices: PriceTable,
         *,
+        cache_kind: str,
+        round_deadline_s: float,
         traffic_bytes_max: int,
         instance_type: str | None = None,
         waves: int = 1,
@@ -100,7 +103,9 @@ class CostModel:
         """Takes the prices of an experiment's parts.
 
         Args:
-            experiment: Resolved.
+            actor: Resolved.
+            cache_kind: ``cache.kind``.
+            round_deadline_s: ``fleet.round_deadline_s``, resolved.
             traffic_bytes_max: Most that one actor moves through the cache.
             instance_type: Of the learner; the first of ``learner.instance_types`` if it is not known.
             waves: A round's deadline is so many times longer, because not all its actors can run at once.
@@ -109,11 +114,10 @@ class CostModel:
         Raises:
             ExperimentError: The instance type has no price.
         """
-        self._learner, self._fleet, actor = experiment.learner, experiment.fleet, experiment.actor
-        self._cache_kind, self._prices = experiment.cache.kind, prices
-        self._waves = waves
+        self._prices, self._cache_kind, self._volume_gib = prices, cache_kind, learner.volume_gib
+        self._round_seconds_max = round_deadline_s * waves + learner.update_timeout_s
         # Its own first, then all that may be launched.
-        types = (instance_type or experiment.learner.instance_types[0], *experiment.learner.instance_types)
+        types = (instance_type or learner.instance_types[0], *learner.instance_types)
         for name in types:
             if name not in prices.instance_hour_usd:
                 raise ExperimentError(
@@ -122,7 +126,7 @@ class CostModel:
         self._instance_s_usd = prices.instance_hour_usd[types[0]] / 3600
         self._dearest_instance_s_usd = max(prices.instance_hour_usd[name] for name in types) / 3600
         self.roles: Mapping[str, FunctionPrices] = {ACTOR: FunctionPrices(
-            prices, cache_kind=self._cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
+            prices, cache_kind=cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
             timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned),
             **(roles or {})}
 
@@ -142,7 +146,7 @@ class CostModel:
     def infrastructure_usd(self, seconds: float) -> float:
         """The cache's capacity, the learner's volume and its public address."""
         prices = self._prices
-        hourly = (prices.volume_gib_month_usd * self._learner.volume_gib / HOURS_PER_MONTH
+        hourly = (prices.volume_gib_month_usd * self._volume_gib / HOURS_PER_MONTH
                   + prices.public_ipv4_hour_usd)
         return seconds / 3600 * hourly + self.cache_usd(seconds)
 
@@ -171,4 +175,4 @@ class CostModel:
     @property
     def round_seconds_max(self) -> float:
         """Longest that a round may take, evaluation included."""
-        return self._fleet.round_deadline_s * self._waves + self._learner.update_timeout_s
+        return self._round_seconds_max

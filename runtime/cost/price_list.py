@@ -10,14 +10,13 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError, PaginationError
 from botocore.parsers import ResponseParserError
 
-from runtime.config.schema import Experiment
 from runtime.cost.prices import CACHE_NODE_TYPE, PRICES, LambdaPrices, PriceTable
 from runtime.errors import RunError
 
@@ -66,9 +65,8 @@ def _instance(instance_type: str) -> _Product:
         "capacitystatus": "Used", "licenseModel": "No License required", "marketoption": "OnDemand"})
 
 
-def _products(experiment: Experiment) -> dict[str, _Product]:
+def _products(architecture: str, instance_types: Iterable[str]) -> dict[str, _Product]:
     """By the price's place in a `PriceTable`."""
-    architecture = experiment.actor.architecture
     suffix, function = {"x86_64": "", "arm64": "-ARM"}[architecture], f"functions.{architecture}"
     serverless = {"productFamily": "ElastiCache Serverless"}
     return {
@@ -78,7 +76,7 @@ def _products(experiment: Experiment) -> dict[str, _Product]:
         f"{function}.provisioned_duration_usd": _lambda(
             "Lambda-Provisioned-GB-Second", "AWS-Lambda-Duration-Provisioned", suffix),
         "request_usd": _lambda("Request", "AWS-Lambda-Requests", suffix),
-        **{f"instance_hour_usd.{name}": _instance(name) for name in experiment.learner.instance_types},
+        **{f"instance_hour_usd.{name}": _instance(name) for name in instance_types},
         "serverless_cache_gib_hour_usd": _Product("AmazonElastiCache", "CachedData:Valkey", serverless),
         "serverless_cache_ecpu_usd": _Product(
             "AmazonElastiCache", "ElastiCacheProcessingUnits:Valkey", serverless),
@@ -92,33 +90,39 @@ def _products(experiment: Experiment) -> dict[str, _Product]:
     }
 
 
-def choose_prices(client: Any, experiment: Experiment, region: str, today: str) -> tuple[PriceTable, str]:
-    """The API's prices, or the dated table's where it cannot be asked.
+def choose_prices(
+    client: Any, architecture: str, instance_types: Sequence[str], region: str, today: str
+) -> tuple[PriceTable, str]:
+    """The API's prices, or the dated table's if it cannot be asked.
 
     Args:
-        client, experiment, region, today: As in `fetch_prices`.
+        client: As for `fetch_prices`, and so are all the others.
 
     Returns:
-        The prices, and a remark for people, empty where there is nothing to remark.
+        The prices, and a remark for people, empty if there is nothing to remark.
 
     Raises:
         PriceListError: As in `fetch_prices`.
         PricesUnreachableError: The API cannot be asked, and the dated table lacks one of the prices.
     """
     try:
-        return fetch_prices(client, experiment, region, today), ""
+        return fetch_prices(client, architecture, instance_types, region, today), ""
     except PricesUnreachableError as error:
-        if lacking := _not_in_dated_table(experiment, region):
+        if lacking := _not_in_dated_table(instance_types, region):
             raise PricesUnreachableError(f"{error}; {PRICES.source} of {PRICES.as_of} has no price for {lacking}"
                                          ) from error
         return PRICES, f"{error}; prices of {PRICES.as_of} are used"
 
 
-def fetch_prices(client: Any, experiment: Experiment, region: str, today: str) -> PriceTable:
-    """Of all that a deployment of this experiment can be billed for; of functions, its own architecture alone.
+def fetch_prices(
+    client: Any, architecture: str, instance_types: Sequence[str], region: str, today: str
+) -> PriceTable:
+    """Prices of all that a deployment can be billed for.
 
     Args:
         client: boto3's for ``pricing``, in `PRICE_LIST_REGION`.
+        architecture: ``actor.architecture``; of functions, only its prices are fetched.
+        instance_types: ``learner.instance_types``.
         region: Where it is deployed.
         today: Such as 2026-11-20.
 
@@ -127,10 +131,9 @@ def fetch_prices(client: Any, experiment: Experiment, region: str, today: str) -
         PricesUnreachableError: The API cannot be asked.
     """
     usd, skus = {}, {}
-    for name, product in _products(experiment).items():
+    for name, product in _products(architecture, instance_types).items():
         usd[name], skus[name] = _price(client, product, region)
     functions, instances = _below("functions", usd), _below("instance_hour_usd", usd)
-    architecture = experiment.actor.architecture
     return PriceTable(
         region=region, as_of=today, source="the Price List API", skus=skus, instance_hour_usd=instances,
         functions={architecture: LambdaPrices(**_below(architecture, functions))},
@@ -142,11 +145,11 @@ def _below(place: str, usd: Mapping[str, float]) -> dict[str, float]:
     return {name.removeprefix(f"{place}."): value for name, value in usd.items() if name.startswith(f"{place}.")}
 
 
-def _not_in_dated_table(experiment: Experiment, region: str) -> str:
-    """What of this experiment; empty where it has everything."""
+def _not_in_dated_table(instance_types: Iterable[str], region: str) -> str:
+    """What of these; empty if it has everything."""
     if region != PRICES.region:
         return f"region {region}"
-    return ", ".join(sorted({*experiment.learner.instance_types} - PRICES.instance_hour_usd.keys()))
+    return ", ".join(sorted({*instance_types} - PRICES.instance_hour_usd.keys()))
 
 
 def _price(client: Any, product: _Product, region: str) -> tuple[float, str]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from runtime.config.schema import Experiment, experiment_from_tree, load_experiment
-from runtime.cost.estimate import estimate
 from runtime.errors import ExperimentError
+from stacks.plan import expected_cost
 
 ROOT = Path(__file__).resolve().parents[2]
 VOLUME_100_GIB, ADDRESS, SERVERLESS, UPLOADS = 100 * 0.08 / 730, 0.005, 0.1 * 0.084, 360 * 12 * 0.005e-3
@@ -22,7 +22,7 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
 
 
 def test_the_shipped_experiment():
-    found = estimate(load_experiment(ROOT / "experiments" / "hopper.yaml").resolved(is_deployed=True))
+    found = expected_cost(load_experiment(ROOT / "experiments" / "hopper.yaml").resolved(is_deployed=True))
     # g5.xlarge, the dearest of the types that may be launched.
     assert found.learner_usd_per_hour == pytest.approx(1.006 + VOLUME_100_GIB + ADDRESS + UPLOADS)
     assert found.cache_usd_per_hour == pytest.approx(SERVERLESS)
@@ -37,33 +37,33 @@ def test_the_shipped_experiment():
     (["g4dn.xlarge"], 0.526), (["c5.9xlarge", "g4dn.xlarge"], 1.53), (["g4dn.xlarge", "c5.9xlarge"], 1.53),
     (["g4dn.xlarge", "p3.8xlarge", "g6.xlarge"], 12.24)])
 def test_the_dearest_type_counts_wherever_it_stands(types: list[str], usd: float):
-    found = estimate(experiment(learner={"instance_types": types, "volume_gib": 200}))
+    found = expected_cost(experiment(learner={"instance_types": types, "volume_gib": 200}))
     assert found.learner_usd_per_hour == pytest.approx(usd + 2 * VOLUME_100_GIB + ADDRESS + UPLOADS)
 
 
 @pytest.mark.parametrize(("kind", "usd"), [("serverless", SERVERLESS), ("node", 0.032), ("learner", 0.0)])
 def test_every_kind_of_cache(kind: str, usd: float):
-    found = estimate(experiment(cache={"kind": kind}))
+    found = expected_cost(experiment(cache={"kind": kind}))
     assert found.cache_usd_per_hour == pytest.approx(usd)
     assert found.learner_usd_per_hour == pytest.approx(1.006 + VOLUME_100_GIB + ADDRESS + UPLOADS)
 
 
 @pytest.mark.parametrize(("architecture", "rate"), [("x86_64", 4.1667e-6), ("arm64", 3.3334e-6)])
 def test_provisioned_concurrency_is_kept_for_to_the_end_of_its_block(architecture: str, rate: float):
-    found = estimate(experiment(actor={"architecture": architecture, "memory_mib": 512}))
+    found = expected_cost(experiment(actor={"architecture": architecture, "memory_mib": 512}))
     # As many as a round can have: 64.
     provisioned_usd = 3600 * 64 * 0.5 * rate
     assert found.provisioned_usd_per_hour == pytest.approx(provisioned_usd)
-    without = estimate(experiment(actor={"architecture": architecture, "memory_mib": 512, "provisioned": 0}))
+    without = expected_cost(experiment(actor={"architecture": architecture, "memory_mib": 512, "provisioned": 0}))
     assert found.tail_usd - without.tail_usd == pytest.approx(660 * provisioned_usd / 3600)
 
 
 def test_a_cache_node_is_kept_for_to_the_end_of_its_hour():
-    node, none = (estimate(experiment(cache={"kind": kind})).tail_usd for kind in ("node", "learner"))
+    node, none = (expected_cost(experiment(cache={"kind": kind})).tail_usd for kind in ("node", "learner"))
     assert node - none == pytest.approx(0.032 * (1260 + 3600) / 3600)
 
 
 @pytest.mark.parametrize("types", [["g99.huge"], ["g4dn.xlarge", "g99.huge"]])
 def test_a_type_without_price_is_refused_even_as_the_last_resort(types: list[str]):
     with pytest.raises(ExperimentError, match="'g99.huge' has no price; allowed: .*g4dn.xlarge"):
-        estimate(experiment(learner={"instance_types": types}))
+        expected_cost(experiment(learner={"instance_types": types}))

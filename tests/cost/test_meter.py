@@ -21,6 +21,7 @@ from runtime.cost.model import CostModel, FunctionPrices, vcpu_share
 from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
 from runtime.errors import BudgetError, ExperimentError
 from runtime.interfaces import ACTOR, Usage, Work
+from tests.helpers import cost_model
 
 PLAIN = PriceTable(
     source="a test",
@@ -45,7 +46,7 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
 
 
 def model(prices: PriceTable = PLAIN, **sections: dict[str, Any]) -> CostModel:
-    return CostModel(experiment(**sections), prices, traffic_bytes_max=TRAFFIC_MAX)
+    return cost_model(experiment(**sections), prices, traffic_bytes_max=TRAFFIC_MAX)
 
 
 def ended(meter: Meter, slot: int, attempt: int = 0, *, billed_s: float = 1.0, init_s: float = 0.0,
@@ -154,10 +155,10 @@ def test_the_learner_is_paid_by_the_second_at_the_first_types_rate():
 
 def test_the_learner_is_paid_at_the_rate_of_its_type_where_that_is_known():
     wanted = experiment(learner={"instance_types": ["small"]})
-    cost = CostModel(wanted, PLAIN, traffic_bytes_max=0, instance_type="large")
+    cost = cost_model(wanted, PLAIN, instance_type="large")
     assert cost.learner_usd(10.0) == pytest.approx(0.2)
     with pytest.raises(ExperimentError, match="'no-such' has no price; allowed: large, small"):
-        CostModel(wanted, PLAIN, traffic_bytes_max=0, instance_type="no-such")
+        cost_model(wanted, PLAIN, instance_type="no-such")
 
 
 @pytest.mark.parametrize(("kind", "hourly"), [("serverless", 900.0), ("node", 7200.0), ("learner", 0.0)])
@@ -181,7 +182,7 @@ def test_provisioned_capacity_is_paid_by_the_five_minutes(architecture: str, rat
 
 @pytest.mark.parametrize(("waves", "seconds"), [(1, 120), (3, 280)])
 def test_a_round_can_last_as_long_as_its_deadlines_and_its_update(waves: int, seconds: int):
-    assert CostModel(experiment(), PLAIN, traffic_bytes_max=0, waves=waves).round_seconds_max == seconds
+    assert cost_model(experiment(), PLAIN, waves=waves).round_seconds_max == seconds
 
 
 @pytest.mark.parametrize("instance_type", ["g99.huge", "Small", ""])
@@ -434,7 +435,7 @@ class Trace:
         self.random, self.is_deployed, self.clock = random.Random(seed), is_deployed, WallClock()
         provisioned = self.random.choice([0, 0, 2, 8])
         self.timeout_s = self.random.choice([1, 60, 900])
-        self.model = CostModel(experiment(
+        self.model = cost_model(experiment(
             actor={"provisioned": provisioned, "timeout_s": self.timeout_s,
                    "architecture": self.random.choice(["x86_64", "arm64"]),
                    "memory_mib": self.random.choice([128, 1024, 10_240])},
@@ -558,7 +559,7 @@ def with_gradients(usd: float) -> Meter:
     """A meter of a run whose learner has functions, too, with 2 GiB, 30 s and provisioned capacity for the first."""
     functions = FunctionPrices(PLAIN, cache_kind="serverless", memory_mib=2048, architecture="x86_64", timeout_s=30,
                                traffic_bytes_max=4096, provisioned=1)
-    return Meter(CostModel(experiment(), PLAIN, traffic_bytes_max=TRAFFIC_MAX, roles={GRADIENT: functions}),
+    return Meter(cost_model(experiment(), PLAIN, traffic_bytes_max=TRAFFIC_MAX, roles={GRADIENT: functions}),
                  Budget(usd))
 
 

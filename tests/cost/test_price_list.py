@@ -9,8 +9,7 @@ from typing import Any
 import boto3
 import pytest
 
-from runtime.config.schema import Experiment, experiment_from_tree
-from runtime.cost.model import CostModel
+from runtime.config.schema import experiment_from_tree
 from runtime.cost.price_list import (
     PRICE_LIST_REGION,
     PriceListError,
@@ -19,6 +18,7 @@ from runtime.cost.price_list import (
     fetch_prices,
 )
 from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
+from tests.helpers import cost_model
 from tests.simulators.aws.price_list import PriceList, catalogue
 
 TODAY = "2026-11-21"
@@ -48,20 +48,15 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[PriceList]:
         yield server
 
 
-def experiment(architecture: str = "x86_64", instance_types: tuple[str, ...] = ("g5.xlarge",)) -> Experiment:
-    return experiment_from_tree({
-        "environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}, "actor": {"architecture": architecture},
-        "learner": {"instance_types": list(instance_types)}}, source="test").resolved(is_deployed=True)
+def fetch(region: str = "us-east-1", **of: Any) -> PriceTable:
+    return asked(fetch_prices, region, **of)
 
 
-def fetch(of: Experiment | None = None, region: str = "us-east-1") -> PriceTable:
-    return asked(fetch_prices, of, region)
-
-
-def asked(how: Any, of: Experiment | None = None, region: str = "us-east-1") -> Any:
+def asked(how: Any, region: str = "us-east-1", *, architecture: str = "x86_64",
+          types: tuple[str, ...] = ("g5.xlarge",)) -> Any:
     client = boto3.Session().client("pricing", region_name=PRICE_LIST_REGION)
     try:
-        return how(client, of or experiment(), region, TODAY)
+        return how(client, architecture, types, region, TODAY)
     finally:
         client.close()
 
@@ -99,12 +94,15 @@ def test_they_are_near_the_dated_tables(api: PriceList) -> None:
 
 
 def test_an_arm_function_has_its_own_prices(api: PriceList) -> None:
-    arm = experiment("arm64", ("c5.9xlarge", "g4dn.xlarge"))
-    prices = fetch(arm)
+    types = ("c5.9xlarge", "g4dn.xlarge")
+    prices = fetch(architecture="arm64", types=types)
     assert prices.functions == {"arm64": LambdaPrices(0.0000133334, 0.0000033334, 0.0000077778)}
     assert prices.instance_hour_usd == {"c5.9xlarge": 1.53, "g4dn.xlarge": 0.526}
     assert prices.skus["request_usd"] == "REQUEST-ARM-US-EAST-1 since 2026-11-01"
-    assert CostModel(arm, prices, traffic_bytes_max=0).learner_usd(3600) == pytest.approx(1.53)
+    arm = experiment_from_tree({
+        "environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}, "actor": {"architecture": "arm64"},
+        "learner": {"instance_types": types}}, source="test")
+    assert cost_model(arm.resolved(), prices).learner_usd(3600) == pytest.approx(1.53)
 
 
 def test_another_region_has_its_own_prices(api: PriceList) -> None:
@@ -281,7 +279,7 @@ def test_without_it_the_dated_table_is_used_and_that_is_told(unreachable: str) -
 def test_without_it_and_without_a_dated_price_nothing_is_chosen(
         unreachable: str, types: tuple[str, ...], region: str, lacking: str) -> None:
     with pytest.raises(PricesUnreachableError) as error:
-        asked(choose_prices, experiment(instance_types=types), region)
+        asked(choose_prices, region, types=types)
     assert str(error.value) == f"{unreachable}; {PRICES.source} of {PRICES.as_of} has no price for {lacking}"
 
 

@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 
 from runtime.config.schema import experiment_from_tree
 from runtime.cost.budget import Budget
-from runtime.cost.estimate import estimate
 from runtime.cost.meter import WallClockMeter
-from runtime.cost.model import CostModel
-from runtime.cost.prices import PRICES
 from runtime.guard.deployments import Deployed
 from runtime.guard.guard import INTERVAL_S, reason_to_end
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Order
 from runtime.guard.teardown import CACHE_DELETION_S, HEARTBEAT_S, STOP_GRACE_S, TERMINATION_S
+from stacks.plan import expected_cost
+from tests.helpers import cost_model
 
 STACK = "stack/one"
 TYPES = ("g4dn.xlarge", "g6.xlarge")
@@ -66,7 +65,7 @@ class World:
     def __post_init__(self) -> None:
         self.experiment = make_experiment(self.draw)
         self._launch()
-        expected = estimate(self.experiment)
+        expected = expected_cost(self.experiment)
         self.deployed = Deployed(
             experiment="e", run="e/r", stack=STACK, name="Nitro-e", status="CREATE_COMPLETE", created_at_s=0.0,
             budget_usd=self.budget_usd, tail_usd=expected.tail_usd, burn_usd_per_hour=expected.burn_usd_per_hour,
@@ -79,7 +78,7 @@ class World:
         """The next instance, of whichever type there is."""
         self.stood_usd = self._stood_usd() if hasattr(self, "model") else 0.0
         self.launched_s = self.now_s
-        self.model = CostModel(self.experiment, PRICES, traffic_bytes_max=10**6,
+        self.model = cost_model(self.experiment,
                                instance_type=self.draw.choice(TYPES))
 
     def _stood_usd(self, ended_s: float | None = None) -> float:
@@ -203,7 +202,7 @@ class World:
        share_before=st.one_of(st.just(0.0), st.floats(0.0, 1.0)))
 def test_no_run_costs_more_than_its_budget(seed: int, budget: float, skew_s: float, share_before: float) -> None:
     draw = random.Random(seed)
-    tail_usd = estimate(make_experiment(random.Random(seed))).tail_usd
+    tail_usd = expected_cost(make_experiment(random.Random(seed))).tail_usd
     # From what cannot even be begun to what lasts for hours.
     budget_usd = tail_usd * 1.001 + 10 ** (3 * budget - 1.5)
     before_usd = share_before * (budget_usd - tail_usd)

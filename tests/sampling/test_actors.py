@@ -22,8 +22,6 @@ from lambda_actor.spaces import Spaces
 from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.cost.model import CostModel
-from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import OpenEpisodeRecord, Usage, Work
 from runtime.learner.batch import assemble_batch
@@ -57,6 +55,7 @@ from tests.fakes import (
     trajectory,
     trajectory_fields,
 )
+from tests.helpers import cost_model
 
 STEPS = 4
 EVENT = {"run_id": "run", "cache_url": "redis://nowhere", "cache_credential": "", "cache_ttl_s": 60,
@@ -90,7 +89,7 @@ class SpyMeter(Meter):
 
 
 def make_meter(experiment: Experiment) -> SpyMeter:
-    return SpyMeter(CostModel(experiment, PRICES, traffic_bytes_max=10**6), Budget(experiment.budget.usd))
+    return SpyMeter(cost_model(experiment), Budget(experiment.budget.usd))
 
 
 def read_events(path: Path, kind: str | None = None) -> list[dict[str, Any]]:

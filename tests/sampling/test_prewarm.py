@@ -13,13 +13,12 @@ import pytest
 from runtime.config.schema import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.cost.model import CostModel
-from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError
 from runtime.interfaces import ACTOR, Work
 from runtime.records.events import EventLog
 from runtime.sampling.prewarm import prewarm
 from tests.fakes import CRASHED, DEAF, ERROR, NEVER_RETURNS, NEVER_STARTED, OK, FakeCache, FakeFleet, ManualClock, Play
+from tests.helpers import cost_model
 
 TIMEOUT_S = 30
 WARM = replace(OK, submits=None, billed_s=2.5, init_s=1.0, is_metered=True)
@@ -39,7 +38,7 @@ class Bench:
         self.clock, self.log = ManualClock(), []
         script = plays if callable(plays) else lambda event, nth: plays[nth]
         self.fleet = FakeFleet(FakeCache(), self.clock, script, log=self.log)
-        self.meter = Meter(CostModel(EXPERIMENT, PRICES, traffic_bytes_max=0), Budget(usd))
+        self.meter = Meter(cost_model(EXPERIMENT, traffic_bytes_max=0), Budget(usd))
         self._events_path = path / "events.jsonl"
 
     def prewarm(self, actors: int) -> None:

@@ -56,7 +56,7 @@ class Cdk:
         self.calls.append(([word for word in arguments if not word.startswith("prices=")], region))
         return self.codes[(len(self.calls) - 1) % 2]
 
-    def choose_prices(self, client: Any, experiment: Any, region: str, today: str) -> tuple[PriceTable, str]:
+    def choose_prices(self, client: Any, *_: Any) -> tuple[PriceTable, str]:
         assert client.meta.service_model.service_name == "pricing"
         return self.prices, self.remark
 

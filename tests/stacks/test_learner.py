@@ -12,8 +12,8 @@ import yaml
 
 from runtime.backends.aws.deployment import Deployment
 from runtime.config.schema import experiment_from_tree
-from runtime.cost.estimate import estimate
 from stacks.components.learner import BOOT_SCRIPT, user_data
+from stacks.plan import expected_cost
 from tests.stacks.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat, variables
 from tests.stacks.conftest import user_data as rendered_user_data
 
@@ -120,7 +120,7 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
              for name in made.resources(f"AWS::ElastiCache::{kind}")]
     told = variables(made)
     experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind=kind)), source="")
-    tail_usd = estimate(experiment.resolved(is_deployed=True)).tail_usd
+    tail_usd = expected_cost(experiment.resolved(is_deployed=True)).tail_usd
     group = made.name("AWS::AutoScaling::AutoScalingGroup")
     assert told.pop("BOOT_LOG_GROUP").strip("<>") in made.resources("AWS::Logs::LogGroup")
     assert told == {

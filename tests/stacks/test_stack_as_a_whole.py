@@ -16,9 +16,9 @@ from aws_cdk import aws_s3 as s3
 from runtime.backends.aws import metrics
 from runtime.backends.aws.deployment import METRIC_NAMESPACE
 from runtime.config.schema import experiment_from_tree
-from runtime.cost.estimate import estimate
 from runtime.guard.deployments import read_deployment
 from stacks.assembly import make_app
+from stacks.plan import expected_cost
 from tests.helpers import ROOT
 from tests.stacks.conftest import NAME, RUN, SETTINGS, STACK, Assembly, Synthesise, experiment_text, flat
 
@@ -65,7 +65,7 @@ def test_instances_and_volumes_are_tagged(serverless: Assembly) -> None:
 def test_the_guard_finds_the_stack_by_its_own_tags_and_they_are_the_estimates(synthesise: Synthesise) -> None:
     for kind in ("serverless", "node"):
         experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind=kind)), source="")
-        expected = estimate(experiment.resolved(is_deployed=True))
+        expected = expected_cost(experiment.resolved(is_deployed=True))
         made = synthesise(cache=kind)
         manifest = json.loads((made.directory / "manifest.json").read_text())["artifacts"]
         tags = [{"Key": key, "Value": value} for key, value in manifest[STACK]["properties"]["tags"].items()]

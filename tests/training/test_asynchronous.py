@@ -23,7 +23,6 @@ from lambda_actor.errors import WireError
 from runtime.config.schema import Experiment, experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import DetectorSamples, Usage, Work
@@ -48,6 +47,7 @@ from tests.fakes import (
     digest,
     trajectory,
 )
+from tests.helpers import cost_model
 
 STEPS = 4
 EVENT = {"run_id": "run", "fragment_steps": STEPS, "seed": 3}
@@ -105,7 +105,7 @@ class Rig:
         self.learner = FakeLearner(self.clock, update_s, replays_max=replays_max,
                                    staleness_max=self.experiment.algorithm.staleness_max,
                                    before_replay=self._before_replay)
-        self.meter = Meter(CostModel(self.experiment, PRICES, traffic_bytes_max=10**6),
+        self.meter = Meter(cost_model(self.experiment),
                            Budget(self.experiment.budget.usd))
         self.detector = FakeDetector(self.clock, measure_s=0.0)
         self.most_open, self.is_shielded, self.killed_usd = 0, False, 0.0
@@ -555,7 +555,7 @@ def test_a_slot_is_cold_once_and_after_a_failure(tmp_path: Path):
 
 def worst_case_usd(actors: int, **sections: dict[str, Any]) -> float:
     experiment = make_experiment(**sections)
-    meter = Meter(CostModel(experiment, PRICES, traffic_bytes_max=10**6), Budget(1000.0))
+    meter = Meter(cost_model(experiment), Budget(1000.0))
     assert meter.open_round(actors, smallest=actors) == actors
     return meter.reserved_usd
 

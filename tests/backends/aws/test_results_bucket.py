@@ -18,13 +18,13 @@ from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, Sup
 from runtime.config.schema import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.cost.model import UPLOAD_INTERVAL_S, CostModel
-from runtime.cost.prices import PRICES
+from runtime.cost.model import UPLOAD_INTERVAL_S
 from runtime.interfaces import ACTOR, Usage, Work
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
 from tests.fakes import ManualClock
+from tests.helpers import cost_model
 from tests.records.rows import a_row
 
 BUCKET, PREFIX = "nitro-results", "hopper/abc/"
@@ -114,7 +114,7 @@ class Learner:
         # Its lock alone, which has no part here.
         self.directory.close()
         self.bucket = ResultsBucket(client, BUCKET, PREFIX, path, self.clock)
-        self.meter = Meter(CostModel(EXPERIMENT, PRICES, traffic_bytes_max=1000), Budget(1.0))
+        self.meter = Meter(cost_model(EXPERIMENT, traffic_bytes_max=1000), Budget(1.0))
         self.round_index = 0
         self.used_usd = 0.0
         """What is used, or may be, now."""
