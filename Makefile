@@ -68,8 +68,7 @@ lint: setup-dev
 docs: setup-dev
 	$(BIN)/python docs/make_experiment_file_md.py
 	$(BIN)/python docs/make_rounds_md.py
-	$(BIN)/python docs/pictures/make_architecture.py
-	$(BIN)/python docs/pictures/make_deployment.py
+	set -e; for picture in overview rooms round deployment; do $(BIN)/python docs/pictures/make_$$picture.py; done
 
 clean:
 	rm -rf $(VENV) cdk.out rehearsals

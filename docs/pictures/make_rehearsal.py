@@ -7,11 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from make_architecture import BLUE, GREEN, INK, ORANGE, SAND  # noqa: E402
+import matplotlib.pyplot as plt
+from drawing import BLUE, GREEN, INK, ORANGE, SAND, save
 
 LANES = ("stack", "cache", "learner", "actors", "guard")
 EDGE, SPENT, LIMIT = "#8a7f66", "#2f5f8f", "#a33b2e"
@@ -107,5 +104,4 @@ def _draw_dollars(axes: plt.Axes, rehearsal: dict[str, Any], end: float) -> None
 
 
 if __name__ == "__main__":
-    draw(json.loads(Path(sys.argv[1]).read_text())).savefig(
-        Path(__file__).with_name("rehearsal.png"), dpi=120, bbox_inches="tight")
+    save(draw(json.loads(Path(sys.argv[1]).read_text())), "rehearsal")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import ROOT
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def script(name: str) -> ModuleType:
@@ -30,10 +30,19 @@ def test_the_reference_of_rounds_jsonl_is_up_to_date() -> None:
     assert rounds.document(text) == text
 
 
+def headings(page: Path) -> set[str]:
+    """A page's anchors, as GitHub makes them of its headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_and_pictures_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-        assert (document.parent / target).exists(), target
+    for target, _, anchor in re.findall(r"\]\(([^)#:]*)(#([^)]*))?\)", document.read_text()):
+        page = document.parent / target if target else document
+        assert page.exists(), target
+        if anchor:
+            assert anchor in headings(page), f"{target}#{anchor}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -51,3 +60,20 @@ def test_tests_named_in_the_paper_map_exist() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     for name in re.findall(r"`(test_\w+)`", (ROOT / "docs" / "design" / "paper_map.md").read_text()):
         assert f"def {name}(" in sources, name
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 1100
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            path = (page.parent / target).resolve()
+            waiting.extend([path] if path.suffix == ".md" else sorted(path.glob("*.md")) if path.is_dir() else [])
+    assert {page for page in DOCUMENTS if page not in reached} == set()
