@@ -52,6 +52,8 @@ EVENT_FIELDS: dict[str, type] = {
 }
 """What any other event must carry; ``episode_id`` is empty where a fresh episode is to be started, and
 ``cache_credential`` where the variables hold it."""
+PREWARMED = "prewarmed"
+"""The status that a ``prewarm`` event is answered with."""
 
 
 class _Sandbox:
@@ -101,7 +103,8 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     fetched_s = time.perf_counter()
     fragment = _roll_out(event, policy, open_episode, cache)
     rolled_out_s = time.perf_counter()
-    status = cache.submit(event["invocation_id"], _encode(event, fragment))
+    status = cache.submit(
+        event["invocation_id"], wire.encode(fragment.kind, trajectory_fields(event, fragment)))
     submitted_s = time.perf_counter()
     returns = fragment.episode_returns
     return {
@@ -128,7 +131,7 @@ def _prewarm(event: Mapping[str, Any]) -> dict[str, Any]:
     _check_event(event, PREWARM_FIELDS)
     _cache(event).ping()
     _sandbox.environment = _environment(event)
-    return {"invocation_id": event["invocation_id"], "status": "prewarmed"}
+    return {"invocation_id": event["invocation_id"], "status": PREWARMED}
 
 
 def _check_event(event: Mapping[str, Any], fields: Mapping[str, type]) -> None:
@@ -191,12 +194,17 @@ def _roll_out(
     return fragment
 
 
-def _encode(event: Mapping[str, Any], fragment: Fragment) -> bytes:
-    return wire.encode(fragment.kind, {
+def trajectory_fields(event: Mapping[str, Any], fragment: Fragment) -> dict[str, np.ndarray]:
+    """The fields of a trajectory message: the fragment, and what it answers.
+
+    Args:
+        event: What asked for the fragment; see `EVENT_FIELDS`.
+    """
+    return {
         **fragment.fields(),
         "invocation_id": wire.text_field(event["invocation_id"]),
         "round_index": np.int64(event["round_index"]),
         "slot": np.int64(event["slot"]),
         "policy_version": np.int64(event["policy_version"]),
         "continued_episode": wire.text_field(event["episode_id"]),
-    })
+    }

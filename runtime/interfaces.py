@@ -9,7 +9,7 @@ Shape letters, used everywhere: ``T`` steps of a fragment, ``B`` trajectories of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -19,6 +19,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+    from lambda_actor.spaces import Spaces
     from runtime.records.rows import RoundRow
 
 
@@ -78,6 +79,13 @@ class Fleet(Protocol):
         """Ends everything; idempotent."""
 
 
+class EventSink(Protocol):
+    """Records what happens besides finished rounds."""
+
+    def append(self, kind: str, **fields: Any) -> None:
+        """Records one event; ``fields`` are JSON values."""
+
+
 class Cache(Protocol):
     """The learner's side of the trajectory cache (see `lambda_actor.cache.TrajectoryCache`)."""
 
@@ -96,6 +104,130 @@ class Cache(Protocol):
     def take(self, timeout_s: float) -> tuple[str, bytes] | None: ...
 
     def forget(self, invocation_ids: Sequence[str]) -> int: ...
+
+
+Trajectory = Mapping[str, np.ndarray]
+"""A decoded trajectory message: the fields of `lambda_actor.wire`'s schema by name."""
+
+
+@dataclass(frozen=True)
+class OpenEpisodeRecord:
+    """An open episode that waits for an actor: its id and its EPISODE message."""
+
+    episode_id: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ActorSpec:
+    """What actors of one policy version have in common.
+
+    Attributes:
+        event: The event but for ``invocation_id``, ``slot`` and ``episode_id``.
+        spaces: What the arrays of its trajectory must fit.
+        weights_bytes: Size of the weights that it fetches.
+        timeout_s: Longest time that it is billed for, without its start-up.
+    """
+
+    event: Mapping[str, Any]
+    spaces: Spaces
+    weights_bytes: int
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Actor:
+    """One actor to start.
+
+    Attributes:
+        work: What the meter knows it by: the slot that it fills, and the try for that slot.
+        number: The ``slot`` of its event and its trajectory: together with the round it decides its random numbers.
+        episode: The open episode that it continues; None for a fresh start.
+    """
+
+    invocation_id: str
+    spec: ActorSpec
+    work: Work
+    number: int
+    episode: OpenEpisodeRecord | None = None
+
+    @property
+    def episode_id(self) -> str:
+        """The id of the episode that it continues; empty for a fresh start."""
+        return self.episode.episode_id if self.episode else ""
+
+    @property
+    def policy_version(self) -> int:
+        """The version of the policy that it rolls out."""
+        return int(self.spec.event["policy_version"])
+
+    @property
+    def invocation(self) -> Invocation:
+        """What a fleet starts."""
+        return Invocation(self.invocation_id, {
+            **self.spec.event, "invocation_id": self.invocation_id, "slot": self.number,
+            "episode_id": self.episode_id})
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An actor that ended, with its bill.
+
+    Attributes:
+        trajectory: Decoded and checked; None if none was accepted, or it was delivered before.
+        reason: Why there is no trajectory.
+        seconds: Billed seconds, a cold start included; None if it never started.
+        was_given_up: Whether nobody waited for it any more.
+        was_delivered: Whether `Sampler.deliver` handed its trajectory in before it ended.
+    """
+
+    actor: Actor
+    outcome: Outcome
+    trajectory: Trajectory | None
+    reason: str
+    seconds: float | None
+    was_given_up: bool = False
+    was_delivered: bool = False
+
+
+class Sampler(Protocol):
+    """Brings trajectories: starts actors with published weights, and hands in what ended."""
+
+    @property
+    def concurrency(self) -> int:
+        """Actors that really run at once; more are queued."""
+
+    @property
+    def in_flight(self) -> Mapping[str, Actor]:
+        """Actors that have not ended, by invocation id, in the order in which they started."""
+
+    @property
+    def awaited(self) -> list[Actor]:
+        """Actors in flight whose trajectories may still come, in the order in which they started."""
+
+    def publish(self, policy_version: int, weights: bytes) -> None:
+        """Makes a policy available to the actors that are started next, and drops those that none needs."""
+
+    def start(self, actors: Sequence[Actor]) -> None:
+        """Starts actors, or queues them; their worst cases are reserved already."""
+
+    def next(self, timeout_s: float) -> Ended | None:
+        """The next actor that ended, billed; None if none does within ``timeout_s``."""
+
+    def deliver(self, actor: Actor) -> Trajectory | None:
+        """The trajectory of an actor that need not be awaited any longer, if it is there already; else gives it up.
+
+        In both cases the actor's end is still to come.
+
+        Raises:
+            WireError: It is there, but cannot be used.
+        """
+
+    def give_up_all(self) -> Iterator[Ended]:
+        """Gives up all actors in flight; yields each as it ends."""
+
+    def tidy(self) -> int:
+        """Forgets what no actor in flight needs; returns how many trajectories have come too late since."""
 
 
 @dataclass(frozen=True)
@@ -308,13 +440,13 @@ class RoundView:
 
     Attributes:
         round_index: The round that is decided about, from 1.
-        rows: The last finished rounds' rows of rounds.jsonl, oldest first.
+        rows: Of the last finished rounds, oldest first.
         free_usd: Dollars of the budget that are neither spent nor reserved.
         signals: By name, each of the scaler's `Scaler.signals`; None where it is undefined, or not measured yet.
     """
 
     round_index: int
-    rows: Sequence[Mapping[str, Any]] = ()
+    rows: Sequence[RoundRow] = ()
     free_usd: float = math.inf
     signals: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -354,7 +486,7 @@ class Scaler(Protocol):
     def decide(self, view: RoundView) -> ScalingDecision:
         """Decides about a round; called once a round."""
 
-    def observe(self, row: Mapping[str, Any]) -> None:
+    def observe(self, row: RoundRow) -> None:
         """Takes note of a round's row of rounds.jsonl, when the round is finished and before its checkpoint."""
 
     def get_state(self) -> State:
@@ -483,11 +615,3 @@ class Display(Protocol):
     def event(self, kind: str, fields: Mapping[str, Any]) -> None: ...
 
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class OpenEpisodeRecord:
-    """An open episode waiting for an actor: its id and its EPISODE message."""
-
-    episode_id: str
-    data: bytes = field(repr=False)

@@ -75,7 +75,7 @@ def test_all_of_the_actor_and_a_rollout_load_nothing_that_an_actor_must_not_have
 
 @pytest.mark.parametrize("modules", [
     ("runtime.fleet.actor_process",), ("runtime.fleet.local",), ("runtime.config.schema", "runtime.cli.main"),
-    ("runtime.training.run", "runtime.backends.cache_server", "runtime.sampling.actors", "runtime.interfaces"),
+    ("runtime.training.run", "runtime.backends.cache_server", "runtime.sampling.serverless", "runtime.interfaces"),
 ], ids=" ".join)
 def test_these_load_no_torch(modules: tuple[str, ...]) -> None:
     assert "torch" not in loaded_after("\n".join(f"import {module}" for module in modules))

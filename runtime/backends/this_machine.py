@@ -23,7 +23,7 @@ from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError, ServerError
 from runtime.fleet.local import LocalFleet
-from runtime.interfaces import Fleet
+from runtime.interfaces import Fleet, Sampler
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -62,7 +62,7 @@ class Place(Protocol):
         """The least that the run has cost before this process, by what is kept elsewhere than in its directory."""
 
     def begin(
-        self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
+        self, sampler: Sampler, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
         save_ledger: Callable[[], None],
     ) -> None:
         """Done when everything is there, right before the first round; ``event_fields`` go into every event."""
@@ -124,7 +124,7 @@ class OnThisMachine:
         return 0.0
 
     def begin(
-        self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
+        self, sampler: Sampler, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
         save_ledger: Callable[[], None],
     ) -> None:
         pass

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from runtime.interfaces import RoundView, ScalingDecision, State
+from runtime.records.rows import RoundRow
 
 
 class FixedScaler:
@@ -24,7 +22,7 @@ class FixedScaler:
         """Decides for the same number of actors as ever."""
         return ScalingDecision(self.actors_max)
 
-    def observe(self, row: Mapping[str, Any]) -> None:
+    def observe(self, row: RoundRow) -> None:
         """Does nothing: no round changes the next one."""
 
     def get_state(self) -> State:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from runtime.interfaces import RoundView, ScalingDecision, State
+from runtime.records.rows import RoundRow
 
 
 def actor_count(score: float, actors_min: int, actors_max: int) -> int:
@@ -46,7 +45,7 @@ class NitroScaler:
         score = self._normalised(view.signals["convexity_ratio"]) * decay_weight
         return ScalingDecision(actor_count(score, self.actors_min, self.actors_max), score, decay_weight)
 
-    def observe(self, row: Mapping[str, Any]) -> None:
+    def observe(self, row: RoundRow) -> None:
         """Does nothing: all that counts is in the signals."""
 
     def _normalised(self, convexity_ratio: float | None) -> float:

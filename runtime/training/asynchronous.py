@@ -1,7 +1,7 @@
-"""Asynchronous rounds: actors never wait for the learner, and the learner only when it has nothing to train on.
+"""Asynchronous pacing: actors never wait for the learner, and the learner only when it has nothing to train on.
 
-So many actors are kept in flight; each starts with the newest weights, and as soon as one ends another takes its
-slot. The learner takes in all that is there, trains on it, and publishes the next version. A round is so many
+A number of actors is kept in flight; each starts with the newest weights, and as soon as one ends another takes its
+slot. The learner takes in all that is there, trains on it, and publishes the next version. A round is a number of
 environment steps of new trajectories; actors in flight at its end go on in the next one.
 
 Staleness is bounded: an actor that the next update would leave more than ``algorithm.staleness_max`` versions behind
@@ -14,33 +14,37 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lambda_actor.errors import ActorError, WireError
-from runtime.config.schema import Experiment
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import (
     ACTOR,
+    Actor,
     Curvature,
     DetectorSamples,
+    Ended,
     OpenEpisodeRecord,
+    Outcome,
     RoundBill,
     ScalingDecision,
+    Trajectory,
     Work,
 )
-from runtime.sampling.actors import Actor, Actors, Ended, tell_failure
-from runtime.training.loop import REJECTED_ROUNDS_MAX, RoundLoop, Training
+from runtime.sampling.episodes import continued_episode
+from runtime.training.detection import Measurement
+from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, result_columns
+from runtime.training.updating import RoundTraining
 
 _DETECTOR_PATIENCE_S = 5.0
-"""A run that ends waits so long for a measurement that nobody needs any more."""
+"""Seconds that a run that ends waits for a measurement that nobody needs any more."""
 _LOOK_S = 0.25
-"""While the detector measures, the loop looks so often whether it is done."""
+"""Seconds between two looks at the detector while it measures."""
 
 
 @dataclass
@@ -56,10 +60,10 @@ class _Round:
     detect_s: float | None = None
     deadline_s: float = 0.0
     ends_s: float = 0.0
-    numbers: itertools.count = field(default_factory=itertools.count)
-    training: Training = field(default_factory=Training)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    training: RoundTraining = field(default_factory=RoundTraining)
     samples: deque[DetectorSamples] = field(default_factory=deque)
-    arrived: list[dict[str, np.ndarray]] = field(default_factory=list)
+    arrived: list[Trajectory] = field(default_factory=list)
     billed_s: list[float] = field(default_factory=list)
     waited_s: float = 0.0
     most_in_flight: int = 0
@@ -75,79 +79,73 @@ class _Round:
     attempt_learn_s: float = 0.0
 
 
-class AsynchronousRounds(RoundLoop):
-    """Rounds that are stretches of a stream."""
+class AsynchronousPacing:
+    """A `runtime.training.pacings.Pacing` whose rounds are stretches of a stream."""
 
-    def __init__(self, experiment: Experiment, **parts: Any) -> None:
-        """Args:
-        parts: As in `RoundLoop`.
-        """
-        super().__init__(experiment, **parts)
-        self._actors = Actors(self._fleet, self._cache, self._meter, self._clock)
+    saves_settled_rounds = False
+    """The ledger follows when the next round's worst case is in it, or the run has ended."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Takes the parts of the run."""
+        self._parts, self._settings, self._clock = parts, parts.settings, parts.clock
+        self._sampler, self._meter, self._events = parts.sampler, parts.books.meter, parts.events
         self._attempts: Counter[int] = Counter()
-        self._raised: Counter[str] = Counter()
         self._weights = b""
-        self._versions: list[int] = []
-        self._published_episodes: set[str] = set()
-        self._measurement: _Measurement | None = None
+        self._measurement: Measurement | None = None
         self._opened_s: float | None = None
         self._promised_usd = 0.0
         self._is_exhausted = False
         self._wanted = 0
 
-    def run(self) -> str:
-        """As `RoundLoop.run`; nothing is in flight when it ends, whatever ends it."""
-        try:
-            return super().run()
-        finally:
-            with self._shield():
-                self._leave()
-
-    def _leave(self) -> None:
+    def close(self) -> None:
         """Gives up what is in flight, settles it, and ends the detector's thread."""
-        if self._actors.in_flight:
-            self._events.append("actors_abandoned", reason="the run ends", count=len(self._actors.in_flight))
+        if self._sampler.in_flight:
+            self._events.append("actors_abandoned", reason="the run ends", count=len(self._sampler.in_flight))
         try:
-            for _ in self._actors.give_up_all():
+            for _ in self._sampler.give_up_all():
                 pass
-            self._actors.forget()
+            self._sampler.tidy()
         except (ActorError, RunError) as error:
             # Their reservations count as spent then.
             self._events.append("actors_not_settled", error=f"{type(error).__name__}: {error}")
         if self._opened_s is not None:
-            self._close_interrupted(0, self._clock() - self._opened_s)
+            self._parts.books.close_interrupted(0, self._clock() - self._opened_s)
         else:
-            self._meter.forfeit()
-            self._save_ledger()
+            self._parts.books.forfeit()
         measurement, self._measurement = self._measurement, None
         if measurement is not None and (problem := measurement.end(_DETECTOR_PATIENCE_S)):
             self._events.append("detection_failed", error=problem)
 
     # One round
 
-    def _round(self, round_index: int) -> bool:
-        current = _Round(round_index, self._learner.policy_version, self._clock(),
-                         ScalingDecision(self._wanted or self._scaler.first_wave(round_index)))
+    def run_round(self, round_index: int) -> dict[str, Any] | None:
+        """See `runtime.training.pacings.Pacing`.
+
+        Raises:
+            ActorsKeepFailingError: The circuit breaker, or too many attempts brought nothing.
+            BudgetError: The round took longer than its reserved worst case.
+        """
+        current = _Round(round_index, self._parts.updating.updater.policy_version, self._clock(),
+                         ScalingDecision(self._wanted or self._parts.scaling.scaler.first_wave(round_index)))
         for _ in range(REJECTED_ROUNDS_MAX):
             if not self._open(current):
-                return False
+                return None
             self._sample(current)
             if current.training.trajectories:
-                self._finish(current)
-                return True
+                return self._finish(current)
             if self._is_exhausted:
                 # Nothing more can come of this round.
-                self._close(current, 0.0)
-                return False
+                self._bill(current, 0.0)
+                return None
             self._events.append("round_rejected", round_index=round_index, actor_count=current.most_in_flight,
                                 actors_returned=0)
-            self._close(current, 0.0)
+            self._bill(current, 0.0)
         raise ActorsKeepFailingError(
             f"round {round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until its "
             f"deadline; the last actor's error: {current.last_error or 'none'}")
 
     def _open(self, current: _Round) -> bool:
-        """Reserves what stands for a round, and fills its slots; False where the budget does not hold it."""
+        """Reserves what stands for a round, and fills its slots; False if the budget does not hold it."""
         # What actors had reserved has come back since.
         self._is_exhausted = False
         if not self._meter.open_standing():
@@ -156,23 +154,23 @@ class AsynchronousRounds(RoundLoop):
         now_s = self._opened_s = self._clock()
         # Whatever is on disk does not know of this round.
         self._promised_usd = 0.0
-        current.deadline_s = now_s + self._deadline_s
-        current.ends_s = current.deadline_s + self._experiment.learner.update_timeout_s
+        current.deadline_s = now_s + self._parts.deadline_s
+        current.ends_s = current.deadline_s + self._settings.update_timeout_s
         current.attempt_billed, current.attempt_learn_s = len(current.billed_s), current.training.learn_s
         self._publish()
         self._measure(current)
         self._decide(current)
         self._fill(current)
-        if self._actors.in_flight:
+        if self._sampler.in_flight:
             return True
         self._tell_exhausted(current)
-        self._close(current, 0.0)
+        self._bill(current, 0.0)
         return False
 
     def _sample(self, current: _Round) -> None:
         """Trains on what comes until the round is complete, its deadline has passed, or nothing more will come.
 
-        Where the budget holds no further actor, or not yet another round, those in flight are awaited in this one.
+        If the budget holds no further actor, or not yet another round, those in flight are awaited in this one.
         """
         while not self._is_complete(current) and (left_s := current.deadline_s - self._clock()) > 0:
             self._take_in(current, 0.0)
@@ -180,7 +178,7 @@ class AsynchronousRounds(RoundLoop):
             self._fill(current)
             if (self._has_minibatch(current) and self._train(current)) or self._replay(current):
                 continue
-            if not self._actors.in_flight:
+            if not self._sampler.in_flight:
                 break
             started_s = self._clock()
             self._take_in(current, min(left_s, _LOOK_S) if self._measurement else left_s)
@@ -189,34 +187,34 @@ class AsynchronousRounds(RoundLoop):
 
     def _is_complete(self, current: _Round) -> bool:
         return (self._missing_steps(current) <= 0 and not self._is_exhausted
-                and (self._meter.holds_another or not self._actors.in_flight))
+                and (self._meter.holds_another or not self._sampler.in_flight))
 
     def _missing_steps(self, current: _Round) -> int:
         """Environment steps that have yet to be trained on."""
-        return self._experiment.algorithm.round_steps - current.training.env_steps
+        return self._settings.round_steps - current.training.env_steps
 
     def _has_minibatch(self, current: _Round) -> bool:
         """Whether as much has arrived as a gradient step takes, or the round needs no more."""
         arrived = sum(len(trajectory["rewards"]) for trajectory in current.arrived)
-        return arrived >= min(self._experiment.algorithm.chosen.minibatch_steps, max(1, self._missing_steps(current)))
+        return arrived >= min(self._settings.minibatch_steps, max(1, self._missing_steps(current)))
 
-    def _finish(self, current: _Round) -> None:
-        """Evaluates, bills, and writes the round's row and checkpoint."""
+    def _finish(self, current: _Round) -> dict[str, Any]:
+        """Evaluates and bills the round; returns its row."""
         round_index, training = current.round_index, current.training
-        evaluation, evaluate_s = self._evaluate_if_due(round_index, self._limit_s(current))
+        evaluation, evaluate_s = self._parts.evaluations.if_due(
+            round_index, self._parts.updating.updater.weights, self._limit_s(current))
         if self._clock() > current.ends_s:
             raise BudgetError("updates and evaluation went on after the round's deadline for more than the "
-                              f"{self._experiment.learner.update_timeout_s} s that are reserved for them; raise "
+                              f"{self._settings.update_timeout_s} s that are reserved for them; raise "
                               "learner.update_timeout_s")
-        if self._reads("convexity_ratio"):
-            self._samples = self._detector.select(_joined(current.samples))
+        self._parts.detection.keep(current.samples)
         self._tidy(current)
-        row = self._results(
+        row = result_columns(
             round_index, training, evaluation, policy_version=current.policy_version, curvature=current.curvature,
             decision=current.decision, actor_count=current.most_in_flight,
-            failed=current.failed, late=current.late)
-        self._close(current, evaluate_s or 0.0)
-        row |= {
+            failed=current.failed, late=current.late, env_steps_total=self._parts.progress.env_steps_total)
+        self._bill(current, evaluate_s or 0.0)
+        return row | {
             "collect_s": current.waited_s, "learn_s": training.learn_s, "detect_s": current.detect_s,
             "evaluate_s": evaluate_s,
             "round_s": self._clock() - current.started_s - (evaluate_s or 0.0),
@@ -224,15 +222,10 @@ class AsynchronousRounds(RoundLoop):
             "actors_billed": len(current.billed_s),
             "actor_billed_s_mean": float(np.mean(current.billed_s)) if current.billed_s else None,
             "actor_billed_s_max": max(current.billed_s, default=None),
-            **self._costs(current.bills, current.most_reserved_usd),
+            **self._parts.books.columns(current.bills, current.most_reserved_usd),
         }
-        with self._shield():
-            self.progress.round_index = round_index
-            self._observe(row)
-            # The ledger follows when the next round's worst case is in it, or the run has ended.
-            self._save_round(row, self._checkpoint())
 
-    def _close(self, current: _Round, evaluate_s: float) -> None:
+    def _bill(self, current: _Round, evaluate_s: float) -> None:
         """Bills an attempt at a round; its actors in flight go on."""
         learn_s = current.training.learn_s - current.attempt_learn_s
         modelled_s = max(self._modelled_collect_s(current), learn_s)
@@ -245,8 +238,8 @@ class AsynchronousRounds(RoundLoop):
 
         As long as the slots are busy on average; the deadline ends it, and a round that misses its steps lasts so long.
         """
-        limit_s = self._experiment.fleet.round_deadline_s
-        if self._clock() >= current.deadline_s and current.training.env_steps < self._experiment.algorithm.round_steps:
+        limit_s = self._settings.round_deadline_s
+        if self._clock() >= current.deadline_s and current.training.env_steps < self._settings.round_steps:
             return limit_s
         return min(sum(current.billed_s[current.attempt_billed:]) / max(1, current.most_in_flight), limit_s)
 
@@ -254,20 +247,17 @@ class AsynchronousRounds(RoundLoop):
         """Lets the cache forget what nobody asks for any more, and tells what was amiss."""
         if self._missing_steps(current) > 0 and not self._is_exhausted:
             self._events.append("round_cut", round_index=current.round_index, env_steps=current.training.env_steps,
-                                wanted=self._experiment.algorithm.round_steps,
+                                wanted=self._settings.round_steps,
                                 reason="its deadline passed; a longer fleet.round_deadline_s or a smaller "
                                        "algorithm.round_steps would let it be complete")
-        current.late = self._actors.forget()
+        current.late = self._sampler.tidy()
         if current.late:
             self._events.append("trajectories_late", count=current.late)
         if current.given_up:
-            limit = self._experiment.algorithm.staleness_max
+            limit = self._settings.staleness_max
             self._events.append("actors_abandoned", count=current.given_up,
                                 reason=f"an update would have left them more than algorithm.staleness_max = {limit} "
                                        "versions behind")
-        continued = {actor.episode_id for actor in self._actors.in_flight.values()}
-        self._cache.discard_episodes(sorted(self._published_episodes - continued))
-        self._published_episodes &= continued
 
     # Actors
 
@@ -275,37 +265,37 @@ class AsynchronousRounds(RoundLoop):
         """Starts actors in the free slots, as many as are wanted and the budget holds, the oldest episodes first."""
         slots = self._reserved_slots(current)
         self._promise(current)
-        current.most_in_flight = max(current.most_in_flight, len(self._actors.in_flight) + len(slots))
+        current.most_in_flight = max(current.most_in_flight, len(self._sampler.in_flight) + len(slots))
         if not slots:
             return
         waiting = self._waiting_episodes(current)
-        spec = self._actor_spec(current.round_index, self._weights)
+        spec = self._settings.actor_spec(
+            current.round_index, self._parts.updating.updater.policy_version, self._weights)
         actors = []
         for slot in slots:
             number = next(current.numbers)
-            actors.append(Actor(f"r{current.round_index}a{number}", spec, slot, self._attempts[slot], number,
+            actors.append(Actor(f"r{current.round_index}a{number}", spec, self._work(slot), number,
                                 next(waiting, None)))
             if self._attempts[slot]:
                 self._events.append("actor_replaced", slot=slot, attempt=self._attempts[slot])
-        self._published_episodes.update(actor.episode_id for actor in actors if actor.episode)
-        self._actors.start(actors)
+        self._sampler.start(actors)
 
     def _reserved_slots(self, current: _Round) -> list[int]:
-        """The lowest free slots, each with its worst case reserved; none where too few would be in flight."""
+        """The lowest free slots, each with its worst case reserved; none if too few would be in flight."""
         if self._is_exhausted or self._missing_steps(current) <= 0:
             return []
-        wanted, in_flight = current.decision.actor_count, len(self._actors.in_flight)
-        taken = {actor.slot for actor in self._actors.in_flight.values()}
+        wanted, in_flight = current.decision.actor_count, len(self._sampler.in_flight)
+        taken = {actor.work.slot for actor in self._sampler.in_flight.values()}
         free = (slot for slot in itertools.count() if slot not in taken)
         slots: list[int] = []
         while in_flight + len(slots) < wanted:
             slot = next(free)
-            if not self._meter.reserve([Work(ACTOR, slot, self._attempts[slot])]):
+            if not self._meter.reserve([self._work(slot)]):
                 self._shrunk(current, in_flight + len(slots))
-                if in_flight + len(slots) < min(wanted, self._scaler.actors_min):
+                if in_flight + len(slots) < min(wanted, self._parts.scaling.scaler.actors_min):
                     self._is_exhausted = True
                     for reserved in slots:
-                        self._meter.settle(Work(ACTOR, reserved, self._attempts[reserved]), None)
+                        self._meter.settle(self._work(reserved), None)
                     return []
                 break
             slots.append(slot)
@@ -313,17 +303,17 @@ class AsynchronousRounds(RoundLoop):
 
     def _waiting_episodes(self, current: _Round) -> Iterator[OpenEpisodeRecord]:
         """Open episodes that no actor continues, the oldest first."""
-        taken = {actor.episode_id for actor in self._actors.awaited}
-        taken |= {bytes(trajectory["continued_episode"]).decode() for trajectory in current.arrived}
-        return iter([record for record in self._episodes if record.episode_id not in taken])
+        taken = {actor.episode_id for actor in self._sampler.awaited}
+        taken |= {continued_episode(trajectory) for trajectory in current.arrived}
+        return iter(self._parts.episodes.not_in(taken))
 
     def _promise(self, current: _Round) -> None:
         """Has the ledger on disk cover all that is reserved now, and some actors ahead, so that few writes do."""
         current.most_reserved_usd = max(current.most_reserved_usd, self._meter.reserved_usd)
-        if self._meter.spent_usd + self._meter.reserved_usd > self._promised_usd:
+        if self._parts.books.promised_usd > self._promised_usd:
             with self._meter.ahead(math.ceil(current.decision.actor_count / 4)):
-                self._save_ledger()
-                self._promised_usd = self._meter.spent_usd + self._meter.reserved_usd
+                self._parts.books.save()
+                self._promised_usd = self._parts.books.promised_usd
 
     def _shrunk(self, current: _Round, granted: int) -> None:
         if not current.is_shrunk:
@@ -337,13 +327,13 @@ class AsynchronousRounds(RoundLoop):
 
     def _take_in(self, current: _Round, timeout_s: float) -> None:
         """Takes in all that has ended; waits for the first one, at most ``timeout_s``."""
-        ended = self._actors.next(timeout_s)
+        ended = self._sampler.next(timeout_s)
         while ended is not None:
             self._ended(current, ended)
-            ended = self._actors.next(0.0)
+            ended = self._sampler.next(0.0)
 
     def _ended(self, current: _Round, ended: Ended) -> None:
-        slot = ended.actor.slot
+        slot = ended.actor.work.slot
         if ended.seconds is not None:
             current.billed_s.append(ended.seconds)
         if ended.trajectory is not None:
@@ -352,64 +342,57 @@ class AsynchronousRounds(RoundLoop):
             current.failed += ended.seconds is not None
             self._attempts[slot] = 0
         elif not ended.was_delivered:
-            tell_failure(self._events, ended.actor, ended.outcome.status, ended.reason)
-            self._failed(current, ended.actor, ended.reason, raised=ended.is_its_own_error)
+            self._failed(current, ended.actor, ended.outcome, ended.reason)
 
-    def _arrived(self, current: _Round, actor: Actor, trajectory: dict[str, np.ndarray]) -> None:
+    def _arrived(self, current: _Round, actor: Actor, trajectory: Trajectory) -> None:
         current.arrived.append(trajectory)
-        self._attempts[actor.slot] = 0
-        self._raised.pop(actor.episode_id, None)
-        self._breaker.success()
+        self._attempts[actor.work.slot] = 0
+        self._parts.failures.succeeded(actor)
 
-    def _failed(self, current: _Round, actor: Actor, reason: str, *, raised: bool) -> None:
+    def _failed(self, current: _Round, actor: Actor, outcome: Outcome, reason: str) -> None:
         current.failed += 1
         current.last_error = reason
-        self._attempts[actor.slot] += 1
-        if raised and actor.episode:
-            self._raised[actor.episode_id] += 1
-            if self._raised[actor.episode_id] >= self._experiment.fleet.attempts:
-                del self._raised[actor.episode_id]
-                self._drop_poisonous_episodes([actor.episode_id], reason)
-        self._breaker.failure(reason)
+        self._attempts[actor.work.slot] += 1
+        self._parts.failures.failed(actor, outcome, reason)
+
+    def _work(self, slot: int) -> Work:
+        return Work(ACTOR, slot, self._attempts[slot])
 
     # The learner
 
     def _train(self, current: _Round) -> bool:
-        """Trains on what has arrived; False where nothing has."""
+        """Trains on what has arrived; False if nothing has."""
         if not current.arrived:
             return False
         self._give_up_stale(current)
         trajectories, current.arrived = current.arrived, []
-        update = self._update(current.round_index, trajectories, current.training, self._limit_s(current))
-        if self._reads("convexity_ratio"):
+        update = self._parts.updating.train(trajectories, current.training, self._limit_s(current))
+        if self._parts.detection.is_wanted:
             current.samples.append(update.samples)
-            while sum(map(_size, current.samples)) - _size(current.samples[0]) >= self._experiment.detector.subset_size:
+            while sum(map(_size, current.samples)) - _size(current.samples[0]) >= self._settings.subset_size:
                 current.samples.popleft()
         self._publish()
         return True
 
     def _replay(self, current: _Round) -> bool:
-        """Trains on what the learner keeps; False where it may not, or somebody in flight would get too stale by it."""
-        versions = [*(actor.policy_version for actor in self._actors.awaited),
+        """Trains on what the updater keeps; False if it may not, or somebody in flight would get too stale by it."""
+        versions = [*(actor.policy_version for actor in self._sampler.awaited),
                     *(int(trajectory["policy_version"]) for trajectory in current.arrived)]
         if any(map(self._is_stale, versions)):
             return False
-        update = self._learn(current.round_index, current.training, self._limit_s(current),
-                             lambda: self._learner.replay(progress=self._fraction_done()))
-        if update is None:
+        if not self._parts.updating.replay(current.training, self._limit_s(current)):
             return False
         self._publish()
         return True
 
     def _give_up_stale(self, current: _Round) -> None:
         """Gives up whom the next update would leave too far behind; what of theirs is accepted already has arrived."""
-        for actor in [actor for actor in self._actors.awaited if self._is_stale(actor.policy_version)]:
+        for actor in [actor for actor in self._sampler.awaited if self._is_stale(actor.policy_version)]:
             try:
-                trajectory = self._actors.deliver(actor)
+                trajectory = self._sampler.deliver(actor)
             except WireError as error:
                 reason = f"{type(error).__name__}: {error}"
-                tell_failure(self._events, actor, "ok", reason)
-                self._failed(current, actor, reason, raised=False)
+                self._failed(current, actor, Outcome(actor.invocation_id, "ok"), reason)
                 continue
             if trajectory is None:
                 current.given_up += 1
@@ -418,33 +401,26 @@ class AsynchronousRounds(RoundLoop):
 
     def _is_stale(self, policy_version: int) -> bool:
         """Whether the next update would leave what that version samples too far behind."""
-        return self._learner.policy_version + 1 - policy_version > self._experiment.algorithm.staleness_max
+        return self._parts.updating.updater.policy_version + 1 - policy_version > self._settings.staleness_max
 
     def _publish(self) -> None:
-        """Makes the newest weights fetchable, and forgets those that no actor in flight can ask for."""
-        version = self._learner.policy_version
-        self._weights = self._learner.weights()
-        self._cache.publish_weights(version, self._weights)
-        needed = {version, *(actor.policy_version for actor in self._actors.in_flight.values())}
-        for old in [one for one in self._versions if one not in needed]:
-            self._cache.forget_weights(old)
-        self._versions = [one for one in self._versions if one in needed and one != version] + [version]
+        updater = self._parts.updating.updater
+        self._weights = updater.weights()
+        self._sampler.publish(updater.policy_version, self._weights)
 
     def _limit_s(self, current: _Round) -> float:
         """What is left of the reserved time, but no more than one update may take."""
-        return min(current.ends_s - self._clock(), self._experiment.learner.update_timeout_s)
+        return min(current.ends_s - self._clock(), self._settings.update_timeout_s)
 
     # The detector
 
     def _measure(self, current: _Round) -> None:
         """Begins to measure the newest policy on the last round's samples, unless a measurement still goes on."""
-        if current.is_decided or self._measurement or not self._reads("convexity_ratio") or self._samples is None:
-            return
-        problem = self._learner.curvature_problem(self._detector.objective, self._samples)
-        self._measurement = _Measurement(lambda: self._detector.measure(problem), self._clock)
+        if not current.is_decided and self._measurement is None:
+            self._measurement = self._parts.detection.begin()
 
     def _decide(self, current: _Round) -> None:
-        """Asks the scaler once a round, when the detector is done, or at once where it has nothing to measure."""
+        """Asks the scaler once a round, when the detector is done, or at once if it has nothing to measure."""
         if current.is_decided:
             return
         if self._measurement and not self._measurement.is_done:
@@ -453,71 +429,17 @@ class AsynchronousRounds(RoundLoop):
         if self._measurement:
             measurement, self._measurement = self._measurement, None
             current.curvature, current.detect_s = measurement.result()
-        current.decision = self._scale(current.round_index, current.curvature)
+        current.decision = self._parts.scaling.decide(current.round_index, current.curvature)
         current.is_decided, self._wanted = True, current.decision.actor_count
 
-
-    def _tell_if_slow(self, measurement: _Measurement) -> None:
+    def _tell_if_slow(self, measurement: Measurement) -> None:
         """Once a measurement: until it is done, rounds have no score."""
-        limit_s = self._experiment.learner.update_timeout_s
+        limit_s = self._settings.update_timeout_s
         if measurement.lasts_s > limit_s and not measurement.is_told:
             measurement.is_told = True
             self._events.append("detection_slow", after_s=limit_s, reason="a smaller detector.subset_size or "
                                 "detector.lanczos_steps makes it faster")
 
 
-class _Measurement:
-    """One measurement in a thread of its own."""
-
-    def __init__(self, measure: Callable[[], Curvature], clock: Callable[[], float]) -> None:
-        self._measure, self._clock = measure, clock
-        self._started_s = clock()
-        self.is_told = False
-        self._seconds = 0.0
-        self._curvature: Curvature | None = None
-        self._error: BaseException | None = None
-        self._is_done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="detector", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_done(self) -> bool:
-        return self._is_done.is_set()
-
-    @property
-    def lasts_s(self) -> float:
-        """Seconds since it began."""
-        return self._clock() - self._started_s
-
-    def result(self) -> tuple[Curvature, float]:
-        """What was measured, and in how many seconds; waits for it. Raises what the measurement raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._curvature, self._seconds
-
-    def end(self, timeout_s: float) -> str:
-        """Waits for it, though nobody needs it any more; returns what went wrong, if anything did."""
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            return f"it still measures after {timeout_s:g} s"
-        return f"{type(self._error).__name__}: {self._error}" if self._error else ""
-
-    def _run(self) -> None:
-        try:
-            self._curvature = self._measure()
-        except BaseException as error:
-            self._error = error
-        self._seconds = self._clock() - self._started_s
-        self._is_done.set()
-
-
 def _size(samples: DetectorSamples) -> int:
     return len(samples.advantages)
-
-
-def _joined(parts: deque[DetectorSamples]) -> DetectorSamples:
-    if len(parts) == 1:
-        return parts[0]
-    return DetectorSamples(**{name: np.concatenate([getattr(part, name) for part in parts])
-                              for name in vars(parts[0])})

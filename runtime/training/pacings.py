@@ -1,20 +1,189 @@
-"""The two kinds of rounds."""
+"""What a pacing is: how actors and updates of a round follow each other. The loop is given one."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from runtime.config.schema import Experiment
-from runtime.training.asynchronous import AsynchronousRounds
-from runtime.training.loop import RoundLoop
-from runtime.training.synchronous import SynchronousRounds
+from lambda_actor.spaces import Spaces
+from runtime.interfaces import (
+    ActorSpec,
+    Curvature,
+    Evaluation,
+    EventSink,
+    RoundView,
+    Sampler,
+    Scaler,
+    ScalingDecision,
+)
+from runtime.records.rows import RoundRow
+from runtime.sampling.episodes import OpenEpisodes
+from runtime.sampling.failures import Failures
+from runtime.training.books import Books
+from runtime.training.detection import Detection
+from runtime.training.evaluations import Evaluations
+from runtime.training.progress import Progress
+from runtime.training.updating import RoundTraining, TimeLimit, Updating
+
+REJECTED_ROUNDS_MAX = 3
+"""Attempts at one round; then the run ends."""
+ROWS_MAX = 64
+"""Finished rounds that a scaler is shown."""
 
 
-def make_round_loop(experiment: Experiment, **parts: Any) -> RoundLoop:
-    """The loop of the rounds that ``algorithm.rounds`` names.
+class Pacing(Protocol):
+    """Runs single rounds."""
 
-    Args:
-        parts: As in `RoundLoop`.
+    saves_settled_rounds: bool
+    """Whether nothing is reserved between two rounds, so that the ledger is to be saved with each."""
+
+    def run_round(self, round_index: int) -> dict[str, Any] | None:
+        """Runs one round to its end.
+
+        Returns:
+            The values of its row; None if the budget does not hold the round.
+        """
+
+    def close(self) -> None:
+        """Ends what still goes on, whatever ended the run."""
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """What of an experiment decides how rounds are paced.
+
+    Attributes:
+        seed: Seed of the run.
+        fragment_event: Fields of every actor's event that no round changes.
+        spaces: Of the environment.
+        actor_timeout_s: Seconds after which an actor is ended.
+        attempts: Tries for each slot of a synchronous round.
+        quorum: Share of a round's actors that must return (synchronous).
+        round_deadline_s: Seconds for which actors that all run at once are awaited; the modelled deadline.
+        most_actors: Most actors of a round.
+        update_timeout_s: Longest that detection, update and evaluation of a round may take together.
+        round_steps: Environment steps of an asynchronous round.
+        staleness_max: Versions that a trajectory may be behind the policy that it updates (asynchronous).
+        minibatch_steps: Samples for which an asynchronous update waits.
+        subset_size: Samples that the detector measures on.
     """
-    kinds = {"synchronous": SynchronousRounds, "asynchronous": AsynchronousRounds}
-    return kinds[experiment.algorithm.rounds](experiment, **parts)
+
+    seed: int
+    fragment_event: Mapping[str, Any]
+    spaces: Spaces
+    actor_timeout_s: float
+    attempts: int
+    quorum: float
+    round_deadline_s: float
+    most_actors: int
+    update_timeout_s: float
+    round_steps: int
+    staleness_max: int
+    minibatch_steps: int
+    subset_size: int
+
+    def deadline_s(self, concurrency: int) -> float:
+        """Seconds for which actors are awaited if only so many run at once; the others are queued.
+
+        The bill is modelled as if all ran at once.
+        """
+        return self.round_deadline_s * math.ceil(self.most_actors / concurrency)
+
+    def actor_spec(self, round_index: int, policy_version: int, weights: bytes, **fields: Any) -> ActorSpec:
+        """What the actors of one policy version have in common.
+
+        Args:
+            fields: Fields of the event that differ from the run's.
+        """
+        return ActorSpec(
+            {**self.fragment_event, "policy_version": policy_version, "round_index": round_index, **fields},
+            self.spaces, weights_bytes=len(weights), timeout_s=self.actor_timeout_s)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a pacing works with. Each part does its own work; none knows the pacing."""
+
+    settings: RoundSettings
+    progress: Progress
+    sampler: Sampler
+    updating: Updating
+    detection: Detection
+    scaling: Scaling
+    evaluations: Evaluations
+    episodes: OpenEpisodes
+    failures: Failures
+    books: Books
+    events: EventSink
+    time_limit: TimeLimit
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds for which a round's actors are awaited here."""
+        return self.settings.deadline_s(self.sampler.concurrency)
+
+
+class Scaling:
+    """The scaler, and what it is shown.
+
+    Attributes:
+        scaler: Decides how many actors a round gets.
+    """
+
+    def __init__(self, scaler: Scaler, books: Books) -> None:
+        """Starts without a finished round."""
+        self.scaler, self._books = scaler, books
+        self._rows: deque[RoundRow] = deque(maxlen=ROWS_MAX)
+
+    def observe(self, row: RoundRow) -> None:
+        """Shows the scaler a finished round."""
+        self._rows.append(row)
+        self.scaler.observe(row)
+
+    def remember(self, rows: Iterable[RoundRow]) -> None:
+        """Keeps rows of rounds that a resumed run has finished, for the scaler to look at."""
+        self._rows.extend(rows)
+
+    def decide(self, round_index: int, curvature: Curvature | None) -> ScalingDecision:
+        """Asks the scaler; to be asked once a round.
+
+        Args:
+            curvature: Of the acting policy's objective; None if it was not measured.
+        """
+        signals = {"convexity_ratio": curvature.convexity_ratio if curvature else None}
+        return self.scaler.decide(RoundView(
+            round_index, tuple(self._rows), self._books.meter.free_usd,
+            {name: signals.get(name) for name in self.scaler.signals}))
+
+
+def result_columns(
+    round_index: int,
+    training: RoundTraining,
+    evaluation: Evaluation | None,
+    *,
+    policy_version: int,
+    curvature: Curvature | None,
+    decision: ScalingDecision,
+    actor_count: int,
+    failed: int,
+    late: int,
+    env_steps_total: int,
+) -> dict[str, Any]:
+    """A round's row but for its times and its dollars."""
+    return {
+        "round_index": round_index, "policy_version": policy_version,
+        "eigenvalue_min": curvature.eigenvalue_min if curvature else None,
+        "eigenvalue_max": curvature.eigenvalue_max if curvature else None,
+        "convexity_ratio": curvature.convexity_ratio if curvature else None,
+        "boosting_score": decision.boosting_score, "decay_weight": decision.decay_weight,
+        "actor_count_wanted": decision.actor_count, "actor_count": actor_count,
+        "actors_returned": training.trajectories, "actors_failed": failed, "actors_late": late,
+        "env_steps": training.env_steps, "env_steps_total": env_steps_total,
+        "evaluation_return_mean": evaluation.return_mean if evaluation else None,
+        **training.columns,
+    }

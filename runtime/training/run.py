@@ -28,6 +28,7 @@ from runtime.records.files import to_json, write_atomically
 from runtime.records.policy_file import save_policy
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
+from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 
@@ -160,7 +161,8 @@ class _Run:
         # Only now: nothing that can be refused needs torch, which takes seconds to import.
         from torch.utils.tensorboard import SummaryWriter
 
-        from runtime.training.pacings import make_round_loop
+        from runtime.learner.updater import InPlaceUpdater
+        from runtime.training.assembly import make_round_loop
 
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
         self._place, self._signals, self._wandb = place, signals, wandb
@@ -176,9 +178,10 @@ class _Run:
         learner, detector, evaluator = _training_parts(experiment, environment, stack)
         event_fields = {**_event_fields(experiment, run_id), **place.event_fields()}
         self._learner = learner
+        sampler = ServerlessSampler(fleet, cache, self._meter)
         self.loop = make_round_loop(
-            experiment, learner=learner, detector=detector, scaler=make_scaler(experiment.scaler), fleet=fleet,
-            cache=cache, meter=self._meter, evaluate=evaluator, events=self._events,
+            experiment, updater=InPlaceUpdater(learner), detector=detector, scaler=make_scaler(experiment.scaler),
+            sampler=sampler, meter=self._meter, evaluate=evaluator, events=self._events,
             event_fields=event_fields, spaces=environment.spaces,
             save_ledger=self._save_ledger, save_round=self._save_round, shield=self._signals.shield,
             time_limit=self._signals.time_limit)
@@ -199,7 +202,7 @@ class _Run:
         resumed = {"resumed": f"after round {done}" if done else "no finished round is there: begun anew"}
         display.started(experiment.to_yaml(),
                         {"results": str(directory.path), **facts, **(resumed if resume else {})})
-        self._begin = lambda: place.begin(fleet, self._meter, self._events, event_fields, self._save_ledger)
+        self._begin = lambda: place.begin(sampler, self._meter, self._events, event_fields, self._save_ledger)
 
     def to_the_end(self) -> tuple[dict[str, Any], int]:
         """Runs the loop; whatever happens, leaves a summary."""
@@ -247,7 +250,7 @@ class _Run:
             if checkpoint.values.get("experiment") != self._identity:
                 raise CheckpointError(f"the checkpoint of round {checkpoint.round_index} in {self._directory.path} "
                                       "belongs to another experiment")
-            self.loop.restore(checkpoint)
+            self.loop.restore(checkpoint, self._directory.read_rounds()[: checkpoint.round_index])
         self._directory.check_rounds(self.loop.progress.round_index)
         self._directory.cut_rounds_back(self.loop.progress.round_index)
         self._restore_ledger()
@@ -287,8 +290,7 @@ class _Run:
         self._place.ledger_changed(ledger, self._meter)
         write_atomically(self._directory.ledger_path, ledger)
 
-    def _save_round(self, columns: dict[str, Any], checkpoint: Checkpoint) -> None:
-        row = RoundRow.from_mapping(columns)
+    def _save_round(self, row: RoundRow, checkpoint: Checkpoint) -> None:
         self._directory.append_round(row)
         save_checkpoint(self._directory.checkpoints_path, Checkpoint(
             checkpoint.round_index, checkpoint.arrays, {**checkpoint.values, "experiment": self._identity}))

@@ -17,7 +17,19 @@ from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError
 from runtime.interfaces import ACTOR, Work
 from runtime.records.events import EventLog
 from runtime.sampling.prewarm import prewarm
-from tests.fakes import CRASHED, DEAF, ERROR, NEVER_RETURNS, NEVER_STARTED, OK, FakeCache, FakeFleet, ManualClock, Play
+from runtime.sampling.serverless import ServerlessSampler
+from runtime.testing.fakes import (
+    CRASHED,
+    DEAF,
+    ERROR,
+    NEVER_RETURNS,
+    NEVER_STARTED,
+    OK,
+    FakeCache,
+    FakeFleet,
+    ManualClock,
+    Play,
+)
 from tests.helpers import cost_model
 
 TIMEOUT_S = 30
@@ -36,15 +48,16 @@ class Bench:
 
     def __init__(self, path: Path, plays: list[Play] | Callable[[Mapping[str, Any], int], Play], usd: float = 1.0):
         self.clock, self.log = ManualClock(), []
-        script = plays if callable(plays) else lambda event, nth: plays[nth]
-        self.fleet = FakeFleet(FakeCache(), self.clock, script, log=self.log)
+        script = plays if callable(plays) else lambda event, nth: plays[event["slot"]]
+        cache = FakeCache()
+        self.fleet = FakeFleet(cache, self.clock, script, log=self.log)
         self.meter = Meter(cost_model(EXPERIMENT, traffic_bytes_max=0), Budget(usd))
+        self.sampler = ServerlessSampler(self.fleet, cache, self.meter, clock=self.clock, give_up_timeout_s=30.0)
         self._events_path = path / "events.jsonl"
 
     def prewarm(self, actors: int) -> None:
-        # The fake looks its plays up by round and slot; the n-th actor that starts plays the n-th one.
-        prewarm(self.fleet, self.meter, EventLog(self._events_path, lambda: "now"), actors=actors,
-                event={"run_id": "r", "slot": 0, "round_index": 0}, timeout_s=TIMEOUT_S, clock=self.clock,
+        prewarm(self.sampler, self.meter, EventLog(self._events_path, lambda: "now"), actors=actors,
+                event={"run_id": "r", "round_index": 0}, timeout_s=TIMEOUT_S, clock=self.clock,
                 save_ledger=lambda: self.log.append(("ledger", self.meter.spent_usd, self.meter.reserved_usd)))
 
     @property
@@ -73,15 +86,15 @@ def test_what_each_of_them_receives(tmp_path: Path):
     bench = Bench(tmp_path, [WARM] * 2)
     bench.prewarm(2)
     assert [(one.invocation_id, dict(one.event)) for one in reversed(bench.fleet.started)] == [
-        (f"prewarm-{slot}", {"prewarm": True, "run_id": "r", "slot": 0, "round_index": 0,
-                             "invocation_id": f"prewarm-{slot}"}) for slot in range(2)]
+        (f"prewarm-{slot}", {"prewarm": True, "run_id": "r", "slot": slot, "round_index": 0,
+                             "episode_id": "", "invocation_id": f"prewarm-{slot}"}) for slot in range(2)]
 
 
 def test_some_that_fail_are_told(tmp_path: Path):
     bench = Bench(tmp_path, [WARM, replace(ERROR, billed_s=1.0, is_metered=True), WARM, CRASHED])
     bench.prewarm(4)
     assert (bench.event["actors"], bench.event["failed"]) == (4, 2)
-    assert bench.event["error"] == ERROR.error
+    assert bench.event["error"] == CRASHED.error, "the first that ended"
     assert bench.meter.reserved_usd == 0.0
 
 
@@ -105,7 +118,7 @@ def test_those_that_never_answer_are_given_up_and_billed_at_the_bound(tmp_path: 
 
 def test_where_none_answers_that_is_the_error(tmp_path: Path):
     bench = Bench(tmp_path, [DEAF] * 2)
-    with pytest.raises(ActorsKeepFailingError, match="none answered within 40 s"):
+    with pytest.raises(ActorsKeepFailingError, match="no answer within 40 s"):
         bench.prewarm(2)
     assert bench.meter.spent_usd == pytest.approx(2 * BOUND_USD, abs=2 * UNIT)
 

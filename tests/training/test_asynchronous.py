@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import runtime.sampling.actors
 from lambda_actor import wire
 from lambda_actor.errors import WireError
 from runtime.config.schema import Experiment, experiment_from_tree
@@ -26,11 +25,13 @@ from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import DetectorSamples, Usage, Work
+from runtime.learner.updater import InPlaceUpdater
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
+from runtime.records.rows import RoundRow
+from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler
-from runtime.training.pacings import make_round_loop
-from tests.fakes import (
+from runtime.testing.fakes import (
     CRASHED,
     ERROR,
     OK,
@@ -47,6 +48,7 @@ from tests.fakes import (
     digest,
     trajectory,
 )
+from runtime.training.assembly import make_round_loop
 from tests.helpers import cost_model
 
 STEPS = 4
@@ -91,7 +93,8 @@ class Rig:
 
     def __init__(self, tmp_path: Path, script: Script | None = None, *, disk: Disk | None = None, replays_max: int = 0,
                  update_s: float = 0.25, concurrency: int = 10**9, returns: tuple[float, ...] = (0.0,),
-                 cache: FakeCache | None = None, **sections: dict[str, Any]) -> None:
+                 cache: FakeCache | None = None, detector: type[FakeDetector] = FakeDetector,
+                 **sections: dict[str, Any]) -> None:
         self.experiment = make_experiment(**sections)
         self.disk = disk or Disk()
         self._told: list[dict[str, Any]] = []
@@ -105,16 +108,20 @@ class Rig:
         self.learner = FakeLearner(self.clock, update_s, replays_max=replays_max,
                                    staleness_max=self.experiment.algorithm.staleness_max,
                                    before_replay=self._before_replay)
-        self.meter = Meter(cost_model(self.experiment),
-                           Budget(self.experiment.budget.usd))
-        self.detector = FakeDetector(self.clock, measure_s=0.0)
+        self.model = cost_model(self.experiment)
+        self.meter = Meter(self.model, Budget(self.experiment.budget.usd))
+        self.detector = detector(self.clock, measure_s=0.0)
         self.most_open, self.is_shielded, self.killed_usd = 0, False, 0.0
         self._watch()
+        self.sampler = ServerlessSampler(self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05)
         self.loop = make_round_loop(
-            self.experiment, learner=self.learner, detector=self.detector,
-            scaler=make_scaler(self.experiment.scaler), fleet=self.fleet, cache=self.cache, meter=self.meter,
+            self.experiment, updater=InPlaceUpdater(self.learner), detector=self.detector,
+            scaler=make_scaler(self.experiment.scaler),
+            sampler=self.sampler,
+            meter=self.meter,
             evaluate=FakeEvaluator(self.clock, returns), events=events,
-            event_fields=EVENT, spaces=SPACES, save_ledger=self._save_ledger, save_round=self._save_round,
+            event_fields=EVENT, spaces=SPACES, save_ledger=lambda: self.save_ledger(),
+            save_round=lambda *finished: self.save_round(*finished),
             shield=self._shield, clock=self.clock)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -129,7 +136,7 @@ class Rig:
         if self.meter.spent_usd + self.meter.reserved_usd < promised_usd:
             self.meter.set_state(known)
         self.meter.forfeit()
-        self._save_ledger()
+        self.save_ledger()
 
     def column(self, name: str) -> list[Any]:
         return [row[name] for row in self.disk.rows]
@@ -168,7 +175,7 @@ class Rig:
     def _before_replay(self) -> None:
         assert not self.fleet.has_ended, "what has arrived comes first"
 
-    def _save_ledger(self) -> None:
+    def save_ledger(self) -> None:
         self.ledgers.append(self.clock())
         self.disk.promised_usd = self.meter.spent_usd + self.meter.reserved_usd
         assert self.disk.promised_usd <= self.experiment.budget.usd
@@ -176,12 +183,13 @@ class Rig:
             self.disk.ledger = json.loads(json.dumps(self.meter.get_state()))
             self.disk.most_usd = self.disk.promised_usd
 
-    def _save_round(self, row: dict[str, Any], checkpoint: Checkpoint) -> None:
+    def save_round(self, finished: RoundRow, checkpoint: Checkpoint) -> None:
+        row = json.loads(finished.to_json_line())
         assert self.is_shielded
         returned = {one for one in self.fleet.returned if one in self.fleet.accepted} - self.unusable
         assert returned <= set(self.trained_ids()), "all that was accepted is trained on before the row is written"
         self.disk.rows = [old for old in self.disk.rows if old["round_index"] < row["round_index"]]
-        self.disk.rows.append(json.loads(json.dumps(row, allow_nan=False)))
+        self.disk.rows.append(row)
         self.disk.checkpoint = copy.deepcopy(checkpoint)
 
     @property
@@ -191,18 +199,12 @@ class Rig:
                 if failed["invocation_id"] in self.fleet.accepted}
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch):
-    """An upper bound that only deaf actors reach."""
-    monkeypatch.setattr(runtime.sampling.actors, "_ABANDON_TIMEOUT_S", 0.05)
-
-
 def assert_settled(rig: Rig) -> None:
     assert rig.meter.reserved_usd == 0.0
     assert rig.disk.ledger["budget"]["reserved"] == {}
     assert rig.meter.spent_usd <= rig.experiment.budget.usd
     assert not rig.fleet.misses
-    assert not rig.loop._actors.in_flight
+    assert not rig.sampler.in_flight
 
 
 # A stream of trajectories
@@ -493,7 +495,7 @@ def test_finished_episodes_are_counted_and_not_continued(tmp_path: Path):
 def test_a_checkpoint_holds_the_episodes_that_are_being_continued(tmp_path: Path):
     rig = Rig(tmp_path, stop={"max_rounds": 2})
     rig.loop.run()
-    waiting = set(rig.disk.checkpoint.values["episode_ids"])
+    waiting = set(rig.disk.checkpoint.values["episode"]["episode_ids"])
     in_flight = {i.event["episode_id"] for i in rig.fleet.started if i.invocation_id not in rig.fleet.accepted} - {""}
     assert in_flight
     assert in_flight <= waiting
@@ -523,13 +525,13 @@ def test_every_round_puts_its_standing_part_into_the_ledger(tmp_path: Path):
     """A deployed learner tells by it until when what stands is covered."""
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=30.0), stop={"max_rounds": 8})
     saved: list[tuple[int, bool]] = []
-    real = rig.loop._save_ledger
+    real = rig.save_ledger
 
     def save() -> None:
         real()
         saved.append((len(rig.disk.rows), "round" in rig.disk.ledger["budget"]["reserved"]))
 
-    rig.loop._save_ledger = save
+    rig.save_ledger = save
     rig.loop.run()
     assert {rows for rows, is_there in saved if is_there} == set(range(8))
 
@@ -631,8 +633,8 @@ def nitro(**more: Any) -> dict[str, Any]:
 class GatedDetector(FakeDetector):
     """Measures until it is let go."""
 
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock, measure_s=0.0, ratio=lambda version, samples: 1.0)
+    def __init__(self, clock: ManualClock, *, measure_s: float = 0.0) -> None:
+        super().__init__(clock, measure_s=measure_s, ratio=lambda version, samples: 1.0)
         self.gate, self.at_once, self.most_at_once = threading.Event(), 0, 0
 
     def measure(self, problem: FakeProblem):
@@ -645,17 +647,26 @@ class GatedDetector(FakeDetector):
             self.at_once -= 1
 
 
+def detector_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "detector"]
+
+
+def join_detector() -> None:
+    for thread in detector_threads():
+        thread.join(30.0)
+        assert not thread.is_alive()
+
+
 def gated(rig: Rig, *, opens_after_s: float) -> GatedDetector:
     """Its gate opens when a wait of the fleet ends so long after the run's begin."""
-    detector = rig.detector = rig.loop._detector = GatedDetector(rig.clock)
+    detector = rig.detector
     started_s, real = rig.clock(), rig.fleet.wait
 
     def wait(timeout_s: float):
         outcomes = real(timeout_s)
-        measurement = rig.loop._measurement
-        if measurement and rig.clock() - started_s >= opens_after_s:
+        if rig.clock() - started_s >= opens_after_s and detector_threads():
             detector.gate.set()
-            assert measurement._is_done.wait(30.0)
+            join_detector()
         return outcomes
 
     rig.fleet.wait = wait
@@ -663,7 +674,8 @@ def gated(rig: Rig, *, opens_after_s: float) -> GatedDetector:
 
 
 def test_a_round_goes_on_with_the_last_count_until_the_score_is_there(tmp_path: Path):
-    rig = Rig(tmp_path, scaler=nitro(), algorithm={"round_steps": 12 * STEPS}, stop={"max_rounds": 2})
+    rig = Rig(tmp_path, detector=GatedDetector, scaler=nitro(), algorithm={"round_steps": 12 * STEPS},
+              stop={"max_rounds": 2})
     gated(rig, opens_after_s=0.0)
     rig.loop.run()
     # Without samples the first round is boosted at once; the second one when its measurement is done.
@@ -675,7 +687,8 @@ def test_a_round_goes_on_with_the_last_count_until_the_score_is_there(tmp_path: 
 
 
 def test_a_detector_slower_than_a_round_stalls_nothing_and_decides_when_it_is_done(tmp_path: Path):
-    rig = Rig(tmp_path, scaler=nitro(), stop={"max_rounds": 20}, algorithm={"round_steps": 4 * STEPS})
+    rig = Rig(tmp_path, detector=GatedDetector, scaler=nitro(), stop={"max_rounds": 20},
+              algorithm={"round_steps": 4 * STEPS})
     detector = gated(rig, opens_after_s=6.0)
     assert rig.loop.run() == "max_rounds"
     assert detector.most_at_once == 1
@@ -697,15 +710,15 @@ def test_a_detector_that_raises_ends_the_run(tmp_path: Path):
     with pytest.raises(RunError, match="no eigenvalue"):
         rig.loop.run()
     assert_settled(rig)
-    assert not [thread for thread in threading.enumerate() if thread.name == "detector"]
+    assert not detector_threads()
 
 
 def test_a_measurement_that_still_runs_at_the_end_is_awaited(tmp_path: Path):
-    rig = Rig(tmp_path, scaler=nitro(), stop={"max_rounds": 2}, algorithm={"round_steps": 4 * STEPS})
-    detector = rig.detector = rig.loop._detector = GatedDetector(rig.clock)
-    threading.Timer(0.05, detector.gate.set).start()
+    rig = Rig(tmp_path, detector=GatedDetector, scaler=nitro(), stop={"max_rounds": 2},
+              algorithm={"round_steps": 4 * STEPS})
+    threading.Timer(0.05, rig.detector.gate.set).start()
     assert rig.loop.run() == "max_rounds"
-    assert not [thread for thread in threading.enumerate() if thread.name == "detector"]
+    assert not detector_threads()
 
 
 def test_samples_are_the_rounds_newest(tmp_path: Path):
@@ -741,7 +754,7 @@ def test_an_interrupt_settles_all_and_goes_on_up(tmp_path: Path, where: str):
     elif where == "fleet":
         rig.fleet.wait = interrupting(rig.fleet.wait, 9)
     elif where == "save":
-        rig.loop._save_round = interrupting(rig.loop._save_round, 2)
+        rig.save_round = interrupting(rig.save_round, 2)
     else:
         rig.learner.curvature_problem = interrupting(rig.learner.curvature_problem, 1)
     with pytest.raises(KeyboardInterrupt):
@@ -822,7 +835,7 @@ def test_nothing_is_lost_and_nothing_trained_on_twice(
             assert_settled(rig)
             assert reason in ("max_rounds", "budget")
         if is_kill:
-            join_detector(rig)
+            join_detector()
         assert not rig.fleet.misses
         trained = rig.learner.trained
         assert len(set(trained)) == len(trained)
@@ -851,8 +864,8 @@ def end_after(rig: Rig, calls: int | None, error: type[BaseException]) -> None:
                 return real(*arguments, **named)
             left -= 1
             if left == 0 and error is Killed:
-                rig.killed_usd = (rig.meter.spent_usd + rig.meter.reserved_usd if name != "_save_ledger" else
-                                  rig.meter.spent_usd + rig.fleet.open_count * rig.meter._model.actor_worst_case_usd)
+                rig.killed_usd = (rig.meter.spent_usd + rig.meter.reserved_usd if name != "save_ledger" else
+                                  rig.meter.spent_usd + rig.fleet.open_count * rig.model.actor_worst_case_usd)
             if left == 0 or (left < 0 and error is Killed):
                 raise error
             return real(*arguments, **named)
@@ -863,10 +876,7 @@ def end_after(rig: Rig, calls: int | None, error: type[BaseException]) -> None:
     ending(rig.learner, "update")
     if error is Killed:
         ending(rig.fleet, "start")
-        ending(rig.loop, "_save_ledger")
-        ending(rig.loop, "_save_round")
+        ending(rig, "save_ledger")
+        ending(rig, "save_round")
 
 
-def join_detector(rig: Rig) -> None:
-    with suppress(AttributeError):
-        rig.loop._measurement._thread.join()

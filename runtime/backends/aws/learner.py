@@ -48,7 +48,7 @@ from runtime.errors import (
 )
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency
 from runtime.guard.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
-from runtime.interfaces import Fleet
+from runtime.interfaces import Fleet, Sampler
 from runtime.records import layout
 from runtime.records.events import EventLog
 from runtime.records.files import to_json
@@ -158,18 +158,18 @@ class OnAws:
         return self._entry.spent_usd
 
     def begin(
-        self, fleet: Fleet, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
+        self, sampler: Sampler, meter: Meter, events: EventLog, event_fields: Mapping[str, Any],
         save_ledger: Callable[[], None],
     ) -> None:
         """Proves that actors start and reach the cache; only then does the stack hear that its learner is up."""
-        actors = min(fleet.concurrency, self._experiment.scaler.smallest_round)
+        actors = min(sampler.concurrency, self._experiment.scaler.smallest_round)
         settings = {"actors": actors, "event": event_fields, "timeout_s": self._experiment.actor.timeout_s,
                     "save_ledger": save_ledger}
         try:
-            prewarm(fleet, meter, events, **settings)
+            prewarm(sampler, meter, events, **settings)
         except ActorsKeepFailingError:
             # Once more: that few actors may all have had bad luck.
-            prewarm(fleet, meter, events, **settings)
+            prewarm(sampler, meter, events, **settings)
         self.heartbeat.trains()
         self._is_announced = tell_stack(self._deployment, is_up=True)
 

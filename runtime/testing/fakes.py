@@ -19,6 +19,7 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.cache import ACCEPTED, DUPLICATE, LATE
 from lambda_actor.errors import CacheMissError
+from lambda_actor.handler import PREWARMED
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
 from runtime.interfaces import (
@@ -299,7 +300,9 @@ class FakeFleet:
 
     def _end(self, invocation: Invocation, play: Play, status: OutcomeStatus) -> None:
         response = None
-        if play.submits is not None:
+        if "prewarm" in invocation.event:
+            response = {"invocation_id": invocation.invocation_id, "status": PREWARMED} if status == "ok" else None
+        elif play.submits is not None:
             submitted = self._cache.submit(invocation.invocation_id, play.submits(invocation.event))
             if status == "ok":
                 response = {"invocation_id": invocation.invocation_id, "status": submitted,

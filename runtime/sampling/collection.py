@@ -1,0 +1,154 @@
+"""The actors of one attempt at one synchronous round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from runtime.errors import ActorsKeepFailingError
+from runtime.interfaces import (
+    ACTOR,
+    Actor,
+    ActorSpec,
+    CostMeter,
+    Ended,
+    EventSink,
+    OpenEpisodeRecord,
+    Sampler,
+    Trajectory,
+    Work,
+)
+from runtime.sampling.failures import Failures
+
+
+@dataclass
+class Collected:
+    """What the actors of an attempt brought.
+
+    Attributes:
+        trajectories: Decoded trajectory messages by slot.
+        billed_s: Billed seconds of every ended invocation, cold starts included.
+        slot_s: Modelled seconds by slot until its trajectory was there, or it was given up; tries added up.
+        failed: Invocations that ended without an accepted trajectory.
+        last_error: Text of the last of them, for people.
+        has_raising_slot: Whether every try of some slot raised.
+        late: Trajectories that came after the attempt had given them up.
+    """
+
+    trajectories: dict[int, Trajectory] = field(default_factory=dict)
+    billed_s: list[float] = field(default_factory=list)
+    slot_s: dict[int, float] = field(default_factory=dict)
+    failed: int = 0
+    last_error: str = ""
+    has_raising_slot: bool = False
+    late: int = 0
+
+
+class Collection:
+    """Starts the actors of an attempt, replaces those that fail, and waits for all or for the deadline."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        meter: CostMeter,
+        failures: Failures,
+        events: EventSink,
+        spec: ActorSpec,
+        *,
+        prefix: str,
+        attempts: int,
+        deadline_s: float,
+        save_ledger: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begins the attempt; the deadline counts from now.
+
+        Args:
+            prefix: First part of the invocation ids; unique to this attempt at this round.
+            attempts: Tries for each slot.
+            deadline_s: Seconds for which actors are awaited.
+            save_ledger: Puts the meter's state on disk; called before a replacement starts.
+            clock: Monotonic seconds.
+        """
+        self._sampler, self._meter, self._failures, self._events = sampler, meter, failures, events
+        self._spec, self._prefix, self._attempts = spec, prefix, attempts
+        self._save_ledger, self._clock, self._deadline_s = save_ledger, clock, clock() + deadline_s
+        self._episodes: dict[int, OpenEpisodeRecord] = {}
+        self._may_replace = True
+        self.collected = Collected()
+        failures.begin()
+
+    @property
+    def started(self) -> int:
+        """Slots that were started."""
+        return len(self.collected.slot_s)
+
+    def start(self, slots: Sequence[int], episodes: Mapping[int, OpenEpisodeRecord]) -> None:
+        """Starts one actor for each slot; their reservations are already made.
+
+        Args:
+            episodes: The open episode that a slot continues, if there is one.
+        """
+        self._episodes.update(episodes)
+        self.collected.slot_s.update(dict.fromkeys(slots, 0.0))
+        self._sampler.start([self._actor(slot, 0) for slot in slots])
+
+    def finish(self) -> Collected:
+        """Waits for all actors, or for the deadline.
+
+        Raises:
+            ActorsKeepFailingError: The circuit breaker.
+        """
+        while self._sampler.in_flight:
+            left_s = self._deadline_s - self._clock()
+            if left_s <= 0:
+                self.abandon("the round's deadline passed")
+                break
+            if (ended := self._sampler.next(left_s)) is not None:
+                self._take_in(ended)
+        self.collected.late += self._sampler.tidy()
+        self.collected.has_raising_slot = self._failures.has_raising_slot
+        if self.collected.late:
+            self._events.append("trajectories_late", count=self.collected.late)
+        return self.collected
+
+    def abandon(self, reason: str) -> None:
+        """Gives up all that still run, and settles them."""
+        self._may_replace = False
+        if not self._sampler.in_flight:
+            return
+        self._events.append("actors_abandoned", reason=reason, count=len(self._sampler.in_flight))
+        for ended in self._sampler.give_up_all():
+            with suppress(ActorsKeepFailingError):
+                self._take_in(ended)
+
+    def _actor(self, slot: int, attempt: int) -> Actor:
+        return Actor(f"{self._prefix}-{slot}-{attempt}", self._spec, Work(ACTOR, slot, attempt), slot,
+                     self._episodes.get(slot))
+
+    def _take_in(self, ended: Ended) -> None:
+        slot = ended.actor.work.slot
+        if ended.seconds is not None:
+            self.collected.billed_s.append(ended.seconds)
+            self.collected.slot_s[slot] += ended.seconds
+        if ended.trajectory is not None:
+            self.collected.trajectories[slot] = ended.trajectory
+            self._failures.succeeded(ended.actor)
+            return
+        self.collected.failed += 1
+        self.collected.last_error = ended.reason
+        if ended.outcome.status != "abandoned":
+            self._failures.failed(ended.actor, ended.outcome, ended.reason)
+            self._replace(slot, ended.actor.work.attempt + 1)
+
+    def _replace(self, slot: int, attempt: int) -> None:
+        if not self._may_replace or attempt >= self._attempts or self._clock() >= self._deadline_s:
+            return
+        if self._meter.reserve([Work(ACTOR, slot, attempt)]):
+            self._events.append("actor_replaced", slot=slot, attempt=attempt)
+            self._save_ledger()
+            self._sampler.start([self._actor(slot, attempt)])
+        else:
+            self._events.append("replacement_refused", slot=slot, reason="the budget cannot hold it")

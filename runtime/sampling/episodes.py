@@ -1,0 +1,73 @@
+"""Open episodes: those that a fragment left unfinished and a later actor continues."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from runtime.interfaces import EventSink, OpenEpisodeRecord, State, Trajectory
+
+SUSPICIONS_MAX = 2
+"""An open episode is dropped when it has been suspected this often: its continuations would raise forever."""
+
+
+class OpenEpisodes:
+    """The open episodes of a run, oldest first.
+
+    Attributes:
+        waiting: All of them, those included that an actor continues at the moment.
+    """
+
+    def __init__(self, events: EventSink) -> None:
+        """Starts with none.
+
+        Args:
+            events: Records episodes that are dropped.
+        """
+        self._events = events
+        self._suspicions: Counter[str] = Counter()
+        self.waiting: list[OpenEpisodeRecord] = []
+
+    def take_over(self, trajectories: Sequence[Trajectory]) -> None:
+        """Removes the episodes that these trajectories continued, and queues those that they left open, in order."""
+        continued = {continued_episode(trajectory) for trajectory in trajectories}
+        self.waiting = [record for record in self.waiting if record.episode_id not in continued] + [
+            OpenEpisodeRecord(f"{int(trajectory['round_index'])}-{int(trajectory['slot'])}",
+                              bytes(trajectory["open_episode"]))
+            for trajectory in trajectories if len(trajectory["open_episode"])]
+        for episode_id in continued:
+            self._suspicions.pop(episode_id, None)
+
+    def suspect(self, episode_id: str, error: str) -> None:
+        """Notes that every try to continue this episode raised; drops it if that was so before, too.
+
+        Args:
+            error: What the last try said.
+        """
+        self._suspicions[episode_id] += 1
+        if self._suspicions[episode_id] >= SUSPICIONS_MAX:
+            del self._suspicions[episode_id]
+            self.waiting = [record for record in self.waiting if record.episode_id != episode_id]
+            self._events.append("episode_dropped", episode_id=episode_id, error=error)
+
+    def not_in(self, episode_ids: Iterable[str]) -> list[OpenEpisodeRecord]:
+        """The open episodes but for these, oldest first."""
+        taken = set(episode_ids)
+        return [record for record in self.waiting if record.episode_id not in taken]
+
+    def get_state(self) -> State:
+        """The episodes themselves; how often they were suspected is forgotten."""
+        return State({str(index): np.frombuffer(record.data, np.uint8) for index, record in enumerate(self.waiting)},
+                     {"episode_ids": [record.episode_id for record in self.waiting]})
+
+    def set_state(self, state: State) -> None:
+        """Replaces all by those of ``state``."""
+        self.waiting = [OpenEpisodeRecord(episode_id, state.arrays[str(index)].tobytes())
+                        for index, episode_id in enumerate(state.values["episode_ids"])]
+
+
+def continued_episode(trajectory: Trajectory) -> str:
+    """The id of the episode that this trajectory continued; empty if it began with a fresh one."""
+    return bytes(trajectory["continued_episode"]).decode()

@@ -1,0 +1,103 @@
+"""What follows when actors fail: an event, a tripped breaker, the end of episodes that always raise."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from lambda_actor.errors import CacheError
+from runtime.errors import ActorsKeepFailingError
+from runtime.interfaces import Actor, EventSink, Outcome
+from runtime.sampling.episodes import OpenEpisodes
+
+_CACHE_ERRORS = tuple(error.__name__ for error in (CacheError, *CacheError.__subclasses__()))
+
+
+class CircuitBreaker:
+    """Ends a run whose actors keep failing, before it has paid for failures all night."""
+
+    def __init__(self, failures_max: int) -> None:
+        """Starts the count.
+
+        Args:
+            failures_max: Failures without a success between them that end the run.
+        """
+        self._failures_max = failures_max
+        self._failures = 0
+
+    def success(self) -> None:
+        """Starts the count again."""
+        self._failures = 0
+
+    def failure(self, reason: str) -> None:
+        """Counts one failure.
+
+        Raises:
+            ActorsKeepFailingError: This was one too many since the last success.
+        """
+        self._failures += 1
+        if self._failures >= self._failures_max:
+            raise ActorsKeepFailingError(
+                f"{self._failures} actors in a row failed (fleet.failures_max = {self._failures_max}); "
+                f"the last one: {reason}")
+
+
+class Failures:
+    """Keeps account of failed actors, whatever the pacing of rounds.
+
+    Attributes:
+        has_raising_slot: Whether some slot's, or some episode's, every try has raised since `begin`.
+    """
+
+    def __init__(self, events: EventSink, episodes: OpenEpisodes, *, attempts: int, failures_max: int) -> None:
+        """Starts with no failure.
+
+        Args:
+            events: Records each failure.
+            episodes: Are told of episodes whose every continuation raises.
+            attempts: Tries after which a rollout that always raised is given up.
+            failures_max: Failures in a row that end the run.
+        """
+        self._events, self._episodes, self._attempts = events, episodes, attempts
+        self._breaker = CircuitBreaker(failures_max)
+        self._raised: Counter[str] = Counter()
+        self.has_raising_slot = False
+
+    def begin(self) -> None:
+        """Forgets which rollouts have raised: a new attempt at a round begins."""
+        self._raised.clear()
+        self.has_raising_slot = False
+
+    def succeeded(self, actor: Actor) -> None:
+        """Notes an accepted trajectory."""
+        self._raised.pop(_key(actor), None)
+        self._breaker.success()
+
+    def failed(self, actor: Actor, outcome: Outcome, reason: str) -> None:
+        """Notes an actor that brought no usable trajectory although it was awaited.
+
+        Args:
+            outcome: How its invocation ended.
+            reason: Why there is no trajectory.
+
+        Raises:
+            ActorsKeepFailingError: One failure too many in a row.
+        """
+        self._events.append("actor_failed", invocation_id=actor.invocation_id, slot=actor.work.slot,
+                            attempt=actor.work.attempt, status=outcome.status, error=reason)
+        key = _key(actor)
+        self._raised[key] += _is_its_own(outcome)
+        if self._raised[key] >= self._attempts:
+            del self._raised[key]
+            self.has_raising_slot = True
+            if actor.episode is not None:
+                self._episodes.suspect(actor.episode_id, reason)
+        self._breaker.failure(reason)
+
+
+def _key(actor: Actor) -> str:
+    return actor.episode_id or f"slot {actor.work.slot}"
+
+
+def _is_its_own(outcome: Outcome) -> bool:
+    """Whether the rollout raised: not the process, and not the cache, whose troubles pass."""
+    return outcome.status == "error" and not outcome.error.startswith(_CACHE_ERRORS)

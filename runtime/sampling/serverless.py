@@ -1,0 +1,194 @@
+"""Samples by serverless actors: a fleet runs them, a cache carries what they read and bring, a meter bills them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from lambda_actor.cache import LATE
+from lambda_actor.errors import CacheError, CorruptedMessageError, WireError
+from lambda_actor.handler import PREWARMED
+from runtime.cost.meter import INIT_SECONDS_MAX
+from runtime.interfaces import Actor, Cache, CostMeter, Ended, Fleet, Outcome, Trajectory, Usage
+from runtime.sampling.trajectories import decode_trajectory
+
+
+class ServerlessSampler:
+    """A `runtime.interfaces.Sampler`; the only one who waits for the fleet and takes from the cache."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        cache: Cache,
+        meter: CostMeter,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        take_timeout_s: float = 10.0,
+        give_up_timeout_s: float = 10.0,
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            meter: Settles each actor when it ends; whoever starts actors has reserved their worst cases.
+            clock: Monotonic seconds.
+            take_timeout_s: Longest wait for a trajectory that the cache has accepted.
+            give_up_timeout_s: Longest wait for the end of an actor that was given up.
+        """
+        self._fleet, self._cache, self._meter, self._clock = fleet, cache, meter, clock
+        self._take_timeout_s, self._give_up_timeout_s = take_timeout_s, give_up_timeout_s
+        self._in_flight: dict[str, Actor] = {}
+        self._arrived: dict[str, bytes] = {}
+        self._delivered: dict[str, int] = {}
+        self._given_up_s: dict[str, float] = {}
+        self._outcomes: deque[Outcome] = deque()
+        self._gone: list[str] = []
+        self._versions: list[int] = []
+        self._episodes: set[str] = set()
+
+    @property
+    def concurrency(self) -> int:
+        """Actors that really run at once."""
+        return self._fleet.concurrency
+
+    @property
+    def in_flight(self) -> Mapping[str, Actor]:
+        """Actors that have not ended, by invocation id, in the order in which they started."""
+        return self._in_flight
+
+    @property
+    def awaited(self) -> list[Actor]:
+        """Actors whose trajectories may still come, in the order in which they started."""
+        return [actor for one, actor in self._in_flight.items()
+                if one not in self._given_up_s and one not in self._delivered]
+
+    def publish(self, policy_version: int, weights: bytes) -> None:
+        """Makes these weights fetchable, and forgets those that no actor in flight can ask for."""
+        self._cache.publish_weights(policy_version, weights)
+        needed = {policy_version, *(actor.policy_version for actor in self._in_flight.values())}
+        for old in [version for version in self._versions if version not in needed]:
+            self._cache.forget_weights(old)
+        self._versions = [version for version in self._versions if version in needed and version != policy_version]
+        self._versions.append(policy_version)
+
+    def start(self, actors: Sequence[Actor]) -> None:
+        """Starts these actors; their worst cases are reserved already."""
+        episodes = {actor.episode_id: actor.episode.data for actor in actors if actor.episode}
+        self._episodes.update(episodes)
+        self._cache.publish_episodes(episodes)
+        self._in_flight.update({actor.invocation_id: actor for actor in actors})
+        self._cache.expect([actor.invocation_id for actor in actors])
+        self._fleet.start([actor.invocation for actor in actors])
+
+    def next(self, timeout_s: float) -> Ended | None:
+        """The next actor that ended, settled; None if none did within ``timeout_s``."""
+        if not self._outcomes:
+            self._outcomes.extend(self._fleet.wait(timeout_s))
+        while self._outcomes:
+            outcome = self._outcomes.popleft()
+            if outcome.invocation_id in self._in_flight:
+                return self._ended(outcome)
+        for invocation_id, since_s in self._given_up_s.items():
+            if self._clock() - since_s >= self._give_up_timeout_s:
+                return self._ended(self._deaf(invocation_id))
+        return None
+
+    def deliver(self, actor: Actor) -> Trajectory | None:
+        """The trajectory of an actor that need not be awaited any longer, if it has been accepted already.
+
+        If it has not, its door is closed and the actor is given up. In both cases its end is still to come.
+
+        Raises:
+            WireError: It has been accepted, but cannot be used.
+        """
+        if self._cache.cancel(actor.invocation_id):
+            self._give_up([actor])
+            return None
+        data = self._take(actor.invocation_id)
+        self._delivered[actor.invocation_id] = len(data or b"")
+        if data is None:
+            raise CorruptedMessageError("its trajectory was accepted, but is not in the cache any more")
+        return decode_trajectory(data, actor)
+
+    def give_up_all(self) -> Iterator[Ended]:
+        """Gives up all actors; yields each as it ends. Those that do not end soon are billed to their limit."""
+        with suppress(CacheError):
+            for invocation_id in self._in_flight:
+                # An actor that the fleet cannot end asks the cache whether it is still wanted.
+                self._cache.cancel(invocation_id)
+        self._give_up(list(self._in_flight.values()))
+        until_s = self._clock() + self._give_up_timeout_s
+        while self._in_flight and (left_s := until_s - self._clock()) > 0:
+            if (ended := self.next(left_s)) is not None:
+                yield ended
+        for invocation_id in list(self._in_flight):
+            self._cache.cancel(invocation_id)
+            yield self._ended(self._deaf(invocation_id))
+
+    def tidy(self) -> int:
+        """Has the cache forget what no actor in flight needs; returns how many trajectories came too late since."""
+        gone, self._gone = self._gone, []
+        late = self._cache.forget(gone)
+        continued = {actor.episode_id for actor in self._in_flight.values()}
+        self._cache.discard_episodes(sorted(self._episodes - continued))
+        self._episodes &= continued
+        return late
+
+    def _give_up(self, actors: Sequence[Actor]) -> None:
+        now_s = self._clock()
+        self._given_up_s.update({actor.invocation_id: now_s for actor in actors})
+        self._fleet.abandon([actor.invocation_id for actor in actors])
+
+    def _deaf(self, invocation_id: str) -> Outcome:
+        return Outcome(invocation_id, "abandoned", error="did not end when it was given up",
+                       billed_s=self._in_flight[invocation_id].spec.timeout_s, init_s=INIT_SECONDS_MAX)
+
+    def _ended(self, outcome: Outcome) -> Ended:
+        invocation_id = outcome.invocation_id
+        actor = self._in_flight.pop(invocation_id)
+        self._gone.append(invocation_id)
+        was_given_up = self._given_up_s.pop(invocation_id, None) is not None
+        delivered_bytes = self._delivered.pop(invocation_id, None)
+        data, reason = (None, "") if delivered_bytes is not None else self._trajectory_of(outcome)
+        seconds = self._settle(actor, outcome, len(data or b"") + (delivered_bytes or 0))
+        trajectory = None
+        if data is not None:
+            try:
+                trajectory = decode_trajectory(data, actor)
+            except WireError as error:
+                reason = f"{type(error).__name__}: {error}"
+        return Ended(actor, outcome, trajectory, reason, seconds, was_given_up=was_given_up,
+                     was_delivered=delivered_bytes is not None)
+
+    def _trajectory_of(self, outcome: Outcome) -> tuple[bytes | None, str]:
+        """The trajectory's bytes if it was accepted, whatever became of its actor afterwards; else why not."""
+        status = outcome.response["status"] if outcome.response is not None else ""
+        if outcome.status == "ok":
+            if status in (LATE, PREWARMED):
+                return None, "its trajectory came too late" if status == LATE else ""
+        elif self._cache.cancel(outcome.invocation_id):
+            return None, outcome.error
+        data = self._take(outcome.invocation_id)
+        if data is None:
+            self._cache.cancel(outcome.invocation_id)
+            return None, "its trajectory was accepted, but is not in the cache any more"
+        return data, ""
+
+    def _take(self, invocation_id: str) -> bytes | None:
+        """What was accepted of that actor; keeps what comes before it of others."""
+        while invocation_id not in self._arrived:
+            taken = self._cache.take(self._take_timeout_s)
+            if taken is None:
+                return None
+            self._arrived[taken[0]] = taken[1]
+        return self._arrived.pop(invocation_id)
+
+    def _settle(self, actor: Actor, outcome: Outcome, trajectory_bytes: int) -> float | None:
+        if not outcome.was_started:
+            self._meter.settle(actor.work, None)
+            return None
+        episode_bytes = len(actor.episode.data) if actor.episode else 0
+        return self._meter.settle(actor.work, Usage(
+            billed_s=outcome.billed_s, init_s=outcome.init_s, is_metered=outcome.is_metered,
+            traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes))

@@ -1,0 +1,82 @@
+"""Decodes trajectories and checks that they are what their actors were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lambda_actor import wire
+from lambda_actor.errors import SchemaError
+from lambda_actor.frames import unpack_frames
+from runtime.interfaces import Actor, Trajectory
+
+
+def decode_trajectory(data: bytes, actor: Actor) -> Trajectory:
+    """Decodes a trajectory message and checks it against the actor that sent it.
+
+    Raises:
+        WireError: The message is damaged, or it is not the trajectory that this actor was asked for.
+    """
+    is_pixels = actor.spec.spaces.is_pixels
+    trajectory = wire.decode(data, wire.Kind.FRAME_TRAJECTORY if is_pixels else wire.Kind.TRAJECTORY)
+    check_trajectory(trajectory, actor)
+    return trajectory
+
+
+def check_trajectory(trajectory: Trajectory, actor: Actor) -> None:
+    """Checks the fields of a decoded trajectory.
+
+    Raises:
+        WireError: It is not the trajectory that this actor was asked for.
+    """
+    whose = f"trajectory of slot {actor.number}"
+    _check_identity(trajectory, actor, whose)
+    _check_values(trajectory, actor, whose)
+    if actor.spec.spaces.is_pixels:
+        _check_frames(trajectory, actor, whose)
+
+
+def _check_identity(trajectory: Trajectory, actor: Actor, whose: str) -> None:
+    event, spaces = actor.spec.event, actor.spec.spaces
+    steps = event["fragment_steps"]
+    observations = "observation_frames" if spaces.is_pixels else "observations"
+    found: Mapping[str, Any] = {
+        "invocation_id": wire.field_text(trajectory["invocation_id"]),
+        "slot": int(trajectory["slot"]), "round_index": int(trajectory["round_index"]),
+        "policy_version": int(trajectory["policy_version"]),
+        "continued_episode": bytes(trajectory["continued_episode"]),
+        observations: trajectory[observations].shape, "actions": trajectory["actions"].shape,
+    }
+    asked: Mapping[str, Any] = {
+        "invocation_id": actor.invocation_id, "slot": actor.number, "round_index": event["round_index"],
+        "policy_version": event["policy_version"], "continued_episode": actor.episode_id.encode(),
+        observations: (steps, spaces.frame_stack if spaces.is_pixels else spaces.observation_size),
+        "actions": (steps,) if spaces.is_discrete else (steps, spaces.action_size),
+    }
+    for name, value in asked.items():
+        if found[name] != value:
+            raise SchemaError(f"{whose}: {name} is {found[name]}, asked for was {value}")
+
+
+def _check_values(trajectory: Trajectory, actor: Actor, whose: str) -> None:
+    spaces, steps = actor.spec.spaces, actor.spec.event["fragment_steps"]
+    actions, bootstrap_steps = trajectory["actions"], trajectory["bootstrap_steps"]
+    if spaces.is_discrete and not ((actions >= 0) & (actions < spaces.action_count)).all():
+        raise SchemaError(f"{whose}: actions are {actions.min()} to {actions.max()}, allowed are 0 to "
+                          f"{spaces.action_count - 1}")
+    if not ((bootstrap_steps >= 0) & (bootstrap_steps < steps)).all() or (np.diff(bootstrap_steps) <= 0).any():
+        raise SchemaError(f"{whose}: bootstrap_steps are not increasing steps of the fragment")
+    for name in ("observations", "actions", "log_probs", "rewards", "bootstrap_observations", "episode_returns"):
+        if name in trajectory and not np.isfinite(trajectory[name]).all():
+            raise SchemaError(f"{whose}: {name} is not finite")
+
+
+def _check_frames(trajectory: Trajectory, actor: Actor, whose: str) -> None:
+    frames = unpack_frames(trajectory)
+    if frames.shape[1:] != actor.spec.spaces.frame_shape:
+        raise SchemaError(f"{whose}: frames are {frames.shape[1:]}, asked for were {actor.spec.spaces.frame_shape}")
+    for name in ("observation_frames", "bootstrap_frames"):
+        if not ((trajectory[name] >= 0) & (trajectory[name] < len(frames))).all():
+            raise SchemaError(f"{whose}: {name} name others than the {len(frames)} frames that are there")

@@ -1,0 +1,1 @@
+"""Shipped stand-ins for the parts of a run, for tests of new parts."""

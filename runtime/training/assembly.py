@@ -1,0 +1,88 @@
+"""Puts the loop of an experiment together from its parts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from lambda_actor.spaces import Spaces
+from runtime.config.schema import Experiment
+from runtime.interfaces import CostMeter, Detector, Evaluation, EventSink, Sampler, Scaler, Updater
+from runtime.sampling.episodes import OpenEpisodes
+from runtime.sampling.failures import Failures
+from runtime.training.asynchronous import AsynchronousPacing
+from runtime.training.books import Books
+from runtime.training.detection import Detection
+from runtime.training.evaluations import Evaluations
+from runtime.training.loop import RoundLoop, SaveRound
+from runtime.training.pacings import Pacing, Parts, RoundSettings, Scaling
+from runtime.training.progress import Progress
+from runtime.training.synchronous import SynchronousPacing
+from runtime.training.updating import TimeLimit, Updating
+
+PACINGS: Mapping[str, Callable[[Parts], Pacing]] = {
+    "synchronous": SynchronousPacing,
+    "asynchronous": AsynchronousPacing,
+}
+"""By ``algorithm.rounds``."""
+
+
+def make_round_loop(
+    experiment: Experiment,
+    *,
+    updater: Updater,
+    detector: Detector,
+    scaler: Scaler,
+    sampler: Sampler,
+    meter: CostMeter,
+    evaluate: Callable[[bytes], Evaluation],
+    events: EventSink,
+    event_fields: Mapping[str, Any],
+    spaces: Spaces,
+    save_ledger: Callable[[], None],
+    save_round: SaveRound,
+    shield: Callable[[], AbstractContextManager[None]] = nullcontext,
+    time_limit: TimeLimit = lambda seconds, what: nullcontext(),
+    clock: Callable[[], float] = time.monotonic,
+) -> RoundLoop:
+    """Makes the loop, with the pacing that ``algorithm.rounds`` names.
+
+    Args:
+        experiment: Resolved and fitted to its environment.
+        meter: The one that the sampler settles with.
+        evaluate: Evaluates a policy that is given as a weights message.
+        events: Records what happens besides finished rounds.
+        event_fields: Fields of every actor's event that no round changes.
+        spaces: Of the environment.
+        save_ledger: Puts the meter's state on disk.
+        save_round: Puts a finished round's row and checkpoint on disk.
+        shield: Entered around writes that an interrupt must not cut in two.
+        time_limit: Entered with seconds and a name around what is reserved for that long; raises `BudgetError`.
+        clock: Monotonic seconds.
+    """
+    algorithm, fleet, learner = experiment.algorithm, experiment.fleet, experiment.learner
+    progress, episodes, books = Progress(experiment.stop), OpenEpisodes(events), Books(meter, events, save_ledger)
+    parts = Parts(
+        settings=RoundSettings(
+            seed=experiment.seed, fragment_event=event_fields, spaces=spaces,
+            actor_timeout_s=experiment.actor.timeout_s, attempts=fleet.attempts, quorum=fleet.quorum,
+            round_deadline_s=fleet.round_deadline_s, most_actors=scaler.actors_max,
+            update_timeout_s=learner.update_timeout_s, round_steps=algorithm.round_steps,
+            staleness_max=algorithm.staleness_max, minibatch_steps=algorithm.chosen.minibatch_steps,
+            subset_size=experiment.detector.subset_size),
+        progress=progress, sampler=sampler,
+        updating=Updating(
+            updater, episodes, progress, spaces, clip_rewards=experiment.environment.clip_rewards,
+            learning_rate_key=f"algorithm.{algorithm.kind}.learning_rate", clock=clock, time_limit=time_limit),
+        detection=Detection(
+            detector, updater, is_wanted="convexity_ratio" in scaler.signals, timeout_s=learner.update_timeout_s,
+            time_limit=time_limit, clock=clock),
+        scaling=Scaling(scaler, books),
+        evaluations=Evaluations(evaluate, progress, every_rounds=experiment.evaluation.every_rounds,
+                                time_limit=time_limit, clock=clock),
+        episodes=episodes,
+        failures=Failures(events, episodes, attempts=fleet.attempts, failures_max=fleet.failures_max),
+        books=books, events=events, time_limit=time_limit, clock=clock)
+    return RoundLoop(parts, PACINGS[algorithm.rounds](parts), save_round=save_round, shield=shield)

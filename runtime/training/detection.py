@@ -1,0 +1,147 @@
+"""The convexity ratio of the acting policy: measured at once, or in a thread beside the training."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from runtime.errors import RunError
+from runtime.interfaces import Curvature, CurvatureProblem, Detector, DetectorSamples, State, Updater
+from runtime.training.updating import TimeLimit
+
+
+class Detection:
+    """Keeps the samples that the next measurement is made on, and measures.
+
+    Attributes:
+        is_wanted: Whether a scaler reads the ratio; if not, nothing is kept and nothing is measured.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        updater: Updater,
+        *,
+        is_wanted: bool,
+        timeout_s: float,
+        time_limit: TimeLimit,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Starts without samples.
+
+        Args:
+            updater: Gives the objective at the present policy.
+            timeout_s: Longest that a measurement that somebody waits for may take.
+            clock: Monotonic seconds.
+        """
+        self._detector, self._updater, self._clock = detector, updater, clock
+        self._timeout_s, self._time_limit = timeout_s, time_limit
+        self.is_wanted = is_wanted
+        self._samples: DetectorSamples | None = None
+
+    @property
+    def can_measure(self) -> bool:
+        """Whether the ratio is wanted and there are samples of an earlier round."""
+        return self.is_wanted and self._samples is not None
+
+    def keep(self, parts: Sequence[DetectorSamples]) -> None:
+        """Keeps a subset of a round's samples for the next measurement, or nothing if no scaler reads it."""
+        self._samples = self._detector.select(_joined(parts)) if self.is_wanted else None
+
+    def measure(self) -> tuple[Curvature | None, float | None]:
+        """Measures the newest policy now.
+
+        Returns:
+            What was measured and in how many seconds; None and None if there is nothing to measure.
+
+        Raises:
+            BudgetError: It took too long.
+        """
+        if not self.can_measure:
+            return None, None
+        started_s = self._clock()
+        with self._time_limit(self._timeout_s, "detection"):
+            curvature = self._detector.measure(self._problem())
+        return curvature, self._clock() - started_s
+
+    def begin(self) -> Measurement | None:
+        """Begins to measure the newest policy in a thread; None if there is nothing to measure."""
+        if not self.can_measure:
+            return None
+        problem = self._problem()
+        return Measurement(lambda: self._detector.measure(problem), self._clock)
+
+    def get_state(self) -> State:
+        """The samples."""
+        return State({} if self._samples is None else dict(vars(self._samples)), {})
+
+    def set_state(self, state: State) -> None:
+        """Goes on with these samples."""
+        self._samples = DetectorSamples(**state.arrays) if state.arrays else None
+
+    def _problem(self) -> CurvatureProblem:
+        if self._samples is None:
+            raise RunError("there are no samples to measure on")
+        return self._updater.curvature_problem(self._detector.objective, self._samples)
+
+
+class Measurement:
+    """One measurement in a thread of its own.
+
+    Attributes:
+        is_told: Whether somebody has been told that it is slow.
+    """
+
+    def __init__(self, measure: Callable[[], Curvature], clock: Callable[[], float]) -> None:
+        """Starts the thread."""
+        self._measure, self._clock = measure, clock
+        self._started_s = clock()
+        self.is_told = False
+        self._seconds = 0.0
+        self._curvature: Curvature | None = None
+        self._error: BaseException | None = None
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="detector", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._is_done.is_set()
+
+    @property
+    def lasts_s(self) -> float:
+        """Seconds since it began."""
+        return self._clock() - self._started_s
+
+    def result(self) -> tuple[Curvature | None, float]:
+        """What was measured, and in how many seconds; waits for it, and raises what the measurement raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._curvature, self._seconds
+
+    def end(self, timeout_s: float) -> str:
+        """Waits for it although nobody needs it any more; returns what went wrong, if anything did."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return f"it still measures after {timeout_s:g} s"
+        return f"{type(self._error).__name__}: {self._error}" if self._error else ""
+
+    def _run(self) -> None:
+        try:
+            self._curvature = self._measure()
+        except BaseException as error:
+            self._error = error
+        self._seconds = self._clock() - self._started_s
+        self._is_done.set()
+
+
+def _joined(parts: Sequence[DetectorSamples]) -> DetectorSamples:
+    if len(parts) == 1:
+        return parts[0]
+    return DetectorSamples(**{name: np.concatenate([getattr(part, name) for part in parts])
+                              for name in vars(parts[0])})

@@ -1,0 +1,74 @@
+"""What a run has done so far, and when it has done enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime.config.schema import StopSection
+
+_SAVED = ("round_index", "env_steps_total", "evaluation_return_mean", "evaluation_round")
+
+
+@dataclass
+class Progress:
+    """What a run has done so far.
+
+    Attributes:
+        stop: The experiment's reasons to stop.
+        round_index: The last finished round; 0 before the first.
+        env_steps_total: Environment steps that were trained on.
+        evaluation_return_mean: Of the last evaluation.
+        evaluation_round: Round of the last evaluation.
+        current_round: The round that is under way.
+    """
+
+    stop: StopSection
+    round_index: int = 0
+    env_steps_total: int = 0
+    evaluation_return_mean: float | None = None
+    evaluation_round: int | None = None
+    current_round: int = field(default=0, repr=False)
+
+    @property
+    def fraction(self) -> float:
+        """Share of the training that is done, 0 to 1; 0 if neither rounds nor steps are limited."""
+        fractions = [0.0]
+        if self.stop.max_rounds is not None:
+            fractions.append(self.round_index / self.stop.max_rounds)
+        if self.stop.max_steps is not None:
+            fractions.append(self.env_steps_total / self.stop.max_steps)
+        return min(1.0, max(fractions))
+
+    def is_last(self, round_index: int) -> bool:
+        """Whether this round, once it is trained on, is the last by number or by steps."""
+        return ((self.stop.max_rounds is not None and round_index >= self.stop.max_rounds)
+                or (self.stop.max_steps is not None and self.env_steps_total >= self.stop.max_steps))
+
+    @property
+    def stop_reason(self) -> str | None:
+        """target_return, max_rounds or max_steps; None if there is more to do."""
+        stop = self.stop
+        if (stop.target_return is not None and self.evaluation_round == self.round_index
+                and self.evaluation_return_mean is not None and self.evaluation_return_mean >= stop.target_return):
+            return "target_return"
+        if stop.max_rounds is not None and self.round_index >= stop.max_rounds:
+            return "max_rounds"
+        if stop.max_steps is not None and self.env_steps_total >= stop.max_steps:
+            return "max_steps"
+        return None
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {name: getattr(self, name) for name in _SAVED}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on from what a checkpoint kept.
+
+        Raises:
+            TypeError: It is not a progress' state.
+        """
+        if state.keys() != set(_SAVED):
+            raise TypeError(f"progress has {sorted(state)}, not {sorted(_SAVED)}")
+        for name, value in state.items():
+            setattr(self, name, value)

@@ -1,0 +1,181 @@
+"""The updates of a round: trains on what arrived, within its time, and keeps account of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lambda_actor.spaces import Spaces
+from runtime.errors import RunError
+from runtime.interfaces import Trajectory, Update, UpdateMetrics, Updater
+from runtime.learner.batch import assemble_batch
+from runtime.sampling.episodes import OpenEpisodes
+from runtime.training.progress import Progress
+
+_EPISODE_FIELDS = ("episode_returns", "episode_lengths", "episode_first_versions", "policy_version")
+
+TimeLimit = Callable[[float, str], AbstractContextManager[None]]
+"""Entered with seconds and a name around what is reserved for that long; raises `BudgetError`."""
+
+
+@dataclass
+class RoundTraining:
+    """The updates of one round.
+
+    Attributes:
+        learn_s: Seconds that they took.
+        env_steps: Environment steps that were trained on for the first time.
+        trajectories: Trajectories that were trained on for the first time.
+        replayed: Trajectories that were trained on again.
+    """
+
+    learn_s: float = 0.0
+    env_steps: int = 0
+    trajectories: int = 0
+    replayed: int = 0
+    episodes: list[Mapping[str, np.ndarray]] = field(default_factory=list)
+    metrics: list[UpdateMetrics] = field(default_factory=list)
+    staleness: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, update: Update) -> None:
+        """Adds one update."""
+        self.metrics.append(update.metrics)
+        self.staleness.append(update.staleness)
+        if update.is_replay:
+            self.replayed += len(update.staleness)
+        else:
+            self.trajectories += len(update.staleness)
+
+    def add_episodes(self, trajectories: Iterable[Trajectory]) -> None:
+        """Notes the episodes that ended in these trajectories, which are not kept."""
+        self.episodes += [{name: trajectory[name] for name in _EPISODE_FIELDS} for trajectory in trajectories]
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The row's part: means over the updates, but the last one's learning rate."""
+        staleness = np.concatenate(self.staleness)
+        return {
+            **_episode_statistics(self.episodes),
+            **{name: _mean([vars(metrics)[name] for metrics in self.metrics]) for name in vars(self.metrics[0])},
+            "learning_rate": self.metrics[-1].learning_rate,
+            "updates": len(self.metrics),
+            "staleness_mean": float(staleness.mean()), "staleness_max": int(staleness.max()),
+            "replayed_fraction": self.replayed / len(staleness),
+        }
+
+
+class Updating:
+    """Gives batches to the updater and takes its updates."""
+
+    def __init__(
+        self,
+        updater: Updater,
+        episodes: OpenEpisodes,
+        progress: Progress,
+        spaces: Spaces,
+        *,
+        clip_rewards: bool,
+        learning_rate_key: str,
+        clock: Callable[[], float] = time.monotonic,
+        time_limit: TimeLimit,
+    ) -> None:
+        """Starts with no update.
+
+        Args:
+            episodes: Take over what trajectories leave open when they are trained on.
+            progress: Counts the environment steps.
+            clip_rewards: Whether the updater sees only the signs of rewards.
+            learning_rate_key: The experiment file's key that is named if training diverges.
+            clock: Monotonic seconds.
+        """
+        self.updater, self._episodes, self._progress = updater, episodes, progress
+        self._spaces, self._clip_rewards, self._learning_rate_key = spaces, clip_rewards, learning_rate_key
+        self._clock, self._time_limit = clock, time_limit
+
+    def train(self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float) -> Update:
+        """Trains on these trajectories, once, and takes over the episodes that they left open.
+
+        Args:
+            training: The round's account.
+            limit_s: Longest that it may take.
+
+        Returns:
+            The newest of the updates that have ended.
+
+        Raises:
+            RunError: Training diverged.
+        """
+        batch = assemble_batch(trajectories, self._spaces, clip_rewards=self._clip_rewards)
+
+        def submit() -> list[Update]:
+            self.updater.submit(batch, progress=self._progress.fraction)
+            updates: list[Update] = []
+            while not updates:
+                updates = self.updater.poll(limit_s)
+            return updates
+
+        updates = self._learn(submit, training, limit_s)
+        training.add_episodes(trajectories)
+        training.env_steps += batch.env_steps
+        self._progress.env_steps_total += batch.env_steps
+        self._episodes.take_over(trajectories)
+        return updates[-1]
+
+    def replay(self, training: RoundTraining, limit_s: float) -> bool:
+        """Trains once more on trajectories that the updater keeps; False if it may not.
+
+        Raises:
+            RunError: Training diverged.
+        """
+
+        def again() -> list[Update]:
+            update = self.updater.replay(progress=self._progress.fraction)
+            return [] if update is None else [update]
+
+        return bool(self._learn(again, training, limit_s))
+
+    def check_finite(self, figures: Mapping[str, float | None]) -> None:
+        """Checks figures of the updater.
+
+        Raises:
+            RunError: One of them is not finite: training diverged.
+        """
+        for name, value in figures.items():
+            if value is not None and not math.isfinite(value):
+                raise RunError(
+                    f"training diverged in round {self._progress.current_round}: {name} is {value}; a smaller "
+                    f"{self._learning_rate_key} may help. The last checkpoint is from before that round")
+
+    def _learn(self, step: Callable[[], list[Update]], training: RoundTraining, limit_s: float) -> list[Update]:
+        started_s = self._clock()
+        with self._time_limit(limit_s, "the update"):
+            updates = step()
+        training.learn_s += self._clock() - started_s
+        for update in updates:
+            self.check_finite(vars(update.metrics))
+            training.add(update)
+        return updates
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _episode_statistics(trajectories: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    returns = np.concatenate([trajectory["episode_returns"] for trajectory in trajectories])
+    lengths = np.concatenate([trajectory["episode_lengths"] for trajectory in trajectories])
+    return {
+        "episode_return_mean": float(returns.mean()) if len(returns) else None,
+        "episode_length_mean": float(lengths.mean()) if len(lengths) else None,
+        "episodes_finished": len(returns),
+        "episodes_spanning_versions": sum(
+            int((trajectory["episode_first_versions"] != trajectory["policy_version"]).sum())
+            for trajectory in trajectories),
+    }

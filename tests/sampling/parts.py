@@ -1,0 +1,61 @@
+"""An experiment, a meter and events for tests on fakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from runtime.config.schema import Experiment, experiment_from_tree
+from runtime.cost.budget import Budget
+from runtime.cost.meter import Meter
+from runtime.interfaces import Usage, Work
+from runtime.testing.fakes import (
+    SPACES,
+)
+from tests.helpers import cost_model
+
+STEPS = 4
+EVENT = {"run_id": "run", "cache_url": "redis://nowhere", "cache_credential": "", "cache_ttl_s": 60,
+         "cache_bytes_max": 10**6, "environment_id": "Fake-v0", "truncate_at_fragment": False,
+         "fragment_steps": STEPS, "seed": 3, "preprocessing": "none"}
+WEIGHTS_BYTES = 1000
+
+
+def make_experiment(**sections: dict[str, Any]) -> Experiment:
+    tree: dict[str, Any] = {
+        "environment": {"id": "Fake-v0"}, "budget": {"usd": 1000.0},
+        "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 6, "window_rounds": 3, "decay_factor": 0.96},
+        "actor": {"fragment_steps": STEPS, "timeout_s": 60}, "learner": {"threads": 1},
+        "stop": {"max_rounds": 4}, "evaluation": {"every_rounds": 0}}
+    for name, section in sections.items():
+        tree[name] = tree.get(name, {}) | section
+    return experiment_from_tree(tree, source="test").resolved().fitted(SPACES, preprocessing="none")
+
+
+class SpyMeter(Meter):
+    """A meter that also notes what it was told of each actor."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.ended: list[tuple[int, int, Usage]] = []
+
+    def settle(self, work: Work, usage: Usage | None) -> float:
+        if usage is not None:
+            self.ended.append((work.slot, work.attempt, usage))
+        return super().settle(work, usage)
+
+
+def make_meter(experiment: Experiment) -> SpyMeter:
+    return SpyMeter(cost_model(experiment), Budget(experiment.budget.usd))
+
+
+def read_events(path: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    return [event for event in events if kind is None or event["event"] == kind]
+
+
+def reserved(meter: Meter) -> set[str]:
+    return set(meter.budget.get_state()["reserved"])
