@@ -30,8 +30,9 @@ import torch  # noqa: E402
 from lambda_actor.environments import make_environment  # noqa: E402
 from lambda_actor.policy import Policy  # noqa: E402
 from lambda_actor.rollout import roll_out  # noqa: E402
-from runtime.config.schema import AlgorithmSection, PpoSection  # noqa: E402
+from runtime.config.schema import AlgorithmSection  # noqa: E402
 from runtime.learner.ppo import Ppo  # noqa: E402
+from runtime.learner.ppo_settings import PpoSettings  # noqa: E402
 
 STEPS, REPEATS = 1024, 7
 
@@ -88,7 +89,7 @@ def random_actions(environment_id: str, learner: Ppo):
 def measure(environment_id: str) -> dict[str, dict[str, float]]:
     torch.set_num_threads(1)
     probe = make_environment(environment_id)
-    learner = Ppo(probe.spaces, AlgorithmSection(ppo=PpoSection(normalize_observations=True)), seed=0)
+    learner = Ppo(probe.spaces, AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), seed=0)
     contenders = {make.__name__: make(environment_id, learner) for make in (our_actor, torch_actor, random_actions)}
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for repeat in range(REPEATS + 1):

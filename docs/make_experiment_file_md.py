@@ -1,4 +1,4 @@
-"""Writes docs/reference/experiment_file.md from the descriptions in runtime/config/schema.py."""
+"""Writes docs/reference/experiment_file.md from the descriptions of the fields, wherever they stand."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from runtime.config.schema import Experiment, allowed_values, default_text, walk_fields  # noqa: E402
+from runtime.config.explaining import allowed_values, default_text, section_of, walk_fields  # noqa: E402
 
 HEAD = """\
 # The experiment file
@@ -28,12 +28,12 @@ This file is written by `python docs/make_experiment_file_md.py`.
 
 def table() -> str:
     rows = []
-    for path, info in walk_fields(Experiment):
-        allowed = allowed_values(path.split("."))
-        if allowed.startswith("a section"):
+    for path, info in walk_fields():
+        if section_of(info) is not None:
             rows.append(f"| **{path}** | | | {info.description} |")
         else:
-            rows.append(f"| `{path}` | {default_text(info)} | {allowed.replace('|', 'or')} | {info.description} |")
+            allowed = allowed_values(info).replace("|", "or")
+            rows.append(f"| `{path}` | {default_text(info)} | {allowed} | {info.description} |")
     return HEAD + "\n".join(rows) + "\n"
 
 

@@ -22,7 +22,8 @@ from botocore.exceptions import BotoCoreError
 
 from lambda_actor.errors import ActorError
 from runtime.aws.account import Account, AccountError, identify, open_session, read_account
-from runtime.config.schema import Experiment, load_experiment
+from runtime.config.loading import load_experiment
+from runtime.config.schema import Experiment
 from runtime.cost.estimate import START_S
 from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_prices

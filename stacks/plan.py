@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from runtime.backends.aws.deployment import experiment_name, run_name
-from runtime.config.schema import Experiment, load_experiment
+from runtime.config.loading import load_experiment, self_contained
+from runtime.config.schema import Experiment
 from runtime.cost.estimate import Ending, Estimate, estimate
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError
@@ -41,7 +42,7 @@ class Plan:
         experiment: Resolved, as a deployed learner resolves it.
         name: Of the experiment.
         run: Of the run.
-        file: The experiment file, byte for byte.
+        file: The experiment file, byte for byte; if it extends others, all that they say in one.
         package: ``environment.package``; a folder's path starts from the experiment file's folder.
         actor_concurrency: Concurrent executions that the account has left for functions without a reservation;
             null = more than enough.
@@ -79,7 +80,7 @@ class Plan:
             experiment=experiment,
             name=experiment_name(path.stem),
             run=run_name(str(context("run") or _identity(experiment, package)[:RUN_CHARACTERS])),
-            file=path.read_bytes(),
+            file=self_contained(path),
             package=package,
             actor_concurrency=_whole_number("actor_concurrency", context("actor_concurrency")),
             prices=prices,

@@ -48,7 +48,7 @@ def learner_files(package: str | None, experiment_file: bytes, prices: PriceTabl
 
     Args:
         package: ``environment.package``.
-        experiment_file: The experiment file, byte for byte.
+        experiment_file: The experiment file as it is to be shipped; it extends no other.
         prices: At which everything is counted as long as this deployment lasts.
 
     Raises:

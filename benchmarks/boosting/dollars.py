@@ -28,7 +28,7 @@ from benchmarks.boosting.trainer import Trainer
 from runtime.config.schema import Experiment
 from runtime.interfaces import RoundView, Update
 from runtime.learner.actor_critic import ActorCritic
-from runtime.scaler.nitro import NitroScaler, actor_count
+from runtime.scaler.nitro import NitroScaler, NitroSettings, actor_count
 
 EPISODES = 30
 EVALUATE_EVERY = 10
@@ -75,8 +75,9 @@ def arms(experiment: Experiment, names: Sequence[str], rounds: int, known: dict[
     for name in names:
         if name not in known:
             scores: list[float] = []
-            scaler = NitroScaler(actors_min=settings.actors_min, actors_max=settings.actors_max,
-                                 window_rounds=settings.window_rounds, decay_factor=settings.decay_factor)
+            scaler = NitroScaler(NitroSettings(
+                actors_min=settings.actors_min, actors_max=settings.actors_max,
+                window_rounds=settings.window_rounds, decay_factor=settings.decay_factor))
 
             def by_signal(trainer: Trainer, updates: list[Update], round_index: int, scaler=scaler, scores=scores,
                           name=name) -> int:

@@ -31,7 +31,8 @@ import torch
 
 from benchmarks.boosting import signals
 from benchmarks.boosting.trainer import Trainer
-from runtime.config.schema import Experiment, load_experiment
+from runtime.config.loading import load_experiment
+from runtime.config.schema import Experiment
 from runtime.interfaces import DetectorSamples
 from runtime.records.files import write_atomically
 

@@ -166,7 +166,7 @@ def open_cache(experiment: Experiment, url: str, run_id: str, stack: ExitStack, 
 def cache_ttl_s(experiment: Experiment) -> int:
     """Longer than two rounds can last, so that nothing runs out under an actor that goes on from one to the next."""
     fleet = experiment.fleet
-    waves = experiment.waves(fleet.processes if fleet.kind == "local" else _SMALLEST_CONCURRENCY)
+    waves = experiment.scaler.waves(fleet.processes if fleet.kind == "local" else _SMALLEST_CONCURRENCY)
     return 2 * (fleet.round_deadline_s * waves + experiment.learner.update_timeout_s) + 600
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.config.schema import Experiment, experiment_from_tree, load_experiment
+from runtime.config.loading import experiment_from_tree, load_experiment
+from runtime.config.schema import Experiment
 from runtime.display.table import make_display
 from runtime.errors import ExperimentError, RunError
 from runtime.export.policy import TrainedPolicy, load_policy

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
 from runtime.backends.aws.deployment import experiment_name
-from runtime.config.schema import Experiment, allowed_values, default_text, load_experiment, walk_fields
+from runtime.config.explaining import allowed_values, default_text, section_of, walk_fields
+from runtime.config.loading import load_experiment
+from runtime.config.schema import Experiment
 from runtime.errors import RunDirectoryError, RunError
 from runtime.records import layout
 
@@ -402,10 +404,9 @@ def _add_operation(
 
 def _keys_help() -> str:
     lines = ["keys of the experiment file (default; allowed):"]
-    for path, info in walk_fields(Experiment):
-        if "a section of keys" in allowed_values(path.split(".")):
-            continue
-        lines += [f"  {path} ({default_text(info)}; {allowed_values(path.split('.'))})", f"      {info.description}"]
+    for path, info in walk_fields():
+        if section_of(info) is None:
+            lines += [f"  {path} ({default_text(info)}; {allowed_values(info)})", f"      {info.description}"]
     return "\n".join(lines)
 
 

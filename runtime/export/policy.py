@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.policy import Policy
-from runtime.config.schema import load_experiment
+from runtime.config.loading import load_experiment
 from runtime.errors import RunDirectoryError, RunError
 from runtime.records import policy_file
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lambda_actor.spaces import Spaces
-from runtime.config.schema import Experiment
-from runtime.interfaces import Learner
-
 if TYPE_CHECKING:
+    from lambda_actor.spaces import Spaces
+    from runtime.config.schema import Experiment
+    from runtime.interfaces import Learner
     from runtime.learner.actor_critic import Group
-
-_ALGORITHMS = {"ppo": "Ppo", "impact": "Impact", "impala": "Impala"}
-"""By `algorithm.kind`, which is also the name of the file."""
 
 
 def make_learner(experiment: Experiment, spaces: Spaces, *, device: str, group: Group | None = None) -> Learner:
@@ -24,7 +20,7 @@ def make_learner(experiment: Experiment, spaces: Spaces, *, device: str, group: 
         device: ``cpu`` or ``cuda``.
         group: The processes that share each gradient step; null = this one alone.
     """
-    kind = experiment.algorithm.kind
-    algorithm = getattr(import_module(f"runtime.learner.{kind}"), _ALGORITHMS[kind])
+    module, _, name = experiment.algorithm.chosen.learner.partition(":")
+    algorithm = getattr(import_module(module), name)
     return algorithm(spaces, experiment.algorithm, network=experiment.network.kind, seed=experiment.seed,
                      device=device, threads=experiment.learner.threads, group=group)

@@ -33,7 +33,8 @@ import torch
 import torch.distributed as distributed
 
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import Experiment, experiment_from_tree
+from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError, RunError
 from runtime.interfaces import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update
 from runtime.learner import make_learner

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from runtime.aws.account import ask, ask_if_there
-from runtime.config.schema import Experiment, load_experiment, unchangeable
+from runtime.config.loading import load_experiment
+from runtime.config.schema import Experiment, unchangeable
 from runtime.cost.prices import PRICES
 from runtime.display.terminal import COLUMNS, laid_out
 from runtime.errors import ExperimentError

@@ -1,17 +1,17 @@
-"""Actor scalers: how many actors a round gets (paper: Nitro §5.3). One file per scaler."""
+"""Actor scalers: how many actors a round gets (paper: Nitro §5.3). One file per scaler, its settings beside it.
+
+`runtime.config.variants` knows which there are; docs/design/add-a-scaler.md tells how to add one.
+"""
 
 from __future__ import annotations
 
-from runtime.config.schema import ScalerSection
-from runtime.interfaces import Scaler
-from runtime.scaler.fixed import FixedScaler
-from runtime.scaler.nitro import NitroScaler
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runtime.config.schema import ScalerSection
+    from runtime.interfaces import Scaler
 
 
-def make_scaler(settings: ScalerSection) -> Scaler:
+def make_scaler(section: ScalerSection) -> Scaler:
     """Makes the scaler that ``scaler.kind`` names."""
-    if settings.kind == "fixed":
-        return FixedScaler(settings.actors_fixed, actors_min=settings.actors_min)
-    return NitroScaler(
-        actors_min=settings.actors_min, actors_max=settings.actors_max,
-        window_rounds=settings.window_rounds, decay_factor=settings.decay_factor)
+    return section.chosen.make()

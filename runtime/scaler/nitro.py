@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from runtime.config.section import Count, Field
+from runtime.config.variants import ScalerSettings
 from runtime.interfaces import RoundView, ScalingDecision, State
-from runtime.records.rows import RoundRow
+
+if TYPE_CHECKING:
+    from runtime.records.rows import RoundRow
 
 
 def actor_count(score: float, actors_min: int, actors_max: int) -> int:
     """Returns ``I = clip(⌊I_max·S + ½⌋, I_min, I_max)``."""
     return min(max(math.floor(actors_max * score + 0.5), actors_min), actors_max)
+
+
+class NitroSettings(ScalerSettings):
+    """Settings of Nitro's scaler. Paper: Nitro Table 1."""
+
+    about: ClassVar[str] = "boosts flat rounds"
+
+    window_rounds: Count = Field(6, description="n, rounds whose convexity ratios are compared")
+    decay_factor: Annotated[float, Field(gt=0, le=1)] = Field(0.96, description="d, the score's weight is d^k")
+
+    def make(self) -> NitroScaler:
+        """Makes the scaler."""
+        return NitroScaler(self)
 
 
 class NitroScaler:
@@ -26,9 +44,9 @@ class NitroScaler:
 
     signals = frozenset({"convexity_ratio"})
 
-    def __init__(self, *, actors_min: int, actors_max: int, window_rounds: int, decay_factor: float) -> None:
-        self.actors_min, self.actors_max = actors_min, actors_max
-        self._window_rounds, self._decay_factor = window_rounds, decay_factor
+    def __init__(self, settings: NitroSettings) -> None:
+        self.actors_min, self.actors_max = settings.actors_min, settings.actors_max
+        self._window_rounds, self._decay_factor = settings.window_rounds, settings.decay_factor
         self._window: list[float] = []
 
     def first_wave(self, round_index: int) -> int:

@@ -15,7 +15,8 @@ from typing import Any
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
 from runtime.backends.this_machine import MakePlace, OnThisMachine, Place, cache_ttl_s, check_sizes, make_cost_model
-from runtime.config.schema import CHANGEABLE, Experiment, load_experiment, unchangeable
+from runtime.config.loading import load_experiment
+from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES, PriceTable

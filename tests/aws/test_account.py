@@ -17,7 +17,8 @@ import pytest
 
 from runtime.aws import account
 from runtime.aws.account import NETWORK_STACK, AccountError, ask, open_session, read_account, vcpu_quota
-from runtime.config.schema import Experiment, experiment_from_tree
+from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError
 from stacks.network import NetworkStack
 from stacks.plan import zone_names

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.boosting import dollars as dollar_arms
 from benchmarks.boosting.measure import append, claim, whole_lines
 from benchmarks.boosting.summarise import candidates, correlations, dollars, gain_spread, signal_to_noise
-from runtime.config.schema import load_experiment
+from runtime.config.loading import load_experiment
 
 
 @pytest.fixture

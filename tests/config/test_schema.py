@@ -14,7 +14,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.config.schema import Experiment, experiment_from_tree, load_experiment, walk_fields
+from runtime.config.explaining import walk_fields
+from runtime.config.loading import experiment_from_tree, load_experiment
+from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -434,7 +436,7 @@ def test_resolving_fills_every_computed_default_and_is_idempotent():
     assert resolved.learner.threads >= 1
     assert resolved.resolved() == resolved
     # Still a tree that its own rules allow.
-    assert Experiment.model_validate(resolved.model_dump()) == resolved
+    assert Experiment.model_validate(resolved.model_dump()).resolved() == resolved
 
 
 @pytest.mark.parametrize(("kind", "is_deployed", "resolved"), [
@@ -450,7 +452,7 @@ def test_actors_run_on_lambda_where_the_learner_was_deployed(kind: str, is_deplo
 @pytest.mark.parametrize(("scaler", "concurrency", "waves"), [
     ({}, 64, 1), ({}, 1000, 1), ({}, 63, 2), ({}, 32, 2), ({}, 1, 64), ({"kind": "fixed", "actors_fixed": 5}, 2, 3)])
 def test_actors_that_cannot_all_run_at_once_come_in_waves(scaler: dict[str, Any], concurrency: int, waves: int):
-    assert experiment_from_tree(MINIMAL | {"scaler": scaler}, source="x.yaml").waves(concurrency) == waves
+    assert experiment_from_tree(MINIMAL | {"scaler": scaler}, source="x.yaml").scaler.waves(concurrency) == waves
 
 
 def test_resolving_keeps_what_was_given():
@@ -571,7 +573,7 @@ def test_the_resolved_tree_survives_its_yaml(tmp_path: Path, values: dict[str, A
     except ExperimentError as error:
         assert "is not allowed" not in str(error), "drawn from what is allowed"
         return
-    assert load_experiment(written(tmp_path, resolved.to_yaml())) == resolved
+    assert load_experiment(written(tmp_path, resolved.to_yaml())).resolved() == resolved
 
 
 @pytest.mark.parametrize("name", ["1e5", "5e-5", "null", "true", "2001-01-01", "user.module:factory"])

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from runtime.config.schema import Experiment, experiment_from_tree, load_experiment
+from runtime.config.loading import experiment_from_tree, load_experiment
+from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError
 from stacks.plan import expected_cost
 

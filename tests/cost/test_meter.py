@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.config.schema import Experiment, experiment_from_tree
+from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, WallClockMeter, steady_clock
 from runtime.cost.model import CostModel, FunctionPrices, vcpu_share

@@ -9,7 +9,7 @@ from typing import Any
 import boto3
 import pytest
 
-from runtime.config.schema import experiment_from_tree
+from runtime.config.loading import experiment_from_tree
 from runtime.cost.price_list import (
     PRICE_LIST_REGION,
     PriceListError,

@@ -12,15 +12,18 @@ import torch
 from pyhessian.utils import hessian_vector_product
 
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection, ImpactSection, ImpalaSection, PpoSection
+from runtime.config.schema import AlgorithmSection
 from runtime.detector import convexity
 from runtime.detector.convexity import ConvexityDetector, convexity_ratio, extreme_eigenvalues
 from runtime.interfaces import Batch, Curvature, CurvatureProblem, DetectorSamples
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.impact import Impact
+from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala import Impala
+from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
+from runtime.learner.ppo_settings import PpoSettings
 from tests.learner.learning import DISCRETE, PIXELS, roll
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
@@ -254,7 +257,7 @@ def small_learner(*, hidden_sizes: tuple[int, int] = (8, 8), seed: int = 0, scal
     """A learner with small networks of steep random weights, moments that are not neutral, and a KL penalty."""
     options = {"clip": 0.2, "kl_coefficient": 0.3, "entropy_coefficient": 0.02, "value_coefficient": 0.5,
                "normalize_observations": True} | ppo
-    learner = Ppo(SPACES, AlgorithmSection(ppo=PpoSection(**options)), seed=seed)
+    learner = Ppo(SPACES, AlgorithmSection(ppo=PpoSettings(**options)), seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         learner.policy = PolicyNetwork(SPACES, hidden_sizes=hidden_sizes)
@@ -479,7 +482,7 @@ def test_an_unknown_objective_is_refused() -> None:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize(("algorithm", "section", "kind"), [
-    (Ppo, PpoSection, "ppo"), (Impact, ImpactSection, "impact"), (Impala, ImpalaSection, "impala")])
+    (Ppo, PpoSettings, "ppo"), (Impact, ImpactSettings, "impact"), (Impala, ImpalaSettings, "impala")])
 def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, objective: str) -> None:
     """The extremes of the Hessian of the same objective, differentiated in double precision."""
     settings = AlgorithmSection(**{"kind": kind, kind: section(normalize_observations=True)})
@@ -512,7 +515,7 @@ def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, ob
 
 
 def test_pixels_have_curvature_and_stay_bytes() -> None:
-    learner = Impala(PIXELS, AlgorithmSection(kind="impala", impala=ImpalaSection(normalize_observations=False)),
+    learner = Impala(PIXELS, AlgorithmSection(kind="impala", impala=ImpalaSettings(normalize_observations=False)),
                      network="conv", seed=0)
     detector = ConvexityDetector("log_prob", 16, 6, seed=0)
     subset = detector.select(learner.update(roll(learner.weights(), PIXELS), progress=0.0).samples)
@@ -539,7 +542,7 @@ def test_a_problem_stands_by_itself_while_the_learner_goes_on() -> None:
 
 def updated_learner() -> tuple[Ppo, DetectorSamples]:
     """A learner of full size after one update, with the update's own samples."""
-    learner = Ppo(SPACES, AlgorithmSection(ppo=PpoSection(
+    learner = Ppo(SPACES, AlgorithmSection(ppo=PpoSettings(
         epochs=1, minibatch_steps=32, kl_coefficient=0.1, normalize_observations=True)), seed=0)
     random = np.random.default_rng(0)
     shape = (16, 2)

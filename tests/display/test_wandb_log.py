@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from runtime.cli.main import main
-from runtime.config.schema import Experiment, experiment_from_tree
+from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import Experiment
 from runtime.display import wandb_log
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import RunError

@@ -14,10 +14,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from benchmarks.boosting.trainer import Trainer
 from lambda_actor import wire
 from runtime.cli.main import main
-from runtime.config.schema import load_experiment
+from runtime.config.loading import load_experiment
 from runtime.interfaces import RoundView
 from runtime.records.policy_file import load_policy
-from runtime.scaler.nitro import NitroScaler
+from runtime.scaler.nitro import NitroScaler, NitroSettings
 from runtime.training.evaluation import Evaluator
 from tests.helpers import ROOT, events, overrides, results_only, rounds, run_command, summary, train
 
@@ -61,7 +61,7 @@ def test_money_adds_up_row_by_row(reference: Path) -> None:
 
 def test_scores_and_actor_counts_follow_from_the_recorded_ratios(reference: Path) -> None:
     rows = rounds(reference)
-    scaler = NitroScaler(actors_min=2, actors_max=6, window_rounds=3, decay_factor=0.95)
+    scaler = NitroScaler(NitroSettings(actors_min=2, actors_max=6, window_rounds=3, decay_factor=0.95))
     for row in rows:
         decision = scaler.decide(RoundView(row["round_index"], signals={"convexity_ratio": row["convexity_ratio"]}))
         assert row["boosting_score"] == decision.boosting_score
@@ -94,7 +94,7 @@ def test_the_number_of_processes_changes_nothing(reference: Path, experiment: Pa
 
 def test_rounds_replayed_in_one_process_are_the_same(reference: Path) -> None:
     """What the studies under benchmarks/boosting measure is the very training."""
-    trainer = Trainer(load_experiment(reference / "config.yaml"))
+    trainer = Trainer(load_experiment(reference / "config.yaml").resolved())
     for row in rounds(reference):
         trainer.update(trainer.roll_out(row["round_index"], row["actor_count"]))
     replayed, trained = (wire.decode(weights, wire.Kind.WEIGHTS) for weights in (

@@ -12,7 +12,8 @@ from lambda_actor import wire
 from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import Experiment, load_experiment
+from runtime.config.loading import load_experiment
+from runtime.config.schema import Experiment
 from runtime.display.table import PlainDisplay
 from runtime.records.policy_file import load_policy
 from runtime.training.run import train

@@ -40,7 +40,8 @@ from lambda_actor.check import random_weights
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
 from runtime.backends.cache_server import LearnerServer
-from runtime.config.schema import Experiment, load_experiment
+from runtime.config.loading import load_experiment
+from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError, RunError
 from runtime.fleet.local import SINGLE_THREADED
 from stacks.staging import actor_context

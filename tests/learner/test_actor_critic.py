@@ -14,24 +14,21 @@ import torch
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import (
-    AlgorithmSection,
-    Experiment,
-    ImpactSection,
-    ImpalaSection,
-    PpoSection,
-    experiment_from_tree,
-)
+from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import AlgorithmSection, Experiment
 from runtime.interfaces import Update
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.impact import Impact
+from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala import Impala
+from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.ppo import Ppo
+from runtime.learner.ppo_settings import PpoSettings
 from tests.helpers import ROOT
 from tests.learner.learning import DISCRETE, PIXELS, VECTORS, assert_same, bandit, everything, joined, roll
 
-ALGORITHMS = [(Ppo, "ppo", PpoSection), (Impact, "impact", ImpactSection), (Impala, "impala", ImpalaSection)]
+ALGORITHMS = [(Ppo, "ppo", PpoSettings), (Impact, "impact", ImpactSettings), (Impala, "impala", ImpalaSettings)]
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -158,7 +155,7 @@ def test_the_algorithm_of_the_docs_learns() -> None:
     names: dict[str, object] = {"__name__": "a2c"}
     exec(compile(code, "docs/design/algorithms.md", "exec"), names)
     spaces = Spaces((1,), action_count=3)
-    learner = names["A2c"](spaces, AlgorithmSection(ppo=PpoSection(
+    learner = names["A2c"](spaces, AlgorithmSection(ppo=PpoSettings(
         normalize_observations=True, learning_rate=1e-2)), seed=0)
     for k in range(25):
         learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import Experiment, experiment_from_tree
+from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError, RunError
 from runtime.interfaces import Batch, Learner
 from runtime.learner import make_learner

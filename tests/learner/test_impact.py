@@ -12,10 +12,11 @@ import torch
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection, ImpactSection
+from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
 from runtime.interfaces import Batch, State
 from runtime.learner.impact import Impact
+from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.vtrace import vtrace
 from tests.learner.learning import (
     DISCRETE,
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def make_learner(spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp", staleness_max: int = 32, **impact
                  ) -> Impact:
     options = {"normalize_observations": not spaces.is_pixels, "minibatch_steps": 36} | impact
-    section = AlgorithmSection(kind="impact", staleness_max=staleness_max, impact=ImpactSection(**options))
+    section = AlgorithmSection(kind="impact", staleness_max=staleness_max, impact=ImpactSettings(**options))
     return Impact(spaces, section, network=network, seed=seed)
 
 

@@ -12,9 +12,10 @@ from torch.nn import functional
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection, PpoSection
+from runtime.config.schema import AlgorithmSection
 from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwork, layer_arrays
 from runtime.learner.ppo import Ppo
+from runtime.learner.ppo_settings import PpoSettings
 from tests.learner.learning import DISCRETE, PIXELS, VECTORS, scramble
 
 ATARI = Spaces((3, 84, 84), frame_shape=(1, 84, 84), frame_stack=3, action_count=6)
@@ -169,7 +170,7 @@ def test_pixels_are_divided_by_255() -> None:
     (Spaces((4, 33, 40), frame_shape=(4, 33, 40), frame_stack=1, action_size=2), "conv")])
 def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     """Within 1e-4, after the weights went through their message, with steep weights and moments in force."""
-    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSection(normalize_observations=not spaces.is_pixels)),
+    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSettings(normalize_observations=not spaces.is_pixels)),
                   network=kind, seed=0)
     scramble(learner.policy, 0.02)
     random = np.random.default_rng(0)

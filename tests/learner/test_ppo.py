@@ -13,11 +13,12 @@ import torch
 from lambda_actor import wire
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection, PpoSection
+from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
 from runtime.interfaces import Batch, State
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
+from runtime.learner.ppo_settings import PpoSettings
 from tests.learner import learning
 from tests.learner.learning import assert_same, bandit, everything, joined, parameters_of, scramble
 
@@ -34,7 +35,7 @@ def one_thread():
 
 def make_learner(*, seed: int = 0, epochs: int = 2, minibatch_steps: int = 16, observation_size: int = OBSERVATION_SIZE,
                  action_size: int = ACTION_SIZE, normalize_observations: bool = True, **ppo) -> Ppo:
-    section = PpoSection(
+    section = PpoSettings(
         epochs=epochs, minibatch_steps=minibatch_steps, normalize_observations=normalize_observations, **ppo)
     return Ppo(Spaces((observation_size,), action_size=action_size), AlgorithmSection(ppo=section), seed=seed)
 
@@ -781,7 +782,7 @@ def test_the_critic_learns_the_reward() -> None:
 def test_discrete_actions_are_chosen_by_what_is_seen() -> None:
     """Action 2 pays where the feature is positive, action 0 where it is negative."""
     spaces = Spaces((1,), action_count=3)
-    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSection(
+    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSettings(
         epochs=5, minibatch_steps=32, learning_rate=3e-3, normalize_observations=True)), seed=0)
     for k in range(12):
         learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (

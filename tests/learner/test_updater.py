@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.config.schema import AlgorithmSection, ImpactSection
+from runtime.config.schema import AlgorithmSection
 from runtime.learner.impact import Impact
+from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.updater import InPlaceUpdater
 from tests.learner.learning import VECTORS, assert_same, everything, roll
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_learner() -> Impact:
-    return Impact(VECTORS, AlgorithmSection(kind="impact", staleness_max=8, impact=ImpactSection(
+    return Impact(VECTORS, AlgorithmSection(kind="impact", staleness_max=8, impact=ImpactSettings(
         normalize_observations=True, minibatch_steps=12)), seed=3)
 
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runtime.config.schema import Experiment, experiment_from_tree
+from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.interfaces import Usage, Work

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtime.config.schema import experiment_from_tree
+from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError

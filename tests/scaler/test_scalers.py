@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from runtime.config.schema import ScalerSection
 from runtime.interfaces import RoundView, State
 from runtime.scaler import make_scaler
-from runtime.scaler.fixed import FixedScaler
-from runtime.scaler.nitro import NitroScaler
+from runtime.scaler.fixed import FixedScaler, FixedSettings
+from runtime.scaler.nitro import NitroScaler, NitroSettings
 
 PLAIN = settings(max_examples=150, deadline=None, database=None, derandomize=True,
                  suppress_health_check=[HealthCheck.too_slow])
@@ -22,8 +22,8 @@ PLAIN = settings(max_examples=150, deadline=None, database=None, derandomize=Tru
 
 def nitro(*, actors_min: int = 8, actors_max: int = 64, window_rounds: int = 6,
           decay_factor: float = 0.96) -> NitroScaler:
-    return NitroScaler(actors_min=actors_min, actors_max=actors_max, window_rounds=window_rounds,
-                       decay_factor=decay_factor)
+    return NitroScaler(NitroSettings(
+        actors_min=actors_min, actors_max=actors_max, window_rounds=window_rounds, decay_factor=decay_factor))
 
 
 def view(round_index: int, ratio: float | None) -> RoundView:
@@ -182,7 +182,7 @@ def test_actors_min_are_due_before_the_ratio_is_known() -> None:
 
 
 def test_fixed_never_changes() -> None:
-    scaler = FixedScaler(16, actors_min=4)
+    scaler = FixedScaler(FixedSettings(actors_fixed=16, actors_min=4))
     for round_index, ratio in ((1, None), (2, 0.1), (3, 5.0)):
         decision = scaler.decide(view(round_index, ratio))
         assert (decision.actor_count, decision.boosting_score, decision.decay_weight) == (16, None, None)

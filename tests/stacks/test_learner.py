@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from runtime.backends.aws.deployment import Deployment
-from runtime.config.schema import experiment_from_tree
+from runtime.config.loading import experiment_from_tree
 from stacks.components.learner import BOOT_SCRIPT, user_data
 from stacks.plan import expected_cost
 from tests.stacks.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat, variables

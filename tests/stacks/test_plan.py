@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.config.schema import load_experiment
+from runtime.config.loading import load_experiment
 from runtime.errors import ExperimentError
 from stacks.plan import Plan, processor
 from tests.helpers import ROOT

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from lambda_actor import wire
 from lambda_actor.errors import WireError
-from runtime.config.schema import Experiment, experiment_from_tree
+from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES

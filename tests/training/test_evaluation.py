@@ -14,7 +14,7 @@ from lambda_actor.errors import SchemaError, UnusableEnvironmentError
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import EPISODE_BYTES_MAX, roll_out
 from runtime.backends.this_machine import make_cost_model
-from runtime.config.schema import experiment_from_tree
+from runtime.config.loading import experiment_from_tree
 from runtime.errors import RunDirectoryError
 from runtime.records.policy_file import load_policy, save_policy
 from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluator

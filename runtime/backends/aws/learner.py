@@ -32,7 +32,8 @@ from runtime.backends.aws.metrics import Metrics
 from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, SupersededError
 from runtime.backends.cache_server import LearnerServer
 from runtime.backends.this_machine import cache_ttl_s, make_cost_model, open_cache
-from runtime.config.schema import Experiment, load_experiment
+from runtime.config.loading import load_experiment
+from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, WallClockMeter, steady_clock
 from runtime.cost.model import INIT_SECONDS_MAX
@@ -148,7 +149,7 @@ class OnAws:
     def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter:
         model = make_cost_model(self._experiment, environment, self.prices,
                                 instance_type=self._deployment.instance_type,
-                                waves=self._experiment.waves(fleet.concurrency))
+                                waves=self._experiment.scaler.waves(fleet.concurrency))
         # What is kept for the teardown is not the learner's to spend.
         usable_usd = max(0.0, self._experiment.budget.usd - float(self._deployment.tail_usd))
         return WallClockMeter(model, Budget(usable_usd), billed_since_s=float(self._deployment.billed_since),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, SupersededError
-from runtime.config.schema import experiment_from_tree
+from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import UPLOAD_INTERVAL_S

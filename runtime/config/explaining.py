@@ -1,0 +1,120 @@
+"""What the experiment file allows, in words: every key's type, range, default and description, and nearest names."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from runtime.config.schema import Experiment
+from runtime.config.section import Section
+from runtime.errors import without_credentials
+
+EXTENDS = "extends"
+"""The key that names the file whose keys count if this one does not have them."""
+
+
+def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yields every field as its dotted path and pydantic's description of it, sections before what they hold."""
+    for name, info in section.model_fields.items():
+        yield prefix + name, info
+        if (inner := section_of(info)) is not None:
+            yield from walk_fields(inner, f"{prefix}{name}.")
+
+
+def section_of(info: FieldInfo) -> type[Section] | None:
+    """Returns the section that a field holds; None if it holds a value."""
+    annotation = info.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+def allowed_values(info: FieldInfo) -> str:
+    """Returns what a field takes, in words: its choices, or its type and range, and null if that is allowed."""
+    section = section_of(info)
+    if section is not None:
+        return "a section of keys: " + ", ".join(section.model_fields)
+    return _allowed(info.annotation, info.metadata)
+
+
+def default_text(info: FieldInfo) -> str:
+    """Returns a field's default as it would stand in the file."""
+    if info.is_required():
+        return "required"
+    default = info.default
+    return json.dumps(list(default) if isinstance(default, tuple) else default).strip('"')
+
+
+def nearest(path: str) -> str:
+    """Returns words that lead from an unknown key to a known one, to be put behind a message.
+
+    Args:
+        path: Dotted; nothing to be found there.
+    """
+    section, _, key = path.rpartition(".")
+    known = {one: one.rpartition(".")[2] for one, _ in walk_fields()}
+    siblings = [one for one in known if one.rpartition(".")[0] == section] + ([] if section else [EXTENDS])
+    matches = difflib.get_close_matches(key, [one.rpartition(".")[2] for one in siblings], 1, 0.5)
+    if matches:
+        return f"; did you mean {f'{section}.{matches[0]}'.lstrip('.')}?"
+    elsewhere = difflib.get_close_matches(key, known.values(), 1, 0.75)
+    if elsewhere:
+        return f"; did you mean {next(one for one, key in known.items() if key == elsewhere[0])}?"
+    return f"; known there: {', '.join(one.rpartition('.')[2] for one in siblings) or 'nothing'}"
+
+
+def explain_problem(problem: Mapping[str, Any]) -> str:
+    """Returns one of pydantic's problems in words: the field, its value and what is allowed."""
+    location = [str(part) for part in problem["loc"]]
+    name = ".".join(location) or "experiment"
+    kind, value = problem["type"], problem["input"]
+    if kind == "extra_forbidden":
+        return f"{name} is not a known key{nearest(name)}"
+    info = _field(location)
+    if kind == "missing":
+        return f"{name} is missing: {info.description if info else ''}"
+    if kind == "value_error":
+        return str(problem["ctx"]["error"])
+    allowed = allowed_values(info) if info else problem["msg"]
+    return f"{name} = {_shown(value)} is not allowed; allowed: {allowed}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = "null" if value is None else without_credentials(repr(value))
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _field(location: Sequence[str]) -> FieldInfo | None:
+    """Returns the field nearest to a location, which may run on into a list's index or a union's member."""
+    fields = dict(walk_fields())
+    return next((info for end in range(len(location), 0, -1)
+                 if (info := fields.get(".".join(location[:end]))) is not None), None)
+
+
+def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:
+    if get_origin(annotation) is Annotated:
+        annotation, *extra = get_args(annotation)
+        return _allowed(annotation, [*metadata, *extra])
+    arguments = get_args(annotation)
+    if get_origin(annotation) is types.UnionType or str(get_origin(annotation)) == "typing.Union":
+        return " or ".join("null" if a is types.NoneType else _allowed(a, metadata) for a in arguments)
+    if get_origin(annotation) is Literal:
+        return " | ".join(str(a) for a in arguments)
+    if get_origin(annotation) is tuple:
+        return "a list of at least one name"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[annotation]
+    bounds: dict[str, float] = {}
+    for item in metadata:
+        for part in getattr(item, "metadata", None) or [item]:
+            for bound in ("ge", "gt", "le", "lt"):
+                if getattr(part, bound, None) is not None:
+                    bounds[bound] = getattr(part, bound)
+    low = f"from {bounds['ge']:,}" if "ge" in bounds else f"above {bounds['gt']:,}" if "gt" in bounds else ""
+    high = f"to {bounds['le']:,}" if "le" in bounds else f"below {bounds['lt']:,}" if "lt" in bounds else ""
+    return " ".join(part for part in (words, low, high) if part)

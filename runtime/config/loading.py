@@ -1,0 +1,200 @@
+"""Reads an experiment file, the files that it extends, and what the command line overrides."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from runtime.config import yaml_text
+from runtime.config.explaining import EXTENDS, explain_problem
+from runtime.config.schema import Experiment
+from runtime.errors import ExperimentError
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What one file says."""
+
+    path: Path
+    tree: Tree
+
+
+def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Returns the experiment in a file, validated but not resolved.
+
+    A file may name another one by its key ``extends``, whose keys count where it has none of its own; and so on.
+    ``stop.target_return`` is that of its file's environment: with another one, it is not taken over.
+
+    Args:
+        path: The experiment file.
+        overrides: Each ``section.key=value``; they count before all files.
+
+    Raises:
+        ExperimentError: A file cannot be read, or something in it is wrong; the message names every field, its value
+            and what is allowed.
+    """
+    layers = _layers(path, [])
+    tree = _merged(layers)
+    environment = _value_at(tree, "environment", "id")
+    overridden = {_apply_override(tree, override) for override in overrides}
+    if _value_at(tree, "environment", "id") != environment and "stop.target_return" not in overridden:
+        _forget_target(tree)
+    return _validated(tree, str(path), layers, overridden)
+
+
+def experiment_from_tree(tree: Mapping[str, Any], *, source: str) -> Experiment:
+    """Returns the experiment that a tree describes.
+
+    Args:
+        tree: As YAML gives it.
+        source: What to call it in an error.
+
+    Raises:
+        ExperimentError: As `load_experiment`.
+    """
+    return _validated(tree, source)
+
+
+def self_contained(path: Path) -> bytes:
+    """Returns an experiment file such that no other file is needed: itself, or what it and those it extends say.
+
+    Raises:
+        ExperimentError: A file cannot be read.
+    """
+    layers = _layers(path, [])
+    return path.read_bytes() if len(layers) == 1 else yaml_text.dump(_merged(layers)).encode()
+
+
+def _validated(
+    tree: Mapping[str, Any], source: str, layers: Sequence[_Layer] = (), overridden: Iterable[str] = ()
+) -> Experiment:
+    try:
+        return Experiment.model_validate(tree)
+    except pydantic.ValidationError as error:
+        lines = [explain_problem(problem) + _origin(problem["loc"], layers, overridden) for problem in error.errors()]
+        raise ExperimentError("\n".join([f"{source}: {len(lines)} problem{'s' * (len(lines) > 1)}:"]
+                                        + [f"  {line}" for line in lines])) from None
+
+
+def _origin(location: Sequence[Any], layers: Sequence[_Layer], overridden: Iterable[str]) -> str:
+    """Names the file that a wrong value stands in, unless it is the one that is loaded, or the command line."""
+    name = ".".join(map(str, location))
+    found = next((layer for layer in reversed(layers) if location and _holds(layer.tree, location)), None)
+    if found is None or found is layers[-1] or any(f"{name}.".startswith(f"{one}.") for one in overridden):
+        return ""
+    return f" (in {found.path})"
+
+
+def _holds(tree: Any, location: Sequence[Any]) -> bool:
+    for key in location:
+        if not isinstance(tree, dict) or key not in tree:
+            return False
+        tree = tree[key]
+    return True
+
+
+# Files
+
+
+def _layers(path: Path, above: list[Path]) -> list[_Layer]:
+    """Returns what a file and those that it extends say, the farthest one first.
+
+    Args:
+        path: The file.
+        above: The files that led to it, the first one first.
+    """
+    tree = _read(path, above)
+    base = tree.pop(EXTENDS, None)
+    if base is None:
+        return [_Layer(path, tree)]
+    if not isinstance(base, str) or not base:
+        raise ExperimentError(f"{path}: {EXTENDS} = {base!r} is not allowed; allowed: another experiment file's path, "
+                              "relative to this one")
+    chain = [*above, path]
+    base_path = path.parent / base
+    if any(_is_same(base_path, one) for one in chain):
+        raise ExperimentError(f"{path}: {EXTENDS} goes in a circle: {' → '.join(map(str, [*chain, base_path]))}")
+    return [*(_relocated(layer, path) for layer in _layers(base_path, chain)), _Layer(path, tree)]
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _read(path: Path, above: Sequence[Path]) -> Tree:
+    source = f"{path}, which {above[-1]} extends" if above else str(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise ExperimentError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    tree = yaml_text.parse(text, source)
+    if not isinstance(tree, dict):
+        raise ExperimentError(f"{source}: is not a mapping of sections such as environment: and budget:")
+    return tree
+
+
+def _relocated(layer: _Layer, path: Path) -> _Layer:
+    """Makes a base's ``environment.package``, if it is a folder, relative to the file that extends the base."""
+    package = _value_at(layer.tree, "environment", "package")
+    if not isinstance(package, str) or layer.path.parent == path.parent or not (layer.path.parent / package).is_dir():
+        return layer
+    there = os.path.relpath(layer.path.parent / package, path.parent)
+    return _Layer(layer.path, {**layer.tree, "environment": {**layer.tree["environment"], "package": there}})
+
+
+# Merging
+
+
+def _merged(layers: Sequence[_Layer]) -> Tree:
+    """Returns one tree in which the keys of later layers count before those of earlier ones."""
+    tree: Tree = {}
+    for layer in layers:
+        environment, before = _value_at(layer.tree, "environment", "id"), _value_at(tree, "environment", "id")
+        if environment is not None and before is not None and environment != before:
+            tree = dict(tree)
+            _forget_target(tree)
+        try:
+            tree = _over(tree, layer.tree)
+        except RecursionError:
+            raise ExperimentError(f"{layer.path}: contains itself") from None
+    return tree
+
+
+def _over(base: Tree, tree: Tree) -> Tree:
+    both = {key for key, value in tree.items() if isinstance(value, dict) and isinstance(base.get(key), dict)}
+    return base | tree | {key: _over(base[key], tree[key]) for key in both}
+
+
+def _value_at(tree: Mapping[str, Any], section: str, key: str) -> Any:
+    found = tree.get(section)
+    return found.get(key) if isinstance(found, dict) else None
+
+
+def _forget_target(tree: Tree) -> None:
+    """Removes ``stop.target_return``, which was chosen for another environment."""
+    if isinstance(tree.get("stop"), dict):
+        tree["stop"] = {key: value for key, value in tree["stop"].items() if key != "target_return"}
+
+
+def _apply_override(tree: Tree, override: str) -> str:
+    """Puts an override into the tree; returns its dotted path."""
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise ExperimentError(f"--set {override}: is not section.key=value")
+    value = yaml_text.parse(text, f"--set {override}")
+    *sections, key = path.strip().split(".")
+    for section in sections:
+        if tree.get(section) is None:
+            tree[section] = {}
+        tree = tree[section]
+        if not isinstance(tree, dict):
+            raise ExperimentError(f"--set {override}: {section!r} is a value, not a section")
+    tree[key] = value
+    return path.strip()

@@ -1,0 +1,139 @@
+"""What is certain about an experiment: after `resolve`, and after `ResolvedExperiment.fitted` to its environment.
+
+Names of fields are those of `runtime.config.schema`; here a value that is certain cannot be None, nor ``auto``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from lambda_actor.spaces import Spaces
+from runtime.config.schema import (
+    ActorSection,
+    AlgorithmSection,
+    EnvironmentSection,
+    Experiment,
+    FleetSection,
+    NetworkSection,
+)
+from runtime.config.section import Section
+from runtime.errors import ExperimentError
+
+Resolved = TypeVar("Resolved", bound=Section)
+
+
+class ResolvedAlgorithm(AlgorithmSection):
+    """How the policy is trained, and in which rounds."""
+
+    rounds: Literal["synchronous", "asynchronous"]
+    round_steps: int
+    staleness_max: int
+
+
+class ResolvedActor(ActorSection):
+    """The actor function."""
+
+    provisioned: int
+
+
+class ResolvedFleet(FleetSection):
+    """Where actors run, and what happens if they fail."""
+
+    kind: Literal["local", "lambda"]
+    processes: int
+    round_deadline_s: int
+
+
+class FittedEnvironment(EnvironmentSection):
+    """What is learned, and how it is seen."""
+
+    preprocessing: Literal["atari", "none"]
+    clip_rewards: bool
+
+
+class FittedNetwork(NetworkSection):
+    """The networks of policy and critic."""
+
+    kind: Literal["mlp", "conv"]
+
+
+class ResolvedExperiment(Experiment):
+    """An experiment of which only its environment can still decide something."""
+
+    algorithm: ResolvedAlgorithm
+    actor: ResolvedActor
+    fleet: ResolvedFleet
+
+    def fitted(self, spaces: Spaces, *, preprocessing: str) -> FittedExperiment:
+        """Returns the same experiment with what follows from its environment filled in.
+
+        Args:
+            spaces: The environment's.
+            preprocessing: The environment's, ``atari`` or ``none``.
+
+        Raises:
+            ExperimentError: The network cannot take such observations.
+        """
+        network = self.network.kind
+        if network == "auto":
+            network = "conv" if spaces.is_pixels else "mlp"
+        if network == "conv" and not spaces.is_pixels:
+            raise ExperimentError(f"network.kind = 'conv': {self.environment.id} is observed as a vector of "
+                                  f"{spaces.observation_size} numbers, not as pixels; allowed: auto | mlp")
+        kind, settings = self.algorithm.kind, self.algorithm.chosen
+        settings = settings.model_copy(update={
+            "normalize_observations": _or(settings.normalize_observations, not spaces.is_pixels)})
+        if settings.normalize_observations and spaces.is_pixels:
+            raise ExperimentError(f"algorithm.{kind}.normalize_observations = true: the observations of "
+                                  f"{self.environment.id} are pixels, which are divided by 255; allowed: false | null")
+        return _as(FittedExperiment, self, {
+            "environment": _as(FittedEnvironment, self.environment, {
+                "preprocessing": preprocessing,
+                "clip_rewards": _or(self.environment.clip_rewards, preprocessing == "atari")}),
+            "network": _as(FittedNetwork, self.network, {"kind": network}),
+            "algorithm": self.algorithm.model_copy(update={kind: settings})})
+
+
+class FittedExperiment(ResolvedExperiment):
+    """An experiment of which nothing is open any more."""
+
+    environment: FittedEnvironment
+    network: FittedNetwork
+
+
+def resolve(
+    experiment: Experiment, *, is_deployed: bool = False, provisioned: int | None = None
+) -> ResolvedExperiment:
+    """Fills in every computed default that does not need the environment; see `Experiment.resolved`."""
+    algorithm, actor, fleet = experiment.algorithm, experiment.actor, experiment.fleet
+    most_actors = experiment.scaler.most_actors
+    kind = fleet.kind
+    if kind == "auto":
+        kind = "lambda" if is_deployed else "local"
+    return _as(ResolvedExperiment, experiment, {
+        "algorithm": _as(ResolvedAlgorithm, algorithm, {
+            "rounds": _or(algorithm.rounds, "asynchronous" if algorithm.chosen.is_off_policy else "synchronous"),
+            "round_steps": _or(algorithm.round_steps, actor.fragment_steps * most_actors),
+            "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
+        "actor": _as(ResolvedActor, actor, {
+            "provisioned": _or(provisioned, _or(actor.provisioned, most_actors))}),
+        "fleet": _as(ResolvedFleet, fleet, {
+            "kind": kind,
+            "processes": _or(fleet.processes, _cores()),
+            "round_deadline_s": _or(fleet.round_deadline_s, 2 * actor.timeout_s)}),
+    })
+
+
+def _as(kind: type[Resolved], section: Section, values: Mapping[str, Any]) -> Resolved:
+    """Returns the section with these values, as one of that kind; all of them have been checked before."""
+    return kind.model_construct(**{**dict(section), **values})
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,61 @@
+"""YAML as users expect it: 5e-5 is a number, and a key may stand only once."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from runtime.errors import ExperimentError
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value
+                if key.tag != "tag:yaml.org,2002:merge"]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
+                                                        node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what `_Loader` would read as a number."""
+
+
+for _yaml in (_Loader, _Dumper):
+    _yaml.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+        list("-+0123456789."),
+    )
+
+
+def parse(text: str, source: str) -> Any:
+    """Returns what a YAML text says.
+
+    Args:
+        text: One document.
+        source: What to call it in an error.
+
+    Raises:
+        ExperimentError: It is not YAML, or a key stands twice. The message quotes nothing of the text, which may hold
+            a password.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ExperimentError(f"{source}: is not YAML: {error.problem or error.context}{where}") from None
+    except Exception as error:
+        # Its constructors raise whatever Python raises on a tag's nonsense.
+        raise ExperimentError(f"{source}: is not YAML: {type(error).__name__}") from None
+
+
+def dump(tree: Any) -> str:
+    """Returns a tree as YAML that `parse` reads back unchanged, its keys in their order."""
+    text: str = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return text

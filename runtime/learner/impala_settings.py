@@ -1,0 +1,22 @@
+"""Settings of IMPALA; no torch here."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from runtime.config.section import Count, Field, NonNegative, Positive
+from runtime.config.variants import AlgorithmSettings
+
+
+class ImpalaSettings(AlgorithmSettings):
+    """Settings of IMPALA."""
+
+    title: ClassVar[str] = "IMPALA"
+    learner: ClassVar[str] = "runtime.learner.impala:Impala"
+    is_off_policy: ClassVar[bool] = True
+
+    minibatch_steps: Count = Field(512, description="samples per gradient step at most, in whole fragments; one "
+                                   "fragment at least")
+    learning_rate: Positive = Field(6e-4, description="Adam's step size")
+    entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus")
+    value_coefficient: NonNegative = Field(0.5, description="weight of the value loss ½(V − target)²")

@@ -1,0 +1,24 @@
+"""Settings of PPO; no torch here."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from runtime.config.section import Count, Field, NonNegative, Positive, Share
+from runtime.config.variants import AlgorithmSettings
+
+
+class PpoSettings(AlgorithmSettings):
+    """Settings of PPO."""
+
+    title: ClassVar[str] = "PPO"
+    learner: ClassVar[str] = "runtime.learner.ppo:Ppo"
+
+    epochs: Count = Field(10, description="passes over a round's batch")
+    minibatch_steps: Count = Field(256, description="samples per gradient step at most; the whole batch where that "
+                                   "is smaller")
+    gae_lambda: Share = Field(0.95, description="λ of generalised advantage estimation")
+    clip: Positive = Field(0.2, description="ε: the probability ratio is clipped to 1 ± ε")
+    kl_coefficient: NonNegative = Field(0.0, description="initial β of the adaptive KL penalty; 0 = no penalty")
+    kl_target: Positive = Field(0.01, description="KL per update that β is adapted to, in nats")
+    normalize_advantages: bool = Field(True, description="scale a batch's advantages to mean 0 and variance 1")
