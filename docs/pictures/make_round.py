@@ -5,21 +5,22 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 from drawing import BLUE, EDGE, GREEN, INK, ORANGE, SAND, SHADE, WHITE, arrow, box, canvas, save
 
-PARTS = (("RoundLoop\nand its pacing", BLUE), ("Meter", ORANGE), ("Sampler\nwith fleet, cache", GREEN),
+PARTS = (("Loop\nand its pacing", BLUE), ("Meter\nwith the budget", ORANGE), ("Sampler\nwith fleet, cache", GREEN),
          ("Detector", BLUE), ("Scaler", BLUE), ("Updater\nwith the learner", BLUE))
 LOOP, METER, SAMPLER, DETECTOR, SCALER, UPDATER = range(len(PARTS))
 CALLS = (
-    (METER, "1  open_round: reserves the worst case of the smallest round", ""),
-    (SAMPLER, "2  open: publishes the weights, starts the first actors", ""),
+    (METER, "1  open_round: reserves the worst case", ""),
+    (SAMPLER, "2  publish(weights), start(first wave)", ""),
     (DETECTOR, "3  measure(curvature problem)", "convexity ratio R"),
     (SCALER, "4  decide(view with R)", "actors wanted"),
-    (SAMPLER, "5  add: reserves and starts the missing actors", ""),
-    (SAMPLER, "6  collect until the deadline", "trajectories, failures, their bills"),
-    (UPDATER, "7  submit(batch in slot order), poll", "update: a new policy version"),
-    (METER, "8  close_round: what was used is spent", ""),
-    (SCALER, "9  observe(row)", ""),
+    (METER, "5  reserve(missing actors)", "for how many it fits"),
+    (SAMPLER, "6  start(missing actors)", ""),
+    (SAMPLER, "7  next, until the deadline", "trajectories and failures, each with its bill"),
+    (UPDATER, "8  submit(batch in slot order), poll", "a new policy version"),
+    (METER, "9  close_round: what was used is spent", ""),
+    (SCALER, "10  observe(row)", ""),
 )
-STEP, WIDTH, TOP = 6.6, 18.0, 9.0
+STEP, WIDTH, TOP = 5.6, 18.0, 9.0
 
 
 def draw() -> plt.Figure:
