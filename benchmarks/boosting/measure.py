@@ -82,7 +82,7 @@ class Study:
             fragments = trainer.roll_out(round_index, self._actors_min)
             update = trainer.update(fragments)
             batches = [*batches, update.samples][-POOLED_ROUNDS:]
-            returns = np.concatenate([one.episode_returns for one in fragments])
+            returns = np.concatenate([one["episode_returns"] for one in fragments])
             report = signals.of_update(update) | {
                 "episodes_finished": len(returns),
                 "episode_return_mean": float(returns.mean()) if len(returns) else None,
@@ -125,7 +125,7 @@ class Study:
 
         by_size = {size: samples(size) for size in sizes}
         one = by_size[MIDDLE_SIZE]
-        returns = np.concatenate([fragment.episode_returns for fragment in fragments[: MIDDLE_SIZE // steps]])
+        returns = np.concatenate([one["episode_returns"] for one in fragments[: MIDDLE_SIZE // steps]])
         found: dict[str, Any] = {
             "sizes": {str(size): {objective: signals.curvature(learner, drawn, objective, subset_size=size)
                                   for objective in signals.OBJECTIVES} for size, drawn in by_size.items()},

@@ -1,22 +1,38 @@
 """Synchronous rounds in one process, without fleet, cache and budget, that can be left and taken up again.
 
-What it trains is what `runtime.training.synchronous` trains, bit for bit; tests/end_to_end/test_train.py compares them.
+Its parts are those of a run: the in-process sampler, `runtime.training.updating`, the learner. What it trains is what
+synchronous pacing trains, bit for bit; tests/end_to_end/test_train.py compares them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.policy import Policy
-from lambda_actor.rollout import Fragment, OpenEpisode, random_streams, roll_out
+from lambda_actor.rollout import random_streams
 from runtime.config.schema import Experiment
-from runtime.interfaces import Batch, State, Update
+from runtime.interfaces import ACTOR, Actor, ActorSpec, Batch, State, Trajectory, Update, Work
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
+from runtime.learner.updater import InPlaceUpdater
+from runtime.sampling.episodes import OpenEpisodes
+from runtime.sampling.in_process import InProcessSampler
+from runtime.training.progress import Progress
+from runtime.training.updating import RoundTraining, Updating
+
+
+class _Ignored:
+    """Events that nobody reads."""
+
+    def append(self, kind: str, **fields: Any) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -24,9 +40,8 @@ class Snapshot:
     """A training between two rounds."""
 
     learner: State
-    episodes: tuple[OpenEpisode, ...]
-    rounds: int
-    env_steps: int
+    episodes: State
+    progress: dict[str, Any]
 
 
 class Trainer:
@@ -42,57 +57,71 @@ class Trainer:
         self.environment: ActorEnvironment = make_environment(
             experiment.environment.id, experiment.environment.preprocessing)
         self.experiment = experiment.fitted(self.environment.spaces, preprocessing=self.environment.preprocessing)
-        self.learner: ActorCritic = make_learner(self.experiment, self.environment.spaces, device="cpu")
-        self._episodes: tuple[OpenEpisode, ...] = ()
-        self._rounds, self._env_steps = 0, 0
+        self.learner = self._make_learner(self.experiment)
+        self._sampler, self._episodes = InProcessSampler(self.environment), OpenEpisodes(_Ignored())
+        self._progress = Progress(experiment.stop)
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.learner.get_state(), self._episodes, self._rounds, self._env_steps)
+        return Snapshot(self.learner.get_state(), self._episodes.get_state(), self._progress.get_state())
 
     def restore(self, snapshot: Snapshot) -> None:
         self.learner.set_state(snapshot.learner)
-        self._episodes, self._rounds, self._env_steps = snapshot.episodes, snapshot.rounds, snapshot.env_steps
+        self._episodes.set_state(snapshot.episodes)
+        self._progress.set_state(snapshot.progress)
 
-    def roll_out(self, round_index: int, actors: int, *, seed: int | None = None) -> list[Fragment]:
-        """The fragments of a round, in slot order; the oldest open episodes go to the lowest slots.
+    def roll_out(self, round_index: int, actors: int, *, seed: int | None = None) -> list[Trajectory]:
+        """The trajectories of a round, in slot order; the oldest open episodes go to the lowest slots.
 
         Args:
             seed: Another one than the experiment's, for other fragments of the same round.
         """
-        policy = Policy.from_bytes(self.learner.weights())
-        return [roll_out(
-            self.environment, policy, fragment_steps=self.experiment.actor.fragment_steps,
-            seed=self.experiment.seed if seed is None else seed, round_index=round_index, slot=slot,
-            open_episode=self._episodes[slot] if slot < len(self._episodes) else None) for slot in range(actors)]
+        weights, waiting = self.learner.weights(), self._episodes.waiting
+        spec = ActorSpec(
+            {"policy_version": self.learner.policy_version, "round_index": round_index,
+             "fragment_steps": self.experiment.actor.fragment_steps,
+             "seed": self.experiment.seed if seed is None else seed},
+            self.environment.spaces, len(weights), self.experiment.actor.timeout_s)
+        self._sampler.publish(self.learner.policy_version, weights)
+        self._sampler.start([Actor(f"{slot}", spec, Work(ACTOR, slot), slot,
+                                   waiting[slot] if slot < len(waiting) else None) for slot in range(actors)])
+        trajectories = []
+        while (ended := self._sampler.next(0.0)) is not None:
+            if ended.trajectory is None:
+                raise RuntimeError(f"slot {ended.actor.number}: {ended.reason}")
+            trajectories.append(ended.trajectory)
+        return trajectories
 
-    def update(self, fragments: list[Fragment], *, minibatch_factor: int = 1) -> Update:
+    def update(self, trajectories: Sequence[Trajectory], *, minibatch_factor: int = 1) -> Update:
         """One update on these, and what they left open is left open.
 
         Args:
             minibatch_factor: Minibatches are so many times as large, for this update.
         """
-        left = tuple(one.open_episode for one in fragments if one.open_episode is not None)
-        batch, stop = self.batch(fragments), self.experiment.stop
-        settings = self.learner._settings
-        self.learner._settings = settings.model_copy(
-            update={"minibatch_steps": minibatch_factor * settings.minibatch_steps})
-        update = self.learner.update(batch, progress=max(
-            min(1.0, done / limit) if limit else 0.0
-            for done, limit in ((self._rounds, stop.max_rounds), (self._env_steps, stop.max_steps))))
-        self.learner._settings = settings
-        self._episodes = self._episodes[len(fragments):] + left
-        self._rounds, self._env_steps = self._rounds + 1, self._env_steps + batch.env_steps
+        learner = self.learner
+        if minibatch_factor != 1:
+            learner = self._make_learner(_with_larger_minibatches(self.experiment, minibatch_factor))
+            learner.set_state(self.learner.get_state())
+        update = Updating(
+            InPlaceUpdater(learner), self._episodes, self._progress, self.environment.spaces,
+            clip_rewards=self.experiment.environment.clip_rewards, learning_rate_key="learning_rate",
+            time_limit=lambda seconds, what: nullcontext(),
+        ).train(trajectories, RoundTraining(), 0.0)
+        self._progress.round_index += 1
+        if learner is not self.learner:
+            self.learner.set_state(learner.get_state())
         return update
 
-    def batch(self, fragments: list[Fragment]) -> Batch:
-        version = np.int64(self.learner.policy_version)
-        return assemble_batch([one.fields() | {"policy_version": version} for one in fragments],
-                              self.environment.spaces, clip_rewards=self.experiment.environment.clip_rewards)
+    def batch(self, trajectories: Sequence[Trajectory]) -> Batch:
+        return assemble_batch(trajectories, self.environment.spaces,
+                              clip_rewards=self.experiment.environment.clip_rewards)
 
     def returns(self, episodes: int, *, seed: int) -> np.ndarray:
         """Returns of whole episodes of the policy as it acts in training, ``[episodes]``; from the seed alone."""
         policy = Policy.from_bytes(self.learner.weights())
         return np.array([self._episode(policy, seed, index) for index in range(episodes)])
+
+    def _make_learner(self, experiment: Experiment) -> ActorCritic:
+        return make_learner(experiment, self.environment.spaces, device="cpu")
 
     def _episode(self, policy: Policy, seed: int, index: int) -> float:
         noise_stream, seed_stream = random_streams(seed, 0, index)
@@ -106,3 +135,9 @@ class Trainer:
                 if is_over := terminated or truncated:
                     break
         return total
+
+
+def _with_larger_minibatches(experiment: Experiment, factor: int) -> Experiment:
+    algorithm = experiment.algorithm
+    settings = algorithm.chosen.model_copy(update={"minibatch_steps": factor * algorithm.chosen.minibatch_steps})
+    return experiment.model_copy(update={"algorithm": algorithm.model_copy(update={algorithm.kind: settings})})

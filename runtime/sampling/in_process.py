@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lambda_actor.environments import ActorEnvironment
-from lambda_actor.errors import ActorError
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import OpenEpisode, roll_out
@@ -64,7 +63,8 @@ class InProcessSampler:
         started_s = self._clock()
         try:
             trajectory = self._roll_out(actor)
-        except ActorError as error:
+        except Exception as error:
+            # Whatever an environment raises, as in a process of its own.
             outcome = Outcome(actor.invocation_id, "error", error=f"{type(error).__name__}: {error}")
             return Ended(actor, outcome, None, outcome.error, self._clock() - started_s)
         seconds = self._clock() - started_s

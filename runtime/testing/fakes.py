@@ -11,6 +11,7 @@ import math
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,9 +31,12 @@ from runtime.interfaces import (
     Invocation,
     Outcome,
     OutcomeStatus,
+    RoundBill,
     State,
     Update,
     UpdateMetrics,
+    Usage,
+    Work,
 )
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
@@ -549,3 +553,47 @@ class FakeEvaluator:
         value = self._returns[min(len(self.weights), len(self._returns) - 1)]
         self.weights.append(weights)
         return Evaluation((value - 1.0, value + 1.0), (10, 20))
+
+
+class FreeMeter:
+    """A `runtime.interfaces.CostMeter` of a place where nothing costs anything: all fits, and all bills are 0."""
+
+    free_usd = math.inf
+    spent_usd = 0.0
+    reserved_usd = 0.0
+    holds_another = True
+
+    def open_round(self, actors: int, *, smallest: int) -> int:
+        """Grants all actors."""
+        return actors
+
+    def open_standing(self) -> bool:
+        """Grants the round."""
+        return True
+
+    def reserve(self, works: Sequence[Work]) -> int:
+        """Grants all work."""
+        return len(works)
+
+    def ahead(self, actors: int) -> AbstractContextManager[None]:
+        """Does nothing."""
+        return nullcontext()
+
+    def settle(self, work: Work, usage: Usage | None) -> float:
+        """Bills nothing; returns the seconds as they are."""
+        return usage.billed_s if usage else 0.0
+
+    def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
+        """Bills nothing."""
+        return RoundBill(0.0, 0.0, 0.0, 0.0, 0.0)
+
+    def forfeit(self) -> float:
+        """Returns 0: nothing is ever reserved."""
+        return 0.0
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns an empty state."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Does nothing."""

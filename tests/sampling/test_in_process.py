@@ -1,0 +1,102 @@
+"""The in-process sampler: the same loop, the same rounds, without fleet, cache and bill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lambda_actor.environments import make_environment
+from runtime.config.schema import Experiment, experiment_from_tree
+from runtime.detector.convexity import ConvexityDetector
+from runtime.interfaces import ACTOR, Actor, ActorSpec, Evaluation, Work
+from runtime.learner import make_learner
+from runtime.learner.updater import InPlaceUpdater
+from runtime.records.events import EventLog
+from runtime.records.rows import RoundRow
+from runtime.sampling.in_process import InProcessSampler
+from runtime.scaler import make_scaler
+from runtime.testing.fakes import FreeMeter
+from runtime.training.assembly import make_round_loop
+from tests.helpers import overrides, results_only, rounds, train
+
+SMALL = {
+    "environment": {"id": "Pendulum-v1"}, "budget": {"usd": 1.0},
+    "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 4, "window_rounds": 3},
+    "actor": {"fragment_steps": 32, "provisioned": 0}, "detector": {"subset_size": 64, "lanczos_steps": 4},
+    "algorithm": {"kind": "ppo", "ppo": {"epochs": 1, "minibatch_steps": 64}},
+    "learner": {"threads": 1, "device": "cpu"}, "fleet": {"processes": 1},
+    "stop": {"max_rounds": 4}, "evaluation": {"every_rounds": 0}, "seed": 5}
+
+
+def make_experiment(**sections: dict) -> Experiment:
+    return experiment_from_tree(SMALL | sections, source="test").resolved()
+
+
+def train_in_process(experiment: Experiment, path: Path) -> list[RoundRow]:
+    environment = make_environment(experiment.environment.id)
+    experiment = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
+    rows: list[RoundRow] = []
+    settings = experiment.detector
+    make_round_loop(
+        experiment, updater=InPlaceUpdater(make_learner(experiment, environment.spaces, device="cpu")),
+        detector=ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
+                                   seed=experiment.seed),
+        scaler=make_scaler(experiment.scaler), sampler=InProcessSampler(environment), meter=FreeMeter(),
+        evaluate=lambda weights: Evaluation((), ()), events=EventLog(path / "events.jsonl", lambda: "now"),
+        event_fields={"fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed},
+        spaces=environment.spaces, save_ledger=lambda: None,
+        save_round=lambda row, checkpoint: rows.append(row)).run()
+    return rows
+
+
+def test_it_trains_what_a_fleet_of_processes_trains(tmp_path: Path, one_thread: None) -> None:
+    rows = train_in_process(make_experiment(), tmp_path)
+    (tmp_path / "pendulum.yaml").write_text(make_experiment().to_yaml())
+    done = train(tmp_path / "pendulum.yaml", tmp_path / "run", *overrides(fleet__kind="local"))
+    assert done.returncode == 0, done.stderr
+    assert results_only(vars(row) for row in rows) == results_only(rounds(tmp_path / "run"))
+
+
+def test_asynchronous_rounds_run_on_it(tmp_path: Path, one_thread: None) -> None:
+    rows = train_in_process(make_experiment(algorithm={"kind": "impact", "impact": {"minibatch_steps": 32}}), tmp_path)
+    assert [row.round_index for row in rows] == [1, 2, 3, 4]
+    assert rows[-1].env_steps_total >= 4 * 4 * 32
+    assert all(row.round_cost_usd == 0.0 for row in rows)
+
+
+def actor(number: int) -> Actor:
+    environment = make_environment("Pendulum-v1")
+    event = {"policy_version": 1, "round_index": 1, "fragment_steps": 8, "seed": 0}
+    return Actor(f"a{number}", ActorSpec(event, environment.spaces, 0, 1.0), Work(ACTOR, number), number)
+
+
+def test_what_is_given_up_never_begins(one_thread: None) -> None:
+    environment = make_environment("Pendulum-v1")
+    experiment = make_experiment().fitted(environment.spaces, preprocessing="none")
+    sampler = InProcessSampler(environment)
+    sampler.publish(1, make_learner(experiment, environment.spaces, device="cpu").weights())
+    sampler.start([actor(number) for number in range(3)])
+    assert sampler.deliver(sampler.in_flight["a1"]) is None
+    assert [one.invocation_id for one in sampler.awaited] == ["a0", "a2"]
+    ended = sampler.next(0.0)
+    assert ended is not None
+    assert (ended.actor.number, ended.was_given_up, ended.seconds) == (1, True, None)
+    ended = sampler.next(0.0)
+    assert ended is not None
+    assert ended.trajectory is not None
+    assert ended.actor.number == 0
+    assert [(one.actor.number, one.was_given_up) for one in sampler.give_up_all()] == [(2, True)]
+    assert sampler.next(0.0) is None
+    assert not sampler.in_flight
+
+
+def test_a_rollout_that_raises_is_a_failure_with_its_words(one_thread: None) -> None:
+    environment = make_environment("tests.fleet_environments:raising")
+    sampler = InProcessSampler(environment)
+    experiment = make_experiment().fitted(environment.spaces, preprocessing="none")
+    sampler.publish(1, make_learner(experiment, environment.spaces, device="cpu").weights())
+    event = {"policy_version": 1, "round_index": 1, "fragment_steps": 8, "seed": 0}
+    sampler.start([Actor("a0", ActorSpec(event, environment.spaces, 0, 1.0), Work(ACTOR, 0), 0)])
+    ended = sampler.next(0.0)
+    assert ended is not None
+    assert (ended.trajectory, ended.outcome.status) == (None, "error")
+    assert ended.reason == "RuntimeError: broken joint 17"
