@@ -22,7 +22,7 @@ from runtime.cost.meter import Meter
 from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError, ServerError
-from runtime.fleet.local import LocalFleet
+from runtime.fleet import FleetSetup, make_fleet
 from runtime.interfaces import Fleet, Sampler
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
@@ -84,7 +84,7 @@ class OnThisMachine:
 
     def __init__(self, experiment: Experiment, signals: Signals) -> None:
         """Raises: ExperimentError: The experiment wants Lambda actors."""
-        if experiment.fleet.kind != "local":
+        if experiment.fleet.kind == "lambda":
             raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} needs a deployed learner (`make deploy`); "
                                   "allowed on this machine: auto | local")
         self._experiment, self._signals = experiment, signals
@@ -112,10 +112,10 @@ class OnThisMachine:
                 "bill": f"modelled from list prices, {PRICES.region}, {PRICES.as_of}"}
 
     def open_fleet(self, directory: RunDirectory) -> Fleet:
-        return LocalFleet(
-            self._experiment.fleet.processes, timeout_s=self._experiment.actor.timeout_s,
+        return make_fleet(self._experiment.fleet.kind, FleetSetup(
+            concurrency=self._experiment.fleet.processes, timeout_s=self._experiment.actor.timeout_s,
             memory_mib=self._experiment.actor.memory_mib, log_path=directory.actors_log_path,
-            credentials=_credentials_of_actors(self._url))
+            credentials=_credentials_of_actors(self._url)))
 
     def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter:
         return Meter(make_cost_model(self._experiment, environment), Budget(self._experiment.budget.usd))
@@ -166,7 +166,7 @@ def open_cache(experiment: Experiment, url: str, run_id: str, stack: ExitStack, 
 def cache_ttl_s(experiment: Experiment) -> int:
     """Longer than two rounds can last, so that nothing runs out under an actor that goes on from one to the next."""
     fleet = experiment.fleet
-    waves = experiment.scaler.waves(fleet.processes if fleet.kind == "local" else _SMALLEST_CONCURRENCY)
+    waves = experiment.scaler.waves(_SMALLEST_CONCURRENCY if fleet.kind == "lambda" else fleet.processes)
     return 2 * (fleet.round_deadline_s * waves + experiment.learner.update_timeout_s) + 600
 
 

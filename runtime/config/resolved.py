@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from lambda_actor.spaces import Spaces
+from runtime.config.fleets import FLEETS
 from runtime.config.schema import (
     ActorSection,
     AlgorithmSection,
@@ -41,7 +42,7 @@ class ResolvedActor(ActorSection):
 class ResolvedFleet(FleetSection):
     """Where actors run, and what happens if they fail."""
 
-    kind: Literal["local", "lambda"]
+    kind: Literal[*FLEETS]  # type: ignore[valid-type]  # the registry's keys
     processes: int
     round_deadline_s: int
 

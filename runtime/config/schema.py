@@ -17,6 +17,7 @@ import pydantic
 
 from lambda_actor.cache import redacted
 from runtime.config import yaml_text
+from runtime.config.fleets import FLEETS
 from runtime.config.section import Count, Field, Section, Share
 from runtime.config.variants import ALGORITHMS, SCALERS, AlgorithmSettings, ScalerSettings, flat, nested
 
@@ -166,7 +167,7 @@ class LearnerSection(Section):
 class FleetSection(Section):
     """Where actors run, and what happens if they fail."""
 
-    kind: Literal["auto", "local", "lambda"] = Field(
+    kind: Literal["auto", *FLEETS] = Field(  # type: ignore[valid-type]  # the registry's keys
         "auto", description="where actors run; auto = on AWS Lambda with a deployed learner, else on this machine")
     processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="actor processes of the local fleet; null = one a core; does not change what "

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from runtime.config.schema import ActorSection, LearnerSection
+from runtime.config.resolved import ResolvedActor
+from runtime.config.schema import LearnerSection
 from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
 from runtime.errors import ExperimentError
 from runtime.interfaces import ACTOR
@@ -89,7 +90,7 @@ class CostModel:
 
     def __init__(
         self,
-        actor: ActorSection,
+        actor: ResolvedActor,
         learner: LearnerSection,
         prices: PriceTable,
         *,
@@ -103,7 +104,9 @@ class CostModel:
         """Takes the prices of an experiment's parts.
 
         Args:
-            actor: Resolved.
+            actor: ``actor`` of the experiment.
+            learner: ``learner`` of the experiment.
+            prices: List prices.
             cache_kind: ``cache.kind``.
             round_deadline_s: ``fleet.round_deadline_s``, resolved.
             traffic_bytes_max: Most that one actor moves through the cache.

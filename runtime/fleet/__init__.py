@@ -1,1 +1,44 @@
-"""Where actors run: one file per kind of fleet. This package imports no torch: actor processes start through it."""
+"""Where actors run: one file for each kind of fleet, chosen by ``fleet.kind``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+from runtime.config.fleets import FLEETS
+from runtime.interfaces import Fleet
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetSetup:
+    """What a fleet is made from; a fleet reads what concerns it.
+
+    Attributes:
+        concurrency: Actors that may run at once.
+        timeout_s: Seconds after which an actor is ended.
+        memory_mib: Memory of the actor function in MiB.
+        log_path: File for what actors print, if they run on this machine.
+        credentials: Environment variables for the actors alone, by name.
+        function_arn: ARN of the deployed actor function; empty on this machine.
+    """
+
+    concurrency: int
+    timeout_s: float
+    memory_mib: int
+    log_path: Path
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    function_arn: str = ""
+
+
+def make_fleet(kind: str, setup: FleetSetup) -> Fleet:
+    """Makes the fleet that ``fleet.kind`` names.
+
+    Raises:
+        FleetError: It cannot be started.
+        KeyError: There is no such kind.
+    """
+    module, _, factory = FLEETS[kind].partition(":")
+    fleet: Fleet = getattr(import_module(module), factory)(setup)
+    return fleet

@@ -33,6 +33,7 @@ from botocore.exceptions import (
 
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import FleetError
+from runtime.fleet import FleetSetup
 from runtime.interfaces import Invocation, Outcome
 
 _ANSWER_MARGIN_S = 15
@@ -63,7 +64,7 @@ class Report:
 
 
 def parse_report(log: str, request_id: str) -> Report | None:
-    """What the log's REPORT line of that request says; null where there is none."""
+    """What the log's REPORT line of that request says; None if there is none."""
     lines = [found for found in _REPORT.finditer(log) if found["request"] == request_id]
     if not lines:
         return None
@@ -117,19 +118,16 @@ class _Call:
 
     invocation: Invocation
     is_sent: bool = False
-    was_given_up: threading.Event = field(default_factory=threading.Event)
+    is_abandoned: threading.Event = field(default_factory=threading.Event)
     reported_by_s: float | None = None
 
 
 class LambdaFleet:
     """Runs invocations on AWS Lambda; see `runtime.interfaces.Fleet`.
 
-    Lambda cannot be told to end an invocation. So whoever gives one up closes its door in the cache first: its actor
+    Lambda cannot be told to end an invocation. So whoever abandons one closes its door in the cache first: its actor
     sees that within about a second, ends by itself, and its real bill arrives. One that does not is counted at its
     whole time limit, and keeps its place until Lambda ends it.
-
-    Attributes:
-        throttles: How often Lambda had no room for an actor.
     """
 
     def __init__(
@@ -141,17 +139,19 @@ class LambdaFleet:
         client: Any = None,
         stream: random.Random | None = None,
     ) -> None:
-        """Args:
-        function_arn: Of the function's alias, or of a version.
-        timeout_s: The function's time limit.
-        concurrency: Invocations at once; see `available_concurrency`.
-        client: As `lambda_client` makes it, which is the default.
-        stream: Draws the pauses.
+        """Prepares invocations of a function that is there.
+
+        Args:
+            function_arn: ARN of the function's alias, or of a version.
+            timeout_s: The function's time limit in seconds.
+            concurrency: Invocations at once; see `available_concurrency`.
+            client: As `lambda_client` makes it, which is the default.
+            stream: Draws the pauses.
 
         Raises:
             FleetError: No client can be made.
         """
-        self.concurrency, self.throttles = concurrency, 0
+        self.concurrency = concurrency
         self._function_arn, self._timeout_s = function_arn, timeout_s
         self._client = client or lambda_client(function_arn, timeout_s=timeout_s, concurrency=concurrency)
         self._stream = stream or random.Random()
@@ -164,7 +164,11 @@ class LambdaFleet:
         self._is_closed = False
 
     def start(self, invocations: Sequence[Invocation]) -> None:
-        """Raises: FleetError: Not a single thread can be started."""
+        """Queues these actors for the next free threads.
+
+        Raises:
+            FleetError: Not a single thread can be started.
+        """
         calls = [_Call(invocation) for invocation in invocations]
         with self._changed:
             self._calls.update({call.invocation.invocation_id: call for call in calls})
@@ -175,7 +179,11 @@ class LambdaFleet:
         self._start_threads(missing)
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """Raises: FleetError: Lambda refuses every invocation."""
+        """Returns what ended since the last call; see `runtime.interfaces.Fleet`.
+
+        Raises:
+            FleetError: Lambda refuses every invocation.
+        """
         until_s = time.monotonic() + timeout_s
         with self._changed:
             while not (self._outcomes or self._failure) and (remaining_s := until_s - time.monotonic()) > 0:
@@ -187,9 +195,10 @@ class LambdaFleet:
         return outcomes
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
+        """Ends those that wait; awaits the bill of those that run for a moment longer."""
         with self._changed:
             for call in [self._calls[one] for one in invocation_ids if one in self._calls]:
-                call.was_given_up.set()
+                call.is_abandoned.set()
                 if call.is_sent:
                     call.reported_by_s = time.monotonic() + _ABANDON_GRACE_S
                 else:
@@ -197,7 +206,7 @@ class LambdaFleet:
                                                error="never started before the deadline"))
 
     def close(self) -> None:
-        """Waits for nothing: Lambda cannot end what runs, and the threads that wait for it do not keep a process."""
+        """Ends without waiting: Lambda cannot end what runs, and threads that wait for it do not keep a process."""
         with self._changed:
             if self._is_closed:
                 return
@@ -237,11 +246,11 @@ class LambdaFleet:
                 self._answered(call, outcome)
                 return
             self._mark_unsent(call)
-            call.was_given_up.wait(self._stream.uniform(0.0, pause_s))
+            call.is_abandoned.wait(self._stream.uniform(0.0, pause_s))
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _attempt(self, invocation: Invocation) -> Outcome | None:
-        """One request; null where it did not run and should be tried again."""
+        """One request; None if it did not run and should be tried again."""
         try:
             answer = self._client.invoke(
                 FunctionName=self._function_arn, InvocationType="RequestResponse", LogType="Tail",
@@ -259,31 +268,27 @@ class LambdaFleet:
 
     def _is_passing(self, error: ClientError) -> bool:
         status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], error.response["Error"]["Code"]
-        if status == 429:
-            with self._changed:
-                self.throttles += 1
-            return True
-        return code in _PASSING_CONFLICTS or (status >= 500 and not _LASTING_FAULTS.fullmatch(code))
+        return status == 429 or code in _PASSING_CONFLICTS or (status >= 500 and not _LASTING_FAULTS.fullmatch(code))
 
     # Under the lock, or taking it
 
     def _mark_sent(self, call: _Call) -> bool:
-        """False where nobody wants it any more."""
+        """False if nobody wants it any more."""
         with self._changed:
             call.is_sent = self._is_open(call)
             return call.is_sent
 
     def _mark_unsent(self, call: _Call) -> None:
-        """It did not run; so if it was given up meanwhile, it never started."""
+        """It did not run; so if it was abandoned meanwhile, it never started."""
         with self._changed:
             call.is_sent = False
-            if call.was_given_up.is_set():
+            if call.is_abandoned.is_set():
                 self._report(call, Outcome(call.invocation.invocation_id, "abandoned", was_started=False,
                                            error="never started before the deadline"))
 
     def _answered(self, call: _Call, outcome: Outcome) -> None:
         with self._changed:
-            if call.was_given_up.is_set() and outcome.status != "ok":
+            if call.is_abandoned.is_set() and outcome.status != "ok":
                 outcome = replace(outcome, status="abandoned", error="still running at the round's deadline")
             self._report(call, outcome)
 
@@ -313,11 +318,16 @@ class LambdaFleet:
 
     def _drop_all(self) -> None:
         for call in self._calls.values():
-            call.was_given_up.set()
+            call.is_abandoned.set()
         self._calls.clear()
 
     def _is_open(self, call: _Call) -> bool:
         return self._calls.get(call.invocation.invocation_id) is call
+
+
+def make_lambda_fleet(setup: FleetSetup) -> LambdaFleet:
+    """Makes the fleet of ``fleet.kind = lambda``."""
+    return LambdaFleet(setup.function_arn, timeout_s=setup.timeout_s, concurrency=setup.concurrency)
 
 
 def _outcome(invocation_id: str, answer: Mapping[str, Any], payload: bytes, timeout_s: float) -> Outcome:
@@ -336,7 +346,7 @@ def _outcome(invocation_id: str, answer: Mapping[str, Any], payload: bytes, time
 
 
 def _log(answer: Mapping[str, Any]) -> str:
-    """The end of the invocation's log; empty where it cannot be read."""
+    """The end of the invocation's log; empty if it cannot be read."""
     try:
         return base64.b64decode(answer.get("LogResult", "")).decode(errors="replace")
     except ValueError:

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
-from runtime.interfaces import Invocation, Outcome
+from runtime.fleet import FleetSetup
+from runtime.interfaces import Invocation, Outcome, OutcomeStatus
 
 _START_TIMEOUT_S = 120
 _RESTART_PAUSE_S = 0.5
@@ -67,7 +68,7 @@ class _Process:
 
 
 class LocalFleet:
-    """Runs invocations on ``processes`` warm processes; see `runtime.interfaces.Fleet`.
+    """Runs actors in warm processes on this machine; see `runtime.interfaces.Fleet`.
 
     Billed durations are modelled: the CPU time that the handler used, divided by the share of a vCPU that the
     function's memory buys. An actor that died or was killed is billed for the time it was given.
@@ -82,12 +83,17 @@ class LocalFleet:
         log_path: Path,
         credentials: Mapping[str, str] | None = None,
     ) -> None:
-        """Args:
-        processes: Actor processes, each serving one invocation at a time.
-        timeout_s: An invocation is ended after this, as Lambda does.
-        memory_mib: Of the function whose bill is modelled.
-        log_path: Gets what actors print.
-        credentials: Variables that only the actor processes get.
+        """Starts the actor processes.
+
+        Args:
+            processes: Actor processes, each serving one invocation at a time.
+            timeout_s: Seconds after which an invocation is ended, as Lambda does.
+            memory_mib: Memory of the function whose bill is modelled, in MiB.
+            log_path: File to which everything that actors print is appended.
+            credentials: Environment variables that only the actor processes get.
+
+        Raises:
+            FleetError: A process cannot be started.
         """
         self.concurrency = processes
         self._timeout_s, self._share = timeout_s, vcpu_share(memory_mib)
@@ -115,12 +121,17 @@ class LocalFleet:
         self._dispatcher.start()
 
     def start(self, invocations: Sequence[Invocation]) -> None:
+        """Queues these actors for the next free processes."""
         with self._lock:
             self._queue.extend(invocations)
         self._wake()
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """Raises: FleetError: No actor processes can be started any more."""
+        """Returns what ended since the last call; see `runtime.interfaces.Fleet`.
+
+        Raises:
+            FleetError: No actor process can be started any more.
+        """
         with self._has_outcomes:
             self._has_outcomes.wait_for(lambda: self._outcomes or self._failure, timeout_s)
             if self._failure is not None:
@@ -129,11 +140,13 @@ class LocalFleet:
         return outcomes
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
+        """Kills those that run, and drops those that wait."""
         with self._lock:
             self._abandoned.update(invocation_ids)
         self._wake()
 
     def close(self) -> None:
+        """Ends all actor processes; idempotent."""
         with self._lock:
             if self._is_closing:
                 return
@@ -150,10 +163,6 @@ class LocalFleet:
         self._wake_read.close()
         self._wake_write.close()
 
-    def process_ids(self) -> list[int]:
-        """Of the actor processes that live now."""
-        return [process.popen.pid for process in self._processes]
-
     # The dispatcher's thread
 
     def _run_dispatcher(self) -> None:
@@ -168,7 +177,7 @@ class LocalFleet:
     def _dispatch(self) -> None:
         while not self._is_closing:
             with self._lock:
-                self._drop_abandoned()
+                self._end_abandoned()
                 self._assign()
             ready = connections.wait([self._wake_read, *(process.connection for process in self._processes)],
                                      self._until_next_timeout_s())
@@ -188,7 +197,7 @@ class LocalFleet:
                 with suppress(OSError):
                     process.send(invocation)
 
-    def _drop_abandoned(self) -> None:
+    def _end_abandoned(self) -> None:
         if not self._abandoned:
             return
         for invocation in [i for i in self._queue if i.invocation_id in self._abandoned]:
@@ -227,7 +236,7 @@ class LocalFleet:
         with self._lock:
             self._replace(index, process, "timeout", reason)
 
-    def _replace(self, index: int, process: _Process, status: str, reason: str) -> None:
+    def _replace(self, index: int, process: _Process, status: OutcomeStatus, reason: str) -> None:
         """Ends ``process`` and its invocation, and puts a fresh process in its place; the lock is held.
 
         A process that dies before it ever was ready takes a waiting invocation with it: else an actor that cannot
@@ -271,6 +280,12 @@ class LocalFleet:
 
     def _wake(self) -> None:
         self._wake_write.send_bytes(b"\0")
+
+
+def make_local_fleet(setup: FleetSetup) -> LocalFleet:
+    """Makes the fleet of ``fleet.kind = local``."""
+    return LocalFleet(setup.concurrency, timeout_s=setup.timeout_s, memory_mib=setup.memory_mib,
+                      log_path=setup.log_path, credentials=setup.credentials)
 
 
 def _death(exit_code: int) -> str:

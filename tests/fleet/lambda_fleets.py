@@ -31,6 +31,8 @@ class LambdaFleets:
 
     def __init__(self) -> None:
         self.endpoint = LambdaEndpoint()
+        self.throttles = 0
+        """How often Lambda had no room for an actor."""
         self._made: list[LambdaFleet] = []
 
     def __enter__(self) -> LambdaFleets:
@@ -50,6 +52,10 @@ class LambdaFleets:
         arn = self.endpoint.add_function(
             name or f"actors-{len(self._made)}", timeout_s=timeout_s, environment=environment,
             concurrency=actors if reserved is None else reserved, **settings)
-        self._made.append(LambdaFleet(arn, timeout_s=timeout_s, concurrency=actors,
-                                      client=client(self.endpoint.url, read_timeout_s=read_timeout_s)))
+        made = client(self.endpoint.url, read_timeout_s=read_timeout_s)
+        made.meta.events.register("after-call.lambda.Invoke", self._answered)
+        self._made.append(LambdaFleet(arn, timeout_s=timeout_s, concurrency=actors, client=made))
         return self._made[-1]
+
+    def _answered(self, http_response: Any, **_: Any) -> None:
+        self.throttles += http_response.status_code == 429

@@ -175,7 +175,7 @@ def test_throttled_actors_are_tried_again_and_all_come_back_once(fleets: LambdaF
     actors = actors_of(fleet)
     assert {outcome.status for outcome in actors.run(*["napping"] * 12)} == {"ok"}
     assert len(actors.trajectories(12)) == 12
-    assert fleet.throttles > 0
+    assert fleets.throttles > 0
     assert fleet.wait(0.0) == []
 
 
@@ -185,7 +185,7 @@ def test_passing_faults_are_tried_again_under_the_same_id(fleets: LambdaFleets, 
     (outcome,) = actors_of(fleet).run("steady")
     assert outcome.status == "ok"
     assert outcome.response["invocation_id"] == outcome.invocation_id
-    assert fleet.throttles == 2
+    assert fleets.throttles == 2
 
 
 def test_a_lost_connection_is_counted_in_full_and_not_tried_again(fleets: LambdaFleets, actors_of):
@@ -267,13 +267,13 @@ def test_one_that_hangs_is_counted_in_full_and_its_late_answer_is_dropped(fleets
 def test_one_that_waits_for_room_was_never_started(fleets: LambdaFleets):
     fleet = fleets.make(1, reserved=0)
     fleet.start([Invocation("s0", {})])
-    wait_for(lambda: fleet.throttles > 2, "it to be throttled")
+    wait_for(lambda: fleets.throttles > 2, "it to be throttled")
     fleet.abandon(["s0"])
     (outcome,) = outcomes(fleet, 1)
     assert (outcome.status, outcome.was_started, outcome.billed_s) == ("abandoned", False, 0.0)
-    throttles = fleet.throttles
+    throttles = fleets.throttles
     assert fleet.wait(0.5) == []
-    assert fleet.throttles <= throttles + 1
+    assert fleets.throttles <= throttles + 1
 
 
 def test_one_given_up_while_it_is_throttled_is_not_tried_again(fleets: LambdaFleets):
@@ -301,7 +301,7 @@ def test_close_while_running_waits_for_nothing_and_leaves_no_thread(fleets: Lamb
     threads = [thread for thread in threading.enumerate() if thread.name == "lambda-fleet"]
     fleet = fleets.make(3, name="actors", reserved=2, handler=SAMPLE)
     fleet.start([Invocation(f"s{index}", {"do": "sleep", "seconds": 600}) for index in range(6)])
-    wait_for(lambda: len(fleets.endpoint.process_ids("actors")) == 2 and fleet.throttles, "two that run")
+    wait_for(lambda: len(fleets.endpoint.process_ids("actors")) == 2 and fleets.throttles, "two that run")
     started_s = time.monotonic()
     fleet.close()
     fleet.close()
@@ -327,7 +327,7 @@ def test_two_hundred_at_once_on_few_environments(fleets: LambdaFleets, actors_of
 def test_no_more_run_at_once_than_were_asked_for(fleets: LambdaFleets, actors_of):
     fleet = fleets.make(2, reserved=2)
     assert {outcome.status for outcome in actors_of(fleet).run(*["napping"] * 8)} == {"ok"}
-    assert fleet.throttles == 0
+    assert fleets.throttles == 0
 
 
 def test_lambda_and_local_actors_bring_the_same_bytes(fleets: LambdaFleets, actors_of, tmp_path: Path):

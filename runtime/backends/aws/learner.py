@@ -47,7 +47,8 @@ from runtime.errors import (
     RunError,
     ServerError,
 )
-from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency
+from runtime.fleet import FleetSetup, make_fleet
+from runtime.fleet.aws_lambda import available_concurrency
 from runtime.guard.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
 from runtime.interfaces import Fleet, Sampler
 from runtime.records import layout
@@ -144,7 +145,9 @@ class OnAws:
         actor, arn = self._experiment.actor, self._deployment.actor_function
         most_actors = self._experiment.scaler.most_actors
         self._concurrency = available_concurrency(self._session.client("lambda", config=_PATIENT), arn, most_actors)
-        return LambdaFleet(arn, timeout_s=actor.timeout_s, concurrency=self._concurrency)
+        return make_fleet("lambda", FleetSetup(
+            concurrency=self._concurrency, timeout_s=actor.timeout_s, memory_mib=actor.memory_mib,
+            log_path=directory.actors_log_path, function_arn=arn))
 
     def open_meter(self, environment: ActorEnvironment, fleet: Fleet) -> Meter:
         model = make_cost_model(self._experiment, environment, self.prices,
