@@ -15,6 +15,9 @@ YAML, one section for each part of the system. Only `environment.id` and `budget
 overridden on the command line: `--set scaler.actors_max=32`. Unknown keys and values out of range are refused before
 anything starts.
 
+`extends: FILE.yaml`, a path relative to the file, names another file whose keys count if this one does not have them;
+that file may extend another in turn. `python -m runtime explain KEY` tells what stands here about one key or section.
+
 `seed`, the settings and the code decide what a run's `rounds.jsonl` holds, but for times and dollars, where rounds are
 synchronous; `fleet.processes`
 does not change it.

@@ -1,0 +1,106 @@
+"""Files that extend others: what counts, what is refused, and that no word of the paper's experiments has changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runtime.config.loading import experiment_from_tree, load_experiment, self_contained
+from runtime.errors import ExperimentError
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPER = json.loads(Path(__file__).with_name("paper_trees.json").read_text())
+"""Trees of experiments/paper from when each file stood for itself."""
+BASE = "environment: {id: Hopper-v5}\nbudget: {usd: 1.0}\nstop: {max_rounds: 3, target_return: 9.0}\n"
+
+
+def files(folder: Path, **texts: str) -> Path:
+    """Writes NAME.yaml for each text; returns the first one's path."""
+    for name, text in texts.items():
+        path = folder / f"{name.replace('__', '/')}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return folder / f"{next(iter(texts))}.yaml"
+
+
+def refusal(path: Path, *overrides: str) -> str:
+    with pytest.raises(ExperimentError) as caught:
+        load_experiment(path, overrides)
+    return str(caught.value)
+
+
+def test_the_papers_experiments_are_what_they_were_before_they_had_bases() -> None:
+    paths = {path.stem: path for path in (ROOT / "experiments" / "paper").glob("*.yaml")}
+    assert paths.keys() == PAPER.keys()
+    for name, path in paths.items():
+        before, now = experiment_from_tree(PAPER[name], source=name), load_experiment(path)
+        assert now == before
+        assert now.resolved() == before.resolved()
+        assert now.resolved(is_deployed=True).identity == before.resolved(is_deployed=True).identity
+
+
+def test_the_nearest_file_counts_key_by_key_over_several_levels(tmp_path: Path) -> None:
+    path = files(tmp_path, top="extends: middle.yaml\nstop: {max_steps: 5}\nseed: 3\n",
+                 middle="extends: bases/base.yaml\nseed: 2\nstop: {max_rounds: 4}\n", bases__base=BASE + "seed: 1\n")
+    experiment = load_experiment(path, ["stop.max_steps=6"])
+    assert experiment.seed == 3
+    assert (experiment.stop.max_rounds, experiment.stop.max_steps, experiment.stop.target_return) == (4, 6, 9.0)
+    assert experiment.budget.usd == 1.0
+
+
+@pytest.mark.parametrize(("text", "target"), [
+    ("", 9.0), ("environment: {id: Hopper-v5}", 9.0), ("environment: {id: Walker2d-v5}", None),
+    ("environment: {id: Walker2d-v5}\nstop: {target_return: 5.0}", 5.0)])
+def test_a_base_gives_no_target_return_to_another_environment(tmp_path: Path, text: str, target: float | None) -> None:
+    assert load_experiment(files(tmp_path, a=f"extends: b.yaml\n{text}\n", b=BASE)).stop.target_return == target
+
+
+@pytest.mark.parametrize(("texts", "words"), [
+    ({"a": "extends: a.yaml"}, ["in a circle", "a.yaml → "]),
+    ({"a": "extends: b.yaml", "b": "extends: ./c.yaml", "c": "extends: b.yaml"}, ["c.yaml: extends", "circle", " → "]),
+    ({"a": "extends: nowhere.yaml"}, ["nowhere.yaml, which ", "a.yaml extends: cannot be read: No such file"]),
+    ({"a": "extends: b.yaml", "b": "- a\n"}, ["b.yaml, which ", "is not a mapping"]),
+    ({"a": "extends: b.yaml", "b": "seed: [1"}, ["b.yaml, which ", "is not YAML"]),
+    ({"a": "extends: 5"}, ["a.yaml: extends = 5 is not allowed", "relative to this one"]),
+    ({"a": "extends: [b.yaml, c.yaml]"}, ["is not allowed"]),
+    ({"a": BASE + "extend: b.yaml"}, ["extend is not a known key; did you mean extends?"]),
+    ({"a": "extends: b.yaml\nstop: {max_round: 1}", "b": BASE + "sede: 5\nactor: {timeout_s: 0}"},
+     ["a.yaml: 3 problems", "sede is not a known key; did you mean seed? (in ", "b.yaml)", "actor.timeout_s = 0",
+      "stop.max_round is not a known key; did you mean stop.max_rounds?\n"]),
+    ({"a": "extends: b.yaml\nenvironment: &x {x: *x}", "b": "environment: &x {x: *x}"}, ["contains itself"]),
+], ids=lambda value: " ".join(value) if isinstance(value, dict) else "")
+def test_what_is_wrong_is_told_with_the_file_in_which_it_stands(
+    tmp_path: Path, texts: dict[str, str], words: list[str]
+) -> None:
+    text = refusal(files(tmp_path, **texts)) + "\n"
+    assert [word for word in words if word not in text] == []
+
+
+def test_what_the_command_line_overrides_stands_in_no_file(tmp_path: Path) -> None:
+    path = files(tmp_path, a="extends: b.yaml", b=BASE + "seed: 3")
+    assert "seed = -1 is not allowed" in (text := refusal(path, "seed=-1"))
+    assert "(in " not in text
+    assert "(in " in refusal(files(tmp_path, a="extends: b.yaml", b=BASE + "seed: -1"))
+
+
+def test_a_package_in_a_base_is_found_from_the_file_that_extends_it(tmp_path: Path) -> None:
+    base = "environment: {id: 'mine:make', package: mine}\nbudget: {usd: 1.0}\n"
+    path = files(tmp_path, a="extends: bases/b.yaml", bases__b=base)
+    assert load_experiment(path).environment.package == "mine", "a requirement, as far as anybody can tell"
+    (tmp_path / "bases" / "mine").mkdir()
+    assert load_experiment(path).environment.package == "bases/mine"
+    assert load_experiment(tmp_path / "bases" / "b.yaml").environment.package == "mine"
+
+
+def test_what_is_shipped_needs_no_other_file(tmp_path: Path) -> None:
+    path = files(tmp_path, a="extends: b.yaml\nseed: 4  # mine\n", b=BASE)
+    shipped: Any = self_contained(path)
+    assert "extends" not in yaml.safe_load(shipped)
+    (alone := tmp_path / "alone").mkdir()
+    (alone / "experiment.yaml").write_bytes(shipped)
+    assert load_experiment(alone / "experiment.yaml") == load_experiment(path)
+    assert self_contained(tmp_path / "b.yaml") == BASE.encode(), "byte for byte"
