@@ -17,6 +17,7 @@ from runtime.display.table import make_display
 from runtime.errors import ExperimentError, RunError
 from runtime.export.policy import TrainedPolicy, load_policy
 from runtime.interfaces import Display
+from runtime.records.rows import RoundRow
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class _Silent(Display):
     def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
         pass
 
-    def round_finished(self, row: Mapping[str, Any]) -> None:
+    def round_finished(self, row: RoundRow) -> None:
         pass
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
