@@ -9,7 +9,7 @@ from runtime.errors import ActorsKeepFailingError
 from runtime.interfaces import Actor, EventSink, Outcome
 from runtime.sampling.episodes import OpenEpisodes
 
-_CACHE_ERRORS = tuple(error.__name__ for error in (CacheError, *CacheError.__subclasses__()))
+_CACHE_ERRORS: tuple[str, ...] = (CacheError.__name__, *(one.__name__ for one in CacheError.__subclasses__()))
 
 
 class CircuitBreaker:

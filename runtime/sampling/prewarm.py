@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lambda_actor.spaces import Spaces
-from runtime.cost.meter import INIT_SECONDS_MAX
+from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.interfaces import ACTOR, Actor, ActorSpec, CostMeter, EventSink, Sampler, Work
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from lambda_actor.cache import LATE
 from lambda_actor.errors import CacheError, CorruptedMessageError, WireError
 from lambda_actor.handler import PREWARMED
-from runtime.cost.meter import INIT_SECONDS_MAX
+from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.interfaces import Actor, Cache, CostMeter, Ended, Fleet, Outcome, Trajectory, Usage
 from runtime.sampling.trajectories import decode_trajectory
 

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,10 +25,16 @@ from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
 from runtime.interfaces import (
     Batch,
+    Cache,
+    CostMeter,
     Curvature,
+    CurvatureProblem,
+    Detector,
     DetectorSamples,
     Evaluation,
+    Fleet,
     Invocation,
+    Learner,
     Outcome,
     OutcomeStatus,
     RoundBill,
@@ -346,7 +352,7 @@ class TimedFleet:
         self.waits: list[float] = []
         self._queue: deque[tuple[Invocation, Play]] = deque()
         self._running: dict[str, tuple[Invocation, Play, float]] = {}
-        self._agenda: list[tuple[float, int, str, str]] = []
+        self._agenda: list[tuple[float, int, str, OutcomeStatus | Literal["submit"]]] = []
         self._ended: deque[Outcome] = deque()
         self._order = itertools.count()
 
@@ -407,7 +413,7 @@ class TimedFleet:
             ends_s = play.takes_s + play.lingers_s if play.status is not None else self._timeout_s
             self._plan(now_s + ends_s, one, play.status or "timeout")
 
-    def _plan(self, at_s: float, invocation_id: str, what: str) -> None:
+    def _plan(self, at_s: float, invocation_id: str, what: OutcomeStatus | Literal["submit"]) -> None:
         heapq.heappush(self._agenda, (at_s, next(self._order), invocation_id, what))
 
     def _catch_up(self) -> None:
@@ -415,9 +421,9 @@ class TimedFleet:
             _, _, invocation_id, what = heapq.heappop(self._agenda)
             if invocation_id not in self._running:
                 continue
+            invocation, play, _ = self._running[invocation_id]
             if what == "submit":
-                invocation, play, _ = self._running[invocation_id]
-                data = play.submits(invocation.event)
+                data = play.submits(invocation.event) if play.submits is not None else b""
                 if self._cache.submit(invocation_id, data) == ACCEPTED:
                     self.accepted[invocation_id] = data
             else:
@@ -484,8 +490,9 @@ class FakeLearner:
         self.weight = float(seen) + float(batch.rewards.sum())
         staleness = self.policy_version - batch.policy_versions
         self.policy_version += 1
-        metrics = {"policy_loss": self.weight, "value_loss": 0.5, "entropy": 1.0, "kl": 0.01,
-                   "explained_variance": None, "learning_rate": 1.0 - progress} | self.metrics(self.policy_version)
+        metrics: dict[str, Any] = {
+            "policy_loss": self.weight, "value_loss": 0.5, "entropy": 1.0, "kl": 0.01, "explained_variance": None,
+            "learning_rate": 1.0 - progress, **self.metrics(self.policy_version)}
         rows = batch.rewards.size
         return Update(UpdateMetrics(**metrics), DetectorSamples(
             observations=batch.observations.reshape(rows, -1), actions=batch.actions.reshape(rows, -1),
@@ -494,7 +501,7 @@ class FakeLearner:
             old_outputs=np.zeros((rows, 2 * ACTION_SIZE), np.float32)), staleness, is_replay)
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> FakeProblem:
-        return FakeProblem(self.policy_version, samples)
+        return FakeProblem(None, None, None, None, self.policy_version, samples)  # type: ignore[arg-type]  # no network
 
     def get_state(self) -> State:
         return State({"weight": np.array(self.weight)},
@@ -507,11 +514,11 @@ class FakeLearner:
 
 
 @dataclass(frozen=True)
-class FakeProblem:
+class FakeProblem(CurvatureProblem):
     """What `FakeDetector` looks at."""
 
-    policy_version: int
-    samples: DetectorSamples
+    policy_version: int = 0
+    samples: DetectorSamples | None = None
 
 
 def digest(rewards: np.ndarray) -> str:
@@ -533,7 +540,9 @@ class FakeDetector:
     def select(self, samples: DetectorSamples) -> DetectorSamples:
         return DetectorSamples(**{name: array[:4] for name, array in vars(samples).items()})
 
-    def measure(self, problem: FakeProblem) -> Curvature:
+    def measure(self, problem: CurvatureProblem) -> Curvature:
+        assert isinstance(problem, FakeProblem)
+        assert problem.samples is not None
         self._clock.advance(self._measure_s)
         self.log.append(("measure", problem.policy_version))
         self.measured.append((problem.policy_version, problem.samples))
@@ -597,3 +606,12 @@ class FreeMeter:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Does nothing."""
+
+
+if TYPE_CHECKING:
+    # The type checker holds them to their ports.
+    _CACHE: type[Cache] = FakeCache
+    _FLEETS: list[type[Fleet]] = [FakeFleet, TimedFleet]
+    _LEARNER: type[Learner] = FakeLearner
+    _DETECTOR: type[Detector] = FakeDetector
+    _METER: type[CostMeter] = FreeMeter

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import Experiment
+from runtime.config.resolved import FittedExperiment
 from runtime.interfaces import CostMeter, Detector, Evaluation, EventSink, Sampler, Scaler, Updater
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
@@ -30,7 +30,7 @@ PACINGS: Mapping[str, Callable[[Parts], Pacing]] = {
 
 
 def make_round_loop(
-    experiment: Experiment,
+    experiment: FittedExperiment,
     *,
     updater: Updater,
     detector: Detector,
@@ -50,7 +50,6 @@ def make_round_loop(
     """Makes the loop, with the pacing that ``algorithm.rounds`` names.
 
     Args:
-        experiment: Resolved and fitted to its environment.
         meter: The one that the sampler settles with.
         evaluate: Evaluates a policy that is given as a weights message.
         events: Records what happens besides finished rounds.
@@ -84,5 +83,5 @@ def make_round_loop(
                                 time_limit=time_limit, clock=clock),
         episodes=episodes,
         failures=Failures(events, episodes, attempts=fleet.attempts, failures_max=fleet.failures_max),
-        books=books, events=events, time_limit=time_limit, clock=clock)
+        books=books, events=events, clock=clock)
     return RoundLoop(parts, PACINGS[algorithm.rounds](parts), save_round=save_round, shield=shield)

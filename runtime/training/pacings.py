@@ -27,7 +27,7 @@ from runtime.training.books import Books
 from runtime.training.detection import Detection
 from runtime.training.evaluations import Evaluations
 from runtime.training.progress import Progress
-from runtime.training.updating import RoundTraining, TimeLimit, Updating
+from runtime.training.updating import RoundTraining, Updating
 
 REJECTED_ROUNDS_MAX = 3
 """Attempts at one round; then the run ends."""
@@ -119,7 +119,6 @@ class Parts:
     failures: Failures
     books: Books
     events: EventSink
-    time_limit: TimeLimit
     clock: Callable[[], float] = time.monotonic
 
     @property

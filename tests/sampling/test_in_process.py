@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lambda_actor.environments import make_environment
-from runtime.config.schema import Experiment, experiment_from_tree
+from runtime.config.loading import experiment_from_tree
+from runtime.config.resolved import ResolvedExperiment
 from runtime.detector.convexity import ConvexityDetector
 from runtime.interfaces import ACTOR, Actor, ActorSpec, Evaluation, Work
 from runtime.learner import make_learner
@@ -27,11 +28,11 @@ SMALL = {
     "stop": {"max_rounds": 4}, "evaluation": {"every_rounds": 0}, "seed": 5}
 
 
-def make_experiment(**sections: dict) -> Experiment:
+def make_experiment(**sections: dict) -> ResolvedExperiment:
     return experiment_from_tree(SMALL | sections, source="test").resolved()
 
 
-def train_in_process(experiment: Experiment, path: Path) -> list[RoundRow]:
+def train_in_process(experiment: ResolvedExperiment, path: Path) -> list[RoundRow]:
     environment = make_environment(experiment.environment.id)
     experiment = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
     rows: list[RoundRow] = []
