@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -331,33 +331,156 @@ class State:
     values: dict[str, Any]
 
 
-class Learner(Protocol):
-    """Trains the policy. One file per algorithm, on top of `runtime.learner.actor_critic`."""
+@dataclass(frozen=True)
+class Snapshot:
+    """What samples and gradients depend on: policy, critic, moments and counters, without an optimiser.
+
+    A learner elsewhere starts from it.
+    """
 
     policy_version: int
+    arrays: dict[str, np.ndarray]
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSamples:
+    """A batch that is ready to be trained on: flattened, with advantages and value targets.
+
+    Attributes:
+        arrays: The samples as an `Update` hands them out.
+        tensors: The same by name on the learner's device, observations as its networks take them.
+        values: V of the observations when the samples were made, float32 ``[N]``.
+        policy_versions: The version that acted, by trajectory, int64 ``[B]``.
+    """
+
+    arrays: DetectorSamples
+    tensors: Mapping[str, torch.Tensor]
+    values: np.ndarray
+    policy_versions: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class LossMeans:
+    """What a gradient's samples cost before its step.
+
+    Attributes:
+        means: Mean policy loss, value loss and entropy, float32 ``[3]``, on the learner's device.
+        sample_count: Samples that these are means over.
+    """
+
+    means: torch.Tensor
+    sample_count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """A gradient of the loss, clipped as the settings say.
+
+    Attributes:
+        policy_version: The version that it was computed at.
+        tensors: By parameter, ``policy.…`` and ``critic.…``.
+    """
+
+    policy_version: int
+    tensors: Mapping[str, torch.Tensor]
+    losses: LossMeans
+
+
+class Learner(Protocol):
+    """Trains the policy. One file per algorithm, on top of `runtime.learner.actor_critic`.
+
+    `update` is the algorithm's own composition of the steps `begin`, `samples`, `gradients`, `apply` and `finish`. An
+    updater that trains otherwise composes them itself.
+    """
+
+    @property
+    def policy_version(self) -> int:
+        """Counts finished updates."""
 
     def weights(self) -> bytes:
-        """The policy as a WEIGHTS message of `lambda_actor.wire`."""
+        """Returns what acts, the policy, as a WEIGHTS message of `lambda_actor.wire`."""
+
+    def snapshot(self) -> Snapshot:
+        """Returns what a learner elsewhere starts from."""
+
+    def load_snapshot(self, snapshot: Snapshot) -> None:
+        """Takes a snapshot's place; the optimiser stays as it is.
+
+        Raises:
+            CheckpointError: The snapshot belongs to another network or algorithm.
+        """
 
     def update(self, batch: Batch, *, progress: float) -> Update:
-        """Trains on every sample of ``batch`` and moves to the next policy version.
+        """Trains on every sample of a batch and moves to the next policy version.
 
         Args:
-            progress: Share of the training that is behind us, 0 to 1, for schedules.
+            batch: What was sampled.
+            progress: Share of the training that is done, 0 to 1, for schedules.
         """
+
+    def begin(self, batches: Sequence[Batch], *, progress: float) -> None:
+        """Begins an update: sets the learning rate, and merges the observations into the moments.
+
+        Args:
+            batches: All that the update trains on.
+            progress: Share of the training that is done, 0 to 1, for schedules.
+        """
+
+    def samples(self, batch: Batch) -> TrainingSamples:
+        """Estimates advantages and value targets of a batch by the present policy and critic."""
+
+    def gradients(self, samples: TrainingSamples, indices: torch.Tensor | None = None) -> Gradients:
+        """Computes the gradient of the loss; nothing moves.
+
+        Args:
+            samples: What `samples` returned.
+            indices: The samples of the minibatch, int64; all without.
+        """
+
+    def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
+        """Makes one optimiser step for each gradient, in order; the version stays until `finish`.
+
+        Args:
+            gradients: Each with a factor on the learning rate.
+        """
+
+    def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans]) -> Update:
+        """Ends an update: moves to the next policy version.
+
+        Args:
+            samples: All that was trained on.
+            losses: Of the gradients that make up the report.
+        """
+
+    def get_state(self) -> State:
+        """Returns what a resumption needs."""
+
+    def set_state(self, state: State) -> None:
+        """Goes on from a state.
+
+        Raises:
+            CheckpointError: The state belongs to another network or algorithm.
+        """
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """A learner that keeps trajectories to train on them again."""
 
     def replay(self, *, progress: float) -> Update | None:
-        """Trains once more on trajectories that it keeps, and moves to the next version; null where it may not.
+        """Trains once more on trajectories that it keeps, and moves to the next version; None if it may not.
 
-        Of what a checkpoint holds these trajectories are no part: after a resumption there is nothing to replay.
+        These trajectories are no part of a checkpoint: after a resumption there is nothing to replay.
         """
 
+
+@runtime_checkable
+class HasCurvature(Protocol):
+    """A learner whose objective's curvature can be measured."""
+
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        """The maximised objective of that name at the present policy; a copy, free to be differentiated."""
-
-    def get_state(self) -> State: ...
-
-    def set_state(self, state: State) -> None: ...
+        """Returns the maximised objective of that name at the present policy; a copy, free to be differentiated."""
 
 
 class Updater(Protocol):

@@ -121,7 +121,7 @@ class Study:
 
         def samples(size: int) -> DetectorSamples:
             # The smallest is drawn from twice as many, as a run's subset is from its smallest round.
-            return learner._samples(self._trainer.batch(fragments[: max(size, 2 * SIZES[0]) // steps]))[0]
+            return learner.samples(self._trainer.batch(fragments[: max(size, 2 * SIZES[0]) // steps])).arrays
 
         by_size = {size: samples(size) for size in sizes}
         one = by_size[MIDDLE_SIZE]
@@ -141,7 +141,7 @@ class Study:
     def _lanczos(self, round_index: int, _repetition: int) -> dict[str, Any]:
         trainer = self._trainer
         fragments = trainer.roll_out(round_index, SIZES[0] // trainer.experiment.actor.fragment_steps, seed=_seed(0))
-        samples = trainer.learner._samples(trainer.batch(fragments))[0]
+        samples = trainer.learner.samples(trainer.batch(fragments)).arrays
         return {"steps": {str(steps): {objective: signals.curvature(
             trainer.learner, samples, objective, lanczos_steps=steps)["ratio"] for objective in signals.OBJECTIVES}
             for steps in LANCZOS_STEPS}}

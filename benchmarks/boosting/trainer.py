@@ -18,7 +18,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.rollout import random_streams
 from runtime.config.schema import Experiment
 from runtime.interfaces import ACTOR, Actor, ActorSpec, Batch, State, Trajectory, Update, Work
-from runtime.learner import make_learner
+from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
 from runtime.learner.updater import InPlaceUpdater
@@ -121,7 +121,10 @@ class Trainer:
         return np.array([self._episode(policy, seed, index) for index in range(episodes)])
 
     def _make_learner(self, experiment: Experiment) -> ActorCritic:
-        return make_learner(experiment, self.environment.spaces, device="cpu")
+        learner: ActorCritic = make_learner(LearnerSpec(
+            experiment.algorithm, self.environment.spaces, experiment.network.kind, experiment.seed,
+            experiment.learner.threads), device="cpu")
+        return learner
 
     def _episode(self, policy: Policy, seed: int, index: int) -> float:
         noise_stream, seed_stream = random_streams(seed, 0, index)

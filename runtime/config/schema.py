@@ -157,6 +157,9 @@ class LearnerSection(Section):
     processes: Annotated[int, Field(ge=1, le=64)] | None = Field(
         None, description="processes that share each gradient step; null = one a GPU, and one without; the update is "
         "the same but for rounding")
+    updater: str = Field(
+        "in_place", min_length=1, description="who turns batches into policy versions; in_place trains on each batch "
+        "at once, in the learner's own processes. docs/design/add-an-updater.md adds others")
     volume_gib: Annotated[int, Field(ge=1, le=16_384)] = Field(100, description="size of the gp3 volume, GiB")
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
         120, description="longest that detection, update and evaluation of one round may take together, seconds; in "

@@ -11,6 +11,8 @@ docs/decisions/0003-detector.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from pyhessian.utils import hessian_vector_product
@@ -82,7 +84,7 @@ def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: 
     sizes = [parameter.numel() for parameter in parameters]
 
     def product(vector: torch.Tensor) -> torch.Tensor:
-        parts = [part.view(shape) for part, shape in zip(vector.split(sizes), shapes, strict=True)]
+        parts = [part.view(shape) for part, shape in zip(torch.split(vector, sizes), shapes, strict=True)]
         return torch.cat([part.reshape(-1) for part in
                           hessian_vector_product(gradients, parameters, parts)]).detach()
 
@@ -95,7 +97,7 @@ def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: 
     return float(eigenvalues[0]), float(eigenvalues[-1])
 
 
-def _lanczos(product, start: torch.Tensor, steps: int) -> np.ndarray:
+def _lanczos(product: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, steps: int) -> np.ndarray:
     """The tridiagonal matrix of at most ``steps`` Lanczos iterations, float64.
 
     There are fewer where the Krylov space is exhausted, or the residuals of both extreme Ritz pairs are below
@@ -103,7 +105,8 @@ def _lanczos(product, start: torch.Tensor, steps: int) -> np.ndarray:
     start vector that hardly has a part of the outermost one may have led to its neighbour).
     """
     basis = torch.empty(steps, len(start), dtype=start.dtype, device=start.device)
-    diagonal, off_diagonal = [], []
+    diagonal: list[float] = []
+    off_diagonal: list[float] = []
     vector = start / start.norm()
     for step in range(steps):
         basis[step] = vector

@@ -2,25 +2,75 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from runtime.errors import ExperimentError
 
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
-    from runtime.config.schema import Experiment
-    from runtime.interfaces import Learner
+    from runtime.config.schema import AlgorithmSection
+    from runtime.interfaces import Learner, Updater
     from runtime.learner.actor_critic import Group
 
+UPDATERS = {"in_place": "runtime.learner.updater:InPlaceUpdater"}
+"""By ``learner.updater``, what makes an updater of a learner; it is imported when it is chosen."""
 
-def make_learner(experiment: Experiment, spaces: Spaces, *, device: str, group: Group | None = None) -> Learner:
-    """The learner that the experiment names; torch is imported here and no earlier.
+
+@dataclass(frozen=True)
+class LearnerSpec:
+    """What a learner is made of, the same in each of its processes.
+
+    Attributes:
+        algorithm: Resolved and fitted to the environment.
+        spaces: The environment's.
+        network: ``mlp`` or ``conv``.
+        seed: Of the networks and of all that is drawn later.
+        threads: CPU threads of the update.
+    """
+
+    algorithm: AlgorithmSection
+    spaces: Spaces
+    network: str
+    seed: int
+    threads: int = 1
+
+
+def make_learner(spec: LearnerSpec, *, device: str, group: Group | None = None) -> Learner:
+    """Makes the learner that the experiment names; torch is imported here and no earlier.
 
     Args:
-        experiment: Resolved and fitted to its environment.
+        spec: What it is made of.
         device: ``cpu`` or ``cuda``.
-        group: The processes that share each gradient step; null = this one alone.
+        group: The processes that share each gradient; None = this one alone.
     """
-    module, _, name = experiment.algorithm.chosen.learner.partition(":")
-    algorithm = getattr(import_module(module), name)
-    return algorithm(spaces, experiment.algorithm, network=experiment.network.kind, seed=experiment.seed,
-                     device=device, threads=experiment.learner.threads, group=group)
+    import torch
+
+    # First: the number of threads rounds the initial weights, which must not depend on the machine's cores.
+    torch.set_num_threads(spec.threads)
+    learner: Learner = _named(spec.algorithm.chosen.learner)(
+        spec.spaces, spec.algorithm, network=spec.network, seed=spec.seed, device=device, threads=spec.threads,
+        group=group)
+    return learner
+
+
+def make_updater(name: str, learner: Learner) -> Updater:
+    """Makes the updater that the experiment names.
+
+    Args:
+        name: A key of `UPDATERS`.
+        learner: What it trains.
+
+    Raises:
+        ExperimentError: There is no such updater.
+    """
+    if name not in UPDATERS:
+        raise ExperimentError(f"learner.updater = {name!r}; allowed: {' | '.join(UPDATERS)}")
+    updater: Updater = _named(UPDATERS[name])(learner)
+    return updater
+
+
+def _named(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)

@@ -1,18 +1,22 @@
-"""What all algorithms are made of: policy, critic, optimiser, observation moments, and one gradient step.
+"""What all algorithms are made of: policy, critic, optimiser, observation moments, gradients and steps.
 
-An algorithm says what it trains on and in which order (`update`), and what it maximises (`_surrogate`). The loss
+An algorithm says what it trains on (`samples`), in which order (`update`), and what it maximises (`surrogate`). The
+loss
 
     − mean surrogate + c_v·½·mean (V − target)² − c_H·mean H + β·mean KL(old ‖ π)
 
-is the same for all of them; an algorithm without a penalty leaves β at 0.
+is the same for all of them; an algorithm without a penalty leaves β at 0. An update is made of
+
+    begin → samples → gradients → apply → finish
+
+and each algorithm's `update` says how. Whoever composes them otherwise (several learners, other steps) calls the same.
 """
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,40 +24,70 @@ import torch
 from lambda_actor import wire
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
+from runtime.config.variants import AlgorithmSettings
 from runtime.errors import CheckpointError
-from runtime.interfaces import Batch, CurvatureProblem, DetectorSamples, State, Update, UpdateMetrics
+from runtime.interfaces import (
+    Batch,
+    CurvatureProblem,
+    DetectorSamples,
+    Gradients,
+    LossMeans,
+    Snapshot,
+    State,
+    TrainingSamples,
+    Update,
+    UpdateMetrics,
+)
 from runtime.learner.adam import Adam
 from runtime.learner.advantages import explained_variance
+from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.distributions import make_distribution
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays
 from runtime.learner.normaliser import RunningMoments
+from runtime.learner.samples import Tensors, flat, flat_samples
 
 _NO_CLIP = np.float32(3.0e38)
 _OPTIMIZER = "optimizer."
 _PIXEL_SAMPLES = 1024
 """Pixels are looked at in parts of so many observations where no gradient is asked for: features are large."""
 
-Tensors = Mapping[str, torch.Tensor]
-"""Samples by name, each ``[N, …]``: the fields of `DetectorSamples`, observations as the networks take them."""
+Settings = TypeVar("Settings", bound=AlgorithmSettings)
 
 
 class Group(Protocol):
-    """Processes that make the same calls on the same data and share each gradient step."""
+    """Processes that make the same calls on the same data and share each gradient."""
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int:
+        """Which of them this one is, from 0."""
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
 
     def sum(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replaces each tensor by its sum over the group, in place."""
 
 
-class ActorCritic(ABC):
-    """The base of the algorithms."""
+class ActorCritic(ABC, Generic[Settings]):
+    """The base of the algorithms; see `runtime.interfaces.Learner`.
 
-    kl_coefficient = 0.0
-    """β, weight of the KL penalty."""
-    _counters: tuple[str, ...] = ("policy_version", "kl_coefficient")
-    """Numbers that belong to a state, by attribute."""
+    Attributes:
+        settings: The algorithm's section of the experiment file.
+        policy: Acts.
+        critic: Estimates values.
+        moments: Normalise observations; what is trained next acts with them.
+        acting_moments: Those of the present version's weights: `moments` before `begin` merged a batch into them.
+        learning_rate: Of the update that was begun last.
+        optimizer: Steps along gradients.
+        distribution: Over actions.
+        policy_version: Counts finished updates.
+        kl_coefficient: β, weight of the KL penalty.
+        counters: Names of the attributes, numbers, that belong to a state.
+    """
+
+    kl_coefficient: float = 0.0
+    counters: tuple[str, ...] = ("policy_version", "kl_coefficient")
 
     def __init__(
         self,
@@ -66,186 +100,237 @@ class ActorCritic(ABC):
         threads: int = 1,
         group: Group | None = None,
     ) -> None:
-        """Args:
-        algorithm: Fitted to the environment.
-        network: ``mlp`` or ``conv``.
-        device: ``cpu`` or ``cuda``.
-        threads: CPU threads of the update.
-        group: The processes that share each gradient step; null = this one alone.
+        """Makes a learner with fresh networks.
+
+        Args:
+            spaces: The environment's.
+            algorithm: Fitted to the environment.
+            network: ``mlp`` or ``conv``.
+            seed: Of the networks and of all that is drawn later.
+            device: ``cpu`` or ``cuda``.
+            threads: CPU threads of the update.
+            group: The processes that share each gradient; None = this one alone.
 
         Raises:
             ValueError: The algorithm was not fitted.
         """
-        self._algorithm, self._settings = algorithm, algorithm.chosen
-        if self._settings.normalize_observations is None:
+        self.settings = cast(Settings, algorithm.chosen)
+        if self.settings.normalize_observations is None:
             raise ValueError("normalize_observations is open: fit the experiment to its environment first")
-        self._seed, self._device, self._threads, self._group = seed, torch.device(device), threads, group
-        self._distribution = make_distribution(spaces)
+        self.kind, self.seed, self.device = algorithm.kind, seed, torch.device(device)
+        self._threads, self._group, self._network = threads, group, network
+        self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = PolicyNetwork(spaces, network).to(self._device)
-            self.critic = ValueNetwork(spaces, network).to(self._device)
-        self._network = network
-        self._optimizer = Adam([*self.policy.parameters(), *self.critic.parameters()],
-                               learning_rate=self._settings.learning_rate, epsilon=1e-5)
-        self.moments = RunningMoments(spaces.observation_size if self._settings.normalize_observations else 0)
+            self.policy = PolicyNetwork(spaces, network).to(self.device)
+            self.critic = ValueNetwork(spaces, network).to(self.device)
+        self.learning_rate = self.settings.learning_rate
+        self.optimizer = Adam(self.parameters().values(), learning_rate=self.learning_rate, epsilon=1e-5)
+        self.moments = RunningMoments(spaces.observation_size if self.settings.normalize_observations else 0)
+        self.acting_moments = self.moments.copy()
         self.policy_version = 0
 
     # What an algorithm gives
 
     @abstractmethod
     def update(self, batch: Batch, *, progress: float) -> Update:
-        """See `runtime.interfaces.Learner.update`."""
+        """Trains on every sample of a batch; see `runtime.interfaces.Learner.update`."""
 
     @abstractmethod
-    def _surrogate(self, outputs: torch.Tensor, samples: Tensors) -> torch.Tensor:
-        """What is maximised, of each sample, ``[N]``, where the policy gives ``outputs`` ``[N, D]``."""
+    def samples(self, batch: Batch) -> TrainingSamples:
+        """Estimates advantages and value targets of a batch by the present policy and critic."""
 
-    def replay(self, *, progress: float) -> Update | None:
-        """See `runtime.interfaces.Learner.replay`; null unless the algorithm replays."""
-        return None
+    @abstractmethod
+    def surrogate(self, outputs: torch.Tensor, samples: Tensors) -> torch.Tensor:
+        """Returns what is maximised, of each sample, ``[N]``, if the policy gives ``outputs`` ``[N, D]``."""
+
+    def kl(self, samples: TrainingSamples) -> float:
+        """Returns the KL divergence that an update reports: mean KL(old ‖ π) at the present policy."""
+        return self.mean_at_present(lambda outputs, part: self.distribution.kl(part["old_outputs"], outputs), samples)
+
+    def networks(self) -> dict[str, torch.nn.Module]:
+        """Returns, by name, every network that belongs to a state."""
+        return {"policy": self.policy, "critic": self.critic}
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Returns, by name, what gradients are of: the parameters of policy and critic."""
+        return {f"{name}.{key}": parameter for name, network in (("policy", self.policy), ("critic", self.critic))
+                for key, parameter in network.named_parameters()}
+
+    def all_moments(self) -> dict[str, RunningMoments]:
+        """Returns, by name, all moments that belong to a state."""
+        return {"moments": self.moments}
 
     # Steps of an update
 
-    def _begin(self, progress: float, batches: Sequence[Batch]) -> float:
-        """Sets threads and learning rate; returns the latter.
+    def begin(self, batches: Sequence[Batch], *, progress: float, is_replay: bool = False) -> None:
+        """Begins an update on these batches: sets threads and learning rate, and merges the observations.
 
-        What these batches show goes into the moments first, so that what is trained is the very function of the raw
+        What the batches show goes into the moments first, so that what is trained is the very function of the raw
         observation that acts next. Merged afterwards, they would move it as far as an update does, and nothing would
         correct that (docs/decisions/0010-off-policy.md).
 
         Args:
-            batches: Of this update, but those that an earlier one has seen.
+            batches: All that this update trains on.
+            progress: Share of the training that is done, 0 to 1.
+            is_replay: Whether an earlier update has seen these batches; then the moments stay as they are.
         """
         torch.set_num_threads(self._threads)
-        if self._settings.normalize_observations:
+        if self.settings.normalize_observations and not is_replay:
             for batch in batches:
                 self.moments.merge(flat(batch.observations))
-        learning_rate = self._settings.learning_rate
-        if self._settings.learning_rate_schedule == "linear":
-            learning_rate *= max(0.0, 1.0 - progress)
-        self._optimizer.learning_rate = learning_rate
-        return learning_rate
+        self.learning_rate = self.settings.learning_rate
+        if self.settings.learning_rate_schedule == "linear":
+            self.learning_rate *= max(0.0, 1.0 - progress)
 
-    def _finish(
-        self,
-        means: Sequence[torch.Tensor],
-        samples: DetectorSamples,
-        *,
-        values: np.ndarray,
-        kl: float,
-        learning_rate: float,
-        policy_versions: np.ndarray,
-        is_replay: bool = False,
-    ) -> Update:
+    def gradients(self, samples: TrainingSamples, indices: torch.Tensor | None = None) -> Gradients:
+        """Computes the gradient of the loss, and clips it; nothing moves.
+
+        The group shares the samples and sums the gradients: each of its processes returns the same.
+
+        Args:
+            samples: Of this learner, or of one that stands where this one stands.
+            indices: The samples of the minibatch, int64; all without.
+        """
+        if indices is None:
+            indices = torch.arange(len(samples.values), device=self.device)
+        self.optimizer.zero_grad()
+        if self._group is None:
+            loss, means = self._loss_of(samples.tensors, indices)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        else:
+            means = self._descend_together(samples.tensors, indices, self._group)
+        if self.settings.max_gradient_norm is not None:
+            for network in (self.policy, self.critic):
+                torch.nn.utils.clip_grad_norm_(network.parameters(), self.settings.max_gradient_norm)
+        tensors = {name: parameter.grad for name, parameter in self.parameters().items() if parameter.grad is not None}
+        self.optimizer.zero_grad()
+        return Gradients(self.policy_version, tensors, LossMeans(means, len(indices)))
+
+    def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
+        """Makes one optimiser step for each gradient, in order; the version stays until `finish`.
+
+        Args:
+            gradients: Each with a factor on the learning rate.
+        """
+        for one, factor in gradients:
+            for name, parameter in self.parameters().items():
+                gradient = one.tensors.get(name)
+                parameter.grad = None if gradient is None else gradient.to(self.device)
+            self.optimizer.learning_rate = self.learning_rate * factor
+            self.optimizer.step()
+
+    def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:
         """Moves to the next version.
 
         Args:
-            means: What the gradient steps returned, each weighted by its share of the samples.
-            values: V of the samples before they were trained on.
-            policy_versions: Of the trajectories, ``[B]``.
-        """
-        staleness = self.policy_version - policy_versions
-        self.policy_version += 1
-        policy_loss, value_loss, entropy = torch.stack(list(means), dim=1).sum(1).tolist()
-        return Update(UpdateMetrics(
-            policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, kl=kl,
-            explained_variance=explained_variance(values.reshape(-1), samples.value_targets),
-            learning_rate=learning_rate), samples, staleness, is_replay)
-
-    def _values(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """V of each observation and V of the one that followed, float32 ``[T, B]``."""
-        values = self._evaluated(self.critic, flat(batch.observations)).reshape(batch.rewards.shape)
-        next_values = np.concatenate([values[1:], np.zeros_like(values[:1])])
-        next_values.T[batch.bootstrap_mask.T] = self._evaluated(self.critic, batch.bootstrap_observations)
-        return values, next_values
-
-    def _evaluated(
-        self, network: torch.nn.Module, observations: np.ndarray, moments: RunningMoments | None = None
-    ) -> np.ndarray:
-        """What the network gives for raw observations ``[N, …]``, without a gradient."""
-        inputs = self._inputs(observations, moments)
-        with torch.no_grad():
-            parts = inputs.split(_PIXEL_SAMPLES) if inputs.dtype == torch.uint8 else [inputs]
-            return torch.cat([network(part) for part in parts]).cpu().numpy()
-
-    def _tensors(self, samples: DetectorSamples) -> dict[str, torch.Tensor]:
-        tensors = {name: torch.from_numpy(array).to(self._device)
-                   for name, array in vars(samples).items() if name != "observations"}
-        return tensors | {"observations": self._inputs(samples.observations)}
-
-    def _loss(
-        self, outputs: torch.Tensor, values: torch.Tensor, samples: Tensors
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The mean loss, and what of it is told: mean policy loss, value loss and entropy, ``[3]``."""
-        surrogate = self._surrogate(outputs, samples).mean()
-        value_loss = 0.5 * (values - samples["value_targets"]).square().mean()
-        entropy = self._distribution.entropy(outputs).mean()
-        loss = (-surrogate + self._settings.value_coefficient * value_loss
-                - self._settings.entropy_coefficient * entropy)
-        if self.kl_coefficient > 0.0:
-            loss = loss + self.kl_coefficient * self._distribution.kl(samples["old_outputs"], outputs).mean()
-        return loss, torch.stack([-surrogate, value_loss, entropy]).detach()
-
-    def _train(self, samples: Tensors, indices: torch.Tensor) -> torch.Tensor:
-        """One gradient step on these samples; returns their part of the loss that is told, from before it, ``[3]``."""
-
-        def loss_of(indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            minibatch = {name: tensor[indices] for name, tensor in samples.items()}
-            return self._loss(self.policy(minibatch["observations"]), self.critic(minibatch["observations"]), minibatch)
-
-        return self._descend(loss_of, indices)
-
-    def _descend(
-        self, loss_of: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], indices: torch.Tensor
-    ) -> torch.Tensor:
-        """The one place where a gradient step is made; the group shares the samples and sums the gradients.
-
-        Args:
-            loss_of: Indices → their mean loss, and means to tell, ``[M]``.
+            samples: All that was trained on.
+            losses: Of the gradients that make up the report, each weighted by its samples.
+            is_replay: Whether an earlier update has trained on these samples.
 
         Returns:
-            The means over all ``indices``, ``[M]``.
+            The report.
         """
-        self._optimizer.zero_grad()
-        if self._group is None:
-            loss, means = loss_of(indices)
-            loss.backward()
-        else:
-            means = self._descend_together(loss_of, indices, self._group)
-        if self._settings.max_gradient_norm is not None:
-            for network in (self.policy, self.critic):
-                torch.nn.utils.clip_grad_norm_(network.parameters(), self._settings.max_gradient_norm)
-        self._optimizer.step()
-        return means
+        kl = self.kl(samples)
+        total = sum(one.sample_count for one in losses)
+        shares = [one.means * (one.sample_count / total) for one in losses]
+        policy_loss, value_loss, entropy = torch.stack(shares, dim=1).sum(1).tolist()
+        staleness = self.policy_version - samples.policy_versions
+        self.policy_version += 1
+        self.acting_moments = self.moments.copy()
+        return Update(UpdateMetrics(
+            policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, kl=kl,
+            explained_variance=explained_variance(samples.values, samples.arrays.value_targets),
+            learning_rate=self.learning_rate), samples.arrays, staleness, is_replay)
 
-    def _descend_together(
-        self, loss_of: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], indices: torch.Tensor, group: Group
-    ) -> torch.Tensor:
-        """Leaves the whole group's gradient; a process may have no sample at all."""
-        share = indices[group.rank::group.size]
-        weight = len(share) / len(indices)
-        means = torch.zeros(3, device=self._device)
-        if len(share):
-            loss, own = loss_of(share)
-            (loss * weight).backward()
-            means += own * weight
-        parameters = [*self.policy.parameters(), *self.critic.parameters()]
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        group.sum([*(parameter.grad for parameter in parameters), means])
-        return means
+    # What these are made of
 
-    def _mean_at_present(
-        self, function: Callable[[torch.Tensor, Tensors], torch.Tensor], samples: Tensors
+    def training_samples(
+        self,
+        batch: Batch,
+        *,
+        advantages: np.ndarray,
+        value_targets: np.ndarray,
+        values: np.ndarray,
+        old_outputs: np.ndarray,
+    ) -> TrainingSamples:
+        """Puts an algorithm's estimates and the batch together.
+
+        Args:
+            batch: What was sampled.
+            advantages: ``[T, B]``.
+            value_targets: ``[T, B]``.
+            values: V of the observations, ``[T, B]``.
+            old_outputs: Distributions to stay close to, ``[N, D]``.
+        """
+        arrays = flat_samples(batch, advantages=advantages, value_targets=value_targets, old_outputs=old_outputs)
+        return TrainingSamples(arrays, self.tensors(arrays), values.reshape(-1), batch.policy_versions)
+
+    def tensors(self, samples: DetectorSamples) -> dict[str, torch.Tensor]:
+        """Returns the samples as tensors on the learner's device, observations as the networks take them."""
+        tensors = {name: torch.from_numpy(array).to(self.device)
+                   for name, array in vars(samples).items() if name != "observations"}
+        return tensors | {"observations": self.inputs(samples.observations)}
+
+    def state_values(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Returns V of each observation and V of the one that followed, float32 ``[T, B]``."""
+        values = self.evaluate(self.critic, flat(batch.observations)).reshape(batch.rewards.shape)
+        next_values = np.concatenate([values[1:], np.zeros_like(values[:1])])
+        next_values.T[batch.bootstrap_mask.T] = self.evaluate(self.critic, batch.bootstrap_observations)
+        return values, next_values
+
+    def acting_outputs(self, batch: Batch) -> np.ndarray:
+        """Returns the distributions ``[N, D]`` that the present version acted by: with the moments it was sent with."""
+        return self.evaluate(self.policy, flat(batch.observations), self.acting_moments)
+
+    def evaluate(
+        self, network: torch.nn.Module, observations: np.ndarray, moments: RunningMoments | None = None
+    ) -> np.ndarray:
+        """Returns what a network gives for raw observations ``[N, …]``, without a gradient.
+
+        Args:
+            network: Of this learner.
+            observations: Raw.
+            moments: Normalise them; the present ones without.
+        """
+        inputs = self.inputs(observations, moments)
+        with torch.no_grad():
+            parts = torch.split(inputs, _PIXEL_SAMPLES) if inputs.dtype == torch.uint8 else [inputs]
+            outputs: np.ndarray = torch.cat([network(part) for part in parts]).cpu().numpy()
+        return outputs
+
+    def inputs(self, observations: np.ndarray, moments: RunningMoments | None = None) -> torch.Tensor:
+        """Returns raw observations as the networks take them: normalised by these moments, or the present ones."""
+        inputs = torch.from_numpy(observations).to(self.device)
+        if not self.settings.normalize_observations:
+            return inputs
+        mean, std, clip = self._normalisation(moments or self.moments)
+        inverse = torch.from_numpy(1.0 / std).to(inputs)
+        return ((inputs - torch.from_numpy(mean).to(inputs)) * inverse).clamp(-float(clip), float(clip))
+
+    def loss(
+        self, outputs: torch.Tensor, values: torch.Tensor, samples: Tensors
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the mean loss, and what of it is told: mean policy loss, value loss and entropy, ``[3]``."""
+        surrogate = self.surrogate(outputs, samples).mean()
+        value_loss = 0.5 * (values - samples["value_targets"]).square().mean()
+        entropy = self.distribution.entropy(outputs).mean()
+        loss = (-surrogate + self.settings.value_coefficient * value_loss
+                - self.settings.entropy_coefficient * entropy)
+        if self.kl_coefficient > 0.0:
+            loss = loss + self.kl_coefficient * self.distribution.kl(samples["old_outputs"], outputs).mean()
+        return loss, torch.stack([-surrogate, value_loss, entropy]).detach()
+
+    def mean_at_present(
+        self, function: Callable[[torch.Tensor, Tensors], torch.Tensor], samples: TrainingSamples
     ) -> float:
-        """The mean over all samples of a function of the present policy's outputs, ``[N, D]`` → ``[N]``."""
+        """Returns the mean over all samples of a function of the present policy's outputs, ``[N, D]`` → ``[N]``."""
         rank, size = (0, 1) if self._group is None else (self._group.rank, self._group.size)
-        count = len(samples["observations"])
-        step = _PIXEL_SAMPLES if samples["observations"].dtype == torch.uint8 else count
-        total = torch.zeros((), device=self._device, dtype=torch.float64)
-        share = {name: tensor[rank::size] for name, tensor in samples.items()}
+        observations = samples.tensors["observations"]
+        count = len(observations)
+        step = _PIXEL_SAMPLES if observations.dtype == torch.uint8 else count
+        total = torch.zeros((), device=self.device, dtype=torch.float64)
+        share = {name: tensor[rank::size] for name, tensor in samples.tensors.items()}
         with torch.no_grad():
             for start in range(0, len(share["observations"]), step):
                 part = {name: tensor[start: start + step] for name, tensor in share.items()}
@@ -255,133 +340,105 @@ class ActorCritic(ABC):
             self._group.sum([total])
         return float(total) / count
 
-    def _kl_at_present(self, samples: Tensors) -> float:
-        """Mean KL(old ‖ π) over all samples."""
-        return self._mean_at_present(
-            lambda outputs, part: self._distribution.kl(part["old_outputs"], outputs), samples)
+    def _loss_of(self, samples: Tensors, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        minibatch = {name: tensor[indices] for name, tensor in samples.items()}
+        return self.loss(self.policy(minibatch["observations"]), self.critic(minibatch["observations"]), minibatch)
 
-    def _adapt_kl_coefficient(self, kl: float) -> None:
-        """Schulman et al. 2017, §4, with RLlib's factors: ×1.5 above twice the target, ×0.5 below half of it."""
-        if kl > 2.0 * self._settings.kl_target:
-            self.kl_coefficient *= 1.5
-        elif kl < 0.5 * self._settings.kl_target:
-            self.kl_coefficient *= 0.5
+    def _descend_together(self, samples: Tensors, indices: torch.Tensor, group: Group) -> torch.Tensor:
+        """Leaves the whole group's gradient; a process may have no sample at all."""
+        share = indices[group.rank::group.size]
+        weight = len(share) / len(indices)
+        means = torch.zeros(3, device=self.device)
+        if len(share):
+            loss, own = self._loss_of(samples, share)
+            (loss * weight).backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+            means += own * weight
+        gradients = []
+        for parameter in self.parameters().values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+        group.sum([*gradients, means])
+        return means
 
     # What others see of it
 
     def weights(self) -> bytes:
-        """The policy as a WEIGHTS message."""
+        """Returns the policy as a WEIGHTS message."""
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in layer_arrays(self.policy).items()}
         log_std = self.policy.log_std
         mean, std, clip = self._normalisation(self.moments)
         return wire.encode(wire.Kind.WEIGHTS, {
-            "policy_version": np.int64(self.policy_version), "network": wire.text_field(self._network),
-            "distribution": wire.text_field(self._distribution.name), **arrays,
+            "policy_version": np.asarray(self.policy_version, np.int64), "network": wire.text_field(self._network),
+            "distribution": wire.text_field(self.distribution.name), **arrays,
             "log_std": np.empty(0, np.float32) if log_std is None else log_std.detach().cpu().numpy(),
             "observation_mean": mean, "observation_std": std, "observation_clip": clip,
         })
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        """The maximised objective at the present policy, on a copy of the networks.
+        """Returns the named objective at the present policy; see `runtime.learner.curvature`."""
+        return make_curvature_problem(self, objective, samples)
 
-        ``log_prob``: mean log π(a|s)·Â, w.r.t. the policy's parameters. Paper: Nitro Theorem 1.
-        ``surrogate``: the algorithm's own, w.r.t. the policy's parameters.
-        ``total_loss``: −(the whole loss), w.r.t. policy and critic, as the authors' code has.
-
-        Raises:
-            ValueError: Another objective.
-        """
-        tensors = self._tensors(samples)
-        # Free of this learner, which may go on while the problem is being solved.
-        frozen = copy.copy(self)
-
-        def log_prob(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-            return (frozen._distribution.log_prob(outputs, tensors["actions"]) * tensors["advantages"]).mean()
-
-        def surrogate(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-            return frozen._surrogate(outputs, tensors).mean()
-
-        def total_loss(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-            loss, _ = frozen._loss(outputs[:, :-1], outputs[:, -1], tensors)
-            return -loss
-
-        criteria = {"log_prob": log_prob, "surrogate": surrogate, "total_loss": total_loss}
-        if objective not in criteria:
-            raise ValueError(f"objective {objective!r}; known: {', '.join(criteria)}")
-        policy = copy.deepcopy(self.policy)
-        module = _PolicyAndCritic(policy, copy.deepcopy(self.critic)) if objective == "total_loss" else policy
-        return CurvatureProblem(module, criteria[objective], tensors["observations"], tensors["value_targets"])
-
-    def get_state(self) -> State:
+    def snapshot(self) -> Snapshot:
+        """Returns what gradients and samples depend on: networks, moments and counters, without the optimiser."""
         arrays = {f"{name}.{key}": tensor.detach().cpu().numpy().copy()
-                  for name, network in self._networks().items() for key, tensor in network.state_dict().items()}
-        arrays |= {_OPTIMIZER + name: array for name, array in self._optimizer.get_state().items()}
-        values = {"algorithm": self._algorithm.kind} | {name: getattr(self, name) for name in self._counters}
-        for name, moments in self._all_moments().items():
+                  for name, network in self.networks().items() for key, tensor in network.state_dict().items()}
+        values = {"algorithm": self.kind} | {name: getattr(self, name) for name in self.counters}
+        for name, moments in self.all_moments().items():
             arrays |= {f"{name}.mean": moments.mean.copy(), f"{name}.variance": moments.variance.copy()}
             values[f"{name}_count"] = moments.count
-        return State(arrays, values)
+        return Snapshot(self.policy_version, arrays, values)
+
+    def load_snapshot(self, snapshot: Snapshot) -> None:
+        """Takes a snapshot's place; the optimiser stays as it is.
+
+        Raises:
+            CheckpointError: The snapshot belongs to another network or algorithm.
+        """
+        self.set_state(State(snapshot.arrays | self._optimizer_arrays(), snapshot.values))
+
+    def get_state(self) -> State:
+        """Returns a snapshot and the optimiser's state."""
+        snapshot = self.snapshot()
+        return State(snapshot.arrays | self._optimizer_arrays(), snapshot.values)
 
     def set_state(self, state: State) -> None:
-        """Raises: CheckpointError: The state belongs to another network or algorithm."""
+        """Goes on from a state.
+
+        Raises:
+            CheckpointError: The state belongs to another network or algorithm.
+        """
         try:
-            if state.values["algorithm"] != self._algorithm.kind:
-                raise ValueError(f"it is {state.values['algorithm']}'s, not {self._algorithm.kind}'s")
-            for name, network in self._networks().items():
+            if state.values["algorithm"] != self.kind:
+                raise ValueError(f"it is {state.values['algorithm']}'s, not {self.kind}'s")
+            for name, network in self.networks().items():
                 network.load_state_dict({key: torch.from_numpy(state.arrays[f"{name}.{key}"].copy())
                                          for key in network.state_dict()})
-            self._optimizer.set_state({name.removeprefix(_OPTIMIZER): array for name, array in state.arrays.items()
-                                       if name.startswith(_OPTIMIZER)})
-            for name, moments in self._all_moments().items():
+            self.optimizer.set_state({name.removeprefix(_OPTIMIZER): array for name, array in state.arrays.items()
+                                      if name.startswith(_OPTIMIZER)})
+            for name, moments in self.all_moments().items():
                 moments.mean = state.arrays[f"{name}.mean"].copy()
                 moments.variance = state.arrays[f"{name}.variance"].copy()
                 moments.count = int(state.values[f"{name}_count"])
-            for name in self._counters:
+            for name in self.counters:
                 setattr(self, name, type(getattr(self, name))(state.values[name]))
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"the checkpoint does not fit this experiment's networks: {error}") from error
+        self.acting_moments = self.moments.copy()
 
-    def _networks(self) -> dict[str, torch.nn.Module]:
-        """Everything that a state holds the parameters of."""
-        return {"policy": self.policy, "critic": self.critic}
-
-    def _all_moments(self) -> dict[str, RunningMoments]:
-        return {"moments": self.moments}
+    def _optimizer_arrays(self) -> dict[str, np.ndarray]:
+        return {_OPTIMIZER + name: array for name, array in self.optimizer.get_state().items()}
 
     def _normalisation(self, moments: RunningMoments) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean and standard deviation, float32 ``[O]``, and the clip; ``[0]`` and neutral without normalisation."""
-        clip = np.float32(self._settings.observation_clip) if self._settings.normalize_observations else _NO_CLIP
+        clip = np.float32(self.settings.observation_clip) if self.settings.normalize_observations else _NO_CLIP
         return moments.mean.astype(np.float32), moments.std.astype(np.float32), np.asarray(clip)
 
-    def _inputs(self, observations: np.ndarray, moments: RunningMoments | None = None) -> torch.Tensor:
-        """Raw observations as the networks take them: normalised by these moments, or the present ones."""
-        inputs = torch.from_numpy(observations).to(self._device)
-        if not self._settings.normalize_observations:
-            return inputs
-        mean, std, clip = self._normalisation(moments or self.moments)
-        inverse = torch.from_numpy(1.0 / std).to(inputs)
-        return ((inputs - torch.from_numpy(mean).to(inputs)) * inverse).clamp(-float(clip), float(clip))
 
-
-def flat(array: np.ndarray) -> np.ndarray:
-    """``[T, B, …]`` → ``[N, …]``."""
-    return array.reshape(-1, *array.shape[2:])
-
-
-def flat_samples(
-    batch: Batch, *, advantages: np.ndarray, value_targets: np.ndarray, old_outputs: np.ndarray
-) -> DetectorSamples:
-    """The batch flattened to ``[N, …]``, with estimates ``[T, B]`` and distributions to stay close to, ``[N, D]``."""
-    return DetectorSamples(
-        observations=flat(batch.observations), actions=flat(batch.actions), log_probs=flat(batch.log_probs),
-        advantages=flat(advantages).astype(np.float32), value_targets=flat(value_targets).astype(np.float32),
-        old_outputs=old_outputs)
-
-
-class _PolicyAndCritic(torch.nn.Module):
-    def __init__(self, policy: torch.nn.Module, critic: torch.nn.Module) -> None:
-        super().__init__()
-        self.policy, self.critic = policy, critic
-
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.policy(observations), self.critic(observations).unsqueeze(1)], dim=-1)
+def adapted_kl_coefficient(kl_coefficient: float, *, kl: float, kl_target: float) -> float:
+    """Adapts β as Schulman et al. 2017, §4, with RLlib's factors: ×1.5 above twice the target, ×0.5 below half."""
+    if kl > 2.0 * kl_target:
+        return kl_coefficient * 1.5
+    if kl < 0.5 * kl_target:
+        return kl_coefficient * 0.5
+    return kl_coefficient

@@ -17,7 +17,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Adam:
-    """Descends along the gradients of these parameters, where they have one."""
+    """Descends along the gradients of these parameters, if they have one."""
 
     def __init__(self, parameters: Iterable[torch.Tensor], *, learning_rate: float, epsilon: float) -> None:
         self._parameters = list(parameters)
@@ -28,24 +28,32 @@ class Adam:
         self.learning_rate = learning_rate
 
     def zero_grad(self) -> None:
+        """Forgets the gradients."""
         for parameter in self._parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
+        """Makes one step along the gradients that are there."""
         moving = [index for index, parameter in enumerate(self._parameters) if parameter.grad is not None]
-        parameters, steps, *moments = ([tensors[index] for index in moving] for tensors in (
+        parameters, steps, first, second = ([tensors[index] for index in moving] for tensors in (
             self._parameters, self._steps, *self._moments.values()))
-        adam(parameters, [parameter.grad for parameter in parameters], *moments, [], steps, fused=True, amsgrad=False,
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        adam(parameters, gradients, first, second, [], steps, fused=True, amsgrad=False,
              beta1=0.9, beta2=0.999, lr=self.learning_rate, weight_decay=0.0, eps=self._epsilon, maximize=False)
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """Copies by ``INDEX.NAME``."""
+        """Returns steps and moments by ``INDEX.NAME``; copies."""
         return {f"{index}.{name}": tensor.cpu().numpy().copy()
                 for name, tensors in self._tensors().items() for index, tensor in enumerate(tensors)}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Raises: KeyError, ValueError: It is not one of such parameters."""
+        """Goes on from a state.
+
+        Raises:
+            KeyError: Something is missing.
+            ValueError: It is not one of such parameters.
+        """
         for name, tensors in self._tensors().items():
             for index, tensor in enumerate(tensors):
                 array = state[f"{index}.{name}"]

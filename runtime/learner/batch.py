@@ -62,7 +62,8 @@ def _observations(trajectory: Mapping[str, np.ndarray], spaces: Spaces) -> tuple
     """A trajectory's observations ``[T, …]`` and those that its cut sequences go on from, ``[K, …]``."""
     if spaces.is_pixels:
         frames = unpack_frames(trajectory)
-        found = tuple(stack_frames(frames, trajectory[name]) for name in ("observation_frames", "bootstrap_frames"))
+        found = (stack_frames(frames, trajectory["observation_frames"]),
+                 stack_frames(frames, trajectory["bootstrap_frames"]))
     else:
         found = trajectory["observations"], trajectory["bootstrap_observations"]
     for array in found:

@@ -12,16 +12,21 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from runtime.interfaces import Batch, State, Update
-from runtime.learner.actor_critic import Tensors
+from lambda_actor.spaces import Spaces
+from runtime.config.schema import AlgorithmSection
+from runtime.interfaces import Batch, LossMeans, State, TrainingSamples, Update
+from runtime.learner.actor_critic import adapted_kl_coefficient
+from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.normaliser import RunningMoments
 from runtime.learner.off_policy import OffPolicy
+from runtime.learner.samples import Tensors
 
 _REPLAY_STREAM = 0x4EA1
 _KL_COEFFICIENT_SHARE_MIN = 1e-3
@@ -38,77 +43,86 @@ class _Kept:
     uses: int
 
 
-class Impact(OffPolicy):
+class Impact(OffPolicy[ImpactSettings]):
     """The IMPACT learner; `update` trains on new trajectories and keeps them for `replay`."""
 
-    _counters = (*OffPolicy._counters, "steps_since_target")
+    counters = (*OffPolicy.counters, "steps_since_target")
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """See `ActorCritic`; the algorithm is also resolved."""
-        super().__init__(*arguments, **options)
-        self.kl_coefficient = self._settings.kl_coefficient
+    def __init__(self, spaces: Spaces, algorithm: AlgorithmSection, **options: Any) -> None:
+        """Makes a learner; see `ActorCritic`.
+
+        Args:
+            spaces: The environment's.
+            algorithm: Also resolved.
+            options: As `ActorCritic`.
+
+        Raises:
+            ValueError: The algorithm was not fitted or not resolved.
+        """
+        super().__init__(spaces, algorithm, **options)
+        if algorithm.staleness_max is None:
+            raise ValueError("staleness_max is open: resolve the experiment first")
+        self.kl_coefficient, self._staleness_max = self.settings.kl_coefficient, algorithm.staleness_max
         self.target, self.target_moments = copy.deepcopy(self.policy), self.moments.copy()
         self.steps_since_target = 0
-        self._buffer: deque[_Kept] = deque(maxlen=self._settings.buffer_batches)
+        self._buffer: deque[_Kept] = deque(maxlen=self.settings.buffer_batches)
 
     def update(self, batch: Batch, *, progress: float) -> Update:
-        """See `runtime.interfaces.Learner.update`."""
-        minibatches = self._minibatches(batch)
-        update = self._train_once(minibatches, progress=progress)
-        self._adapt_kl_coefficient(update.metrics.kl)
+        """Makes one step on each minibatch of the batch's fragments, and keeps them to be replayed."""
+        minibatches = self.minibatches(batch)
+        update = self.train_once(minibatches, progress=progress)
         self._buffer.extend(_Kept(minibatch, uses=1) for minibatch in minibatches)
         return update
 
     def replay(self, *, progress: float) -> Update | None:
-        """See `runtime.interfaces.Learner.replay`: one minibatch, drawn from those that may still be used."""
-        fresh = [kept for kept in self._buffer if kept.uses < self._settings.uses_max and self._is_fresh(kept)]
+        """Makes one step on a minibatch drawn from those that may still be used; None if there is none."""
+        fresh = [kept for kept in self._buffer if kept.uses < self.settings.uses_max and self._is_fresh(kept)]
         self._buffer = deque(fresh, maxlen=self._buffer.maxlen)
         if not fresh:
             return None
-        stream = np.random.default_rng((_REPLAY_STREAM, self._seed, self.policy_version))
+        stream = np.random.default_rng((_REPLAY_STREAM, self.seed, self.policy_version))
         drawn = fresh[stream.integers(len(fresh))]
         drawn.uses += 1
-        update = self._train_once([drawn.minibatch], progress=progress, is_replay=True)
-        self._adapt_kl_coefficient(update.metrics.kl)
-        return update
+        return self.train_once([drawn.minibatch], progress=progress, is_replay=True)
 
     def _is_fresh(self, kept: _Kept) -> bool:
-        return self.policy_version - int(kept.minibatch.policy_versions.min()) <= self._algorithm.staleness_max
+        return self.policy_version - int(kept.minibatch.policy_versions.min()) <= self._staleness_max
 
-    def _before_update(self, env_steps: int) -> None:
-        """Renews the target network when it is due: before an update, so that it becomes what actors were sent."""
-        settings = self._settings
+    def begin(self, batches: Sequence[Batch], *, progress: float, is_replay: bool = False) -> None:
+        """Begins an update; before, renews the target network if it is due: it becomes what actors were sent."""
+        settings = self.settings
         period = (settings.target_update_frequency * settings.buffer_batches * settings.uses_max
                   * settings.minibatch_steps)
         if self.steps_since_target >= period:
             self.target.load_state_dict(self.policy.state_dict())
             self.target_moments = self.moments.copy()
             self.steps_since_target = 0
-        self.steps_since_target += env_steps
+        self.steps_since_target += sum(batch.env_steps for batch in batches)
+        super().begin(batches, progress=progress, is_replay=is_replay)
 
-    def _reference_outputs(self, observations: np.ndarray) -> np.ndarray:
-        """The target network's, with the moments that it had when it was the policy."""
-        return self._evaluated(self.target, observations, self.target_moments)
+    def reference_outputs(self, observations: np.ndarray) -> np.ndarray:
+        """Returns the target network's distributions, with the moments that it had when it was the policy."""
+        return self.evaluate(self.target, observations, self.target_moments)
 
-    def _surrogate(self, outputs: torch.Tensor, samples: Tensors) -> torch.Tensor:
-        """min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = clip(μ/π_target, 0, c)·π/μ, which is π/π_target but for c."""
-        of_target = self._distribution.log_prob(samples["old_outputs"], samples["actions"])
-        log_weight = (samples["log_probs"] - of_target).clamp(max=math.log(self._settings.importance_clip))
-        log_ratio = self._distribution.log_prob(outputs, samples["actions"]) - samples["log_probs"]
+    def surrogate(self, outputs: torch.Tensor, samples: Tensors) -> torch.Tensor:
+        """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = clip(μ/π_target, 0, c)·π/μ: π/π_target but for c."""
+        of_target = self.distribution.log_prob(samples["old_outputs"], samples["actions"])
+        log_weight = (samples["log_probs"] - of_target).clamp(max=math.log(self.settings.importance_clip))
+        log_ratio = self.distribution.log_prob(outputs, samples["actions"]) - samples["log_probs"]
         ratio = torch.exp((log_weight + log_ratio).clamp(max=_LOG_RATIO_MAX))
-        clipped = ratio.clamp(1.0 - self._settings.clip, 1.0 + self._settings.clip)
+        clipped = ratio.clamp(1.0 - self.settings.clip, 1.0 + self.settings.clip)
         return torch.minimum(ratio * samples["advantages"], clipped * samples["advantages"])
 
-    def _kl(self, samples: Tensors) -> float:
-        """KL(π_target ‖ π)."""
-        return self._kl_at_present(samples)
-
-    def _adapt_kl_coefficient(self, kl: float) -> None:
-        super()._adapt_kl_coefficient(kl)
-        self.kl_coefficient = max(self.kl_coefficient, _KL_COEFFICIENT_SHARE_MIN * self._settings.kl_coefficient)
+    def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:
+        """Moves to the next version, and adapts β, which stays above a share of its initial value."""
+        update = super().finish(samples, losses, is_replay=is_replay)
+        adapted = adapted_kl_coefficient(
+            self.kl_coefficient, kl=update.metrics.kl, kl_target=self.settings.kl_target)
+        self.kl_coefficient = max(adapted, _KL_COEFFICIENT_SHARE_MIN * self.settings.kl_coefficient)
+        return update
 
     def set_state(self, state: State) -> None:
-        """What is kept for being replayed is no part of a state: after a resumption there is none.
+        """Goes on from a state; there is nothing to replay then, since kept minibatches are no part of one.
 
         Raises:
             CheckpointError: The state belongs to another network or algorithm.
@@ -116,8 +130,10 @@ class Impact(OffPolicy):
         super().set_state(state)
         self._buffer.clear()
 
-    def _networks(self) -> dict[str, torch.nn.Module]:
-        return super()._networks() | {"target": self.target}
+    def networks(self) -> dict[str, torch.nn.Module]:
+        """Returns, by name, every network that belongs to a state: the target network too."""
+        return super().networks() | {"target": self.target}
 
-    def _all_moments(self) -> dict[str, RunningMoments]:
-        return super()._all_moments() | {"target_moments": self.target_moments}
+    def all_moments(self) -> dict[str, RunningMoments]:
+        """Returns, by name, all moments that belong to a state: the target network's too."""
+        return super().all_moments() | {"target_moments": self.target_moments}

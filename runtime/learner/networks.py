@@ -45,7 +45,8 @@ class ValueNetwork(nn.Module):
         self.layers = _make_layers(kind, spaces, 1, hidden_sizes, output_gain=1.0)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        return self.layers(observations).squeeze(-1)
+        values: torch.Tensor = self.layers(observations)
+        return values.squeeze(-1)
 
 
 class Pixels(nn.Module):
@@ -86,10 +87,11 @@ class WholeConvolution(nn.Linear):
 def layer_arrays(network: PolicyNetwork) -> dict[str, torch.Tensor]:
     """The network's layers as a WEIGHTS message names them: ``layer.0.weight``, ``layer.0.bias``, …"""
     layers = [layer for layer in network.layers if isinstance(layer, nn.Linear | nn.Conv2d)]
-    arrays = {}
+    arrays: dict[str, torch.Tensor] = {}
     for index, layer in enumerate(layers):
         arrays[f"layer.{index}.weight"] = layer.filters if isinstance(layer, WholeConvolution) else layer.weight
-        arrays[f"layer.{index}.bias"] = layer.bias
+        if layer.bias is not None:
+            arrays[f"layer.{index}.bias"] = layer.bias
     return arrays
 
 
@@ -100,7 +102,8 @@ def _make_layers(
     parametric = [layer for layer in layers if isinstance(layer, nn.Linear | nn.Conv2d)]
     for layer, gain in zip(parametric, [math.sqrt(2.0)] * (len(parametric) - 1) + [output_gain], strict=True):
         nn.init.orthogonal_(layer.weight, gain)
-        nn.init.zeros_(layer.bias)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
     return nn.Sequential(*layers)
 
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from runtime.interfaces import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update
+from runtime.errors import RunError
+from runtime.interfaces import (
+    Batch,
+    CurvatureProblem,
+    DetectorSamples,
+    HasCurvature,
+    Learner,
+    Replays,
+    State,
+    Update,
+)
 
 
 class InPlaceUpdater:
@@ -36,11 +46,17 @@ class InPlaceUpdater:
         return ended
 
     def replay(self, *, progress: float) -> Update | None:
-        """Has the learner replay; its update is returned here and not by `poll`."""
-        return self._learner.replay(progress=progress)
+        """Has the learner replay, if it can; its update is returned here and not by `poll`."""
+        return self._learner.replay(progress=progress) if isinstance(self._learner, Replays) else None
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        """Returns the learner's objective at its present policy."""
+        """Returns the learner's objective at its present policy.
+
+        Raises:
+            RunError: The learner has none.
+        """
+        if not isinstance(self._learner, HasCurvature):
+            raise RunError("this algorithm gives the detector no objective; another scaler.kind needs none")
         return self._learner.curvature_problem(objective, samples)
 
     def get_state(self) -> State:

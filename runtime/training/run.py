@@ -162,7 +162,7 @@ class _Run:
         # Only now: nothing that can be refused needs torch, which takes seconds to import.
         from torch.utils.tensorboard import SummaryWriter
 
-        from runtime.learner.updater import InPlaceUpdater
+        from runtime.learner import make_updater
         from runtime.training.assembly import make_round_loop
 
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
@@ -181,8 +181,9 @@ class _Run:
         self._learner = learner
         sampler = ServerlessSampler(fleet, cache, self._meter)
         self.loop = make_round_loop(
-            experiment, updater=InPlaceUpdater(learner), detector=detector, scaler=make_scaler(experiment.scaler),
-            sampler=sampler, meter=self._meter, evaluate=evaluator, events=self._events,
+            experiment, updater=make_updater(experiment.learner.updater, learner), detector=detector,
+            scaler=make_scaler(experiment.scaler), sampler=sampler, meter=self._meter, evaluate=evaluator,
+            events=self._events,
             event_fields=event_fields, spaces=environment.spaces,
             save_ledger=self._save_ledger, save_round=self._save_round, shield=self._signals.shield,
             time_limit=self._signals.time_limit)
@@ -349,7 +350,8 @@ def _training_parts(experiment: Experiment, environment: ActorEnvironment, stack
     import torch
 
     from runtime.detector.convexity import ConvexityDetector
-    from runtime.learner.data_parallel import make_parallel_learner
+    from runtime.learner import LearnerSpec
+    from runtime.learner.parallel.learner import make_parallel_learner
     from runtime.training.evaluation import Evaluator
 
     device = experiment.learner.device
@@ -357,7 +359,10 @@ def _training_parts(experiment: Experiment, environment: ActorEnvironment, stack
         raise ExperimentError("learner.device = 'cuda': no usable GPU is here; allowed: cpu | auto")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    learner = make_parallel_learner(experiment, environment.spaces, device=device, stack=stack)
+    spec = LearnerSpec(experiment.algorithm, environment.spaces, experiment.network.kind, experiment.seed,
+                       experiment.learner.threads)
+    learner = make_parallel_learner(spec, processes=experiment.learner.processes, device=device,
+                                    timeout_s=experiment.learner.update_timeout_s, stack=stack)
     settings = experiment.detector
     detector = ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
                                  seed=experiment.seed)

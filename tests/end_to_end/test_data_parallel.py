@@ -20,7 +20,7 @@ def test_two_processes_train_as_one_and_the_loss_of_one_ends_the_run(
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for((out / "checkpoints" / "round_000002.json").exists, "two rounds")
     below = descendants(process.pid)
-    (other,) = [pid for pid in below if b"runtime.learner.data_parallel" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (other,) = [pid for pid in below if b"runtime.learner.parallel" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(other, signal.SIGKILL)
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -74,7 +74,7 @@ def joined(*batches: Batch) -> Batch:
 
 def descend_plainly(learner: ActorCritic) -> None:
     """Plain gradient descent in Adam's place: what a parameter loses is learning rate × gradient."""
-    learner._optimizer = PlainDescent([*learner.policy.parameters(), *learner.critic.parameters()], lr=1.0)
+    learner.optimizer = PlainDescent(learner.parameters().values(), lr=1.0)
 
 
 class PlainDescent(torch.optim.SGD):
@@ -91,8 +91,12 @@ class PlainDescent(torch.optim.SGD):
 
 def parameters_of(learner: ActorCritic) -> np.ndarray:
     """The policy's parameters, then the critic's."""
-    return np.concatenate([parameter.detach().cpu().numpy().ravel().copy()
-                           for network in (learner.policy, learner.critic) for parameter in network.parameters()])
+    return flat(learner.parameters())
+
+
+def flat(tensors: Mapping[str, torch.Tensor]) -> np.ndarray:
+    """All numbers of tensors by name."""
+    return np.concatenate([tensor.detach().numpy().ravel().copy() for tensor in tensors.values()])
 
 
 def scramble(network: torch.nn.Module, scale: float, *, seed: int = 0) -> None:

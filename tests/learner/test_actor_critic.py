@@ -15,9 +15,10 @@ import torch
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
-from runtime.config.schema import AlgorithmSection, Experiment
-from runtime.interfaces import Update
-from runtime.learner import make_learner
+from runtime.config.schema import AlgorithmSection
+from runtime.errors import ExperimentError
+from runtime.interfaces import Replays, Update
+from runtime.learner import LearnerSpec, make_learner, make_updater
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
@@ -26,7 +27,19 @@ from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from tests.helpers import ROOT
-from tests.learner.learning import DISCRETE, PIXELS, VECTORS, assert_same, bandit, everything, joined, roll
+from tests.learner.learning import (
+    DISCRETE,
+    PIXELS,
+    VECTORS,
+    assert_same,
+    bandit,
+    descend_plainly,
+    everything,
+    flat,
+    joined,
+    parameters_of,
+    roll,
+)
 
 ALGORITHMS = [(Ppo, "ppo", PpoSettings), (Impact, "impact", ImpactSettings), (Impala, "impala", ImpalaSettings)]
 
@@ -82,7 +95,7 @@ def test_a_group_does_what_one_process_does(
 
     def train(learner: ActorCritic, batch, updates: dict[int, list[Update]], rank: int) -> None:
         updates[rank] = [learner.update(batch, progress=0.0)]
-        if (replayed := learner.replay(progress=0.0)) is not None:
+        if isinstance(learner, Replays) and (replayed := learner.replay(progress=0.0)) is not None:
             updates[rank].append(replayed)
 
     alone, together = make(None), Together(size)
@@ -107,36 +120,86 @@ def test_a_group_does_what_one_process_does(
                 assert getattr(ours.metrics, name) == pytest.approx(value, rel=1e-3, abs=1e-5), name
 
 
+# The steps of an update
+
+
+def make(algorithm: type[ActorCritic], kind: str, section, spaces: Spaces = VECTORS, **options) -> ActorCritic:
+    settings = section(normalize_observations=True, learning_rate=1e-3, max_gradient_norm=None)
+    return algorithm(spaces, AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), seed=0, **options)
+
+
+@pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
+def test_a_learner_elsewhere_computes_the_gradient_from_a_snapshot(algorithm, kind: str, section) -> None:
+    """To the last bit, after an update, at another seed; what it computes neither of them moves by."""
+    learner, elsewhere = make(algorithm, kind, section), make(algorithm, kind, section)
+    learner.update(roll(learner.weights(), VECTORS), progress=0.0)
+    batch = roll(learner.weights(), VECTORS, seed=1)
+    learner.begin([batch], progress=0.0)
+    before = everything(learner)
+    elsewhere.load_snapshot(learner.snapshot())
+    samples, indices = elsewhere.samples(batch), torch.tensor([3, 1, 20])
+    there, here = elsewhere.gradients(samples, indices), learner.gradients(learner.samples(batch), indices)
+    assert (there.policy_version, there.losses.sample_count) == (1, 3)
+    np.testing.assert_array_equal(flat(there.tensors), flat(here.tensors))
+    assert np.abs(flat(here.tensors)).max() > 0.0
+    assert_same(everything(learner), before)
+    assert elsewhere.get_state().arrays["optimizer.0.step"] == 0.0, "the optimiser is not part of a snapshot"
+
+
+@pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
+def test_each_gradient_is_a_step_with_its_own_learning_rate(algorithm, kind: str, section) -> None:
+    learner = make(algorithm, kind, section)
+    descend_plainly(learner)
+    batch = roll(learner.weights(), VECTORS)
+    learner.begin([batch], progress=0.0)
+    samples = learner.samples(batch)
+    gradients = [learner.gradients(samples, indices) for indices in torch.arange(36).split(18)]
+    before = parameters_of(learner)
+    learner.apply(list(zip(gradients, (1.0, 0.25), strict=True)))
+    moved = -1e-3 * (flat(gradients[0].tensors) + 0.25 * flat(gradients[1].tensors))
+    np.testing.assert_allclose(parameters_of(learner) - before, moved, atol=1e-7)
+    assert learner.policy_version == 0, "until the update is finished"
+    update = learner.finish(samples, [one.losses for one in gradients])
+    assert learner.policy_version == 1
+    assert update.metrics.policy_loss == pytest.approx(
+        float(np.mean([one.losses.means[0] for one in gradients])), abs=1e-6)
+
+
 # The factory
 
 
-def experiment(kind: str, spaces: Spaces, **overrides) -> Experiment:
-    tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "seed": 3, "algorithm": {"kind": kind},
-            **overrides}
-    return experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
+def make_spec(kind: str, spaces: Spaces, **overrides) -> LearnerSpec:
+    tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "algorithm": {"kind": kind}}
+    experiment = experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
+    return LearnerSpec(experiment.algorithm, spaces, **{"network": experiment.network.kind, "seed": 3, **overrides})
 
 
 @pytest.mark.parametrize("spaces", [VECTORS, DISCRETE, PIXELS])
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
 def test_any_algorithm_takes_any_spaces(algorithm, kind: str, section, spaces: Spaces) -> None:
     """Made from a fitted experiment alone; its weights act in these spaces, before and after an update."""
-    fitted = experiment(kind, spaces)
-    learner = make_learner(fitted, spaces, device="cpu")
+    spec = make_spec(kind, spaces)
+    learner = make_learner(spec, device="cpu")
     assert type(learner) is algorithm
     learner.update(roll(learner.weights(), spaces), progress=0.0)
     policy = Policy.from_bytes(learner.weights())
     policy.check(spaces)
     assert policy.policy_version == learner.policy_version == 1
-    assert policy.network == fitted.network.kind
+    assert policy.network == spec.network
 
 
-def test_seed_threads_and_network_are_the_experiments() -> None:
-    fitted = experiment("impala", PIXELS, network={"kind": "mlp"}, learner={"threads": 2})
-    learner = make_learner(fitted, PIXELS, device="cpu")
-    other = Impala(PIXELS, fitted.algorithm, network="mlp", seed=3)
+def test_seed_threads_and_network_are_the_specs() -> None:
+    spec = make_spec("impala", PIXELS, network="mlp", threads=2)
+    learner = make_learner(spec, device="cpu")
+    other = Impala(PIXELS, spec.algorithm, network="mlp", seed=3)
     assert learner.weights() == other.weights()
     learner.update(roll(learner.weights(), PIXELS), progress=0.0)
     assert torch.get_num_threads() == 2
+
+
+def test_an_unknown_updater_is_refused() -> None:
+    with pytest.raises(ExperimentError, match=r"learner.updater = 'magic'; allowed: in_place"):
+        make_updater("magic", make(*ALGORITHMS[0]))
 
 
 def test_the_package_does_not_import_torch() -> None:
@@ -165,4 +228,3 @@ def test_the_algorithm_of_the_docs_learns() -> None:
     problem = learner.curvature_problem("total_loss", learner.update(
         joined(*[roll(learner.weights(), spaces, seed=k) for k in range(2)]), progress=0.0).samples)
     assert np.isfinite(float(problem.criterion(problem.module(problem.inputs), problem.targets).detach()))
-    assert learner.replay(progress=0.0) is None

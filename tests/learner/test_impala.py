@@ -13,7 +13,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
-from runtime.interfaces import Batch, State
+from runtime.interfaces import Batch, Replays, State
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
@@ -24,8 +24,8 @@ from tests.learner.learning import (
     VECTORS,
     assert_same,
     bandit,
-    descend_plainly,
     everything,
+    flat,
     joined,
     parameters_of,
     roll,
@@ -63,17 +63,18 @@ def test_samples_are_vtrace_of_the_present_policy(spaces: Spaces) -> None:
     """Ratios of the published policy to the acting ones, values of the present critic, nothing normalised."""
     learner = make_learner(spaces, discount=0.9)
     batch = stale_batch(learner, spaces)
-    samples, values = learner._samples(batch)
+    training_samples = learner.samples(batch)
+    samples = training_samples.arrays
     shape = batch.rewards.shape
     observations = batch.observations.reshape(-1, 3)
     ours = log_probs_of(learner, spaces, observations, batch.actions.reshape(-1, *batch.actions.shape[2:]))
     ratios = ours.reshape(shape) - batch.log_probs
     assert np.abs(ratios[:, :3]).max() > 1e-3 and np.abs(ratios[:, 3:]).max() < 1e-4
 
-    expected_values, next_values = learner._values(batch)
+    expected_values, next_values = learner.state_values(batch)
     targets, advantages = vtrace(batch.rewards, expected_values, next_values, ratios, batch.terminated,
                                  batch.bootstrap_mask, discount=0.9)
-    np.testing.assert_array_equal(values, expected_values)
+    np.testing.assert_array_equal(training_samples.values, expected_values.reshape(-1))
     np.testing.assert_allclose(samples.advantages, advantages.reshape(-1), atol=1e-4)
     np.testing.assert_allclose(samples.value_targets, targets.reshape(-1), atol=1e-4)
     np.testing.assert_array_equal(samples.log_probs, batch.log_probs.reshape(-1))
@@ -83,10 +84,10 @@ def test_values_follow_the_sequences() -> None:
     """V of the next observation, or of the one beyond the cut, each looked up by itself."""
     learner = make_learner()
     batch = stale_batch(learner, VECTORS)
-    values, next_values = learner._values(batch)
+    values, next_values = learner.state_values(batch)
 
     def value(observation: np.ndarray) -> float:
-        return float(learner._evaluated(learner.critic, observation[None])[0])
+        return float(learner.evaluate(learner.critic, observation[None])[0])
 
     beyond = iter(batch.bootstrap_observations)
     for column in range(6):
@@ -102,8 +103,8 @@ def test_values_follow_the_sequences() -> None:
 def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
     """−mean log π·Â + c_v·½·mean (V − v)² − c_H·mean H, with Â and v held fixed."""
     learner = make_learner(spaces, entropy_coefficient=0.03, value_coefficient=0.7, max_gradient_norm=None)
-    samples, _ = learner._samples(stale_batch(learner, spaces))
-    tensors = learner._tensors(samples)
+    samples = learner.samples(stale_batch(learner, spaces))
+    tensors = samples.tensors
     outputs, values = learner.policy(tensors["observations"]), learner.critic(tensors["observations"])
     if spaces.is_discrete:
         distribution = torch.distributions.Categorical(logits=outputs)
@@ -113,13 +114,11 @@ def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
     parts = [-(distribution.log_prob(tensors["actions"]) * tensors["advantages"]).mean(),
              0.5 * ((values - tensors["value_targets"]) ** 2).mean(), distribution.entropy().mean()]
     loss = parts[0] + 0.7 * parts[1] - 0.03 * parts[2]
-    gradients = torch.autograd.grad(loss, [*learner.policy.parameters(), *learner.critic.parameters()])
-    before = parameters_of(learner)
-    descend_plainly(learner)
-    told = learner._train(tensors, torch.arange(len(samples.advantages)))
-    expected = np.concatenate([gradient.numpy().ravel() for gradient in gradients])
-    np.testing.assert_allclose(before - parameters_of(learner), expected, rtol=1e-3, atol=1e-6)
-    assert told.tolist() == pytest.approx([float(part.detach()) for part in parts], rel=1e-5)
+    parameters = learner.parameters()
+    expected = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+    gradients = learner.gradients(samples)
+    np.testing.assert_allclose(flat(gradients.tensors), flat(expected), rtol=1e-3, atol=1e-6)
+    assert gradients.losses.means.tolist() == pytest.approx([float(part.detach()) for part in parts], rel=1e-5)
 
 
 @pytest.mark.parametrize(("minibatch_steps", "sizes"), [(1, [1] * 6), (12, [1] * 6), (23, [1] * 6), (24, [2] * 3),
@@ -127,20 +126,20 @@ def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
 def test_minibatches_are_whole_fragments(minibatch_steps: int, sizes: list[int]) -> None:
     learner = make_learner(minibatch_steps=minibatch_steps)
     batch = stale_batch(learner, VECTORS)
-    parts = learner._minibatches(batch)
+    parts = learner.minibatches(batch)
     assert [part.rewards.shape for part in parts] == [(12, size) for size in sizes]
     found = [column for part in parts for column in part.rewards.T.tolist()]
     assert sorted(found) == sorted(batch.rewards.T.tolist())
-    assert found == [column for part in learner._minibatches(batch) for column in part.rewards.T.tolist()]
+    assert found == [column for part in learner.minibatches(batch) for column in part.rewards.T.tolist()]
     learner.policy_version += 1
-    assert found != [column for part in learner._minibatches(batch) for column in part.rewards.T.tolist()]
+    assert found != [column for part in learner.minibatches(batch) for column in part.rewards.T.tolist()]
 
 
 def test_each_minibatch_is_estimated_by_the_policy_that_it_trains() -> None:
     """Not by the one before the update: two single updates do the same as one update with two minibatches."""
     once, twice = (make_learner(normalize_observations=False, minibatch_steps=36) for _ in range(2))
     batch = joined(roll(once.weights(), VECTORS, seed=1), roll(once.weights(), VECTORS, seed=2))
-    parts = once._minibatches(batch)
+    parts = once.minibatches(batch)
     assert len(parts) == 2
     update = once.update(batch, progress=0.0)
     singles = [twice.update(part, progress=0.0) for part in parts]
@@ -161,7 +160,7 @@ def test_what_an_update_tells() -> None:
     update = learner.update(batch, progress=0.0)
     np.testing.assert_array_equal(np.sort(update.staleness), [0, 0, 0, 1, 1, 1])
     assert not update.is_replay and learner.policy_version == version + 1
-    assert learner.replay(progress=0.0) is None
+    assert not isinstance(learner, Replays)
     kl = float(np.mean(batch.log_probs.reshape(-1) - log_probs_of(learner, VECTORS, observations, actions)))
     assert update.metrics.kl == pytest.approx(kl, rel=1e-3, abs=1e-5)
     moments.merge(observations)
@@ -183,9 +182,9 @@ def test_old_policies_are_weighed_less() -> None:
     learner = make_learner()
     batch = roll(learner.weights(), VECTORS)
     unlikely = Batch(**{**vars(batch), "log_probs": batch.log_probs + 50.0})
-    samples, values = learner._samples(unlikely)
-    np.testing.assert_allclose(samples.advantages, 0.0, atol=1e-12)
-    np.testing.assert_array_equal(samples.value_targets, values.reshape(-1))
+    samples = learner.samples(unlikely)
+    np.testing.assert_allclose(samples.arrays.advantages, 0.0, atol=1e-12)
+    np.testing.assert_array_equal(samples.arrays.value_targets, samples.values)
 
 
 @pytest.mark.parametrize("stale", [0, 3])

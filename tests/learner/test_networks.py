@@ -179,7 +179,7 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
         observations = random.integers(0, 256, (8, *spaces.observation_shape), dtype=np.uint8)
     else:
         learner.moments.merge(observations)
-    expected = learner._evaluated(learner.policy, observations)
+    expected = learner.evaluate(learner.policy, observations)
     policy = Policy.from_bytes(learner.weights())
     policy.check(spaces)
     actual = np.stack([policy.outputs(observation) for observation in observations])
@@ -187,5 +187,5 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     assert float(np.abs(expected[:, : spaces.output_size]).max()) > 0.05
     noise = policy.noise(random, 8)
     actions = np.array([policy.sample(output, row) for output, row in zip(actual, noise, strict=True)])
-    log_probs = learner._distribution.log_prob(torch.from_numpy(expected), torch.from_numpy(actions))
+    log_probs = learner.distribution.log_prob(torch.from_numpy(expected), torch.from_numpy(actions))
     np.testing.assert_allclose(policy.log_probs(actual, actions, noise), log_probs, atol=1e-4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
-from runtime.interfaces import Batch, State
+from runtime.interfaces import Batch, Replays, State
+from runtime.learner.actor_critic import adapted_kl_coefficient
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
@@ -59,48 +61,24 @@ def roll(learner: Ppo, **options) -> Batch:
     return learning.roll(weights, Spaces((observation_size,), action_size=ACTION_SIZE), **options)
 
 
-def tensors_of(learner: Ppo, batch: Batch) -> dict[str, torch.Tensor]:
-    """The whole batch as one minibatch, ready for `step`."""
-    samples, _ = learner._samples(batch)
-    return learner._tensors(samples)
-
-
-def step(learner: Ppo, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-    """One gradient step on all of these; returns policy loss, value loss and entropy before it."""
-    return learner._train(tensors, torch.arange(len(tensors["advantages"])))
-
-
 def policy_size_of(learner: Ppo) -> int:
     """How many of `parameters_of` are the policy's; the critic's follow."""
     return sum(parameter.numel() for parameter in learner.policy.parameters())
 
 
 def record_steps(learner: Ppo, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
-    """Every minibatch that a gradient step is made on from now on, with what it returned."""
+    """Every minibatch that a gradient is computed of from now on, with its mean losses."""
     recorded = []
-    original = learner._train
+    original = learner.gradients
 
     def spy(samples, indices):
-        copies = {name: tensor[indices].detach().numpy().copy() for name, tensor in samples.items()}
-        result = original(samples, indices)
-        recorded.append(copies | {"result": result.numpy().copy()})
-        return result
+        copies = {name: tensor[indices].detach().numpy().copy() for name, tensor in samples.tensors.items()}
+        gradients = original(samples, indices)
+        recorded.append(copies | {"result": gradients.losses.means.numpy().copy()})
+        return gradients
 
-    monkeypatch.setattr(learner, "_train", spy)
+    monkeypatch.setattr(learner, "gradients", spy)
     return recorded
-
-
-def record_losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The value of everything that is differentiated from now on."""
-    losses = []
-    original = torch.Tensor.backward
-
-    def spy(self, *arguments, **options):
-        losses.append(float(self.detach()))
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(torch.Tensor, "backward", spy)
-    return losses
 
 
 # Oracles
@@ -153,7 +131,7 @@ def plain_losses(means, log_std, values, minibatch: dict[str, np.ndarray], clip:
 def plain_losses_of(learner: Ppo, minibatch: dict[str, np.ndarray]) -> dict[str, float]:
     means = forward(learner.policy, minibatch["observations"])
     values = forward(learner.critic, minibatch["observations"])[:, 0]
-    return plain_losses(means, learner.policy.log_std.tolist(), values, minibatch, learner._settings.clip)
+    return plain_losses(means, learner.policy.log_std.tolist(), values, minibatch, learner.settings.clip)
 
 
 # The first ratio, and whose moments normalise what
@@ -167,14 +145,14 @@ def test_the_first_ratio_is_one(monkeypatch: pytest.MonkeyPatch, rounds_before: 
         learner.update(roll(learner, seed=round_index, offset=5.0 * round_index), progress=0.0)
     batch = roll(learner, seed=77, offset=-3.0)
     seen = []
-    original = learner._surrogate
+    original = learner.surrogate
 
     def spy(outputs, samples):
         means, log_stds = outputs.detach().chunk(2, dim=-1)
         seen.append((means.tolist(), log_stds.tolist(), samples["actions"].tolist(), samples["log_probs"].tolist()))
         return original(outputs, samples)
 
-    monkeypatch.setattr(learner, "_surrogate", spy)
+    monkeypatch.setattr(learner, "surrogate", spy)
     learner.update(batch, progress=0.0)
     for mean, log_std, action, log_prob in zip(*seen[0], strict=True):
         assert math.exp(log_density(action, mean, log_std) - log_prob) == pytest.approx(1.0, abs=1e-4)
@@ -191,19 +169,19 @@ def test_the_first_ratio_is_that_of_the_merge(monkeypatch: pytest.MonkeyPatch, r
         learner.update(roll(learner, seed=round_index, offset=5.0 * round_index), progress=0.0)
     batch, weights = roll(learner, seed=77, offset=-3.0), copy.deepcopy(learner.policy)
     seen = []
-    original = learner._surrogate
+    original = learner.surrogate
 
     def spy(outputs: torch.Tensor, samples: dict[str, torch.Tensor]) -> torch.Tensor:
         seen.append((outputs.detach(), {name: tensor.clone() for name, tensor in samples.items()}))
         return original(outputs, samples)
 
-    monkeypatch.setattr(learner, "_surrogate", spy)
+    monkeypatch.setattr(learner, "surrogate", spy)
     learner.update(batch, progress=0.0)
     outputs, samples = seen[0]
     np.testing.assert_allclose(outputs, weights(samples["observations"]).detach(), atol=1e-6)
-    log_ratios = learner._distribution.log_prob(outputs, samples["actions"]) - samples["log_probs"]
+    log_ratios = learner.distribution.log_prob(outputs, samples["actions"]) - samples["log_probs"]
     assert float(log_ratios.abs().max()) > 1e-3
-    of_acting = learner._distribution.log_prob(samples["old_outputs"], samples["actions"])
+    of_acting = learner.distribution.log_prob(samples["old_outputs"], samples["actions"])
     np.testing.assert_allclose(of_acting, samples["log_probs"], atol=1e-4)
 
 
@@ -246,7 +224,7 @@ def test_the_published_policy_acts_as_the_learner_does() -> None:
     learner = make_learner(observation_clip=1.5)
     learner.update(roll(learner, seed=1), progress=0.0)
     batch = roll(learner, seed=2)
-    samples, _ = learner._samples(batch)
+    samples = learner.samples(batch).arrays
     policy = Policy.from_bytes(learner.weights())
     means = [policy.outputs(observation) for observation in samples.observations]
     np.testing.assert_allclose(samples.old_outputs[:, :ACTION_SIZE], means, atol=1e-5)
@@ -275,7 +253,7 @@ def test_staleness_is_told_and_nothing_is_replayed() -> None:
     assert learner.update(batch, progress=0.0).staleness.tolist() == [0, 0, 0]
     update = learner.update(batch, progress=0.0)
     assert update.staleness.tolist() == [1, 1, 1] and not update.is_replay
-    assert learner.replay(progress=0.0) is None
+    assert not isinstance(learner, Replays)
 
 
 # Advantages and value targets
@@ -294,7 +272,7 @@ def test_truncations_bootstrap_and_terminations_do_not(merged_before: bool) -> N
         mean, std = rows.mean(0), rows.std(0)
     batch = roll(learner, seed=8, steps=14, trajectories=4)
     assert batch.terminated.any() and batch.bootstrap_mask[:-1].any()
-    samples, _ = learner._samples(batch)
+    samples = learner.samples(batch).arrays
 
     def value(observation: np.ndarray) -> float:
         normalised = np.clip((observation.astype(np.float64) - mean) / std, -clip, clip)
@@ -328,8 +306,7 @@ def test_truncations_bootstrap_and_terminations_do_not(merged_before: bool) -> N
 def test_advantages_are_scaled_over_the_whole_batch_and_value_targets_are_not() -> None:
     scaled, raw = make_learner(), make_learner(normalize_advantages=False)
     batch = roll(scaled, reward=lambda actions: 50.0 + 10.0 * actions[..., 0].astype(np.float64))
-    with_scaling, _ = scaled._samples(batch)
-    without, _ = raw._samples(batch)
+    with_scaling, without = scaled.samples(batch).arrays, raw.samples(batch).arrays
     numbers = without.advantages.tolist()
     mean = math.fsum(numbers) / len(numbers)
     std = math.sqrt(math.fsum((x - mean) ** 2 for x in numbers) / len(numbers))
@@ -367,10 +344,10 @@ def test_the_samples_lie_in_the_order_of_the_batch() -> None:
 
 
 @pytest.mark.parametrize("kl_coefficient", [0.0, 0.7])
-def test_the_loss_equals_plain_python(monkeypatch: pytest.MonkeyPatch, kl_coefficient: float) -> None:
+def test_the_loss_equals_plain_python(kl_coefficient: float) -> None:
     """−surrogate + c_v·½(V − target)² − c_H·H + β·KL(old ‖ new), with ratios clipped on both sides."""
     learner = make_learner(clip=0.2, value_coefficient=0.6, entropy_coefficient=0.05, kl_coefficient=kl_coefficient)
-    tensors = tensors_of(learner, roll(learner, steps=20))
+    tensors = learner.samples(roll(learner, steps=20)).tensors
     torch.manual_seed(1)
     scramble(learner.policy, 0.03)
     minibatch = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
@@ -379,15 +356,15 @@ def test_the_loss_equals_plain_python(monkeypatch: pytest.MonkeyPatch, kl_coeffi
         for sign in (1.0, -1.0):
             assert (side & (sign * minibatch["advantages"] > 0.0)).any()
     expected = plain_losses_of(learner, minibatch)
-    losses = record_losses(monkeypatch)
-    policy_loss, value_loss, entropy = step(learner, tensors)
+    loss, (policy_loss, value_loss, entropy) = learner.loss(
+        learner.policy(tensors["observations"]), learner.critic(tensors["observations"]), tensors)
     assert float(policy_loss) == pytest.approx(expected["policy"], rel=1e-4, abs=1e-5)
     assert float(value_loss) == pytest.approx(expected["value"], rel=1e-4)
     assert float(entropy) == pytest.approx(expected["entropy"], rel=1e-5)
     assert expected["kl"] > 0.05
     total = (expected["policy"] + 0.6 * expected["value"] - 0.05 * expected["entropy"]
              + kl_coefficient * expected["kl"])
-    assert losses == [pytest.approx(total, rel=1e-4, abs=1e-5)]
+    assert loss.item() == pytest.approx(total, rel=1e-4, abs=1e-5)
 
 
 def ratios_of(learner: Ppo, minibatch: dict[str, np.ndarray]) -> np.ndarray:
@@ -396,14 +373,14 @@ def ratios_of(learner: Ppo, minibatch: dict[str, np.ndarray]) -> np.ndarray:
         minibatch["actions"].tolist(), means, minibatch["log_probs"].tolist(), strict=True)])
 
 
-def test_a_gradient_step_follows_the_slope_of_the_plain_loss() -> None:
+def test_the_gradient_is_the_slope_of_the_plain_loss() -> None:
     """Every parameter's gradient against a central difference of the plain loss; no automatic differentiation."""
     learner = make_double_learner(seed=3, value_coefficient=0.6, entropy_coefficient=0.05, kl_coefficient=0.4,
                                   max_gradient_norm=None)
     source = make_learner(seed=3)
-    tensors = {name: tensor.double() for name, tensor in tensors_of(source, roll(source)).items()}
-    minibatch = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
-    learning.descend_plainly(learner)
+    samples = source.samples(roll(source))
+    samples = replace(samples, tensors={name: tensor.double() for name, tensor in samples.tensors.items()})
+    minibatch = {name: tensor.numpy().copy() for name, tensor in samples.tensors.items()}
     named = {(which, name): parameter.detach().numpy().copy()
              for which, network in (("policy", learner.policy), ("critic", learner.critic))
              for name, parameter in network.named_parameters()}
@@ -426,11 +403,10 @@ def test_a_gradient_step_follows_the_slope_of_the_plain_loss() -> None:
             slope[place] = (above - plain_loss()) / 2e-5
             array[place] = kept
         slopes[key] = slope
-    step(learner, tensors)
-    for which, network in (("policy", learner.policy), ("critic", learner.critic)):
-        for name, parameter in network.named_parameters():
-            lost = named[which, name] - parameter.detach().numpy()
-            np.testing.assert_allclose(lost, slopes[which, name], rtol=1e-4, atol=1e-6, err_msg=f"{which}.{name}")
+    gradients = learner.gradients(samples).tensors
+    assert set(gradients) == {".".join(key) for key in slopes}
+    for (which, name), slope in slopes.items():
+        np.testing.assert_allclose(gradients[f"{which}.{name}"], slope, rtol=1e-4, atol=1e-6, err_msg=f"{which}.{name}")
     assert max(float(np.abs(slope).max()) for slope in slopes.values()) > 0.1
 
 
@@ -443,7 +419,7 @@ def test_the_ratio_is_clipped_only_where_that_lowers_the_objective(
     learner = make_learner(clip=0.2)
     mean = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
     log_prob = log_density([0.4], [0.0], [0.0])
-    surrogate = learner._surrogate(torch.cat([mean, torch.zeros(1, 1, dtype=torch.float64)], dim=1), {
+    surrogate = learner.surrogate(torch.cat([mean, torch.zeros(1, 1, dtype=torch.float64)], dim=1), {
         "actions": torch.tensor([[0.4]], dtype=torch.float64), "advantages": torch.tensor([advantage]),
         "log_probs": torch.tensor([log_prob - math.log(ratio)], dtype=torch.float64)})
     assert float(surrogate.detach()) == pytest.approx(expected, rel=1e-6)
@@ -547,9 +523,7 @@ def test_the_linear_schedule_does_not_compound() -> None:
     (0.0, 0.5), (0.0049, 0.5), (0.0051, 1.0), (0.01, 1.0), (0.0199, 1.0), (0.0201, 1.5), (5.0, 1.5)])
 def test_the_kl_coefficient_adapts(kl: float, factor: float) -> None:
     """Target 0.01: ×1.5 above twice of it, ×0.5 below half of it, else unchanged."""
-    learner = make_learner(kl_coefficient=0.2, kl_target=0.01)
-    learner._adapt_kl_coefficient(kl)
-    assert learner.kl_coefficient == pytest.approx(0.2 * factor)
+    assert adapted_kl_coefficient(0.2, kl=kl, kl_target=0.01) == pytest.approx(0.2 * factor)
 
 
 @pytest.mark.parametrize(("target_share", "factor"), [(3.0, 0.5), (1.0, 1.0), (0.3, 1.5)])
@@ -583,7 +557,7 @@ def test_metrics_equal_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """KL over the whole batch after the update; losses and entropy are means over the last epoch's samples."""
     learner = make_learner(epochs=3, minibatch_steps=10, learning_rate=1e-3, normalize_observations=False)
     batch = roll(learner, steps=11)
-    _, values = learner._samples(batch)
+    values = learner.samples(batch).values
     steps = record_steps(learner, monkeypatch)
     update = learner.update(batch, progress=0.0)
     metrics, samples = update.metrics, update.samples
@@ -602,7 +576,7 @@ def test_metrics_equal_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     kl = math.fsum(kl_divergence(old, old_log_std, new, log_std)
                    for old, new in zip(old_means, new_means, strict=True)) / 33
     assert metrics.kl == pytest.approx(kl, rel=1e-3)
-    residual = samples.value_targets - values.reshape(-1)
+    residual = samples.value_targets - values
     assert metrics.explained_variance == pytest.approx(
         1.0 - float(np.var(residual)) / float(np.var(samples.value_targets)), rel=1e-5, abs=1e-6)
 
@@ -610,7 +584,7 @@ def test_metrics_equal_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_metrics_of_a_single_step_are_those_before_it() -> None:
     learner = make_learner(epochs=1, minibatch_steps=1000, normalize_observations=False)
     batch = roll(learner)
-    minibatch = {name: tensor.numpy().copy() for name, tensor in tensors_of(learner, batch).items()}
+    minibatch = {name: tensor.numpy().copy() for name, tensor in learner.samples(batch).tensors.items()}
     expected = plain_losses_of(learner, minibatch)
     metrics = learner.update(batch, progress=0.0).metrics
     assert metrics.policy_loss == pytest.approx(expected["policy"], abs=1e-5)
@@ -653,7 +627,7 @@ def test_the_order_depends_on_seed_version_and_epoch_alone() -> None:
     def order(seed: int, version: int, epoch: int) -> list[int]:
         learner = make_learner(seed=seed)
         moved = Batch(**{**vars(batch), "policy_versions": np.full(3, version)})
-        return torch.cat(learner._minibatches(moved, epoch)).tolist()
+        return torch.cat(learner.minibatches(moved, epoch)).tolist()
 
     assert order(0, 0, 0) == order(0, 0, 0)
     others = [order(1, 0, 0), order(0, 1, 0), order(0, 0, 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -18,16 +19,11 @@ import torch
 
 from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
-from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError, RunError
-from runtime.interfaces import Batch, Learner
-from runtime.learner import make_learner
-from runtime.learner.data_parallel import (
-    DataParallelLearner,
-    LearnerProcesses,
-    make_parallel_learner,
-    process_count,
-)
+from runtime.interfaces import Batch, Learner, Replays
+from runtime.learner import LearnerSpec, make_learner
+from runtime.learner.parallel.learner import DataParallelLearner, make_parallel_learner, process_count
+from runtime.learner.parallel.processes import LearnerProcesses
 from tests.helpers import ROOT, is_alive, wait_for
 
 VECTORS = Spaces(observation_shape=(5,), action_size=2)
@@ -35,12 +31,13 @@ PIXELS = Spaces(observation_shape=(2, 20, 20), frame_shape=(1, 20, 20), frame_st
 SETTINGS = {"minibatch_steps": 8, "learning_rate": 1e-3}
 
 
-def experiment(kind: str, spaces: Spaces, **settings: Any) -> Experiment:
+def make_spec(kind: str, spaces: Spaces, **settings: Any) -> LearnerSpec:
     own = {"ppo": {"epochs": 2}, "impact": {"uses_max": 3, "buffer_batches": 2}, "impala": {}}[kind]
-    return experiment_from_tree({
+    experiment = experiment_from_tree({
         "environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}, "seed": 4,
         "algorithm": {"kind": kind, kind: {**SETTINGS, **own, **settings}},
     }, source="test").resolved().fitted(spaces, preprocessing="none")
+    return LearnerSpec(experiment.algorithm, spaces, experiment.network.kind, experiment.seed)
 
 
 def batch(spaces: Spaces, *, version: int, steps: int = 7, trajectories: int = 3) -> Batch:
@@ -71,7 +68,8 @@ def train(learner: Learner, spaces: Spaces, updates: int = 3, **sizes: int) -> l
     made = []
     for step in range(updates):
         made.append(learner.update(batch(spaces, version=learner.policy_version, **sizes), progress=step / 10))
-        made += [learner.replay(progress=step / 10) for _ in range(2)]
+        if isinstance(learner, Replays):
+            made += [update for _ in range(2) if (update := learner.replay(progress=step / 10)) is not None]
     return made
 
 
@@ -89,11 +87,11 @@ def assert_equal_but_for_rounding(together: Learner, alone: Learner) -> None:
 
 
 def test_two_train_as_one_until_one_is_killed_which_ends_the_run_soon_and_by_name() -> None:
-    chosen = experiment("ppo", VECTORS)
+    chosen = make_spec("ppo", VECTORS)
     processes = LearnerProcesses(2, device="cpu", timeout_s=600.0)
     (other,) = processes.process_ids()
     try:
-        learner, alone = DataParallelLearner(chosen, VECTORS, processes), make_learner(chosen, VECTORS, device="cpu")
+        learner, alone = DataParallelLearner(chosen, processes), make_learner(chosen, device="cpu")
         train(learner, VECTORS, updates=1)
         train(alone, VECTORS, updates=1)
         assert_equal_but_for_rounding(learner, alone)
@@ -109,11 +107,11 @@ def test_two_train_as_one_until_one_is_killed_which_ends_the_run_soon_and_by_nam
 
 
 def test_a_process_that_hangs_is_not_awaited_for_ever() -> None:
-    chosen = experiment("ppo", VECTORS)
+    chosen = make_spec("ppo", VECTORS)
     processes = LearnerProcesses(2, device="cpu", timeout_s=5.0)
     (other,) = processes.process_ids()
     try:
-        learner = DataParallelLearner(chosen, VECTORS, processes)
+        learner = DataParallelLearner(chosen, processes)
         os.kill(other, signal.SIGSTOP)
         with pytest.raises(RunError, match="the contact between its processes"):
             train(learner, VECTORS, updates=1)
@@ -125,8 +123,8 @@ def test_a_process_that_hangs_is_not_awaited_for_ever() -> None:
 def test_what_the_other_process_raised_is_told() -> None:
     processes = LearnerProcesses(2, device="cpu", timeout_s=60.0)
     try:
-        processes.tell("dance")
-        with pytest.raises(RunError, match="exit code 1: .*ValueError: unknown task 'dance'"):
+        processes.tell(lambda stream: pickle.dump("dance", stream))
+        with pytest.raises(RunError, match="exit code 1: .*ValueError: no learner yet for 'dance'"):
             processes.group.sum([torch.zeros(3)])
     finally:
         processes.close()
@@ -134,7 +132,7 @@ def test_what_the_other_process_raised_is_told() -> None:
 
 PARENT = """
 import time
-from runtime.learner.data_parallel import LearnerProcesses
+from runtime.learner.parallel.processes import LearnerProcesses
 processes = LearnerProcesses(2, device="cpu", timeout_s=600.0)
 print(*processes.process_ids(), flush=True)
 time.sleep(600)
@@ -156,22 +154,18 @@ def test_no_process_outlives_a_killed_training_and_ctrl_c_is_for_the_first_alone
 
 
 def test_one_process_needs_no_group() -> None:
-    chosen = experiment("impala", VECTORS)
+    chosen = make_spec("impala", VECTORS)
     with ExitStack() as stack:
-        learner = make_parallel_learner(chosen, VECTORS, device="cpu", stack=stack)
+        learner = make_parallel_learner(chosen, processes=None, device="cpu", timeout_s=60.0, stack=stack)
         assert not isinstance(learner, DataParallelLearner)
 
 
 def test_as_many_processes_as_gpus_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(count: int | None) -> Experiment:
-        chosen = experiment("ppo", VECTORS)
-        return chosen.model_copy(update={"learner": chosen.learner.model_copy(update={"processes": count})})
-
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert [process_count(asked(count), "cuda") for count in (None, 1, 4)] == [4, 1, 4]
-    assert [process_count(asked(count), "cpu") for count in (None, 1, 9)] == [1, 1, 9]
+    assert [process_count(count, "cuda") for count in (None, 1, 4)] == [4, 1, 4]
+    assert [process_count(count, "cpu") for count in (None, 1, 9)] == [1, 1, 9]
     with pytest.raises(ExperimentError, match=r"learner.processes = 5.*4 are here; allowed: null \| 1 to 4"):
-        process_count(asked(5), "cuda")
+        process_count(5, "cuda")
 
 
 # With processes that several tests share
@@ -192,12 +186,9 @@ def processes() -> Iterator[LearnerProcesses]:
 def test_updates_and_replays_are_those_of_one_process(
     processes: LearnerProcesses, kind: str, spaces: Spaces
 ) -> None:
-    chosen = experiment(kind, spaces)
-    together, alone = DataParallelLearner(chosen, spaces, processes), make_learner(chosen, spaces, device="cpu")
+    chosen = make_spec(kind, spaces)
+    together, alone = DataParallelLearner(chosen, processes), make_learner(chosen, device="cpu")
     for found, expected in zip(train(together, spaces), train(alone, spaces), strict=True):
-        assert (found is None) == (expected is None)
-        if expected is None:
-            continue
         assert vars(found.metrics) == pytest.approx(vars(expected.metrics), rel=1e-5, abs=1e-5)
         assert (found.is_replay, found.staleness.tolist()) == (expected.is_replay, expected.staleness.tolist())
         np.testing.assert_allclose(found.samples.advantages, expected.samples.advantages, rtol=1e-5, atol=1e-5)
@@ -208,8 +199,8 @@ def test_updates_and_replays_are_those_of_one_process(
 
 @pytest.mark.parametrize("kind", ["ppo", "impact", "impala"])
 def test_a_minibatch_may_be_smaller_than_the_group(processes: LearnerProcesses, kind: str) -> None:
-    chosen = experiment(kind, VECTORS, minibatch_steps=2)
-    together, alone = DataParallelLearner(chosen, VECTORS, processes), make_learner(chosen, VECTORS, device="cpu")
+    chosen = make_spec(kind, VECTORS, minibatch_steps=2)
+    together, alone = DataParallelLearner(chosen, processes), make_learner(chosen, device="cpu")
     for learner in (together, alone):
         train(learner, VECTORS, steps=1, trajectories=5)
     assert_equal_but_for_rounding(together, alone)
@@ -217,7 +208,7 @@ def test_a_minibatch_may_be_smaller_than_the_group(processes: LearnerProcesses, 
 
 def test_the_share_of_each_process_counts(processes: LearnerProcesses) -> None:
     """The oracle can fail: a group whose other processes add nothing gives another policy."""
-    chosen = experiment("ppo", VECTORS)
+    chosen = make_spec("ppo", VECTORS)
 
     class Deaf:
         rank, size = 0, processes.group.size
@@ -225,7 +216,7 @@ def test_the_share_of_each_process_counts(processes: LearnerProcesses) -> None:
         def sum(self, tensors: list[torch.Tensor]) -> None:
             pass
 
-    deaf, alone = make_learner(chosen, VECTORS, device="cpu", group=Deaf()), make_learner(chosen, VECTORS, device="cpu")
+    deaf, alone = make_learner(chosen, device="cpu", group=Deaf()), make_learner(chosen, device="cpu")
     for learner in (deaf, alone):
         train(learner, VECTORS)
     with pytest.raises(AssertionError):
@@ -233,23 +224,45 @@ def test_the_share_of_each_process_counts(processes: LearnerProcesses) -> None:
 
 
 def test_a_restored_state_goes_on_as_before(processes: LearnerProcesses) -> None:
-    chosen = experiment("ppo", VECTORS)
-    alone = make_learner(chosen, VECTORS, device="cpu")
+    chosen = make_spec("ppo", VECTORS)
+    alone = make_learner(chosen, device="cpu")
     train(alone, VECTORS)
-    together = DataParallelLearner(chosen, VECTORS, processes)
+    together = DataParallelLearner(chosen, processes)
     together.set_state(alone.get_state())
     assert len(set(together.fingerprints())) == 1
     for learner in (together, alone):
         learner.update(batch(VECTORS, version=learner.policy_version), progress=0.5)
     assert_equal_but_for_rounding(together, alone)
-    assert together.weights() != make_learner(chosen, VECTORS, device="cpu").weights()
+    assert together.weights() != make_learner(chosen, device="cpu").weights()
+
+
+@pytest.mark.parametrize("kind", ["ppo", "impact", "impala"])
+def test_steps_that_are_composed_outside_are_those_of_one_process(processes: LearnerProcesses, kind: str) -> None:
+    """Each process goes by its own samples and gradients; a gradient from elsewhere goes to all of them."""
+    chosen = make_spec(kind, VECTORS)
+    together, alone = DataParallelLearner(chosen, processes), make_learner(chosen, device="cpu")
+    elsewhere = make_learner(chosen, device="cpu")
+    for step in range(2):
+        sampled = batch(VECTORS, version=step)
+        for learner in (together, alone):
+            learner.begin([sampled], progress=0.0)
+            samples = learner.samples(sampled)
+            elsewhere.load_snapshot(learner.snapshot())
+            foreign = elsewhere.gradients(elsewhere.samples(sampled), torch.arange(5))
+            own = learner.gradients(samples)
+            learner.apply([(own, 1.0), (foreign, 0.5)])
+            update = learner.finish(samples, [own.losses])
+            assert update.staleness.tolist() == [0, 0, 0]
+    assert together.policy_version == 2
+    assert len(set(together.fingerprints())) == 1
+    assert_equal_but_for_rounding(together, alone)
 
 
 def test_processes_that_drifted_apart_are_brought_back(processes: LearnerProcesses) -> None:
-    chosen = experiment("ppo", VECTORS)
-    together = DataParallelLearner(chosen, VECTORS, processes)
+    chosen = make_spec("ppo", VECTORS)
+    together = DataParallelLearner(chosen, processes)
     with torch.no_grad():
-        next(together._learner.policy.parameters()).add_(1.0)
+        next(together.here.policy.parameters()).add_(1.0)
     assert len(set(together.fingerprints())) == 2
     together.get_state()
     assert len(set(together.fingerprints())) == 1

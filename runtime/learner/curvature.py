@@ -1,0 +1,56 @@
+"""The objectives whose Hessian the detector measures."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from runtime.interfaces import CurvatureProblem, DetectorSamples
+
+if TYPE_CHECKING:
+    from runtime.learner.actor_critic import ActorCritic
+
+
+def make_curvature_problem(learner: ActorCritic[Any], objective: str, samples: DetectorSamples) -> CurvatureProblem:
+    """Returns the maximised objective at the learner's present policy, on a copy of its networks.
+
+    Args:
+        learner: Goes on freely while the problem is being solved.
+        objective: ``log_prob``: mean log π(a|s)·Â, with respect to the policy's parameters (paper: Nitro Theorem 1);
+            ``surrogate``: the algorithm's own, with respect to the policy's parameters; ``total_loss``: −(the whole
+            loss), with respect to policy and critic, as the authors' code has it.
+        samples: What the objective is a mean over.
+
+    Raises:
+        ValueError: Another objective.
+    """
+    tensors = learner.tensors(samples)
+    frozen = copy.copy(learner)
+
+    def log_prob(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
+        return (frozen.distribution.log_prob(outputs, tensors["actions"]) * tensors["advantages"]).mean()
+
+    def surrogate(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
+        return frozen.surrogate(outputs, tensors).mean()
+
+    def total_loss(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
+        loss, _ = frozen.loss(outputs[:, :-1], outputs[:, -1], tensors)
+        return -loss
+
+    criteria = {"log_prob": log_prob, "surrogate": surrogate, "total_loss": total_loss}
+    if objective not in criteria:
+        raise ValueError(f"objective {objective!r}; known: {', '.join(criteria)}")
+    policy: torch.nn.Module = copy.deepcopy(learner.policy)
+    module = _PolicyAndCritic(policy, copy.deepcopy(learner.critic)) if objective == "total_loss" else policy
+    return CurvatureProblem(module, criteria[objective], tensors["observations"], tensors["value_targets"])
+
+
+class _PolicyAndCritic(torch.nn.Module):
+    def __init__(self, policy: torch.nn.Module, critic: torch.nn.Module) -> None:
+        super().__init__()
+        self.policy, self.critic = policy, critic
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.policy(observations), self.critic(observations).unsqueeze(1)], dim=-1)

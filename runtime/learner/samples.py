@@ -1,0 +1,45 @@
+"""Samples that are ready to be trained on, and how they are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from runtime.interfaces import Batch, DetectorSamples, TrainingSamples
+
+Tensors = Mapping[str, torch.Tensor]
+"""Samples by name, each ``[N, …]``: the fields of `DetectorSamples`, observations as the networks take them."""
+
+
+def flat(array: np.ndarray) -> np.ndarray:
+    """Joins steps and trajectories: ``[T, B, …]`` → ``[N, …]``."""
+    return array.reshape(-1, *array.shape[2:])
+
+
+def flat_samples(
+    batch: Batch, *, advantages: np.ndarray, value_targets: np.ndarray, old_outputs: np.ndarray
+) -> DetectorSamples:
+    """Flattens a batch to ``[N, …]``.
+
+    Args:
+        batch: What was sampled.
+        advantages: ``[T, B]``.
+        value_targets: ``[T, B]``.
+        old_outputs: Distributions to stay close to, ``[N, D]``.
+    """
+    return DetectorSamples(
+        observations=flat(batch.observations), actions=flat(batch.actions), log_probs=flat(batch.log_probs),
+        advantages=flat(advantages).astype(np.float32), value_targets=flat(value_targets).astype(np.float32),
+        old_outputs=old_outputs)
+
+
+def joined(parts: Sequence[TrainingSamples]) -> TrainingSamples:
+    """Joins samples of several minibatches, in order."""
+    arrays = {name: np.concatenate([vars(part.arrays)[name] for part in parts]) for name in vars(parts[0].arrays)}
+    return TrainingSamples(
+        arrays=DetectorSamples(**arrays),
+        tensors={name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors},
+        values=np.concatenate([part.values for part in parts]),
+        policy_versions=np.concatenate([part.policy_versions for part in parts]))
