@@ -86,15 +86,17 @@ def test_an_actor_process_loads_no_more_than_the_handler_in_lambda() -> None:
     assert loaded & NOT_IN_AN_ACTOR == {"runtime"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["export", "--help"],
-                                       ["status", "--help"], ["logs", "--help"], ["results", "--help"],
-                                       ["reconcile", "--help"], ["train", "no/such/experiment.yaml"],
-                                       ["train", "experiments/hopper.yaml", "--set", "scaler.actors_min=-1"]],
-                         ids=" ".join)
-def test_help_and_refusals_load_neither_torch_nor_boto3(arguments: list[str]) -> None:
+@pytest.mark.parametrize(("arguments", "code"), [
+    *((words.split(), 0) for words in (
+        "--help", "--version", "train --help", "evaluate --help", "export --help", "status --help", "logs --help",
+        "results --help", "reconcile --help", "explain")),
+    *((words.split(), 2) for words in (
+        "explain skaler", "train no/such/experiment.yaml", "train experiments/hopper.yaml --set scaler.actors_min=-1")),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_help_and_refusals_load_neither_torch_nor_boto3(arguments: list[str], code: int) -> None:
     loaded = loaded_after(f"import runtime.cli.main\ntry:\n    code = runtime.cli.main.main({arguments!r})\n"
                           "except SystemExit as leaving:\n    code = leaving.code\n"
-                          f"assert (code or 0) == {0 if '--help' in arguments else 2}, code")
+                          f"assert (code or 0) == {code}, code")
     assert loaded & {"torch", "boto3"} == set()
 
 

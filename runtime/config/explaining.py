@@ -15,7 +15,7 @@ from runtime.config.section import Section
 from runtime.errors import without_credentials
 
 EXTENDS = "extends"
-"""The key that names the file whose keys count if this one does not have them."""
+EXTENDS_DESCRIPTION = "another experiment file, relative to this one, whose keys count if this one does not have them"
 
 
 def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -1,0 +1,50 @@
+"""Types of arguments, and what all commands print with."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+SEEDS_MAX = 1000
+
+
+def positive(text: str) -> int:
+    """Returns the whole number from 1 that a text is."""
+    return _at_least(text, 1)
+
+
+def not_negative(text: str) -> int:
+    """Returns the whole number from 0 that a text is."""
+    return _at_least(text, 0)
+
+
+def project(text: str) -> str:
+    """Returns a project of Weights & Biases, if a text can be one."""
+    if not re.fullmatch(r"([^/\s]+/)?[^/\s]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: PROJECT or ENTITY/PROJECT")
+    return text
+
+
+def seeds(text: str) -> int:
+    """Returns a number of seeds."""
+    count = positive(text)
+    if count > SEEDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number from 1 to {SEEDS_MAX}")
+    return count
+
+
+def _at_least(text: str, lowest: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = lowest - 1
+    if value < lowest:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number from {lowest}")
+    return value
+
+
+def say(line: str) -> None:
+    """Prints a line at once, without what would change the terminal."""
+    from runtime.display.terminal import printable
+
+    print(printable(line), flush=True)

@@ -1,0 +1,199 @@
+"""The commands that look at deployments and at the runs that the bucket keeps; only ``stop`` changes something."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime.backends.aws.deployment import experiment_name
+from runtime.cli.arguments import positive, say
+from runtime.errors import RunError
+
+if TYPE_CHECKING:
+    from runtime.operations.kept_runs import KeptRun
+
+Clients = Callable[[str], Any]
+
+
+def add_commands(commands: Any) -> None:
+    """Adds the commands to a parser's subparsers."""
+    status = _add_operation(
+        commands, "status", _status, "show what is deployed, what it costs, and what is left over",
+        "Show every deployment of the account and region with its state and its dollars, resources that cost money "
+        "and belong to no stack any more, runs that are gone, and whether the guard watches. With EXPERIMENT, that "
+        "one in more detail.", nargs="?")
+    status.add_argument("--json", action="store_true", help="print one JSON document (default: text for people)")
+    logs = _add_operation(
+        commands, "logs", _logs, "show what a deployment logs",
+        "Show the learner's log events of a deployment, or what the bucket kept where its stack is gone.")
+    logs.add_argument("--actors", action="store_true", help="the actors' events (default: the learner's)")
+    logs.add_argument("--follow", action="store_true",
+                      help="go on until Ctrl-C, or until the stack is gone (default: show and end)")
+    logs.add_argument("--since", type=positive, default=60, metavar="MINUTES",
+                      help="how far back (default: 60; kept is a week)")
+    results = _add_operation(
+        commands, "results", _results, "list the runs that the bucket keeps, and download one",
+        "List an experiment's runs in the results bucket, and download one of them: the only one, or --run.")
+    results.add_argument("--run", metavar="RUN", help="which run (default: the only one)")
+    results.add_argument("--out", type=Path, metavar="DIR",
+                         help="directory to download it to (default: runs/EXPERIMENT-RUN)")
+    reconcile = _add_operation(
+        commands, "reconcile", _reconcile, "compare a run's dollars with AWS' bill, a day later",
+        "Ask Cost Explorer what AWS bills for a run, and compare it with what the run counted. Each request costs "
+        "$0.01; the run's tags have to be cost allocation tags.")
+    reconcile.add_argument("--run", metavar="RUN", help="which run (default: the only one)")
+    stop = commands.add_parser(
+        "stop", help="take a deployment down now", description="Take an experiment's deployment down: its learner "
+        "puts its results into the bucket, then all of it is deleted. Waits until it is gone. Exit codes: 0 gone, 1 "
+        "some of it is left, 2 nothing was done, 130 after Ctrl-C: what has begun goes on.")
+    stop.add_argument("experiment", nargs="?", metavar="EXPERIMENT",
+                      help="name or file of an experiment; only the file's name counts")
+    stop.add_argument("--stack", metavar="NAME", help="delete a shared stack instead: NitroGuard, NitroNetwork or "
+                      "NitroResults, when no experiment needs it any more (default: none)")
+    stop.add_argument("--yes", action="store_true", help="do not ask (default: ask)")
+    stop.set_defaults(command=_stop)
+
+
+def _add_operation(
+    commands: Any, name: str, command: Callable[[argparse.Namespace], int], help_text: str, description: str,
+    nargs: str | None = None,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=help_text, description=description + " Exit codes: 0, or 2 where AWS "
+                                 "cannot be asked or there is nothing to show, 130 after Ctrl-C.")
+    parser.add_argument("experiment", nargs=nargs, metavar="EXPERIMENT",
+                        help="name or file of an experiment; only the file's name counts"
+                        + (" (default: all)" if nargs else ""))
+    parser.set_defaults(command=_interruptible(command))
+    return parser
+
+
+def _status(options: argparse.Namespace) -> int:
+    from runtime.operations.commands import status_lines
+    from runtime.operations.survey import survey
+
+    client, account, region = _account()
+    document = survey(client, options.experiment and _name(options), account=account, region=region,
+                      now_s=time.time())
+    say(json.dumps(document, indent=2) if options.json else "\n".join(status_lines(document)))
+    return 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    from runtime.operations.commands import show_logs
+
+    client, _, _ = _account()
+    show_logs(client, _name(options), say, of_actors=options.actors, since_s=60.0 * options.since,
+              is_following=options.follow, now=time.time, sleep=time.sleep)
+    return 0
+
+
+def _results(options: argparse.Namespace) -> int:
+    from runtime.operations.commands import continue_lines, results_lines
+    from runtime.operations.kept_runs import download
+
+    _, name, runs, run = _find_run(options)
+    say("\n".join(results_lines(runs)))
+    if run is None:
+        say(f"\nto download one: python -m runtime results {options.experiment} --run RUN [--out DIR]")
+        return 0
+    out = options.out or Path("runs") / f"{name}-{run.run}"
+    say(f"\n{run.url}")
+    download(run, out, say)
+    file = Path(options.experiment)
+    say("\n".join(["", f"downloaded to:    {out}",
+                    *continue_lines(run, out, name, file if file.is_file() else None)]))
+    return 0
+
+
+def _reconcile(options: argparse.Namespace) -> int:
+    from runtime.operations.bill import ask_bill, bill_lines
+    from runtime.operations.commands import counted, run_days
+    from runtime.operations.survey import OperationError
+
+    client, name, runs, run = _find_run(options)
+    if run is None:
+        raise OperationError(f"{name} has several runs: name one with --run: {', '.join(one.run for one in runs)}")
+    first, last, ended_s_ago = run_days(run, time.time())
+    counted_usd, counted_by = counted(client, run, name)
+    bill = ask_bill(client("ce"), name, run.run, first=first, last=last)
+    say("\n".join(bill_lines(bill, run=f"{name}/{run.run}", counted_usd=counted_usd, counted_by=counted_by,
+                              ended_s_ago=ended_s_ago)))
+    return 0
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from runtime.aws.account import AccountError, open_session
+    from runtime.guard.deployments import STACK_PREFIX
+    from runtime.guard.teardown import TeardownError
+    from runtime.operations.stop import OURS, stop_stack
+
+    if (options.experiment is None) == (options.stack is None):
+        raise RunError("stop what? Name an experiment, or a stack with --stack NAME")
+    name = options.stack or STACK_PREFIX + _name(options)
+    if not name.startswith(OURS):
+        raise AccountError(f"--stack {name} is not ours to delete; allowed: names that begin with {OURS}")
+    try:
+        stop_stack(open_session(), name, is_asked=not options.yes)
+    except TeardownError as error:
+        print(f"error: {error}\nThe guard goes on trying, once a minute; run this again to watch it", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nNot waiting any longer: what has begun goes on, and the guard sees to its end", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _account() -> tuple[Clients, str, str]:
+    """Clients, the account's number, and the region.
+
+    Raises:
+        AccountError: No region is set, or there are no usable credentials.
+    """
+    from runtime.aws.account import identify, open_session
+    from runtime.guard.teardown import clients
+
+    session = open_session()
+    return clients(session), identify(session), session.region_name
+
+
+def _find_run(options: argparse.Namespace) -> tuple[Clients, str, list[KeptRun], KeptRun | None]:
+    """Clients, the experiment's name, its runs in the bucket, and the one that is meant, where that can be told.
+
+    Raises:
+        AccountError: The bucket cannot be read.
+        OperationError: There is none.
+    """
+    from runtime.operations.commands import choose_run
+    from runtime.operations.kept_runs import find_bucket, find_runs
+
+    client, _, _ = _account()
+    name = _name(options)
+    runs = find_runs(client, find_bucket(client), name)
+    return client, name, runs, choose_run(runs, options.run, name)
+
+
+def _name(options: argparse.Namespace) -> str:
+    """The experiment's, of which the user gives the name or the file.
+
+    Raises:
+        ExperimentError: It cannot be one.
+    """
+    return experiment_name(Path(options.experiment).stem)
+
+
+def _interruptible(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """The command, which Ctrl-C ends without more words, and damaged files with few: it has changed nothing."""
+    def run(options: argparse.Namespace) -> int:
+        try:
+            return command(options)
+        except KeyboardInterrupt:
+            return 130
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise RunError("something that the bucket or the ledger holds cannot be read: "
+                           f"{type(error).__name__}: {error}") from error
+    return run

@@ -1,0 +1,67 @@
+"""The command ``explain``: what may stand in an experiment file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from runtime.config.explaining import (
+    EXTENDS,
+    EXTENDS_DESCRIPTION,
+    allowed_values,
+    default_text,
+    nearest,
+    section_of,
+    walk_fields,
+)
+from runtime.errors import ExperimentError
+
+
+def add_command(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    explain = commands.add_parser(
+        "explain", help="explain the keys of the experiment file",
+        description="Explain the keys of the experiment file: all of them, those of a section, or one. Exit codes: 0, "
+        "or 2 if there is no such key.")
+    explain.add_argument("key", nargs="?", metavar="KEY",
+                         help="a section such as scaler, or a key such as scaler.actors_max (default: all)")
+    explain.set_defaults(command=_explain)
+
+
+def required_keys() -> Iterator[tuple[str, str]]:
+    """Yields path and description of each key that has no default."""
+    return ((path, info.description or "") for path, info in walk_fields()
+            if info.is_required() and section_of(info) is None)
+
+
+def explained(key: str | None) -> list[str]:
+    """Returns lines about one key, a section's keys, or all.
+
+    Args:
+        key: Dotted; None for all.
+
+    Raises:
+        ExperimentError: There is no such key; the message names the nearest one.
+    """
+    if key == EXTENDS:
+        return [EXTENDS, f"  {EXTENDS_DESCRIPTION}"]
+    fields = dict(walk_fields())
+    if key is not None and key not in fields:
+        raise ExperimentError(f"{key} is not a known key{nearest(key)}")
+    lines = [f"{EXTENDS}: {EXTENDS_DESCRIPTION}"] if key is None else []
+    for path, info in fields.items():
+        if key is not None and path != key and not path.startswith(f"{key}."):
+            continue
+        if section_of(info) is not None:
+            lines += ["", f"{path}: {info.description}"]
+        else:
+            lines += [f"  {path}", f"      {info.description}",
+                      f"      {'' if info.is_required() else 'default: '}{default_text(info)}; "
+                      f"allowed: {allowed_values(info)}"]
+    return lines[1:] if lines[0] == "" else lines
+
+
+def _explain(options: argparse.Namespace) -> int:
+    print("\n".join(explained(options.key)))
+    return 0

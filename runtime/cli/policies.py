@@ -1,0 +1,108 @@
+"""The commands ``evaluate`` and ``export``: what can be done with a run's policy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lambda_actor.errors import ActorError
+from runtime.cli.arguments import not_negative, positive
+from runtime.config.loading import load_experiment
+from runtime.config.schema import Experiment
+from runtime.errors import RunError
+from runtime.records import layout
+
+if TYPE_CHECKING:
+    from lambda_actor.environments import ActorEnvironment
+
+
+def add_commands(commands: Any) -> None:
+    """Adds the commands to a parser's subparsers."""
+    evaluate = commands.add_parser("evaluate", help="evaluate a run's policy",
+                                   description="Evaluate the policy of a run with deterministic actions; prints JSON.")
+    evaluate.add_argument("directory", type=Path, metavar="DIR", help="a run's directory")
+    evaluate.add_argument("--episodes", type=positive, metavar="N",
+                          help="episodes (default: evaluation.episodes of the experiment)")
+    evaluate.add_argument("--seed", type=not_negative, default=0, metavar="N",
+                          help="seed of the start states (default: 0)")
+    evaluate.add_argument("--video", type=Path, metavar="FILE",
+                          help="film the first episode, its first five minutes at most, as .mp4 or, in less time, "
+                          ".webm (default: no video)")
+    evaluate.set_defaults(command=_evaluate)
+    export = commands.add_parser(
+        "export", help="write a run's policy as an ONNX file", description="Write a run's policy as one ONNX file, "
+        "with normalisation and clipping inside: raw observations in, the environment's actions out. See "
+        "docs/guides/export.md.")
+    export.add_argument("directory", type=Path, metavar="DIR", help="a run's directory")
+    export.add_argument("--onnx", type=Path, metavar="FILE", required=True,
+                        help="the file, which is replaced where it exists; needs the package onnx")
+    export.set_defaults(command=_export)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from runtime.export.video import Video, advice, check_path, choose_renderer
+    from runtime.training.evaluation import Evaluator
+    from runtime.training.signals import Interrupted, Signals
+
+    if options.video:
+        check_path(options.video)
+        choose_renderer()
+    try:
+        weights, experiment, environment = _trained(options.directory)
+    except ActorError as error:
+        raise RunError(f"{error}{advice() if options.video else ''}") from error
+    episodes = options.episodes or experiment.evaluation.episodes
+    video = Video(options.video, environment) if options.video else None
+    evaluate = Evaluator(environment, episodes, seed=options.seed, episode_over=video.end if video else lambda: None)
+    try:
+        with Signals(), video.filming() if video else nullcontext():
+            evaluation = evaluate(weights)
+    except Interrupted as interrupt:
+        print("interrupted", file=sys.stderr)
+        return 128 + interrupt.signal_number
+    if video:
+        print(f"{video.path}: the first episode, {video.frames} frames, {video.frames / video.frames_per_s:.1f} s",
+              file=sys.stderr)
+    print(json.dumps({
+        "environment_id": experiment.environment.id, "episodes": episodes,
+        "evaluation_return_mean": evaluation.return_mean,
+        "evaluation_return_min": min(evaluation.returns), "evaluation_return_max": max(evaluation.returns),
+        "episode_length_mean": sum(evaluation.lengths) / episodes,
+    }, indent=2))
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from runtime.export.onnx import check_onnx, save_onnx
+
+    check_onnx(options.onnx)
+    weights, experiment, environment = _trained(options.directory)
+    facts = {"environment_id": experiment.environment.id, "preprocessing": environment.preprocessing,
+             "frame_stack": str(environment.spaces.frame_stack), "algorithm": experiment.algorithm.kind}
+    # Of a run that goes on, nothing says it.
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        facts["experiment"] = str(json.loads((options.directory / layout.SUMMARY).read_bytes())["experiment"])
+    print(save_onnx(options.onnx, weights, environment, facts))
+    return 0
+
+
+def _trained(directory: Path) -> tuple[bytes, Experiment, ActorEnvironment]:
+    """A run's policy as a WEIGHTS message, its experiment, and an environment to act in.
+
+    Raises:
+        RunError: The directory does not hold one run's policy.
+        UnusableEnvironmentError: The environment cannot be made here.
+    """
+    from lambda_actor.environments import make_environment
+    from runtime.records.policy_file import load_policy
+    from runtime.training.seeds import holds_seeds
+
+    if holds_seeds(directory):
+        raise RunError(f"{directory} holds several seeds: name one of its directories, seed-S")
+    weights = load_policy(directory / layout.POLICY)
+    experiment = load_experiment(directory / layout.CONFIG)
+    return weights, experiment, make_environment(experiment.environment.id, experiment.environment.preprocessing)

@@ -1,0 +1,115 @@
+"""The command ``train``."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime.cli.arguments import project, seeds
+from runtime.cli.arguments import say as print_line
+from runtime.cli.explain import required_keys
+from runtime.config.loading import load_experiment
+from runtime.config.resolved import ResolvedExperiment
+from runtime.errors import RunDirectoryError, RunError
+
+if TYPE_CHECKING:
+    from runtime.display.wandb_log import WandbLog
+
+_DESCRIPTION = """\
+Train an experiment on this machine, until it reaches its target, one of its limits or its budget.
+
+examples:
+  python -m runtime train experiments/hopper.yaml
+  python -m runtime train experiments/hopper.yaml --set budget.usd=0.5 --set stop.max_rounds=20
+  python -m runtime train experiments/hopper.yaml --out runs/hopper --resume
+  python -m runtime train experiments/hopper.yaml --seeds 5 --out runs/five
+
+required keys of the experiment file; all others have defaults:
+{required}
+  `python -m runtime explain` lists every key, `python -m runtime explain scaler.actors_max` tells all about one."""
+
+_EPILOG = """\
+exit codes:
+  0 finished, 1 failed while training, 2 refused before anything started, 130 interrupted by Ctrl-C, 143 by SIGTERM,
+  129 by a closed terminal"""
+
+
+def add_command(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    train = commands.add_parser(
+        "train", help="train an experiment on this machine", formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_EPILOG, description=_DESCRIPTION.format(
+            required="\n".join(f"  {path:<16} {text}" for path, text in required_keys())))
+    train.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
+    train.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",
+                       help="override one key of the experiment file; may be repeated (default: none)")
+    train.add_argument("--out", type=Path, metavar="DIR",
+                       help="directory for the results (default: runs/EXPERIMENT-DATE-TIME)")
+    train.add_argument("--resume", action="store_true",
+                       help="continue the run in DIR after its last finished round; starts afresh if there is none "
+                       "(default: refuse a DIR that holds a run)")
+    train.add_argument("--seeds", type=seeds, metavar="N",
+                       help="train N seeds under the one budget, the experiment's own and those after it, each in "
+                       "DIR/seed-S, and estimate what they have in common (default: one run, in DIR itself)")
+    train.add_argument("--wandb", type=project, metavar="PROJECT",
+                       help="show the run in this project of Weights & Biases, too; PROJECT or ENTITY/PROJECT; needs "
+                       "the package wandb and `wandb login` (default: not)")
+    train.set_defaults(command=_train)
+
+
+def _train(options: argparse.Namespace) -> int:
+    from runtime.display.table import make_display, summary_lines
+    from runtime.training.run import train
+    from runtime.training.seeds import holds_seeds
+    from runtime.training.signals import Interrupted
+
+    if options.resume and options.out is None:
+        raise RunError("--resume: name the run's directory with --out DIR")
+    experiment = load_experiment(options.experiment, options.set).resolved()
+    name = options.experiment.stem
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    out = options.out or Path("runs") / f"{name}-{stamp}"
+    if options.seeds is not None:
+        return _train_seeds(options, experiment, out, name)
+    if holds_seeds(out):
+        raise RunDirectoryError(f"--out {out}: holds runs of several seeds; continue them with --seeds N --resume, or "
+                                "name another")
+    wandb, display = _wandb(options), make_display(experiment)
+    try:
+        summary, code = train(experiment, out, resume=options.resume, display=display, name=name, wandb=wandb)
+    except Interrupted as interrupt:
+        print("interrupted before the first round", file=sys.stderr)
+        return 128 + interrupt.signal_number
+    finally:
+        display.close()
+    with suppress(OSError):
+        print("\n".join(["", *summary_lines(summary, str(out))]), flush=True)
+    return code
+
+
+def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | None:
+    from runtime.display.wandb_log import WandbLog
+
+    def warn(line: str) -> None:
+        with suppress(OSError):
+            print(f"! {line}", file=sys.stderr, flush=True)
+
+    return WandbLog(options.wandb, warn, group=group) if options.wandb is not None else None
+
+
+def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str) -> int:
+    from runtime.display.table import make_display
+    from runtime.training.seeds import table_lines, train_seeds
+
+    def say(line: str) -> None:
+        with suppress(OSError):
+            print_line(line)
+
+    summary, code = train_seeds(experiment, out, seeds=options.seeds, resume=options.resume,
+                                make_display=make_display, say=say, name=name, wandb=_wandb(options, out.name))
+    say("\n".join(["", *table_lines(summary, str(out))]))
+    return code

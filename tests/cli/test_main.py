@@ -1,0 +1,68 @@
+"""The command line: what helps is short, and what is asked for is told or refused with the nearest name."""
+
+from __future__ import annotations
+
+import pytest
+
+import runtime
+from runtime.cli.main import main
+from runtime.config.explaining import section_of, walk_fields
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """What a command prints; the test fails if it ends with another code."""
+    try:
+        ended = main(arguments)
+    except SystemExit as end:
+        ended = end.code
+    assert ended == code
+    printed = capsys.readouterr()
+    return printed.err if code else printed.out
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "--version").strip() == runtime.__version__
+
+
+def test_help_of_train_fits_a_screen_or_two_and_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "train", "--help")
+    assert len(text.splitlines()) <= 60
+    places = [text.index(word) for word in ("examples:", "environment.id ", "budget.usd ", "positional arguments")]
+    assert places == sorted(places)
+    assert "explain" in text
+
+
+def test_explain_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, "explain").splitlines()
+    for path, info in walk_fields():
+        if section_of(info) is None:
+            at = lines.index(f"  {path}")
+            assert lines[at + 1].strip() == info.description
+            assert "allowed: " in lines[at + 2]
+        else:
+            assert f"{path}: {info.description}" in lines
+
+
+def test_explain_tells_one_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "explain", "scaler.window_rounds").split("\n") == [
+        "  scaler.window_rounds", "      n, rounds whose convexity ratios are compared (nitro)",
+        "      default: 6; allowed: a whole number from 1 to 1,000,000,000,000", ""]
+    assert "      required; allowed: text" in said(capsys, "explain", "environment.id")
+    assert "another experiment file" in said(capsys, "explain", "extends")
+
+
+def test_explain_tells_a_section_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "explain", "stop")
+    assert text.startswith("stop: when to stop")
+    assert [line.strip() for line in text.splitlines() if line.startswith("  ") and line[2] != " "] == [
+        "stop.max_rounds", "stop.max_steps", "stop.target_return"]
+
+
+@pytest.mark.parametrize(("key", "nearest"), [
+    ("scaler.actors_mim", "scaler.actors_min"), ("skaler", "scaler"), ("max_rounds", "stop.max_rounds"),
+    ("algorithm.ppo.clp", "algorithm.ppo.clip"), ("extend", "extends")])
+def test_an_unknown_key_is_refused_with_the_nearest_name(
+    capsys: pytest.CaptureFixture[str], key: str, nearest: str
+) -> None:
+    assert said(capsys, "explain", key, code=2) == (
+        f"error: {key} is not a known key; did you mean {nearest}?\n")
