@@ -54,14 +54,14 @@ def is_game(environment: gymnasium.Env) -> bool:
     return type(environment).__module__ == "ale_py.env"
 
 
-def frames_max(game: gymnasium.Env) -> int:
+def frames_max(game: Any) -> int:
     """Frames of that bare environment's episodes at most; 0 = no limit."""
-    return game.ale.getInt("max_num_frames_per_episode")
+    return int(game.ale.getInt("max_num_frames_per_episode"))
 
 
-def frame_skip_min(game: gymnasium.Env) -> int:
+def frame_skip_min(game: Any) -> int:
     """Frames that each of its steps takes at least."""
-    return min(game._frameskip) if isinstance(game._frameskip, tuple) else game._frameskip
+    return int(min(game._frameskip) if isinstance(game._frameskip, tuple) else game._frameskip)
 
 
 def make_game(environment_id: str) -> gymnasium.Env:
@@ -85,8 +85,9 @@ class AtariPreprocessingState:
         self._wrapper = wrapper
 
     def get_state(self) -> dict[str, np.ndarray]:
-        return {"frames": deflated(np.stack(self._wrapper.obs_buffer)), "lives": np.int64(self._wrapper.lives),
-                "game_over": np.bool_(self._wrapper.game_over)}
+        return {"frames": deflated(np.stack(self._wrapper.obs_buffer)),
+                "lives": np.array(self._wrapper.lives, np.int64),
+                "game_over": np.array(self._wrapper.game_over, np.bool_)}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         buffer = self._wrapper.obs_buffer
@@ -98,9 +99,11 @@ class AtariPreprocessingState:
 class AleState:
     """A game's console, its generators, and the action that sticks."""
 
-    def __init__(self, environment: gymnasium.Env) -> None:
-        """Args:
-        environment: The bare `AtariEnv`.
+    def __init__(self, environment: Any) -> None:
+        """Follows a game's random numbers from now on, if its actions are sticky.
+
+        Args:
+            environment: The bare `AtariEnv`.
 
         Raises:
             EpisodeStateError: Its actions are both continuous and sticky.
@@ -116,13 +119,13 @@ class AleState:
         if self._stickiness:
             environment.step, environment.reset = self._followed_step, self._followed_reset
 
-    def _followed_reset(self, **options: Any):
+    def _followed_reset(self, **options: Any) -> Any:
         result = self._reset(**options)
         self._action = _NOOP
         self._follow(self._serialized())
         return result
 
-    def _followed_step(self, action: int):
+    def _followed_step(self, action: int) -> Any:
         result = self._step(action)
         before, self._frames = self._frames, self._environment.ale.getFrameNumber()
         draws = self._generator.random_raw(_DRAWS_PER_FRAME * (self._frames - before))[::_DRAWS_PER_FRAME]
@@ -134,8 +137,8 @@ class AleState:
         console = self._serialized()
         if self._stickiness and not _same_generators(self._generator, _generator_in(console)):
             raise EpisodeStateError("the emulator draws its random numbers otherwise than expected")
-        state = {"console": deflated(np.frombuffer(console, np.uint8)), "console_bytes": np.int64(len(console)),
-                 "sticky_action": np.int64(self._action)}
+        state = {"console": deflated(np.frombuffer(console, np.uint8)),
+                 "console_bytes": np.array(len(console), np.int64), "sticky_action": np.array(self._action, np.int64)}
         if isinstance(self._environment._frameskip, tuple):
             state["frame_skip_generator"] = _pcg64_words(self._environment.np_random.bit_generator)
         return state
@@ -164,7 +167,8 @@ class AleState:
             self._environment.np_random.bit_generator.state = _pcg64_state(state["frame_skip_generator"])
 
     def _serialized(self) -> bytes:
-        return self._environment.ale.cloneState(include_rng=True).serialize()
+        console: bytes = self._environment.ale.cloneState(include_rng=True).serialize()
+        return console
 
     def _follow(self, console: bytes) -> None:
         self._frames = self._environment.ale.getFrameNumber()

@@ -20,6 +20,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
@@ -101,13 +102,15 @@ class TrajectoryCache:
         self._prefix = f"{{{run_id}}}:"
         self._ttl_s = ttl_s
         self._bytes_max = bytes_max
-        options = {name: value for name, value in (("username", username), ("password", password)) if value}
+        options: dict[str, Any] = {
+            name: value for name, value in (("username", username), ("password", password)) if value}
         if credential:
             options = connection_options(credential)
         if not url.startswith("unix:"):
             options["socket_keepalive"] = True
         try:
-            self._redis = redis.Redis.from_url(
+            # Its types do not know that all answers are bytes.
+            self._redis: Any = redis.Redis.from_url(
                 url,
                 retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), connect_attempts),
                 retry_on_error=[redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError],
@@ -144,7 +147,7 @@ class TrajectoryCache:
             CacheFullError: The trajectories waiting would exceed ``bytes_max``.
         """
         with self._translated():
-            status = self._submit(
+            status: str = self._submit(
                 keys=[self._key(name) for name in
                       ("invocations", f"trajectory:{invocation_id}", "ready", "bytes", "late")],
                 args=[invocation_id, trajectory, self._ttl_s, self._bytes_max],
@@ -261,9 +264,10 @@ class TrajectoryCache:
             value = self._redis.get(self._key(name))
         if value is None:
             raise CacheMissError(f"{name} is not in the cache")
-        return value
+        found: bytes = value
+        return found
 
-    def _pipelined(self, fill: Callable) -> None:
+    def _pipelined(self, fill: Callable[[Any], object]) -> None:
         with self._translated():
             pipe = self._redis.pipeline(transaction=False)
             fill(pipe)
@@ -273,7 +277,7 @@ class TrajectoryCache:
         return self._prefix + name
 
     @contextmanager
-    def _translated(self):
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
@@ -301,7 +305,7 @@ def split_credentials(url: str) -> tuple[str, str | None, str | None]:
         CacheUnavailableError: The URL cannot be understood.
     """
     try:
-        options = redis.connection.parse_url(url)
+        options = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]  # redis does not type it
     except ValueError:
         raise CacheUnavailableError(_not_a_url(url)) from None
     scheme, separator, rest = url.partition("://")

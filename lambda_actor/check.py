@@ -47,7 +47,7 @@ def check(environment_id: str, steps: int, preprocessing: str = "auto") -> str:
         return f"{seen}; episodes end with each fragment: {environment.cannot_save_reason}"
     if fragment.open_episode is None:
         return f"{seen}; its episode ended with the fragment, so none was continued"
-    _check_continuation(environment, fragment)
+    _check_continuation(environment, fragment, fragment.open_episode)
     return f"{seen}; an open episode was continued"
 
 
@@ -62,13 +62,13 @@ def random_weights(spaces: Spaces) -> bytes:
     moments = 0 if spaces.is_pixels else spaces.observation_size
     draw = np.random.default_rng(0)
     return wire.encode(wire.Kind.WEIGHTS, {
-        "policy_version": np.int64(0),
+        "policy_version": np.array(0, np.int64),
         "network": wire.text_field(network),
         "distribution": wire.text_field("categorical" if spaces.is_discrete else "gaussian"),
         "log_std": np.full(spaces.action_size, -1.0, np.float32),
         "observation_mean": np.zeros(moments, np.float32),
         "observation_std": np.ones(moments, np.float32),
-        "observation_clip": np.float32(10.0),
+        "observation_clip": np.array(10.0, np.float32),
         **{name: draw.normal(0.0, 0.1 if name.endswith("weight") else 0.0, shape).astype(np.float32)
            for name, shape in parameter_shapes(spaces, network).items()},
     })
@@ -88,9 +88,9 @@ def _check_certificates() -> None:
         raise CheckError("there are no root certificates; install ca-certificates")
 
 
-def _check_continuation(environment: ActorEnvironment, fragment: Fragment) -> None:
+def _check_continuation(environment: ActorEnvironment, fragment: Fragment, open_episode: OpenEpisode) -> None:
     """The open episode must go on in a fresh environment as it does where it was left open."""
-    episode = OpenEpisode.from_bytes(fragment.open_episode.to_bytes())
+    episode = OpenEpisode.from_bytes(open_episode.to_bytes())
     fresh = make_environment(environment.environment_id, environment.preprocessing)
     fresh.set_state(episode.state)
     for action in fragment.actions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -229,8 +230,10 @@ class _ContinuousActions:
         self.size, self.count = math.prod(space.shape), 0
         self._space = space
 
-    def to_environment(self, action: np.ndarray) -> np.ndarray:
-        return np.minimum(np.maximum(np.reshape(action, self._space.shape), self._space.low), self._space.high)
+    def to_environment(self, action: np.ndarray | int) -> np.ndarray:
+        reshaped = np.reshape(action, self._space.shape)
+        clipped: np.ndarray = np.minimum(np.maximum(reshaped, self._space.low), self._space.high)
+        return clipped
 
 
 class _DiscreteActions:
@@ -240,27 +243,27 @@ class _DiscreteActions:
         self.size, self.count = 0, int(space.n)
         self._start = int(space.start)
 
-    def to_environment(self, action: int) -> int:
+    def to_environment(self, action: np.ndarray | int) -> int:
         return self._start + int(action)
 
 
-def _observation_codec(space: gym_spaces.Space, environment_id: str) -> _Vectors | _Pixels:
+def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Vectors | _Pixels:
     if not isinstance(space, gym_spaces.Box) or not math.prod(space.shape):
         raise _refusal(environment_id, "observation", space, "Box",
                        "gymnasium.wrappers.FlattenObservation makes one of Dict, Tuple, Discrete and their like")
     return _Pixels(space) if _is_picture(space) else _Vectors(space)
 
 
-def _action_codec(space: gym_spaces.Space, environment_id: str) -> _ContinuousActions | _DiscreteActions:
+def _action_codec(space: gym_spaces.Space[Any], environment_id: str) -> _ContinuousActions | _DiscreteActions:
     if isinstance(space, gym_spaces.Discrete):
         return _DiscreteActions(space)
-    if isinstance(space, gym_spaces.Box) and np.issubdtype(space.dtype, np.floating) and math.prod(space.shape):
+    if isinstance(space, gym_spaces.Box) and np.issubdtype(space.dtype, np.floating) and 0 not in space.shape:
         return _ContinuousActions(space)
     raise _refusal(environment_id, "action", space, "Box of floats, Discrete",
                    "a wrapper of gymnasium.ActionWrapper can make one of it, such as one number for each combination")
 
 
-def _refusal(environment_id: str, name: str, space: gym_spaces.Space, supported: str, advice: str) -> Exception:
+def _refusal(environment_id: str, name: str, space: gym_spaces.Space[Any], supported: str, advice: str) -> Exception:
     return UnusableEnvironmentError(f"environment.id = {environment_id!r}: its {name} space is {space}; "
                                     f"supported: {supported}; {advice}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -97,7 +97,7 @@ def _builtin_store(environment: gymnasium.Env) -> EpisodeStore:
 class _UserState:
     """A user's environment that offers ``get_state() -> dict of arrays`` and ``set_state(dict)``."""
 
-    def __init__(self, environment: gymnasium.Env) -> None:
+    def __init__(self, environment: Any) -> None:
         self._environment = environment
 
     def get_state(self) -> State:
@@ -126,7 +126,7 @@ class _TimeLimitState:
         return {"elapsed_steps": np.array(self._wrapper._elapsed_steps, dtype=np.int64)}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        self._wrapper._elapsed_steps = int(state["elapsed_steps"])
+        self._wrapper._elapsed_steps = int(state["elapsed_steps"])  # type: ignore[assignment]  # typed as it begins: None
 
 
 class _MujocoState:
@@ -137,7 +137,7 @@ class _MujocoState:
     again, which leaves every derived quantity exactly as it was.
     """
 
-    def __init__(self, environment: gymnasium.Env) -> None:
+    def __init__(self, environment: Any) -> None:
         # Only now: whoever acts in another environment need not load it.
         import mujoco
 
@@ -150,7 +150,7 @@ class _MujocoState:
         # In front of the bare environment's own step: behind wrappers that clip or rescale the action.
         environment.step = self._recorded_step
 
-    def _recorded_step(self, action: np.ndarray):
+    def _recorded_step(self, action: np.ndarray) -> Any:
         self._mujoco.mj_getState(self._environment.model, self._environment.data, self._before, self._spec)
         self._action = action
         return self._step(action)
@@ -169,7 +169,7 @@ class _MujocoState:
 class _ClassicControlState:
     """Gymnasium's classic control: the attribute ``state`` is all that a step reads."""
 
-    def __init__(self, environment: gymnasium.Env) -> None:
+    def __init__(self, environment: Any) -> None:
         self._environment = environment
 
     def get_state(self) -> State:

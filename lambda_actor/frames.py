@@ -23,7 +23,7 @@ class FrameStack:
 
     def __init__(self, spaces: Spaces) -> None:
         self._is_pixels = spaces.is_pixels
-        self._buffer = np.zeros(spaces.observation_shape, np.uint8) if spaces.is_pixels else None
+        self._buffer = np.zeros(spaces.observation_shape if spaces.is_pixels else 0, np.uint8)
         self._channels = spaces.frame_shape[0] if spaces.is_pixels else 0
         self._repeats = spaces.frame_stack
 
@@ -76,12 +76,13 @@ def stack_frames(frames: np.ndarray, indices: np.ndarray) -> np.ndarray:
     if indices.size and not (indices.min() >= 0 and indices.max() < len(frames)):
         raise CorruptedMessageError(f"stacks name frames {indices.min()} to {indices.max()} of {len(frames)}")
     steps, stack = indices.shape
-    return frames[indices].reshape(steps, stack * frames.shape[1], *frames.shape[2:])
+    stacked: np.ndarray = frames[indices].reshape(steps, stack * frames.shape[1], *frames.shape[2:])
+    return stacked
 
 
 def deflated(array: np.ndarray) -> np.ndarray:
     """The bytes of a uint8 array, deflated, uint8 ``[Z]``."""
-    return np.frombuffer(zlib.compress(np.ascontiguousarray(array), _LEVEL), np.uint8)
+    return np.frombuffer(zlib.compress(np.ascontiguousarray(array).data, _LEVEL), np.uint8)
 
 
 def inflated(data: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

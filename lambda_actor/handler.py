@@ -61,11 +61,11 @@ class _Sandbox:
 
     def __init__(self) -> None:
         self.environment: ActorEnvironment | None = None
-        self.environment_key: tuple = ()
+        self.environment_key: tuple[str, ...] = ()
         self.cache: TrajectoryCache | None = None
-        self.cache_key: tuple = ()
+        self.cache_key: tuple[str, ...] = ()
         self.policy: Policy | None = None
-        self.policy_key: tuple = ()
+        self.policy_key: tuple[str, int] | None = None
 
 
 _sandbox = _Sandbox()
@@ -203,8 +203,8 @@ def trajectory_fields(event: Mapping[str, Any], fragment: Fragment) -> dict[str,
     return {
         **fragment.fields(),
         "invocation_id": wire.text_field(event["invocation_id"]),
-        "round_index": np.int64(event["round_index"]),
-        "slot": np.int64(event["slot"]),
-        "policy_version": np.int64(event["policy_version"]),
+        "round_index": np.array(event["round_index"], np.int64),
+        "slot": np.array(event["slot"], np.int64),
+        "policy_version": np.array(event["policy_version"], np.int64),
         "continued_episode": wire.text_field(event["episode_id"]),
     }

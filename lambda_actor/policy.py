@@ -5,7 +5,7 @@ Two networks and two distributions; see docs/decisions/0009-actor-inference.md f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Protocol
 
@@ -41,7 +41,7 @@ def parameter_shapes(spaces: Spaces, network: str) -> dict[str, tuple[int, ...]]
     """
     if network == "mlp":
         sizes = (spaces.observation_size, *HIDDEN_SIZES, spaces.output_size)
-        weights = [(outputs, inputs) for inputs, outputs in pairwise(sizes)]
+        weights: list[tuple[int, ...]] = [(outputs, inputs) for inputs, outputs in pairwise(sizes)]
     else:
         channels, *sides = spaces.observation_shape
         weights = []
@@ -161,7 +161,7 @@ class _Mlp:
 
     def outputs(self, observation: np.ndarray) -> np.ndarray:
         (weight_0, bias_0), (weight_1, bias_1), (weight_2, bias_2) = self._layers
-        hidden = self._inputs(observation) @ weight_0
+        hidden: np.ndarray = self._inputs(observation) @ weight_0
         hidden += bias_0
         np.tanh(hidden, out=hidden)
         hidden = hidden @ weight_1
@@ -176,7 +176,7 @@ class _Mlp:
             return observation.reshape(-1) / np.float32(PIXEL_MAX)
         if not len(self._mean):
             return observation
-        inputs = (observation - self._mean) * self._inverse_std
+        inputs: np.ndarray = (observation - self._mean) * self._inverse_std
         np.maximum(inputs, -self._clip, out=inputs)
         np.minimum(inputs, self._clip, out=inputs)
         return inputs
@@ -216,7 +216,8 @@ class _Conv:
         hidden = self._features @ hidden.reshape(-1)
         hidden += self._features_bias
         np.maximum(hidden, 0.0, out=hidden)
-        return self._last @ hidden + self._last_bias
+        outputs: np.ndarray = self._last @ hidden + self._last_bias
+        return outputs
 
     def _prepare(self, shape: tuple[int, ...]) -> None:
         self._shape, self._convolutions = shape, []
@@ -266,7 +267,8 @@ class _Gaussian:
         return stream.standard_normal((steps, output_size), dtype=np.float32)
 
     def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        return outputs + self._std * noise
+        actions: np.ndarray = outputs + self._std * noise
+        return actions
 
     def best(self, outputs: np.ndarray) -> np.ndarray:
         return outputs
@@ -274,7 +276,8 @@ class _Gaussian:
     def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
         squared = np.einsum("ta,ta->t", noise, noise, dtype=np.float64)
         constant = float(self._log_std.sum(dtype=np.float64)) + 0.5 * len(self._log_std) * LOG_2PI
-        return (-0.5 * squared - constant).astype(np.float32)
+        log_probs: np.ndarray = (-0.5 * squared - constant).astype(np.float32)
+        return log_probs
 
 
 class _Categorical:
@@ -301,11 +304,12 @@ class _Categorical:
     def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
         shifted = outputs.astype(np.float64) - outputs.max(1, keepdims=True)
         chosen = np.take_along_axis(shifted, actions[:, None], 1)[:, 0]
-        return (chosen - np.log(np.exp(shifted).sum(1))).astype(np.float32)
+        log_probs: np.ndarray = (chosen - np.log(np.exp(shifted).sum(1))).astype(np.float32)
+        return log_probs
 
 
-_NETWORKS = {"mlp": _Mlp, "conv": _Conv}
-_DISTRIBUTIONS = {"gaussian": _Gaussian, "categorical": _Categorical}
+_NETWORKS: dict[str, Callable[[Mapping[str, np.ndarray]], _Network]] = {"mlp": _Mlp, "conv": _Conv}
+_DISTRIBUTIONS: dict[str, Callable[[np.ndarray], _Distribution]] = {"gaussian": _Gaussian, "categorical": _Categorical}
 
 
 def _layers(fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -44,9 +44,9 @@ class OpenEpisode:
         """Raises: OversizedMessageError: Over `EPISODE_BYTES_MAX`."""
         return wire.encode(wire.Kind.EPISODE, {
             "observation": self.observation,
-            "return_so_far": np.float64(self.return_so_far),
-            "length": np.int64(self.length),
-            "first_version": np.int64(self.first_version),
+            "return_so_far": np.array(self.return_so_far, np.float64),
+            "length": np.array(self.length, np.int64),
+            "first_version": np.array(self.first_version, np.int64),
             **{wire.STATE_PREFIX + name: value for name, value in self.state.items()},
         }, bytes_max=EPISODE_BYTES_MAX)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +30,7 @@ class Meter:
         self._blocks = 0
         self._warm_environments = 0
         self._warm_slots: set[tuple[str, int]] = set()
-        self._round_usd: Counter[str] = Counter()
+        self._round_usd: defaultdict[str, float] = defaultdict(float)
         self._reserved_s = 0.0
 
     @property

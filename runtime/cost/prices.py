@@ -76,8 +76,9 @@ class PriceTable:
                      for name in _names("prices.instance_hour_usd", tree["instance_hour_usd"])}
         skus = {name: _text(f"prices.skus.{name}", tree["skus"][name]) for name in _names("prices.skus", tree["skus"])}
         numbers = {name: _usd(f"prices.{name}", value) for name, value in tree.items() if name in _NUMBERS}
-        return cls(as_of=_day("prices.as_of", tree["as_of"]), functions=functions, instance_hour_usd=instances,
-                   skus=skus, **texts, **numbers)
+        found: dict[str, Any] = {"functions": functions, "instance_hour_usd": instances, "skus": skus,
+                                 "as_of": _day("prices.as_of", tree["as_of"]), **texts, **numbers}
+        return cls(**found)
 
 
 _NUMBERS = {one.name for one in fields(PriceTable) if one.type == "float"}
@@ -97,7 +98,8 @@ def _keys(name: str, tree: Any, made: type) -> dict[str, Any]:
     found = _names(name, tree, allowed=known)
     if missing := [key for key in known if key not in found]:
         raise ExperimentError(f"{name}: {missing} is missing; allowed: {known}")
-    return tree
+    mapping: dict[str, Any] = tree
+    return mapping
 
 
 def _names(name: str, tree: Any, *, allowed: Collection[str] = ()) -> Collection[str]:
@@ -128,7 +130,7 @@ def _text(name: str, value: Any) -> str:
 
 def _day(name: str, value: Any) -> str:
     try:
-        if datetime.date.fromisoformat(value).isoformat() == value:
+        if isinstance(value, str) and datetime.date.fromisoformat(value).isoformat() == value:
             return value
     except (TypeError, ValueError):
         pass

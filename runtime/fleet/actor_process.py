@@ -14,8 +14,11 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
+
+Handler = Callable[[Mapping[str, Any], object], dict[str, Any]]
 
 _ERROR_CHARACTERS_MAX = 1000
 _PR_SET_PDEATHSIG = 1
@@ -51,7 +54,7 @@ def main(control_fd: int, lifeline_fd: int) -> None:
         _send(connection, reply)
 
 
-def _serve(handler, event: dict[str, Any]) -> dict[str, Any]:
+def _serve(handler: Handler, event: dict[str, Any]) -> dict[str, Any]:
     started_cpu_s = time.process_time()
     try:
         response, error = handler(event, None), ""

@@ -34,7 +34,7 @@ from botocore.exceptions import (
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
-from runtime.interfaces import Invocation, Outcome
+from runtime.interfaces import Invocation, Outcome, OutcomeStatus
 
 _ANSWER_MARGIN_S = 15
 _CONNECT_TIMEOUT_S = 10
@@ -99,11 +99,12 @@ def available_concurrency(client: Any, function_arn: str, wanted: int) -> int:
     function = ":".join(function_arn.split(":")[:7])
     try:
         answer = client.get_function_concurrency(FunctionName=function)
-        available = answer.get("ReservedConcurrentExecutions")
+        available: int | None = answer.get("ReservedConcurrentExecutions")
         whose = f"reserved for {function}"
         if available is None:
             # One is left to the guard, which would be blind without it.
-            available = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"] - 1
+            unreserved: int = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"]
+            available = unreserved - 1
             whose = "that the account has left unreserved, less one for the guard,"
     except (BotoCoreError, ClientError) as error:
         raise FleetError(f"the concurrency of {function} cannot be read: {error}") from error
@@ -332,8 +333,9 @@ def make_lambda_fleet(setup: FleetSetup) -> LambdaFleet:
 
 def _outcome(invocation_id: str, answer: Mapping[str, Any], payload: bytes, timeout_s: float) -> Outcome:
     report = parse_report(_log(answer), answer["ResponseMetadata"].get("RequestId", ""))
-    bill = ({"billed_s": report.billed_s, "init_s": report.init_s, "is_metered": True} if report
-            else {"billed_s": timeout_s, "init_s": INIT_SECONDS_MAX})
+    bill: dict[str, Any] = (
+        {"billed_s": report.billed_s, "init_s": report.init_s, "is_metered": True} if report
+        else {"billed_s": timeout_s, "init_s": INIT_SECONDS_MAX})
     content = _parsed(payload)
     if "FunctionError" in answer:
         status, error = _function_error(content, payload)
@@ -360,7 +362,7 @@ def _parsed(payload: bytes) -> Any:
         return None
 
 
-def _function_error(content: Any, payload: bytes) -> tuple[str, str]:
+def _function_error(content: Any, payload: bytes) -> tuple[OutcomeStatus, str]:
     """Status and text of an invocation whose function failed."""
     fields = content if isinstance(content, dict) else {"errorMessage": payload[:200].decode(errors="replace")}
     kind, message = str(fields.get("errorType") or ""), str(fields.get("errorMessage") or "")

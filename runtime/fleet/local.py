@@ -222,7 +222,7 @@ class LocalFleet:
                 process.is_ready, process.init_cpu_s = True, message["init_cpu_s"]
             elif "failed" in message:
                 self._replace(index, process, "error", f"the actor process does not start: {message['failed']}")
-            else:
+            elif process.invocation_id is not None:
                 self._report(Outcome(
                     process.invocation_id, "error" if message["error"] else "ok",
                     response=message["response"], error=message["error"],
