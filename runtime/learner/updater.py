@@ -16,7 +16,12 @@ from runtime.interfaces import (
 
 
 class InPlaceUpdater:
-    """Trains one learner on each batch while it is being submitted; see `runtime.interfaces.Updater`."""
+    """Trains one learner on each batch while it is being submitted; see `runtime.interfaces.Updater`.
+
+    Attributes:
+        learner: Trains.
+        ended: Updates that `poll` has not handed out yet.
+    """
 
     def __init__(self, learner: Learner) -> None:
         """Takes a learner over.
@@ -24,30 +29,30 @@ class InPlaceUpdater:
         Args:
             learner: Trains; nobody else updates it from now on.
         """
-        self._learner = learner
-        self._ended: list[Update] = []
+        self.learner = learner
+        self.ended: list[Update] = []
 
     @property
     def policy_version(self) -> int:
         """The learner's version."""
-        return self._learner.policy_version
+        return self.learner.policy_version
 
     def weights(self) -> bytes:
         """The learner's policy as a WEIGHTS message."""
-        return self._learner.weights()
+        return self.learner.weights()
 
     def submit(self, batch: Batch, *, progress: float) -> None:
         """Trains on the batch; `poll` hands the update out."""
-        self._ended.append(self._learner.update(batch, progress=progress))
+        self.ended.append(self.learner.update(batch, progress=progress))
 
     def poll(self, timeout_s: float) -> list[Update]:
         """Returns the updates since the last call, without waiting: none is ever under way."""
-        ended, self._ended = self._ended, []
+        ended, self.ended = self.ended, []
         return ended
 
     def replay(self, *, progress: float) -> Update | None:
         """Has the learner replay, if it can; its update is returned here and not by `poll`."""
-        return self._learner.replay(progress=progress) if isinstance(self._learner, Replays) else None
+        return self.learner.replay(progress=progress) if isinstance(self.learner, Replays) else None
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
         """Returns the learner's objective at its present policy.
@@ -55,18 +60,18 @@ class InPlaceUpdater:
         Raises:
             RunError: The learner has none.
         """
-        if not isinstance(self._learner, HasCurvature):
+        if not isinstance(self.learner, HasCurvature):
             raise RunError("this algorithm gives the detector no objective; another scaler.kind needs none")
-        return self._learner.curvature_problem(objective, samples)
+        return self.learner.curvature_problem(objective, samples)
 
     def get_state(self) -> State:
         """Returns the learner's state."""
-        return self._learner.get_state()
+        return self.learner.get_state()
 
     def set_state(self, state: State) -> None:
         """Sets the learner's state, and forgets what `poll` has not handed out yet."""
-        self._learner.set_state(state)
-        self._ended.clear()
+        self.learner.set_state(state)
+        self.ended.clear()
 
     def close(self) -> None:
         """Does nothing: whoever made the learner ends its processes."""
