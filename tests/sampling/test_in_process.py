@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from lambda_actor.environments import make_environment
+from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import ResolvedExperiment
 from runtime.detector.convexity import ConvexityDetector
-from runtime.interfaces import ACTOR, Actor, ActorSpec, Evaluation, Work
-from runtime.learner import make_learner
+from runtime.interfaces import ACTOR, Actor, ActorSpec, Evaluation, Learner, Work
+from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.updater import InPlaceUpdater
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
@@ -32,13 +33,18 @@ def make_experiment(**sections: dict) -> ResolvedExperiment:
     return experiment_from_tree(SMALL | sections, source="test").resolved()
 
 
+def learner_of(experiment: ResolvedExperiment, spaces: Spaces) -> Learner:
+    return make_learner(LearnerSpec(experiment.algorithm, spaces, experiment.network.kind, experiment.seed),
+                        device="cpu")
+
+
 def train_in_process(experiment: ResolvedExperiment, path: Path) -> list[RoundRow]:
     environment = make_environment(experiment.environment.id)
     experiment = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
     rows: list[RoundRow] = []
     settings = experiment.detector
     make_round_loop(
-        experiment, updater=InPlaceUpdater(make_learner(experiment, environment.spaces, device="cpu")),
+        experiment, updater=InPlaceUpdater(learner_of(experiment, environment.spaces)),
         detector=ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
                                    seed=experiment.seed),
         scaler=make_scaler(experiment.scaler), sampler=InProcessSampler(environment), meter=FreeMeter(),
@@ -74,7 +80,7 @@ def test_what_is_given_up_never_begins(one_thread: None) -> None:
     environment = make_environment("Pendulum-v1")
     experiment = make_experiment().fitted(environment.spaces, preprocessing="none")
     sampler = InProcessSampler(environment)
-    sampler.publish(1, make_learner(experiment, environment.spaces, device="cpu").weights())
+    sampler.publish(1, learner_of(experiment, environment.spaces).weights())
     sampler.start([actor(number) for number in range(3)])
     assert sampler.deliver(sampler.in_flight["a1"]) is None
     assert [one.invocation_id for one in sampler.awaited] == ["a0", "a2"]
@@ -94,7 +100,7 @@ def test_a_rollout_that_raises_is_a_failure_with_its_words(one_thread: None) -> 
     environment = make_environment("tests.fleet_environments:raising")
     sampler = InProcessSampler(environment)
     experiment = make_experiment().fitted(environment.spaces, preprocessing="none")
-    sampler.publish(1, make_learner(experiment, environment.spaces, device="cpu").weights())
+    sampler.publish(1, learner_of(experiment, environment.spaces).weights())
     event = {"policy_version": 1, "round_index": 1, "fragment_steps": 8, "seed": 0}
     sampler.start([Actor("a0", ActorSpec(event, environment.spaces, 0, 1.0), Work(ACTOR, 0), 0)])
     ended = sampler.next(0.0)
