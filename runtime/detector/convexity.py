@@ -34,7 +34,7 @@ class ConvexityDetector:
         self._seed = seed
 
     def select(self, samples: DetectorSamples) -> DetectorSamples:
-        """``subset_size`` samples without replacement, by the same seed in every round; all where there are fewer."""
+        """Returns ``subset_size`` samples without replacement, by the same seed in every round; at most all."""
         total = len(samples.advantages)
         if total <= self._subset_size:
             return samples
@@ -56,7 +56,7 @@ class ConvexityDetector:
 
 
 def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | None:
-    """R = −λ_max / λ_min where λ_min < 0 < λ_max, else null: without both curvatures there is no such ratio.
+    """Returns R = −λ_max / λ_min if λ_min < 0 < λ_max, else None: without both curvatures there is no such ratio.
 
     An eigenvalue that is below the rounding noise of the other counts as 0: it is what float32 makes of a zero.
     """
@@ -67,15 +67,15 @@ def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | Non
 
 
 def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: int) -> tuple[float, float]:
-    """Smallest and largest eigenvalue of ∇²L, by Lanczos with full reorthogonalisation from a random start.
+    """Returns the smallest and largest eigenvalue of ∇²L, by Lanczos with full reorthogonalisation from a random start.
 
     Args:
         problem: The objective L; its module's parameters ``[P]`` are what is differentiated.
-        lanczos_steps: Hessian-vector products at most; fewer where both eigenvalues have converged before.
+        lanczos_steps: Hessian-vector products at most; fewer if both eigenvalues have converged before.
         seed: Of the start vector.
 
     Returns:
-        Both NaN where the Hessian is not finite.
+        Both NaN if the Hessian is not finite.
     """
     parameters = list(problem.module.parameters())
     gradients = torch.autograd.grad(

@@ -42,7 +42,7 @@ def generalized_advantages(
 
 
 def explained_variance(values: np.ndarray, targets: np.ndarray) -> float | None:
-    """1 − Var(target − V) / Var(target); null where the targets do not vary."""
+    """Returns 1 − Var(target − V) / Var(target); None if the targets do not vary."""
     if targets.max() == targets.min():
         return None
     return 1.0 - float(np.var(targets - values, dtype=np.float64)) / float(np.var(targets, dtype=np.float64))

@@ -33,8 +33,11 @@ class Gaussian:
     name = "gaussian"
 
     def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """Args:
-        actions: float32 ``[N, A]``.
+        """Returns log π(a|s).
+
+        Args:
+            outputs: float32 ``[N, D]``.
+            actions: float32 ``[N, A]``.
         """
         means, log_stds = outputs.chunk(2, dim=-1)
         scaled = (actions - means) * torch.exp(-log_stds)
@@ -57,8 +60,11 @@ class Categorical:
     name = "categorical"
 
     def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """Args:
-        actions: int64 ``[N]``.
+        """Returns log π(a|s).
+
+        Args:
+            outputs: float32 ``[N, D]``.
+            actions: int64 ``[N]``.
         """
         return torch.log_softmax(outputs, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
