@@ -173,11 +173,10 @@ def test_any_episode_state_survives(fields: dict[str, np.ndarray]) -> None:
     assert_same(decode(encode(Kind.EPISODE, fields), Kind.EPISODE), fields)
 
 
-@pytest.mark.parametrize("dtype", sorted(DTYPE_CODES))
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 2), (1,) * 8], ids=str)
-def test_every_supported_dtype_and_rank(dtype: str, shape: tuple[int, ...]) -> None:
-    array = np.arange(np.prod(shape, dtype=int)).astype(dtype).reshape(shape)
-    fields = episode(**{"state.array": array})
+def test_every_supported_dtype_and_rank(shape: tuple[int, ...]) -> None:
+    numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    fields = episode(**{f"state.{dtype}": numbers.astype(dtype) for dtype in DTYPE_CODES})
     assert_same(decode(encode(Kind.EPISODE, fields), Kind.EPISODE), fields)
 
 
@@ -319,26 +318,22 @@ def assert_schema_error(kind: Kind, fields: Mapping[str, np.ndarray], *named: st
         assert all(name in str(caught.value) for name in named), caught.value
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, schema in SCHEMAS.items() for name in schema])
-def test_each_field_is_required(kind: Kind, name: str) -> None:
-    fields = {key: value for key, value in MESSAGES[kind].items() if key != name}
-    assert_schema_error(kind, fields, kind.name, name)
+@ALL_KINDS
+def test_each_field_is_required(kind: Kind) -> None:
+    for name in SCHEMAS[kind]:
+        fields = {key: value for key, value in MESSAGES[kind].items() if key != name}
+        assert_schema_error(kind, fields, kind.name, name)
 
 
 @ALL_KINDS
-@pytest.mark.parametrize("name", ["surprise", "", "State.x"])
-def test_unknown_fields(kind: Kind, name: str) -> None:
-    assert_schema_error(kind, {**MESSAGES[kind], name: np.int64(1)}, kind.name, repr(name))
-
-
-@pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.EPISODE}), ids=lambda kind: kind.name)
-def test_only_episodes_carry_state(kind: Kind) -> None:
-    assert_schema_error(kind, {**MESSAGES[kind], "state.x": np.int64(1)}, "state.x")
-
-
-@pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.WEIGHTS}), ids=lambda kind: kind.name)
-def test_only_weights_have_layers(kind: Kind) -> None:
-    assert_schema_error(kind, {**MESSAGES[kind], "layer.9.weight": np.zeros(2, np.float32)}, "layer.9.weight")
+def test_unknown_fields(kind: Kind) -> None:
+    for name in ("surprise", "", "State.x"):
+        assert_schema_error(kind, {**MESSAGES[kind], name: np.int64(1)}, kind.name, repr(name))
+    # Only episodes carry state, and only weights have layers.
+    if kind != Kind.EPISODE:
+        assert_schema_error(kind, {**MESSAGES[kind], "state.x": np.int64(1)}, "state.x")
+    if kind != Kind.WEIGHTS:
+        assert_schema_error(kind, {**MESSAGES[kind], "layer.9.weight": np.zeros(2, np.float32)}, "layer.9.weight")
 
 
 @pytest.mark.parametrize("dtype", ["<f8", "<f2", "<i4", "|u1"])
@@ -371,12 +366,13 @@ def test_no_third_form_is(kind: Kind, name: str, value: np.ndarray) -> None:
     assert_schema_error(kind, {**MESSAGES[kind], name: value}, f"{kind.name}.{name}", " or ")
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, schema in SCHEMAS.items() for name in schema])
-def test_each_dtype_and_rank_is_checked(kind: Kind, name: str) -> None:
-    value = np.asarray(MESSAGES[kind][name])
-    other_dtype = np.float64 if value.dtype != np.float64 else np.float32
-    assert_schema_error(kind, {**MESSAGES[kind], name: value.astype(other_dtype)}, name, str(value.dtype))
-    assert_schema_error(kind, {**MESSAGES[kind], name: value[None]}, name)
+@ALL_KINDS
+def test_each_dtype_and_rank_is_checked(kind: Kind) -> None:
+    for name in SCHEMAS[kind]:
+        value = np.asarray(MESSAGES[kind][name])
+        other_dtype = np.float64 if value.dtype != np.float64 else np.float32
+        assert_schema_error(kind, {**MESSAGES[kind], name: value.astype(other_dtype)}, name, str(value.dtype))
+        assert_schema_error(kind, {**MESSAGES[kind], name: value[None]}, name)
 
 
 @pytest.mark.parametrize(("kind", "name", "value", "letter"), [
@@ -448,7 +444,7 @@ def test_damaged_messages_are_refused_by_name_or_undamaged(kind: Kind, mutations
 
 
 @given(st.sampled_from(list(Kind)), MUTATIONS)
-@settings(FUZZ, max_examples=1000)
+@settings(FUZZ, max_examples=400)
 def test_forged_messages_are_refused_by_name_or_follow_the_schema(kind: Kind, mutations: list) -> None:
     forged = seal(mutated(encode(kind, MESSAGES[kind])[HEADER_BYTES:], mutations), kind=kind)
     try:
@@ -529,6 +525,5 @@ def test_the_search_for_pickling_lets_bytes_pass() -> None:
 SOURCES = sorted(path for folder in ("lambda_actor", "runtime") for path in (ROOT / folder).rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_is_pickled(path: Path) -> None:
-    assert pickling(path.read_text()) == []
+def test_nothing_is_pickled() -> None:
+    assert {str(path.relative_to(ROOT)): found for path in SOURCES if (found := pickling(path.read_text()))} == {}
