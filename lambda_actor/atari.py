@@ -33,7 +33,7 @@ _GENERATOR_TEXT = re.compile(rb"(?:\d+ ){%d}\d+" % _WORDS)
 
 
 def register_games() -> None:
-    """Makes Gymnasium know the games' ids, where they are installed."""
+    """Makes Gymnasium know the games' ids, if they are installed."""
     try:
         import ale_py
     except ImportError:
@@ -79,7 +79,7 @@ def preprocessed(game: gymnasium.Env) -> gymnasium.Env:
 
 
 class AtariPreprocessingState:
-    """The two frames that the wrapper pools: where a game ends early, it shows them once more."""
+    """The two frames that the wrapper pools: if a game ends early, it shows them once more."""
 
     def __init__(self, wrapper: gymnasium.wrappers.AtariPreprocessing) -> None:
         self._wrapper = wrapper

@@ -86,7 +86,9 @@ class TrajectoryCache:
         bytes_max: int = 2**30,
         connect_attempts: int = 3,
     ) -> None:
-        """Args:
+        """Connects to the server, lazily.
+
+        Args:
             url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
             run_id: Namespace of the run; letters, digits and dashes.
             username, password: Override what the URL says.
@@ -129,18 +131,26 @@ class TrajectoryCache:
     # What actors do
 
     def fetch_weights(self, policy_version: int) -> bytes:
-        """Raises: CacheMissError: That version was never published, or has expired."""
+        """Returns the WEIGHTS message of this policy version.
+
+        Raises:
+            CacheMissError: That version was never published, or has expired.
+        """
         return self._fetch(f"weights:{policy_version}")
 
     def fetch_episode(self, episode_id: str) -> bytes:
-        """Raises: CacheMissError: No such open episode."""
+        """Returns the EPISODE message of this open episode.
+
+        Raises:
+            CacheMissError: No such open episode.
+        """
         return self._fetch(f"episode:{episode_id}")
 
     def submit(self, invocation_id: str, trajectory: bytes) -> str:
         """Hands one trajectory in, safely repeatable.
 
         Returns:
-            ``accepted``; ``duplicate`` where this invocation's trajectory was accepted before; ``late`` where the
+            ``accepted``; ``duplicate`` if this invocation's trajectory was accepted before; ``late`` if the
             round no longer waits for it.
 
         Raises:
@@ -168,7 +178,11 @@ class TrajectoryCache:
     # What the learner does
 
     def ping(self) -> None:
-        """Raises: CacheUnavailableError: The server does not answer."""
+        """Asks the server for an answer.
+
+        Raises:
+            CacheUnavailableError: The server does not answer.
+        """
         with self._translated():
             self._redis.ping()
 
@@ -201,7 +215,7 @@ class TrajectoryCache:
                                         for some in _batched(ids)), pipe.expire(key, self._ttl_s)])
 
     def cancel(self, invocation_id: str) -> bool:
-        """Closes the door for one invocation; False where its trajectory is already in and will be taken."""
+        """Closes the door for one invocation; False if its trajectory is already in and will be taken."""
         with self._translated():
             return bool(self._cancel(keys=[self._key("invocations")], args=[invocation_id]))
 

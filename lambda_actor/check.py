@@ -103,7 +103,7 @@ def _check_continuation(environment: ActorEnvironment, fragment: Fragment, open_
 
 
 def main(arguments: list[str]) -> int:
-    """Prints what was seen; 1 where an actor could not act."""
+    """Prints what was seen; 1 if an actor could not act."""
     environment_id, steps, *preprocessing = arguments
     try:
         print(check(environment_id, int(steps), *preprocessing))

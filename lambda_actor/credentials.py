@@ -74,7 +74,11 @@ class ElastiCacheTokens(redis.CredentialProvider):
 
 
 def read_credential_object(bucket: str, key: str) -> dict[str, Any]:
-    """Raises: CacheError: The object cannot be read, or is not what `credential_object` makes."""
+    """Reads user, password and certificate from an object in a bucket.
+
+    Raises:
+        CacheError: The object cannot be read, or is not what `credential_object` makes.
+    """
     import botocore.exceptions
     import botocore.session
     from botocore.config import Config

@@ -25,17 +25,21 @@ _CHANNELS_MAX = 4
 class ActorEnvironment:
     """One environment as networks see it.
 
-    Its frames are uint8 ``[C, H, W]`` where it shows pixels, else vectors float32 ``[O]``; its actions float32
+    Its frames are uint8 ``[C, H, W]`` if it shows pixels, else vectors float32 ``[O]``; its actions float32
     ``[A]``, clipped to the action space, or whole numbers from 0.
 
     Attributes:
         spaces: What a policy sees and does. A frame is one of ``spaces.frame_stack`` (see `lambda_actor.frames`).
         preprocessing: ``atari`` or ``none``.
-        episode_steps_max: The time limit in steps, or None where episodes can be of any length.
+        episode_steps_max: The time limit in steps, or None if episodes can be of any length.
     """
 
     def __init__(self, environment: gymnasium.Env, environment_id: str, preprocessing: str = "none") -> None:
-        """Raises: UnusableEnvironmentError: No policy here can act in its spaces."""
+        """Reads the environment's spaces.
+
+        Raises:
+            UnusableEnvironmentError: No policy here can act in its spaces.
+        """
         self.environment_id, self.preprocessing = environment_id, preprocessing
         self._environment = environment
         self._frames = _observation_codec(environment.observation_space, environment_id)

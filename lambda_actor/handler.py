@@ -50,8 +50,8 @@ EVENT_FIELDS: dict[str, type] = {
     "slot": int,
     "episode_id": str,
 }
-"""What any other event must carry; ``episode_id`` is empty where a fresh episode is to be started, and
-``cache_credential`` where the variables hold it."""
+"""What any other event must carry; ``episode_id`` is empty if a fresh episode is to be started, and
+``cache_credential`` if the variables hold it."""
 PREWARMED = "prewarmed"
 """The status that a ``prewarm`` event is answered with."""
 
@@ -80,7 +80,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
     Returns:
         ``invocation_id``, ``status`` (accepted | duplicate | late), ``env_steps``, ``fetch_s``, ``rollout_s``,
-        ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (null without a finished episode). For a
+        ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (None without a finished episode). For a
         ``prewarm`` event only ``invocation_id`` and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
 
     Raises:

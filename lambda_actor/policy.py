@@ -60,8 +60,10 @@ class Policy:
     """
 
     def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
-        """Args:
-        fields: Of a WEIGHTS message (see `lambda_actor.wire.SCHEMAS`).
+        """Takes the network and the distribution from a message's fields.
+
+        Args:
+            fields: Of a WEIGHTS message (see `lambda_actor.wire.SCHEMAS`).
 
         Raises:
             SchemaError: They are no policy's.
@@ -77,11 +79,19 @@ class Policy:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Policy:
-        """Raises: any `WireError` for bytes that are not a sound WEIGHTS message."""
+        """Reads a WEIGHTS message.
+
+        Raises:
+            WireError: The bytes are not a sound message.
+        """
         return cls(wire.decode(data, wire.Kind.WEIGHTS))
 
     def check(self, spaces: Spaces) -> None:
-        """Raises: SchemaError: It cannot act in an environment of these spaces."""
+        """Makes sure that it can act in an environment of these spaces.
+
+        Raises:
+            SchemaError: It cannot act in an environment of these spaces.
+        """
         self._network.check(spaces)
         self._distribution.check(spaces)
 

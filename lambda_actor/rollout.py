@@ -41,7 +41,11 @@ class OpenEpisode:
     first_version: int
 
     def to_bytes(self) -> bytes:
-        """Raises: OversizedMessageError: Over `EPISODE_BYTES_MAX`."""
+        """Returns the EPISODE message of this episode.
+
+        Raises:
+            OversizedMessageError: Over `EPISODE_BYTES_MAX`.
+        """
         return wire.encode(wire.Kind.EPISODE, {
             "observation": self.observation,
             "return_so_far": np.array(self.return_so_far, np.float64),
@@ -52,7 +56,11 @@ class OpenEpisode:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> OpenEpisode:
-        """Raises: any `WireError`."""
+        """Reads an EPISODE message.
+
+        Raises:
+            WireError: The bytes are not a sound message.
+        """
         fields = wire.decode(data, wire.Kind.EPISODE)
         prefix = wire.STATE_PREFIX
         return cls(
@@ -69,10 +77,10 @@ class Fragment:
     """What one actor brings back; arrays as in the schemas of `lambda_actor.wire`.
 
     Attributes:
-        observations: Float32 ``[T, O]``; where there are frames, the indices of each step's, int32 ``[T, F]``.
+        observations: Float32 ``[T, O]``; if there are frames, the indices of each step's, int32 ``[T, F]``.
         actions: Float32 ``[T, A]``, or int64 ``[T]``.
         bootstrap_observations: As ``observations``, ``[K, …]``.
-        frames: Uint8 ``[U, C, H, W]``, each once; null where vectors are observed.
+        frames: Uint8 ``[U, C, H, W]``, each once; None if vectors are observed.
     """
 
     observations: np.ndarray

@@ -15,8 +15,8 @@ class Spaces:
         frame_shape: One frame, ``(C, H, W)``; empty for vectors. Only frames travel; they are stacked where they are
             used.
         frame_stack: ``F``, frames of an observation, the oldest first; 1 for vectors.
-        action_size: ``A`` numbers of a continuous action; 0 where actions are discrete.
-        action_count: ``n`` discrete actions 0 … n − 1; 0 where actions are continuous.
+        action_size: ``A`` numbers of a continuous action; 0 if actions are discrete.
+        action_count: ``n`` discrete actions 0 … n − 1; 0 if actions are continuous.
     """
 
     observation_shape: tuple[int, ...]

@@ -101,7 +101,7 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "bootstrap_frames": Field("<i4", "KF"),
     },
     # Of the network ("mlp" or "conv") and the distribution ("gaussian" or "categorical", which has no log_std); the
-    # observations' mean and standard deviation have no elements where observations are not normalised.
+    # observations' mean and standard deviation have no elements if observations are not normalised.
     Kind.WEIGHTS: {
         "policy_version": Field("<i8"),
         "network": Field("|u1", "N"),

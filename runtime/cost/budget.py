@@ -42,7 +42,7 @@ class Budget:
         return name in self._reserved
 
     def reserve(self, name: str, usd: float) -> bool:
-        """Sets ``usd`` aside under ``name``; False, and nothing changed, where it does not fit.
+        """Sets ``usd`` aside under ``name``; False, and nothing changed, if it does not fit.
 
         Raises:
             BudgetError: The name is already in use, or the amount is negative.
@@ -60,10 +60,10 @@ class Budget:
     def settle(self, name: str, usd: float) -> bool:
         """Spends ``usd`` of the reservation and frees the rest of it.
 
-        What was really spent is recorded even where it is more than was reserved.
+        What was really spent is recorded even if it is more than was reserved.
 
         Returns:
-            False where it was more: the caller's worst case was not one.
+            False if it was more: the caller's worst case was not one.
 
         Raises:
             BudgetError: No such reservation, or a negative or infinite amount.
@@ -93,7 +93,11 @@ class Budget:
         return {"units_per_usd": UNITS_PER_USD, "spent": self._spent, "reserved": dict(self._reserved)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Raises: ValueError: The state counts in other units, or its amounts are not whole numbers from 0."""
+        """Goes on from what `get_state` gave.
+
+        Raises:
+            ValueError: The state counts in other units, or its amounts are not whole numbers from 0.
+        """
         if state["units_per_usd"] != UNITS_PER_USD:
             raise ValueError(f"counted in 1/{state['units_per_usd']} USD, not in 1/{UNITS_PER_USD}")
         spent, reserved = state["spent"], dict(state["reserved"])

@@ -57,7 +57,7 @@ class Meter:
         """Reserves the round's worst case with as many actors as fit, at most ``actors``.
 
         Returns:
-            How many; 0, and nothing reserved, where not even ``smallest`` fit.
+            How many; 0, and nothing reserved, if not even ``smallest`` fit.
         """
         if not self.open_standing():
             return 0
@@ -70,7 +70,7 @@ class Meter:
         return granted
 
     def open_standing(self) -> bool:
-        """Reserves a round's worst case but for its actors; False, and nothing reserved, where it does not fit."""
+        """Reserves a round's worst case but for its actors; False, and nothing reserved, if it does not fit."""
         self._round_usd.clear()
         self._reserved_s = self._round_seconds_max
         return self.budget.reserve(_BASE, sum(self._standing_usd(self._reserved_s)))
@@ -191,7 +191,11 @@ class Meter:
                 "warm_environments": self._warm_environments}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Raises: ValueError, KeyError or TypeError, and nothing is changed: It is not a meter's state."""
+        """Goes on from what `get_state` gave; changes nothing if it is not a meter's state.
+
+        Raises:
+            ValueError, KeyError, TypeError: It is not a meter's state.
+        """
         billed_s, blocks, warm_environments = state["billed_s"], state["blocks"], state["warm_environments"]
         if not (0.0 <= billed_s < math.inf and blocks >= 0 and warm_environments >= 0):
             raise ValueError("negative or infinite")
@@ -218,7 +222,9 @@ class WallClockMeter(Meter):
     def __init__(
         self, model: CostModel, budget: Budget, *, billed_since_s: float, now: Callable[[], float] = time.time
     ) -> None:
-        """Args:
+        """Begins to bill what stands.
+
+        Args:
             billed_since_s: When the deployment began to cost money, seconds since 1970.
             now: Seconds since 1970.
         """

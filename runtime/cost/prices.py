@@ -36,7 +36,7 @@ class PriceTable:
         as_of: The day, such as 2026-11-20.
         source: Where they were taken from, for people.
         functions: By processor architecture; one may be missing.
-        skus: By price, the SKU of AWS' product and the day since which its price holds; empty where nobody asked.
+        skus: By price, the SKU of AWS' product and the day since which its price holds; empty if nobody asked.
     """
 
     region: str
@@ -103,7 +103,7 @@ def _keys(name: str, tree: Any, made: type) -> dict[str, Any]:
 
 
 def _names(name: str, tree: Any, *, allowed: Collection[str] = ()) -> Collection[str]:
-    """Raises: ExperimentError: It is no mapping; or, where names are allowed, it is empty or has others."""
+    """Raises: ExperimentError: It is no mapping; or, if names are allowed, it is empty or has others."""
     if not isinstance(tree, dict) or (allowed and not tree):
         raise ExperimentError(f"{name} = {_shown(tree)} is not allowed; allowed: a mapping"
                               f"{f' of {list(allowed)}' if allowed else ''}")
