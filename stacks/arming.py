@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-import botocore.exceptions
-
-from runtime.aws.account import AccountError, ask
-from runtime.guard.deployments import GUARD_STACK, outputs_of
-from runtime.guard.guard import INTERVAL_S
-from runtime.guard.teardown import Client, find_stack
+from runtime.aws.asking import AccountError, ask
+from runtime.aws.clients import Client
+from runtime.aws.failures import ClientError, code_of
+from runtime.aws.stacks import find_stack, outputs_of
+from runtime.guard.times import INTERVAL_S
+from runtime.names import GUARD_STACK
 
 
 def check_guard(client: Client) -> dict[str, str]:
@@ -58,8 +58,8 @@ def _look(client: Client, function: str) -> list[dict]:
 def _reports(client: Client, topic: str) -> str:
     try:
         subscribed = client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
-    except botocore.exceptions.ClientError as error:
-        return f"go to {topic}; who reads them cannot be told: {error.response['Error']['Code']}"
+    except ClientError as error:
+        return f"go to {topic}; who reads them cannot be told: {code_of(error)}"
     if subscribed:
         return f"go to {', '.join(one['Endpoint'] for one in subscribed)}"
     return (f"go to nobody yet: aws sns subscribe --topic-arn {topic} --protocol email --notification-endpoint "

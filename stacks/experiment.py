@@ -5,7 +5,7 @@ from __future__ import annotations
 from aws_cdk import CfnOutput, Stack, Tags
 from constructs import Construct
 
-from runtime.guard.deployments import tags_of_limits
+from runtime.guard.stacks import tags_of_limits
 from stacks.components.actor_function import ActorFunction
 from stacks.components.cache import make_cache
 from stacks.components.dashboard import Dashboard

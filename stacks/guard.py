@@ -18,10 +18,18 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from runtime.guard.deployments import EXPERIMENT_TAG
-from runtime.guard.guard import INTERVAL_S
+from runtime.guard.times import INTERVAL_S
+from runtime.names import (
+    ACTOR_SUFFIX,
+    CACHE_PREFIX,
+    EXPERIMENT_TAG,
+    LEARNER_SUFFIX,
+    LEDGER_TABLE_VARIABLE,
+    REPORTS_TOPIC_VARIABLE,
+    STACK_PREFIX,
+)
 from stacks.acknowledgements import acknowledge_wildcard
-from stacks.staging import guard_files
+from stacks.staging import GUARD_MODULE, guard_files
 
 MEMORY_MIB = 256
 TIMEOUT_S = 110
@@ -95,7 +103,7 @@ class GuardStack(Stack):
         acknowledge_wildcard(role, "*", "Describe calls know no resources; the guard has to find what nobody announced")
         for resource in self._experiments():
             acknowledge_wildcard(role, resource, "Experiments come and go after the guard was made; what is theirs "
-                                 "begins with Nitro-, or nitro-, or has their tag")
+                                 f"begins with {STACK_PREFIX}, or {CACHE_PREFIX}, or has their tag")
         return role
 
     def _own_statements(self) -> list[iam.PolicyStatement]:
@@ -148,12 +156,12 @@ class GuardStack(Stack):
 
     @property
     def _stacks_arn(self) -> str:
-        return self.format_arn(service="cloudformation", resource="stack", resource_name="Nitro-*/*")
+        return self.format_arn(service="cloudformation", resource="stack", resource_name=f"{STACK_PREFIX}*/*")
 
     @property
     def _groups_arn(self) -> str:
         return self.format_arn(service="autoscaling", resource="autoScalingGroup",
-                               resource_name="*:autoScalingGroupName/Nitro-*-learner",
+                               resource_name=f"*:autoScalingGroupName/{STACK_PREFIX}*{LEARNER_SUFFIX}",
                                arn_format=ArnFormat.COLON_RESOURCE_NAME)
 
     @property
@@ -162,12 +170,12 @@ class GuardStack(Stack):
 
     @property
     def _functions_arn(self) -> str:
-        return self.format_arn(service="lambda", resource="function", resource_name="Nitro-*-actor",
+        return self.format_arn(service="lambda", resource="function", resource_name=f"{STACK_PREFIX}*{ACTOR_SUFFIX}",
                                arn_format=ArnFormat.COLON_RESOURCE_NAME)
 
     @property
     def _cache_arns(self) -> list[str]:
-        return [self.format_arn(service="elasticache", resource=kind, resource_name="nitro-*",
+        return [self.format_arn(service="elasticache", resource=kind, resource_name=f"{CACHE_PREFIX}*",
                                 arn_format=ArnFormat.COLON_RESOURCE_NAME)
                 for kind in ("serverlesscache", "replicationgroup")]
 
@@ -184,12 +192,12 @@ class GuardStack(Stack):
                 description="Ends experiments whose money or time is up",
                 runtime=lambda_.Runtime.PYTHON_3_14,
                 architecture=lambda_.Architecture.ARM_64,
-                handler="runtime.guard.guard.handler",
+                handler=f"{GUARD_MODULE}.handler",
                 code=lambda_.Code.from_asset(str(folder)),
                 memory_size=MEMORY_MIB,
                 timeout=Duration.seconds(TIMEOUT_S),
-                environment={"NITRO_LEDGER_TABLE": self.ledger.table_name,
-                             "NITRO_REPORTS_TOPIC": self._reports.topic_arn},
+                environment={LEDGER_TABLE_VARIABLE: self.ledger.table_name,
+                             REPORTS_TOPIC_VARIABLE: self._reports.topic_arn},
                 role=self._role,
                 log_group=self._log_group,
             )

@@ -16,10 +16,8 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from runtime.backends.aws.deployment import CACHE_PORT
+from runtime.names import CACHE_PORT, SERVERLESS_CACHE_PORT
 
-SERVERLESS_CACHE_PORT = 6379
-"""ElastiCache Serverless cannot listen elsewhere."""
 HTTPS_PORT = 443
 ZONES = 3
 """No more than ElastiCache Serverless can use."""

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.backends.aws.deployment import experiment_name, run_name
 from runtime.config.loading import load_experiment, self_contained
 from runtime.config.schema import Experiment
 from runtime.cost.estimate import Ending, Estimate, estimate
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError
-from runtime.guard.guard import INTERVAL_S
-from runtime.guard.teardown import CACHE_DELETION_S, STOP_GRACE_S, TERMINATION_S
+from runtime.guard.times import CACHE_DELETION_S, INTERVAL_S, STOP_GRACE_S, TERMINATION_S
+from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
 
 UNRESERVABLE_CONCURRENCY = 100
 """AWS Lambda keeps so many concurrent executions of an account for functions without a reservation."""
@@ -93,17 +92,17 @@ class Plan:
 
     @property
     def stack_name(self) -> str:
-        return f"Nitro-{self.name}"
+        return stack_name(self.name)
 
     @property
     def function_name(self) -> str:
         """Of the actor function."""
-        return f"{self.stack_name}-actor"
+        return self.stack_name + ACTOR_SUFFIX
 
     @property
     def key(self) -> str:
         """Of the run's entry in the ledger."""
-        return f"{self.name}/{self.run}"
+        return run_key(self.name, self.run)
 
     @property
     def prefix(self) -> str:
@@ -116,7 +115,7 @@ class Plan:
 
         ElastiCache allows 40 characters; longer names are cut and told apart by a digest.
         """
-        name = f"nitro-{self.name}"
+        name = CACHE_PREFIX + self.name
         if len(name) <= _ELASTICACHE_NAME_CHARACTERS:
             return name
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]

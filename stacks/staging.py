@@ -19,7 +19,7 @@ from runtime.errors import ExperimentError
 from runtime.records import layout
 
 ROOT = Path(__file__).resolve().parents[1]
-GUARD_MODULE = "runtime.guard.guard"
+GUARD_MODULE = "runtime.guard.function"
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "*.egg-info", "venv", "node_modules", "cdk.out")
 

@@ -183,8 +183,8 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
 
 @pytest.mark.parametrize(("name", "doors"), [
     ("redis", {"lambda_actor/cache.py", "lambda_actor/credentials.py"}),
-    ("boto3", {"runtime/aws/account.py", "runtime/backends/aws/learner.py", "runtime/fleet/aws_lambda.py",
-               "runtime/guard/teardown.py"}),
+    ("boto3", {"runtime/aws/clients.py"}),
+    ("botocore", {"lambda_actor/credentials.py", "runtime/aws/clients.py", "runtime/aws/failures.py"}),
     ("aws_cdk", set()),
     ("mujoco", {"lambda_actor/episode_state.py"}),
     ("ale_py", {"lambda_actor/atari.py"}),
@@ -196,3 +196,10 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
 ])
 def test_each_vendor_library_has_one_door(name: str, doors: set[str]) -> None:
     assert uses(name).keys() == doors
+
+
+def test_the_stacks_reach_an_account_through_the_same_door() -> None:
+    found = {str(path.relative_to(ROOT)): {one.name for one in imports(path.read_text())}
+             for path in ROOT.glob("stacks/**/*.py")}
+    assert any("aws_cdk" in names for names in found.values())
+    assert [path for path, names in found.items() if names & {"boto3", "botocore", "torch"}] == []

@@ -1,1 +1,1 @@
-"""The one door to boto3: sessions, clients, pages, waiting."""
+"""The one door to boto3: clients, what their calls end with, questions to the account, and stacks."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.backends.aws.deployment import experiment_name
 from runtime.cli.arguments import positive, say
 from runtime.errors import RunError
+from runtime.names import OURS, experiment_name, stack_name
 
 if TYPE_CHECKING:
     from runtime.operations.kept_runs import KeptRun
@@ -127,14 +127,14 @@ def _reconcile(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from runtime.aws.account import AccountError, open_session
-    from runtime.guard.deployments import STACK_PREFIX
-    from runtime.guard.teardown import TeardownError
-    from runtime.operations.stop import OURS, stop_stack
+    from runtime.aws.asking import AccountError
+    from runtime.aws.clients import open_session
+    from runtime.guard.deletion import TeardownError
+    from runtime.operations.stop import stop_stack
 
     if (options.experiment is None) == (options.stack is None):
         raise RunError("stop what? Name an experiment, or a stack with --stack NAME")
-    name = options.stack or STACK_PREFIX + _name(options)
+    name = options.stack or stack_name(_name(options))
     if not name.startswith(OURS):
         raise AccountError(f"--stack {name} is not ours to delete; allowed: names that begin with {OURS}")
     try:
@@ -154,8 +154,7 @@ def _account() -> tuple[Clients, str, str]:
     Raises:
         AccountError: No region is set, or there are no usable credentials.
     """
-    from runtime.aws.account import identify, open_session
-    from runtime.guard.teardown import clients
+    from runtime.aws.clients import clients, identify, open_session
 
     session = open_session()
     return clients(session), identify(session), session.region_name

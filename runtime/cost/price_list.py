@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError, PaginationError
-from botocore.parsers import ResponseParserError
-
+from runtime.aws.failures import BotoCoreError, ClientError, PaginationError, ResponseParserError
 from runtime.cost.prices import CACHE_NODE_TYPE, PRICES, LambdaPrices, PriceTable
 from runtime.errors import RunError
 

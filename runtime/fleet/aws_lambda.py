@@ -18,19 +18,8 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    HTTPClientError,
-    IncompleteReadError,
-    ProxyConnectionError,
-    SSLError,
-)
-
+from runtime.aws.clients import waiting_client
+from runtime.aws.failures import AWS_ERRORS, NEVER_SENT, PERHAPS_DONE, BotoCoreError, ClientError, code_of
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
@@ -43,8 +32,6 @@ _ABANDON_GRACE_S = 3.0
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 5.0
 _ERROR_CHARACTERS_MAX = 1000
 
-_NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
-_PERHAPS_RAN = (HTTPClientError, IncompleteReadError, SSLError)
 _PASSING_CONFLICTS = ("ResourceConflictException", "CodeArtifactUserPendingException")
 _LASTING_FAULTS = re.compile(r"KMS.*|InvalidRuntimeException|InvalidZipFileException|EC2AccessDeniedException|"
                              r"Invalid(Subnet|SecurityGroup)IDException")
@@ -83,9 +70,9 @@ def lambda_client(function_arn: str, *, timeout_s: float, concurrency: int) -> A
     if len(words) < 7 or words[2] != "lambda":
         raise FleetError(f"{function_arn!r} is not the ARN of a function")
     try:
-        return boto3.client("lambda", region_name=words[3], config=Config(
-            connect_timeout=_CONNECT_TIMEOUT_S, read_timeout=timeout_s + INIT_SECONDS_MAX + _ANSWER_MARGIN_S,
-            retries={"total_max_attempts": 1}, tcp_keepalive=True, max_pool_connections=max(10, concurrency)))
+        return waiting_client(
+            "lambda", region=words[3], connect_timeout_s=_CONNECT_TIMEOUT_S,
+            read_timeout_s=timeout_s + INIT_SECONDS_MAX + _ANSWER_MARGIN_S, connections=max(10, concurrency))
     except (BotoCoreError, ValueError) as error:
         raise FleetError(f"no client of AWS Lambda can be made: {error}") from error
 
@@ -106,7 +93,7 @@ def available_concurrency(client: Any, function_arn: str, wanted: int) -> int:
             unreserved: int = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"]
             available = unreserved - 1
             whose = "that the account has left unreserved, less one for the guard,"
-    except (BotoCoreError, ClientError) as error:
+    except AWS_ERRORS as error:
         raise FleetError(f"the concurrency of {function} cannot be read: {error}") from error
     if available < 1:
         raise FleetError(f"no actor can run: the concurrency {whose} is {available}")
@@ -261,14 +248,14 @@ class LambdaFleet:
             if self._is_passing(error):
                 return None
             raise
-        except _NEVER_SENT:
+        except NEVER_SENT:
             return None
-        except _PERHAPS_RAN as error:
+        except PERHAPS_DONE as error:
             return Outcome(invocation.invocation_id, "crashed", error=_one_line(
                 f"no answer came, though it may have run: {error}"), billed_s=self._timeout_s, init_s=INIT_SECONDS_MAX)
 
     def _is_passing(self, error: ClientError) -> bool:
-        status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], error.response["Error"]["Code"]
+        status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], code_of(error)
         return status == 429 or code in _PASSING_CONFLICTS or (status >= 500 and not _LASTING_FAULTS.fullmatch(code))
 
     # Under the lock, or taking it

@@ -12,13 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import botocore.exceptions
-from botocore.parsers import ResponseParserError
-
+from runtime.aws.failures import AWS_ERRORS, code_of
 from runtime.errors import RunError
 
-AWS_ERRORS = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, ResponseParserError)
-"""What a call to AWS may end with; the last one where what answers is not AWS."""
 STARTING, TRAINING, FINISHED = "starting", "training", "finished"
 GUARD_KEY = "guard"
 """Key of the item that says when the guard last looked; a run's key has a slash in it."""
@@ -197,9 +193,9 @@ class Ledger:
         Raises:
             LedgerError: The ledger cannot be written.
         """
-        figures = {"stack": stack, "writer": "", "state": "", "reason": "", "stop_event": "", "instance_id": "",
-                   "burn_usd_per_hour": 0.0, "covered_until_s": created_at_s, "heartbeat_at_s": 0.0,
-                   "seen_heartbeat_s": 0.0}
+        figures: dict[str, str | float] = {
+            "stack": stack, "writer": "", "state": "", "reason": "", "stop_event": "", "instance_id": "",
+            "burn_usd_per_hour": 0.0, "covered_until_s": created_at_s, "heartbeat_at_s": 0.0, "seen_heartbeat_s": 0.0}
         try:
             return self._update(
                 run, figures, condition="attribute_not_exists(#stack) OR #stack = #closed",
@@ -315,7 +311,7 @@ class Ledger:
         try:
             return _entry(self._call(self._client.update_item, **arguments)["Attributes"])
         except LedgerError as error:
-            if refused is not None and _code(error) == "ConditionalCheckFailedException":
+            if refused is not None and code_of(error.__cause__) == "ConditionalCheckFailedException":
                 raise refused from None
             raise
 
@@ -383,8 +379,3 @@ def _figure(text: str) -> float:
 def _order(values: Mapping[str, Any]) -> Order:
     return Order(values["stack"]["S"], values["reason"]["S"], _figure(values["ordered_at_s"]["N"]),
                  {name: _figure(at["N"]) for name, at in values["steps"]["M"].items()}, int(values["failures"]["N"]))
-
-
-def _code(error: LedgerError) -> str | None:
-    cause = error.__cause__
-    return cause.response["Error"]["Code"] if isinstance(cause, botocore.exceptions.ClientError) else None

@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runtime.aws.account import AccountError, ask
-from runtime.guard.deployments import EXPERIMENT_TAG, TAG_PREFIX
+from runtime.aws.asking import AccountError, ask
+from runtime.names import EXPERIMENT_TAG, RUN_TAG
 
 REQUEST_USD = 0.01
 """Cost Explorer's price of one request."""
-_RUN_TAG = f"{TAG_PREFIX}run"
 _PAGES_MAX = 100
 _DAY_S = 86_400.0
 _SMALLEST_USD = 0.00005
@@ -59,7 +58,7 @@ def _days(
         "Granularity": "DAILY", "Metrics": ["UnblendedCost", "UsageQuantity"],
         "GroupBy": [{"Type": "DIMENSION", "Key": "SERVICE"}, {"Type": "DIMENSION", "Key": "USAGE_TYPE"}],
         "Filter": {"And": [{"Tags": {"Key": key, "Values": [value], "MatchOptions": ["EQUALS"]}}
-                           for key, value in ((EXPERIMENT_TAG, experiment), (_RUN_TAG, run))]}}
+                           for key, value in ((EXPERIMENT_TAG, experiment), (RUN_TAG, run))]}}
     days: list[Mapping[str, Any]] = []
     for requests in range(1, _PAGES_MAX + 1):
         answer = ask(lambda: client.get_cost_and_usage(**query))
@@ -114,7 +113,7 @@ def _empty_lines(run: str, counted_usd: float | None, counted_by: str) -> list[s
             "Either the bill is younger than a day, or the tags are not cost allocation tags. To activate them (it",
             "counts from then on, takes a day to show, and works only once AWS has seen the tags):",
             "  aws ce update-cost-allocation-tags-status --cost-allocation-tags-status "
-            f"TagKey={EXPERIMENT_TAG},Status=Active TagKey={_RUN_TAG},Status=Active",
+            f"TagKey={EXPERIMENT_TAG},Status=Active TagKey={RUN_TAG},Status=Active",
             "For the months before: aws ce start-cost-allocation-tag-backfill --backfill-from 2026-01-01T00:00:00Z"]
 
 

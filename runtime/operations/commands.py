@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.aws.account import ask, ask_if_there
+from runtime.aws.asking import ask, ask_if_there, pages_of
+from runtime.aws.clients import Client
+from runtime.aws.stacks import find_stack, outputs_of
 from runtime.config.loading import load_experiment
 from runtime.config.schema import Experiment, unchangeable
 from runtime.cost.prices import PRICES
 from runtime.display.terminal import COLUMNS, laid_out
 from runtime.errors import ExperimentError
-from runtime.guard.deployments import GUARD_STACK, STACK_PREFIX, outputs_of
-from runtime.guard.teardown import Client, find_stack
+from runtime.names import GUARD_STACK, STACK_PREFIX
 from runtime.operations.kept_runs import KeptRun, find_bucket, find_runs, spent_usd, summarise
-from runtime.operations.leftovers import pages_of
 from runtime.operations.stop import find_ledger
 from runtime.operations.survey import OperationError, iso
 from runtime.records import layout

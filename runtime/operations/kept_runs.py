@@ -10,19 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import botocore.exceptions
-import botocore.parsers
-
-from runtime.aws.account import ask
+from runtime.aws.asking import ask, pages_of
+from runtime.aws.clients import Client
+from runtime.aws.failures import ClientError, code_of
+from runtime.aws.stacks import find_stack
 from runtime.errors import RunError
-from runtime.guard.teardown import Client, find_stack
-from runtime.operations.leftovers import pages_of
+from runtime.names import RESULTS_STACK, run_key
 from runtime.records import layout
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_by_records
 
-RESULTS_STACK = "NitroResults"
 _TAIL_BYTES = 2**18
 """Of a file of lines, so much is read from its end."""
 _NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*")
@@ -63,7 +61,7 @@ class KeptRun:
         """Args:
         client: Of S3.
         """
-        self._client, self._bucket, self._prefix = client, bucket, f"{experiment}/{run}/"
+        self._client, self._bucket, self._prefix = client, bucket, run_key(experiment, run) + "/"
         self.run = run
 
     @property
@@ -133,8 +131,8 @@ class KeptRun:
             try:
                 response = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name, **options)
                 return response["Body"].read()
-            except botocore.exceptions.ClientError as error:
-                if error.response["Error"]["Code"] in _NOTHING:
+            except ClientError as error:
+                if code_of(error) in _NOTHING:
                     return None
                 raise
 

@@ -7,13 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.aws.account import ask, ask_if_there
+from runtime.aws.asking import ask_if_there, pages_of
+from runtime.aws.clients import Client
+from runtime.aws.stacks import WITHOUT_RESOURCES, tags_of
 from runtime.cost.prices import CACHE_NODE_TYPE, HOURS_PER_MONTH, PRICES
-from runtime.guard.deployments import EXPERIMENT_TAG, STACK_PREFIX, WITHOUT_RESOURCES
-from runtime.guard.teardown import Client
+from runtime.names import (
+    ACTOR_SUFFIX,
+    CACHE_PREFIX,
+    EXPERIMENT_TAG,
+    GROUP_TAG,
+    LEARNER_SUFFIX,
+    STACK_ID_TAG,
+    STACK_PREFIX,
+    stack_name,
+)
 
-_STACK_ID_TAG = "aws:cloudformation:stack-id"
-_GROUP_TAG = "aws:autoscaling:groupName"
 _INSTANCE_STATES = ["pending", "running", "stopping", "stopped", "shutting-down"]
 """All but those that are gone."""
 
@@ -70,7 +78,7 @@ class Stacks:
 
     def have(self, tags: Mapping[str, str], experiment: str) -> bool:
         """Whether a stack has the resource: its tags name it, or else the experiment's stack is there."""
-        return self.has_id(tags[_STACK_ID_TAG]) if _STACK_ID_TAG in tags else self.has_name(STACK_PREFIX + experiment)
+        return self.has_id(tags[STACK_ID_TAG]) if STACK_ID_TAG in tags else self.has_name(stack_name(experiment))
 
     def has_id(self, stack_id: str) -> bool:
         return stack_id in self._ids
@@ -92,7 +100,7 @@ def find_instances(client: Client) -> list[Instance]:
     by_tag = pages_of(client("ec2"), "describe_instances", "Reservations", Filters=[
         {"Name": "tag-key", "Values": [EXPERIMENT_TAG]}, {"Name": "instance-state-name", "Values": _INSTANCE_STATES}])
     by_group = pages_of(client("ec2"), "describe_instances", "Reservations", Filters=[
-        {"Name": f"tag:{_GROUP_TAG}", "Values": [f"{STACK_PREFIX}*-learner"]},
+        {"Name": f"tag:{GROUP_TAG}", "Values": [f"{STACK_PREFIX}*{LEARNER_SUFFIX}"]},
         {"Name": "instance-state-name", "Values": _INSTANCE_STATES}])
     found = {instance["InstanceId"]: _instance(instance) for reservation in [*by_tag, *by_group]
              for instance in reservation["Instances"]}
@@ -111,7 +119,7 @@ def find_leftovers(client: Client, stacks: Stacks, instances: Iterable[Instance]
         AccountError: A service cannot be asked.
     """
     orphans = [one for one in instances if one.state != "shutting-down"
-               and not stacks.have(_tags_of(one), one.experiment)]
+               and not stacks.have(_stack_tags(one), one.experiment)]
     # Groups first: they would launch another instance in the place of one that is ended.
     return [*_groups(client("autoscaling"), stacks), *map(_left_instance, orphans),
             *_volumes(client("ec2"), {one.instance_id for one in orphans}),
@@ -131,19 +139,19 @@ def find_left_logs(client: Client, stacks: Stacks) -> list[dict[str, Any]]:
             for group in groups if not stacks.has_prefix_of(group["logGroupName"].removeprefix("/aws/lambda/"))]
 
 
-def _tags_of(instance: Instance) -> dict[str, str]:
-    return {_STACK_ID_TAG: instance.stack} if instance.stack else {}
+def _stack_tags(instance: Instance) -> dict[str, str]:
+    return {STACK_ID_TAG: instance.stack} if instance.stack else {}
 
 
 def _instance(described: Mapping[str, Any]) -> Instance:
-    tags = _tags(described)
+    tags = tags_of(described)
     state, instance_type = described["State"]["Name"], described["InstanceType"]
     usd_per_hour = PRICES.instance_hour_usd.get(instance_type)
     if usd_per_hour is not None and described.get("PublicIpAddress"):
         usd_per_hour += PRICES.public_ipv4_hour_usd
-    group = tags.get(_GROUP_TAG, "")
-    experiment = tags.get(EXPERIMENT_TAG, group.removeprefix(STACK_PREFIX).removesuffix("-learner"))
-    return Instance(described["InstanceId"], instance_type, state, tags.get(_STACK_ID_TAG, ""), experiment,
+    group = tags.get(GROUP_TAG, "")
+    experiment = tags.get(EXPERIMENT_TAG, group.removeprefix(STACK_PREFIX).removesuffix(LEARNER_SUFFIX))
+    return Instance(described["InstanceId"], instance_type, state, tags.get(STACK_ID_TAG, ""), experiment,
                     usd_per_hour if state in ("pending", "running") else 0.0)
 
 
@@ -157,7 +165,7 @@ def _volumes(client: Any, orphans: set[str]) -> Iterator[Leftover]:
     """Those that no instance has, or one of the orphans."""
     found = pages_of(client, "describe_volumes", "Volumes", Filters=[{"Name": "tag-key", "Values": [EXPERIMENT_TAG]}])
     for volume in found:
-        tags = _tags(volume)
+        tags = tags_of(volume)
         holders = [one["InstanceId"] for one in volume.get("Attachments", [])]
         is_left = set(holders) <= orphans if holders else volume["State"] == "available"
         if is_left:
@@ -171,10 +179,10 @@ def _volumes(client: Any, orphans: set[str]) -> Iterator[Leftover]:
 def _groups(client: Any, stacks: Stacks) -> Iterator[Leftover]:
     """Those that launch instances, or may."""
     for group in pages_of(client, "describe_auto_scaling_groups", "AutoScalingGroups"):
-        name, tags = group["AutoScalingGroupName"], _tags(group)
-        if not (EXPERIMENT_TAG in tags or fnmatch.fnmatchcase(name, f"{STACK_PREFIX}*-learner")):
+        name, tags = group["AutoScalingGroupName"], tags_of(group)
+        if not (EXPERIMENT_TAG in tags or fnmatch.fnmatchcase(name, f"{STACK_PREFIX}*{LEARNER_SUFFIX}")):
             continue
-        experiment = tags.get(EXPERIMENT_TAG, name.removeprefix(STACK_PREFIX).removesuffix("-learner"))
+        experiment = tags.get(EXPERIMENT_TAG, name.removeprefix(STACK_PREFIX).removesuffix(LEARNER_SUFFIX))
         if group["DesiredCapacity"] > 0 and not stacks.have(tags, experiment):
             yield Leftover(
                 kind="Auto Scaling group", name=name, experiment=experiment,
@@ -185,12 +193,12 @@ def _groups(client: Any, stacks: Stacks) -> Iterator[Leftover]:
 def _warm_functions(client: Any, stacks: Stacks) -> Iterator[Leftover]:
     for function in pages_of(client, "list_functions", "Functions"):
         name = function["FunctionName"]
-        if not fnmatch.fnmatchcase(name, f"{STACK_PREFIX}*-actor"):
+        if not fnmatch.fnmatchcase(name, f"{STACK_PREFIX}*{ACTOR_SUFFIX}"):
             continue
         tags = ask_if_there(lambda arn=function["FunctionArn"]: client.list_tags(Resource=arn)["Tags"])
         if tags is None:
             continue
-        experiment = tags.get(EXPERIMENT_TAG, name.removeprefix(STACK_PREFIX).removesuffix("-actor"))
+        experiment = tags.get(EXPERIMENT_TAG, name.removeprefix(STACK_PREFIX).removesuffix(ACTOR_SUFFIX))
         if stacks.have(tags, experiment):
             continue
         for warm in pages_of(client, "list_provisioned_concurrency_configs", "ProvisionedConcurrencyConfigs",
@@ -230,25 +238,10 @@ def _caches(client: Any, stacks: Stacks) -> Iterator[Leftover]:
 
 def _experiment_of_cache(client: Any, name: str, arn: str, stacks: Stacks) -> str | None:
     """Null where it is none of ours, or a stack has it."""
-    if not fnmatch.fnmatchcase(name, "nitro-*"):
+    if not fnmatch.fnmatchcase(name, f"{CACHE_PREFIX}*"):
         return None
-    tags = ask_if_there(lambda: _tags({"Tags": client.list_tags_for_resource(ResourceName=arn)["TagList"]}))
+    tags = ask_if_there(lambda: tags_of({"Tags": client.list_tags_for_resource(ResourceName=arn)["TagList"]}))
     if tags is None:
         return None
-    experiment = tags.get(EXPERIMENT_TAG, name.removeprefix("nitro-"))
+    experiment = tags.get(EXPERIMENT_TAG, name.removeprefix(CACHE_PREFIX))
     return None if stacks.have(tags, experiment) else experiment
-
-
-
-def _tags(described: Mapping[str, Any]) -> dict[str, str]:
-    return {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
-
-
-def pages_of(client: Any, operation: str, key: str, **arguments: Any) -> list[Any]:
-    """All that a paginated operation lists.
-
-    Raises:
-        AccountError: It cannot be asked.
-    """
-    pages = client.get_paginator(operation)
-    return ask(lambda: [one for page in pages.paginate(**arguments) for one in page.get(key, [])])

@@ -11,36 +11,28 @@ from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from runtime.aws.account import AccountError, ask, identify
+from runtime.aws.asking import AccountError, ask
+from runtime.aws.clients import Client, Session, clients, identify
+from runtime.aws.stacks import find_stack, outputs_of, stack_names
 from runtime.display.terminal import is_confirmed, laid_out
-from runtime.guard.deployments import GUARD_STACK, STACK_PREFIX, outputs_of, read_deployment
+from runtime.guard.deletion import POLL_S, TeardownError, delete_stack, what_is_left
 from runtime.guard.ledger import Ledger, LedgerError
-from runtime.guard.teardown import (
-    POLL_S,
-    Client,
-    Teardown,
-    TeardownError,
-    clients,
-    delete_stack,
-    find_stack,
-    stack_names,
-    what_is_left,
-)
+from runtime.guard.stacks import read_deployment
+from runtime.guard.teardown import Teardown
+from runtime.names import GUARD_STACK, NETWORK_STACK, RESULTS_STACK, STACK_PREFIX
 
-OURS = "Nitro"
-"""What the names of all stacks begin with, the shared ones too."""
 REASON = "stopped by hand"
 _FAILURES_MAX = 2
 """So many failed deletions are watched; the guard goes on trying."""
 _RESULTS = "the results bucket"
 _STAYS = {
-    "NitroResults": f"{_RESULTS} itself, with all that is in it",
-    "NitroNetwork": f"{_RESULTS} (stack NitroResults)",
-    "NitroGuard": f"{_RESULTS} and the network (stacks NitroResults and NitroNetwork)",
+    RESULTS_STACK: f"{_RESULTS} itself, with all that is in it",
+    NETWORK_STACK: f"{_RESULTS} (stack {RESULTS_STACK})",
+    GUARD_STACK: f"{_RESULTS} and the network (stacks {RESULTS_STACK} and {NETWORK_STACK})",
 }
 
 
-def stop_stack(session: Any, name: str, *, is_asked: bool) -> None:
+def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
     """Takes the stack ``name`` down, if somebody wants that, and returns when it is gone.
 
     Args:
@@ -59,8 +51,8 @@ def stop_stack(session: Any, name: str, *, is_asked: bool) -> None:
     print("\n".join(laid_out({
         "account": f"{account_id}, {session.region_name}",
         "stack": f"{name}, {stack['StackStatus']}",
-        "stays": _STAYS.get(name, f"{_RESULTS}, the network and the guard (stacks NitroResults, NitroNetwork and "
-                                  "NitroGuard)"),
+        "stays": _STAYS.get(name, f"{_RESULTS}, the network and the guard (stacks {RESULTS_STACK}, {NETWORK_STACK} "
+                                  f"and {GUARD_STACK})"),
     })), flush=True)
     _check_wish(is_asked)
     try:

@@ -7,12 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from runtime.aws.asking import pages_of
+from runtime.aws.clients import Client
+from runtime.aws.stacks import outputs_of
 from runtime.errors import RunError
-from runtime.guard.deployments import EXPERIMENT_TAG, GUARD_STACK, STACK_PREFIX, Deployed, outputs_of, read_deployment
 from runtime.guard.ledger import TRAINING, Entry, Ledger, LedgerError
-from runtime.guard.teardown import ALIVE_S, Client
+from runtime.guard.stacks import GuardedStack, read_deployment
+from runtime.guard.times import ALIVE_S
+from runtime.names import EXPERIMENT_TAG, GUARD_STACK, STACK_PREFIX
 from runtime.operations.kept_runs import KeptError, KeptRun, find_bucket
-from runtime.operations.leftovers import Instance, Stacks, find_instances, find_left_logs, find_leftovers, pages_of
+from runtime.operations.leftovers import Instance, Stacks, find_instances, find_left_logs, find_leftovers
 from runtime.records import layout
 
 
@@ -51,7 +55,7 @@ def survey(client: Client, experiment: str | None, *, account: str, region: str,
     return document if experiment is None else _of_one(client, document, experiment)
 
 
-def _read(stack: Mapping[str, Any]) -> Deployed | None:
+def _read(stack: Mapping[str, Any]) -> GuardedStack | None:
     """Also one that bears a deployment's name without its tags, which the guard does not see."""
     deployed = read_deployment(stack)
     if deployed is not None or not stack["StackName"].startswith(STACK_PREFIX):
@@ -62,7 +66,7 @@ def _read(stack: Mapping[str, Any]) -> Deployed | None:
 
 
 def _deployment(
-    stack: Mapping[str, Any], deployed: Deployed, entry: Entry | None, instances: Iterable[Instance], now_s: float
+    stack: Mapping[str, Any], deployed: GuardedStack, entry: Entry | None, instances: Iterable[Instance], now_s: float
 ) -> dict[str, Any]:
     known = entry if entry is not None and entry.stack == deployed.stack else None
     order = entry.order_for(deployed.stack) if entry else None
@@ -88,7 +92,7 @@ def _deployment(
         "dashboard_url": outputs_of(stack).get("DashboardUrl", "")}
 
 
-def _is_of(instance: Instance, deployed: Deployed) -> bool:
+def _is_of(instance: Instance, deployed: GuardedStack) -> bool:
     return instance.stack == deployed.stack if instance.stack else instance.experiment == deployed.experiment
 
 

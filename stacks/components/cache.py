@@ -12,10 +12,10 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from constructs import Construct, IDependable
 
-from runtime.backends.aws.deployment import CACHE_PORT
 from runtime.cost.prices import CACHE_NODE_TYPE
+from runtime.names import CACHE_PORT, SERVERLESS_CACHE_PORT
 from stacks.acknowledgements import acknowledge
-from stacks.network import ISOLATED, SERVERLESS_CACHE_PORT, NetworkStack
+from stacks.network import ISOLATED, NetworkStack
 from stacks.plan import Plan
 
 NODE_ENGINE_VERSION = "8.2"

@@ -7,7 +7,7 @@ from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from runtime.backends.aws.deployment import METRIC_NAMESPACE
+from runtime.names import METRIC_NAMESPACE
 from stacks.plan import Plan
 
 MINUTE = Duration.minutes(1)

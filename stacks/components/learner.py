@@ -14,7 +14,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
-from runtime.backends.aws.deployment import METRIC_NAMESPACE
+from runtime.names import ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.components.actor_function import ActorFunction
 from stacks.components.cache import Cache
@@ -58,7 +58,7 @@ class Learner(Construct):
         cache: Cache,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.group_name = f"{plan.stack_name}-learner"
+        self.group_name = plan.stack_name + LEARNER_SUFFIX
         self._group_resource = f"autoScalingGroup:*:autoScalingGroupName/{self.group_name}"
         self._files = _upload(self, plan)
         self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
@@ -115,20 +115,23 @@ class Learner(Construct):
     def _make_variables(
         self, plan: Plan, results: ResultsStack, guard: GuardStack, actor: ActorFunction, cache: Cache
     ) -> dict[str, str]:
+        told = {
+            "experiment": plan.name,
+            "run": plan.run,
+            "stack": Aws.STACK_ID,
+            "actor_function": actor.alias.function_arn,
+            "provisioned": str(plan.provisioned_actors),
+            "cache_url": cache.url,
+            "cache_credential": cache.credential,
+            "results_bucket": results.bucket.bucket_name,
+            "results_prefix": plan.prefix,
+            "ledger_table": guard.ledger.table_name,
+            "tail_usd": f"{plan.estimate.tail_usd:.6f}",
+            "learner_group": self.group_name,
+            "learner_resource": GROUP_LOGICAL_ID,
+        }
         return {
-            "NITRO_EXPERIMENT": plan.name,
-            "NITRO_RUN": plan.run,
-            "NITRO_STACK": Aws.STACK_ID,
-            "NITRO_ACTOR_FUNCTION": actor.alias.function_arn,
-            "NITRO_PROVISIONED": str(plan.provisioned_actors),
-            "NITRO_CACHE_URL": cache.url,
-            "NITRO_CACHE_CREDENTIAL": cache.credential,
-            "NITRO_RESULTS_BUCKET": results.bucket.bucket_name,
-            "NITRO_RESULTS_PREFIX": plan.prefix,
-            "NITRO_LEDGER_TABLE": guard.ledger.table_name,
-            "NITRO_TAIL_USD": f"{plan.estimate.tail_usd:.6f}",
-            "NITRO_LEARNER_GROUP": self.group_name,
-            "NITRO_LEARNER_RESOURCE": GROUP_LOGICAL_ID,
+            **{ENVIRONMENT_PREFIX + name.upper(): value for name, value in told.items()},
             "BOOT_REGION": Aws.REGION,
             "BOOT_STACK_ID": Aws.STACK_ID,
             "BOOT_ASSET_URL": self._files.s3_object_url,

@@ -17,10 +17,10 @@ from urllib.parse import parse_qsl
 import pytest
 
 from lambda_actor.credentials import credential_object
-from runtime.backends.aws.deployment import METRIC_NAMESPACE
 from runtime.backends.aws.learner import SUPERSEDED, TRY_AGAIN
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
+from runtime.names import METRIC_NAMESPACE
 from tests.backends.test_learner_server import require_tls
 from tests.conftest import USER_PASSWORD, USERNAME, tcp_server_with_auth, tls_server  # noqa: F401
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from runtime.guard.deployments import Deployed, read_deployment, tags_of_limits
-from runtime.guard.guard import LATE_S, MISSING_S, STARTING_S, reason_to_end
+from runtime.guard.decision import reason_to_end, silent_s
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Order
-from runtime.guard.teardown import silent_s
+from runtime.guard.stacks import GuardedStack, read_deployment, tags_of_limits
+from runtime.guard.times import LATE_S, MISSING_S, STARTING_S
 
 CREATED_S = 1_700_000_000.0
 STACK = "arn:aws:cloudformation:us-east-1:1:stack/Nitro-hopper/one"
-DEPLOYED = Deployed(
+DEPLOYED = GuardedStack(
     experiment="hopper", run="hopper/first", stack=STACK, name="Nitro-hopper", status="CREATE_COMPLETE",
     created_at_s=CREATED_S, budget_usd=10.0, tail_usd=1.0, burn_usd_per_hour=3.6, cache_usd_per_hour=0.1,
     provisioned_usd_per_hour=0.2, lifetime_s=36_000.0)

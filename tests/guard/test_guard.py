@@ -18,11 +18,14 @@ import pytest
 from botocore.exceptions import ClientError
 from botocore.response import StreamingBody
 
-from runtime.guard import guard as guard_module
-from runtime.guard.deployments import find_deployments
-from runtime.guard.guard import LATE_S, MISSING_S, Guard, handler
+from runtime.aws.stacks import find_stack
+from runtime.guard import watch
+from runtime.guard.deletion import TeardownError
+from runtime.guard.function import handler
 from runtime.guard.ledger import FINISHED, TRAINING, Entry, Ledger
-from runtime.guard.teardown import STOP_GRACE_S, TeardownError, find_stack
+from runtime.guard.stacks import find_deployments
+from runtime.guard.times import LATE_S, MISSING_S, STOP_GRACE_S
+from runtime.guard.watch import Guard
 from runtime.operations.stop import take_down
 from stacks.arming import check_guard
 from stacks.assembly import make_app
@@ -527,7 +530,7 @@ def test_an_entry_that_cannot_be_looked_up_now_is_looked_up_again(
     account.train("walker", walker, state=FINISHED, reason="max_rounds")
     client_of("cloudformation").delete_stack(StackName="Nitro-hopper")
     with monkeypatch.context() as patch:
-        patch.setattr(guard_module, "find_stack", lambda *_: (_ for _ in ()).throw(refused("Throttling")))
+        patch.setattr(watch, "find_stack", lambda *_: (_ for _ in ()).throw(refused("Throttling")))
         assert "Throttling" in account.tick()[hopper[:100]]["error"]
     assert account.left("walker") == []
     assert account.ledger.get(f"hopper/{RUN}").is_open
@@ -616,35 +619,33 @@ def test_one_that_does_not_is_told(account: Account, arrange: Callable[[Account]
 
 
 def test_its_handler_reports_to_the_topic_and_fails_where_it_could_not_help(
-    account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    account: Account, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = client_of("sqs").create_queue(QueueName="people")["QueueUrl"]
     arn = client_of("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]["QueueArn"]
     client_of("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="sqs", Endpoint=arn)
-    monkeypatch.setattr(guard_module, "_made", [account.client])
     for name, key in (("NITRO_LEDGER_TABLE", "LedgerTable"), ("NITRO_REPORTS_TOPIC", "ReportsTopic")):
         monkeypatch.setenv(name, account.outputs[key])
     account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
-    answer = handler({"rehearse": True}, None, now=account.now)
+    answer = handler({"rehearse": True}, None, client=account.client, now=account.now)
     assert answer["experiments"][0]["decision"] == "it has finished: max_rounds"
     assert account.left("hopper")
 
     account.fail = lambda what: (_ for _ in ()).throw(refused("AccessDenied")) if "serverless" in what else None
     with pytest.raises(RuntimeError, match="Nitro-hopper: TeardownError: .*AccessDenied"):
-        handler({}, None, now=account.now)
+        handler({}, None, client=account.client, now=account.now)
     account.fail = lambda what: (_ for _ in ()).throw(refused("Unwell")) if what == "sns.publish" else None
     with pytest.raises(RuntimeError, match="not reported: .*Unwell"):
-        handler({"time": "2026-11-21T00:00:00Z"}, None, now=account.now)
+        handler({"time": "2026-11-21T00:00:00Z"}, None, client=account.client, now=account.now)
     assert account.left("hopper") == [], "nobody heard of it, but it is done"
     message = json.loads(client_of("sqs").receive_message(QueueUrl=queue)["Messages"][0]["Body"])
     assert message["Subject"] == "Nitro-hopper is being taken down"
     assert "it has finished: max_rounds. So far it can have cost at most $" in message["Message"]
-    assert "Nitro-hopper is gone" in capsys.readouterr().out
+    assert "Nitro-hopper is gone" in caplog.text
 
 
 def test_a_tick_ends_in_time(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Nitro-hopper=1000000")
-    monkeypatch.setattr(guard_module, "_TICK_S", 0.2)
     account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
     started_s = time.monotonic()
     report = account.tick()["Nitro-hopper"]

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter
-from runtime.guard.deployments import Deployed
-from runtime.guard.guard import INTERVAL_S, reason_to_end
+from runtime.guard.decision import reason_to_end
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Order
-from runtime.guard.teardown import CACHE_DELETION_S, HEARTBEAT_S, STOP_GRACE_S, TERMINATION_S
+from runtime.guard.stacks import GuardedStack
+from runtime.guard.times import CACHE_DELETION_S, HEARTBEAT_S, INTERVAL_S, STOP_GRACE_S, TERMINATION_S
 from stacks.plan import expected_cost
 from tests.helpers import cost_model
 
@@ -66,7 +66,7 @@ class World:
         self.experiment = make_experiment(self.draw)
         self._launch()
         expected = expected_cost(self.experiment)
-        self.deployed = Deployed(
+        self.deployed = GuardedStack(
             experiment="e", run="e/r", stack=STACK, name="Nitro-e", status="CREATE_COMPLETE", created_at_s=0.0,
             budget_usd=self.budget_usd, tail_usd=expected.tail_usd, burn_usd_per_hour=expected.burn_usd_per_hour,
             cache_usd_per_hour=expected.cache_usd_per_hour, lifetime_s=3600 * self.draw.choice([0.5, 24.0]))
@@ -215,7 +215,7 @@ def test_no_run_costs_more_than_its_budget(seed: int, budget: float, skew_s: flo
 def test_the_promise_could_be_broken(monkeypatch: pytest.MonkeyPatch, ignored: str) -> None:
     """By a guard that kept nothing for the teardown, and by one that believed a silent learner's last word."""
     if ignored == "silence":
-        monkeypatch.setattr(Deployed, "projected_usd", lambda self, entry, now_s: (
+        monkeypatch.setattr(GuardedStack, "projected_usd", lambda self, entry, now_s: (
             entry.spent_usd + entry.reserved_usd if entry else 0.0))
     overruns = 0
     for seed in range(300):

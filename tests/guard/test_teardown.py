@@ -14,9 +14,9 @@ import moto
 import pytest
 from botocore.exceptions import ClientError
 
+from runtime.aws.stacks import find_stack, stack_names
 from runtime.cli import main as cli
-from runtime.guard import teardown
-from runtime.guard.teardown import TeardownError, delete_stack, find_stack, stack_names
+from runtime.guard.deletion import POLL_S, TeardownError, delete_stack
 from runtime.operations import stop
 
 TEMPLATE = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}, "Queue": {"Type": "AWS::SQS::Queue"}}})
@@ -106,7 +106,7 @@ def test_it_returns_when_the_stack_is_gone_and_no_earlier(end: str | None) -> No
     assert formation.delete() == ["DELETE_IN_PROGRESS Group (AWS::Group)", "DELETE_COMPLETE Group (AWS::Group)"]
     assert formation.deleted == [STACK_ID]
     assert set(formation.described[1:]) == {STACK_ID}
-    assert formation.sleeps == [teardown.POLL_S] * 701
+    assert formation.sleeps == [POLL_S] * 701
 
 
 def test_what_could_not_be_deleted_is_named_with_its_reason() -> None:

@@ -18,8 +18,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from runtime.cli import main as cli
-from runtime.guard.deployments import EXPERIMENT_TAG, tags_of_limits
 from runtime.guard.ledger import FINISHED, Ledger
+from runtime.guard.stacks import tags_of_limits
+from runtime.names import EXPERIMENT_TAG
 from runtime.operations import commands as operations
 from runtime.operations.leftovers import Stacks
 from stacks.assembly import make_app

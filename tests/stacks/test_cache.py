@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lambda_actor.credentials import ElastiCacheTokens, connection_options
-from runtime.backends.aws.deployment import CACHE_PORT
+from runtime.names import CACHE_PORT
 from tests.stacks.conftest import Assembly, Synthesise, flat, variables
 
 ACTORS = "<NitroNetwork:ExportsOutputFnGetAttActors3CD0DA6DGroupIdB050DC21>"

@@ -17,8 +17,9 @@ from typing import Any
 import boto3
 import pytest
 
-from runtime.aws.account import Account, AccountError
+from runtime.aws.asking import AccountError
 from runtime.cost.prices import PRICES, PriceTable
+from runtime.operations.quotas import Account
 from stacks import cdk, deploy
 from stacks.plan import Plan
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +38,7 @@ def test_it_is_there_before_what_it_guards_and_cannot_be_deleted_under_it(each_k
 
 def test_its_function(serverless: Assembly) -> None:
     function = only(serverless, "Lambda::Function")
-    assert function["Handler"] == "runtime.guard.guard.handler"
+    assert function["Handler"] == "runtime.guard.function.handler"
     assert (function["MemorySize"], function["Architectures"]) == (256, ["arm64"])
     # Two ticks may overlap; one must not be cut off in what it waits for.
     assert 60 < function["Timeout"] <= 120
@@ -72,19 +71,21 @@ def test_people_hear_of_a_guard_that_fails_or_is_silent(serverless: Assembly) ->
     assert statements["AllowPublishThroughSSLOnly"]["Effect"] == "Deny"
 
 
-def test_it_loads_nothing_that_lambda_does_not_have() -> None:
-    """Python and boto3: in a fresh interpreter that finds the files of its asset, and only boto3 besides."""
-    script = ("import runtime.guard.guard, sys; "
-              "print(sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)))")
+def test_its_asset_is_all_that_it_needs_and_nothing_more() -> None:
+    """Imported alone, in a fresh interpreter that sees its asset's files and what Lambda has: Python and boto3."""
+    script = ("import sys; sys.path.insert(0, sys.argv[1]); sys.dont_write_bytecode = True\n"
+              "import runtime.guard.function, json\n"
+              "ours = [one.__file__ for name, one in sys.modules.items() if name.partition('.')[0] == 'runtime']\n"
+              "others = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'runtime'}\n"
+              "print(json.dumps([ours, sorted(others)]))")
     with guard_files() as folder:
-        assert not any(path.is_file() and path.suffix != ".py" for path in Path(folder).rglob("*"))
-        done = subprocess.run([sys.executable, "-c", script], cwd=folder, env={
-            **os.environ, "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True, text=True, check=False)
+        staged = {str(path) for path in Path(folder).rglob("*") if path.is_file()}
+        done = subprocess.run([sys.executable, "-I", "-c", script, str(folder)], capture_output=True, text=True,
+                              check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    loaded = set(json.loads(done.stdout.replace("'", '"')))
-    assert "runtime" in loaded
-    assert loaded - {"runtime"} <= {
+    ours, others = json.loads(done.stdout)
+    assert set(ours) == staged
+    assert set(others) <= {
         "boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urllib3", "__main__", "__mp_main__",
         "awscrt", "brotli", "zstandard", "cython_runtime", "_cython_3_0_0", "simplejson", "_distutils_hack", "certifi"}
 

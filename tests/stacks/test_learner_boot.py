@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from runtime.backends.aws.deployment import METRIC_NAMESPACE, Deployment
+from runtime.backends.aws.deployment import Deployment
 from runtime.guard.ledger import FINISHED, STARTING, Ledger
+from runtime.names import METRIC_NAMESPACE
 from stacks.assembly import make_app
 from tests.helpers import PATIENCE_S
 from tests.simulators.aws.aws_command import aws_command

@@ -14,9 +14,9 @@ import yaml
 from aws_cdk import aws_s3 as s3
 
 from runtime.backends.aws import metrics
-from runtime.backends.aws.deployment import METRIC_NAMESPACE
 from runtime.config.loading import experiment_from_tree
-from runtime.guard.deployments import read_deployment
+from runtime.guard.stacks import read_deployment
+from runtime.names import METRIC_NAMESPACE
 from stacks.assembly import make_app
 from stacks.plan import expected_cost
 from tests.helpers import ROOT

@@ -8,13 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from runtime.errors import ExperimentError
+from runtime.names import ENVIRONMENT_PREFIX, run_key
 
-ENVIRONMENT_PREFIX = "NITRO_"
-METRIC_NAMESPACE = "Nitro"
-CACHE_PORT = 6380
-"""Of every cache; not the well-known one."""
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
-_RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _CLOCK_SKEW_S = 300.0
 
 
@@ -63,7 +58,7 @@ class Deployment:
     @property
     def key(self) -> str:
         """Of the run's entry in the ledger."""
-        return f"{self.experiment}/{self.run}"
+        return run_key(self.experiment, self.run)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Deployment | None:
@@ -89,24 +84,3 @@ class Deployment:
             raise ExperimentError(f"NITRO_BILLED_SINCE = {made.billed_since!r} is not allowed; allowed: seconds since "
                                   "1970, not in the future")
         return made
-
-
-def experiment_name(stem: str) -> str:
-    """The name under which the experiment file ``stem``.yaml is deployed: stacks, functions and keys bear it.
-
-    Raises:
-        ExperimentError: The stem cannot be made one.
-    """
-    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
-    if not _NAME.fullmatch(name):
-        raise ExperimentError(f"the experiment file's name {stem!r} cannot name a stack; allowed: letters, digits and "
-                              "dashes, beginning with a letter, at most 40")
-    return name
-
-
-def run_name(text: str) -> str:
-    """Raises: ExperimentError: ``text`` cannot name a run."""
-    if not _RUN.fullmatch(text):
-        raise ExperimentError(f"run = {text!r} is not allowed; allowed: 1 to 40 lower-case letters, digits and dashes, "
-                              "no dash first")
-    return text

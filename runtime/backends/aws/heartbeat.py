@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from runtime.backends.aws.deployment import Deployment
 from runtime.guard.ledger import STARTING, TRAINING, Entry, Ledger, LedgerError, LostRunError
-from runtime.guard.teardown import HEARTBEAT_S
+from runtime.guard.times import HEARTBEAT_S
 
 START_GRACE_S = 900.0
 """What a learner is given from its start to its first promise: files to fetch, libraries to load."""

@@ -18,15 +18,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import boto3
-import botocore.exceptions
-from botocore.config import Config
-from botocore.parsers import ResponseParserError
-
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import ActorError, CacheError
-from runtime.backends.aws.deployment import CACHE_PORT, Deployment
+from runtime.aws.clients import clients, environment_session
+from runtime.aws.failures import AWS_ERRORS, BotoCoreError, ClientError, ResponseParserError
+from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.heartbeat import Figures, Heartbeat
 from runtime.backends.aws.metrics import Metrics
 from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, SupersededError
@@ -51,6 +48,7 @@ from runtime.fleet import FleetSetup, make_fleet
 from runtime.fleet.aws_lambda import available_concurrency
 from runtime.guard.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
 from runtime.interfaces import Fleet, Sampler
+from runtime.names import CACHE_PORT
 from runtime.records import layout
 from runtime.records.events import EventLog
 from runtime.records.files import to_json
@@ -68,9 +66,6 @@ TRY_AGAIN, SUPERSEDED = 74, 75
 _PASSING = (ResultsError, LedgerError, ServerError, FleetError, CacheError)
 """Of AWS and the network, not of the experiment: the run goes on from the bucket."""
 _GPU_TYPE = re.compile(r"(?:g|gr|p)\d")
-_QUICK = Config(connect_timeout=3, read_timeout=5, retries={"total_max_attempts": 2})
-"""For calls that a training must not wait for."""
-_PATIENT = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 
 
 class OnAws:
@@ -94,14 +89,15 @@ class OnAws:
                                   "deployed learner: auto | lambda")
         if experiment.cache.url:
             raise ExperimentError("cache.url is for runs on one machine; allowed on a deployed learner: null")
-        self._session = boto3.Session()
-        if self._session.region_name != prices.region:
-            raise ExperimentError(f"region {self._session.region_name!r}: its prices are not known; allowed: "
+        session = environment_session()
+        if session.region_name != prices.region:
+            raise ExperimentError(f"region {session.region_name!r}: its prices are not known; allowed: "
                                   f"{prices.region}")
+        self._client = clients(session)
         self.prices = prices
         self._experiment, self._deployment, self._signals = experiment, deployment, signals
         self._now = now or steady_clock()
-        self._ledger = Ledger(self._session.client("dynamodb", config=_PATIENT), deployment.ledger_table)
+        self._ledger = Ledger(self._client("dynamodb"), deployment.ledger_table)
         self.heartbeat = Heartbeat(self._ledger, deployment, now=self._now, ended=_end_this_process)
         self._url = deployment.cache_url
         self._concurrency = 0
@@ -112,13 +108,13 @@ class OnAws:
         _check_guard(self._ledger, self._now())
         self._entry = self.heartbeat.take_over()
         self._results = ResultsBucket(
-            self._session.client("s3", config=_PATIENT), self._deployment.results_bucket,
+            self._client("s3"), self._deployment.results_bucket,
             self._deployment.results_prefix, directory.path)
         self._results.download()
 
     def open_cache(self, run_id: str, stack: ExitStack, events: EventLog) -> TrajectoryCache:
         self._events = events
-        self._metrics = Metrics(self._session.client("cloudwatch", config=_QUICK), self._deployment,
+        self._metrics = Metrics(self._client("cloudwatch", is_quick=True), self._deployment,
                                 lambda error: events.append("metrics_lost", error=error))
         if not self._url:
             self._start_server(stack)
@@ -144,7 +140,7 @@ class OnAws:
     def open_fleet(self, directory: RunDirectory) -> Fleet:
         actor, arn = self._experiment.actor, self._deployment.actor_function
         most_actors = self._experiment.scaler.most_actors
-        self._concurrency = available_concurrency(self._session.client("lambda", config=_PATIENT), arn, most_actors)
+        self._concurrency = available_concurrency(self._client("lambda"), arn, most_actors)
         return make_fleet("lambda", FleetSetup(
             concurrency=self._concurrency, timeout_s=actor.timeout_s, memory_mib=actor.memory_mib,
             log_path=directory.actors_log_path, function_arn=arn))
@@ -222,15 +218,15 @@ class OnAws:
 
 def tell_stack(deployment: Deployment, *, is_up: bool) -> bool:
     """Ends the wait of the stack's creation for its learner, if it waits; False where it could not be reached."""
-    client = boto3.client("cloudformation", config=_PATIENT)
+    client = clients()("cloudformation")
     try:
         client.signal_resource(
             StackName=deployment.stack, LogicalResourceId=deployment.learner_resource,
             UniqueId=deployment.instance_id, Status="SUCCESS" if is_up else "FAILURE")
-    except botocore.exceptions.ClientError as error:
+    except ClientError as error:
         # It answered: a stack that is there already waits for nobody.
         print(f"the stack was not told: {error}", flush=True)
-    except (botocore.exceptions.BotoCoreError, ResponseParserError) as error:
+    except (BotoCoreError, ResponseParserError) as error:
         print(f"the stack cannot be told: {error}", flush=True)
         return False
     return True
@@ -245,11 +241,11 @@ def release(deployment: Deployment) -> None:
     function, _, alias = deployment.actor_function.rpartition(":")
     if int(deployment.provisioned):
         try:
-            boto3.client("lambda", config=_PATIENT).delete_provisioned_concurrency_config(
+            clients()("lambda").delete_provisioned_concurrency_config(
                 FunctionName=function, Qualifier=alias)
-        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        except AWS_ERRORS as error:
             print(f"the warm actors stay, and cost money, until the stack is destroyed: {error}", flush=True)
-    boto3.client("autoscaling", config=_PATIENT).set_desired_capacity(
+    clients()("autoscaling").set_desired_capacity(
         AutoScalingGroupName=deployment.learner_group, DesiredCapacity=0, HonorCooldown=False)
 
 
@@ -341,11 +337,11 @@ def end(deployment: Deployment, *, stop_reason: str, error: str | None, exit_cod
               "instance_id": deployment.instance_id, "instance_type": deployment.instance_type,
               "image_id": deployment.image_id, "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     try:
-        boto3.client("s3", config=_PATIENT).put_object(
+        clients()("s3").put_object(
             Bucket=deployment.results_bucket, Body=to_json(record),
             # A run that ended is not changed by one that was refused.
             Key=deployment.results_prefix + (layout.REFUSED if stop_reason == "refused" else layout.ENDED))
-    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as failure:
+    except AWS_ERRORS as failure:
         print(f"{layout.ENDED}: {failure}", flush=True)
     _tell_ledger(deployment, stop_reason if error is None else f"{stop_reason}: {error}")
     # Also where all went well: of a run that was finished before, the stack has not heard yet.
@@ -356,7 +352,7 @@ def end(deployment: Deployment, *, stop_reason: str, error: str | None, exit_cod
 def _tell_ledger(deployment: Deployment, reason: str) -> None:
     """Lets the guard take the deployment down at once; it would, later, without being told."""
     try:
-        Ledger(boto3.client("dynamodb", config=_PATIENT), deployment.ledger_table).finish(
+        Ledger(clients()("dynamodb"), deployment.ledger_table).finish(
             deployment.key, stack=deployment.stack, reason=reason[:_REASON_CHARACTERS])
     except LedgerError as error:
         print(f"the guard was not told: {error}", flush=True)

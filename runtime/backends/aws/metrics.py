@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import botocore.exceptions
-
-from runtime.backends.aws.deployment import METRIC_NAMESPACE, Deployment
+from runtime.aws.failures import AWS_ERRORS
+from runtime.backends.aws.deployment import Deployment
+from runtime.names import METRIC_NAMESPACE
 from runtime.records.rows import RoundRow
 
 INTERVAL_S = 60.0
@@ -71,7 +71,7 @@ class Metrics:
         self._values, self._sent_at_s = {}, self._clock()
         try:
             self._client.put_metric_data(Namespace=METRIC_NAMESPACE, MetricData=data)
-        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        except AWS_ERRORS as error:
             if not self._has_reported:
                 self._report(str(error))
             self._has_reported = True

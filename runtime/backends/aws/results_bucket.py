@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import botocore.exceptions
-
+from runtime.aws.failures import AWS_ERRORS, code_of
 from runtime.cost.model import UPLOAD_INTERVAL_S
 from runtime.errors import RunError
 from runtime.records import layout
@@ -180,7 +179,7 @@ class ResultsBucket:
             response = self._call(self._client.put_object, Key=self._prefix + layout.LEDGER, Body=ledger,
                                   Metadata={"writer": self._writer}, **condition)
         except ResultsError as error:
-            if _code(error) in ("PreconditionFailed", "ConditionalRequestConflict"):
+            if code_of(error.__cause__) in ("PreconditionFailed", "ConditionalRequestConflict"):
                 return False
             raise
         self._ledger_tag = response["ETag"]
@@ -223,14 +222,8 @@ class ResultsBucket:
     def _call(self, operation: Callable[..., Any], **arguments: Any) -> Any:
         try:
             return operation(Bucket=self._bucket, **arguments)
-        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        except AWS_ERRORS as error:
             raise ResultsError(f"the results bucket {self._bucket}: {error}") from error
-
-
-def _code(error: ResultsError) -> str | None:
-    """S3's name for what went wrong; null where it was not S3 that refused."""
-    cause = error.__cause__
-    return cause.response["Error"]["Code"] if isinstance(cause, botocore.exceptions.ClientError) else None
 
 
 def _upload_order(name: str) -> tuple[bool, bool]:

@@ -6,8 +6,9 @@ from dataclasses import asdict, fields
 
 import pytest
 
-from runtime.backends.aws.deployment import Deployment, experiment_name, run_name
+from runtime.backends.aws.deployment import Deployment
 from runtime.errors import ExperimentError
+from runtime.names import experiment_name, run_name
 
 NAMES = [field.name for field in fields(Deployment)]
 VALUES = {name: f"the {name}" for name in NAMES} | {

@@ -225,7 +225,7 @@ class Account:
             (assembly / f"{GUARD}.assets.json").read_text())["files"].values() if one["source"]["packaging"] == "zip"]
         folder = self.directory / "guard"
         shutil.copytree(assembly / asset, folder)
-        if settings["Handler"] != "runtime.guard.guard.handler":
+        if settings["Handler"] != "runtime.guard.function.handler":
             raise RehearsalError(f"the guard's handler is {settings['Handler']}")
         self.functions.add_function(
             self.guard_function, handler="tests.simulators.rehearsal.guard.handler", timeout_s=settings["Timeout"],

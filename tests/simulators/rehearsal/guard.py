@@ -21,7 +21,8 @@ sys.path.insert(0, os.environ[GUARD_FOLDER_VARIABLE])
 
 import botocore.client  # noqa: E402
 
-import runtime.guard.guard as guard  # noqa: E402
+import runtime.guard.function as guard  # noqa: E402
+from runtime.guard.watch import PAUSE_S, TICK_S  # noqa: E402
 from tests.simulators.rehearsal.clock import Clock  # noqa: E402
 
 
@@ -32,7 +33,8 @@ def handler(event: dict[str, Any], context: object) -> Any:
     heavy = [name for name in _TOO_HEAVY if name in sys.modules]
     if heavy:
         raise RuntimeError(f"the guard imports {', '.join(heavy)}")
-    return guard.handler(event, context, Clock.of_this_process().now)
+    # What it waits for within a tick ends sooner here; what does not is looked at again in the next one.
+    return guard.handler(event, context, now=Clock.of_this_process().now, tick_s=TICK_S / 20, pause_s=PAUSE_S / 20)
 
 
 def _die_after_each_kind_of_change(deaths: Path) -> None:
@@ -55,7 +57,5 @@ def _step(arguments: dict[str, Any]) -> str:
     return arguments.get("ExpressionAttributeNames", {}).get("#step", "")
 
 
-# What it waits for within a tick ends sooner here; what does not is looked at again in the next one.
-guard._TICK_S, guard._PAUSE_S = guard._TICK_S / 20, guard._PAUSE_S / 20
 if GUARD_DEATHS_VARIABLE in os.environ:
     _die_after_each_kind_of_change(Path(os.environ[GUARD_DEATHS_VARIABLE]))

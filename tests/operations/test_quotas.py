@@ -10,16 +10,16 @@ from typing import Any
 
 import aws_cdk as cdk
 import boto3
-import botocore.exceptions
-import botocore.parsers
 import moto
 import pytest
 
-from runtime.aws import account
-from runtime.aws.account import NETWORK_STACK, AccountError, ask, open_session, read_account, vcpu_quota
+from runtime.aws.asking import AccountError
 from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError
+from runtime.names import NETWORK_STACK, RESULTS_STACK
+from runtime.operations import quotas
+from runtime.operations.quotas import read_account, vcpu_quota
 from stacks.network import NetworkStack
 from stacks.plan import zone_names
 from stacks.results import ResultsStack
@@ -98,7 +98,7 @@ def test_a_stack_that_is_there_is_not_deployed_onto(aws: None) -> None:
     "DELETE_FAILED": True, "ROLLBACK_FAILED": True, "UPDATE_ROLLBACK_COMPLETE": True}.items())
 def test_a_stack_without_resources_is_none(
         aws: None, monkeypatch: pytest.MonkeyPatch, status: str, is_there: bool) -> None:
-    monkeypatch.setattr(account, "find_stack", lambda client, name: {"StackName": name, "StackStatus": status})
+    monkeypatch.setattr(quotas, "find_stack", lambda client, name: {"StackName": name, "StackStatus": status})
     if is_there:
         with pytest.raises(AccountError, match=rf"{STACK} is deployed already \({status}\)"):
             read(experiment())
@@ -124,15 +124,15 @@ def test_a_network_that_is_there_keeps_its_zones_and_their_order(aws: None, zone
     """A template that moved a subnet could not be deployed."""
     zones = zones or list(read(experiment()).zones)
     app = cdk.App()
-    results = ResultsStack(app, "NitroResults")
+    results = ResultsStack(app, RESULTS_STACK)
     NetworkStack(app, NETWORK_STACK, zones=zones, results_bucket=results.bucket)
     assembly = app.synth()
     try:
-        for name in ("NitroResults", NETWORK_STACK):
+        for name in (RESULTS_STACK, NETWORK_STACK):
             deploy(session().client, Path(assembly.get_stack_by_name(name).template_full_path), name)
         assert read(experiment()).zones == tuple(zones)
     finally:
-        for name in (NETWORK_STACK, "NitroResults"):
+        for name in (NETWORK_STACK, RESULTS_STACK):
             session().client("cloudformation").delete_stack(StackName=name)
 
 
@@ -181,33 +181,6 @@ def test_no_credentials(aws: None, monkeypatch: pytest.MonkeyPatch, tmp_path: An
         monkeypatch.setenv(name, str(tmp_path / name))
     with pytest.raises(AccountError, match="^there are no AWS credentials: run `aws configure` or set AWS_PROFILE$"):
         read(experiment(), boto3.Session(region_name="us-east-1"))
-
-
-def test_without_a_region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    with pytest.raises(AccountError, match="^no region is set: set AWS_DEFAULT_REGION=us-east-1$"):
-        open_session()
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    assert open_session().region_name == "us-east-1"
-    monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    assert open_session().region_name == "eu-west-1"
-
-
-PAGE = "<html>\n" + "no way\n" * 500
-
-
-@pytest.mark.parametrize("error", [
-    botocore.exceptions.ClientError({"Error": {"Code": "403", "Message": PAGE}}, "GetCallerIdentity"),
-    botocore.parsers.ResponseParserError(PAGE)], ids=["error", "unparsed"])
-def test_a_page_instead_of_an_answer_is_shortened_to_a_line(error: Exception) -> None:
-    def refuse() -> None:
-        raise error
-
-    with pytest.raises(AccountError, match=r"cannot be asked: (GetCallerIdentity: 403: )?<html> no way no.*…$") as end:
-        ask(refuse)
-    assert len(str(end.value)) < 300
 
 
 def test_a_type_that_ec2_does_not_know(aws: None) -> None:

@@ -8,68 +8,22 @@ learner promises to do: what the ledger does not cover is counted at the price o
 from __future__ import annotations
 
 import datetime
-import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from botocore.exceptions import ClientError
+from runtime.aws.clients import Client
+from runtime.aws.failures import ClientError, code_of
+from runtime.aws.stacks import find_stack
+from runtime.guard.decision import reason_of_stack, reason_to_end
+from runtime.guard.ledger import Entry, Ledger, LedgerError
+from runtime.guard.stacks import GuardedStack, find_deployments, read_deployment
+from runtime.guard.teardown import GONE, Teardown
 
-from runtime.guard.deployments import Deployed, find_deployments, read_deployment
-from runtime.guard.ledger import AWS_ERRORS, FINISHED, STARTING, Entry, Ledger, LedgerError
-from runtime.guard.teardown import GONE, Client, Teardown, clients, find_stack, silent_s
-
-INTERVAL_S = 60.0
-MISSING_S = 2700.0
-"""A deployment whose learner was not heard of by then has failed; CloudFormation gave up on it before."""
-STARTING_S = 1500.0
-"""So long a learner may boot, or be replaced, without another sign."""
-LATE_S = 600.0
-"""So long a learner that trains may be silent: a replacement of a spot instance says that it boots before."""
-_TICK_S = 40.0
+TICK_S = 40.0
 """What waits in a teardown is looked at again, for so long."""
-_PAUSE_S = 5.0
-_SUBJECT_CHARACTERS = 100
-_FAILED = ("CREATE_FAILED", "DELETE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
-"""Statuses in which a stack stays for ever, and keeps its name."""
-
-
-def reason_to_end(deployed: Deployed, entry: Entry | None, now_s: float) -> str:
-    """Why a deployment must be taken down now, for people; empty where it may go on.
-
-    That it has spent its budget is judged by the most that it can have cost, without the tail that is kept for taking
-    it down: an order that is given within an interval after that still ends within the budget.
-
-    Args:
-        entry: The ledger's; null where it knows nothing.
-        now_s: By the guard's clock, as all times but the learner's own.
-    """
-    is_known = entry is not None and entry.stack == deployed.stack
-    if deployed.unreadable:
-        return f"nobody can tell what it may cost: {deployed.unreadable}"
-    if is_known and entry.damage:
-        return f"nobody can tell what it has cost: the ledger's {entry.damage}"
-    if is_known and entry.state == FINISHED:
-        return f"it has finished: {entry.reason}"
-    if now_s - deployed.created_at_s > deployed.lifetime_s:
-        return f"its lifetime of {deployed.lifetime_s / 3600:g} hours is over"
-    projected_usd = deployed.projected_usd(entry, now_s)
-    if projected_usd > deployed.budget_usd - deployed.tail_usd:
-        return (f"its budget is used up: it can have cost ${projected_usd:.4f}, and ${deployed.tail_usd:.4f} of "
-                f"${deployed.budget_usd:g} are kept for taking it down")
-    return _reason_in_silence(deployed, entry if is_known else None, now_s)
-
-
-def _reason_in_silence(deployed: Deployed, entry: Entry | None, now_s: float) -> str:
-    if entry is None or not entry.heartbeat_at_s:
-        if now_s - deployed.created_at_s > MISSING_S:
-            return f"its learner was never heard of, in {MISSING_S / 60:g} minutes"
-        return ""
-    limit_s = STARTING_S if entry.state == STARTING else LATE_S
-    if silent_s(entry, now_s) > limit_s:
-        return f"its learner ({entry.state}) has not been heard of for {limit_s / 60:g} minutes"
-    return ""
+PAUSE_S = 5.0
+_NAME_CHARACTERS = 100
 
 
 class _ForeignStackError(Exception):
@@ -82,16 +36,20 @@ class Guard:
     def __init__(
         self, client: Client, ledger: Ledger, tell: Callable[[str, str], None], *,
         now: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = time.sleep, tick_s: float = TICK_S, pause_s: float = PAUSE_S,
     ) -> None:
-        """Args:
-        client: Of any service.
-        tell: Is told what people should know: a subject and a text.
-        now: Seconds since 1970.
-        clock: Monotonic seconds.
+        """Begins nothing.
+
+        Args:
+            client: Of any service.
+            tell: Is told what people should know: a subject and a text.
+            now: Seconds since 1970.
+            clock: Monotonic seconds.
+            tick_s: Seconds for which a tick looks again at what waits in a teardown.
+            pause_s: Seconds between two looks.
         """
         self._client, self._ledger, self._tell, self._now = client, ledger, tell, now
-        self._clock, self._sleep = clock, sleep
+        self._clock, self._sleep, self._tick_s, self._pause_s = clock, sleep, tick_s, pause_s
         self._teardown = Teardown(client, ledger, tell, now)
 
     def tick(self, *, is_rehearsed: bool = False) -> dict[str, Any]:
@@ -102,7 +60,7 @@ class Guard:
 
         Returns:
             ``at``, and for each experiment ``stack``, ``run``, ``projected_usd``, ``decision`` (why it is taken down;
-            empty where it is not), ``waiting_for`` and, where it could not be dealt with, ``error``. Before them the
+            empty if it is not), ``waiting_for`` and, if it could not be dealt with, ``error``. Before them the
             same for each entry of the ledger that names a stack which is not its run's, or cannot be looked up.
 
         Raises:
@@ -116,18 +74,18 @@ class Guard:
         deleted, troubles = self._deleted(entries, {one.stack: one.run for one in found}, is_rehearsed)
         # First what a stack of before has cost, then what has come in its place.
         found = deleted + found
-        until_s = self._clock() + _TICK_S
+        until_s = self._clock() + self._tick_s
         reports = {one.stack: self._report(one, is_rehearsed) for one in found}
         while not is_rehearsed and self._clock() < until_s and any(
                 report["waiting_for"] for report in reports.values()):
-            self._sleep(_PAUSE_S)
+            self._sleep(self._pause_s)
             reports |= {one.stack: self._report(one, False) for one in found if reports[one.stack]["waiting_for"]}
         at = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
         return {"at": at.isoformat(timespec="seconds"), "experiments": [*troubles, *reports.values()]}
 
     def _deleted(
         self, entries: list[Entry], known: Mapping[str, str], is_rehearsed: bool
-    ) -> tuple[list[Deployed], list[dict[str, Any]]]:
+    ) -> tuple[list[GuardedStack], list[dict[str, Any]]]:
         """Deployments whose stack is gone, but whose teardown or last dollars nobody has seen to.
 
         Args:
@@ -146,18 +104,22 @@ class Guard:
                 deleted.append(self._find_deleted(entry.run, stack))
             except Exception as error:
                 # A learner can write anything into its entry: that must not keep the guard from the others.
-                troubles.append({"stack": stack[:_SUBJECT_CHARACTERS], "run": entry.run, "decision": "",
+                troubles.append({"stack": stack[:_NAME_CHARACTERS], "run": entry.run, "decision": "",
                                  "waiting_for": "", "projected_usd": 0.0,
                                  "error": self._disowned(entry, stack, error, is_rehearsed)})
         return deleted, troubles
 
-    def _find_deleted(self, run: str, stack: str) -> Deployed:
-        """Raises: _ForeignStackError: It is no stack, or not one of that run."""
-        problem = f"the ledger's entry of {run} names {stack[:_SUBJECT_CHARACTERS]!r}, which is not a stack of it"
+    def _find_deleted(self, run: str, stack: str) -> GuardedStack:
+        """The deployment that a stack was.
+
+        Raises:
+            _ForeignStackError: It is no stack, or not one of that run.
+        """
+        problem = f"the ledger's entry of {run} names {stack[:_NAME_CHARACTERS]!r}, which is not a stack of it"
         try:
             described = find_stack(self._client("cloudformation"), stack)
         except ClientError as error:
-            if error.response["Error"]["Code"] == "ValidationError":
+            if code_of(error) == "ValidationError":
                 raise _ForeignStackError(problem) from error
             raise
         if described is None:
@@ -185,7 +147,7 @@ class Guard:
                 return f"{problem}; {error}"
         return f"{type(problem).__name__}: {problem}"
 
-    def _report(self, deployed: Deployed, is_rehearsed: bool) -> dict[str, Any]:
+    def _report(self, deployed: GuardedStack, is_rehearsed: bool) -> dict[str, Any]:
         report = {"stack": deployed.name, "run": deployed.run, "decision": "", "waiting_for": "", "projected_usd": 0.0}
         try:
             entry = self._ledger.get(deployed.run)
@@ -195,21 +157,21 @@ class Guard:
             # Whatever it is: one deployment's trouble must not keep the guard from the others.
             return report | {"error": f"{type(error).__name__}: {error}"}
 
-    def _see_to(self, deployed: Deployed, entry: Entry | None, is_rehearsed: bool) -> dict[str, Any]:
+    def _see_to(self, deployed: GuardedStack, entry: Entry | None, is_rehearsed: bool) -> dict[str, Any]:
         now_s = self._now()
         is_new = entry is None or entry.stack != deployed.stack
         if is_new and deployed.status != "DELETE_COMPLETE" and not is_rehearsed:
             entry = self._ledger.notice(deployed.run, stack=deployed.stack, created_at_s=deployed.created_at_s)
         order = entry.order_for(deployed.stack) if entry else None
-        reason = order.reason if order else _reason(deployed, entry, now_s)
+        reason = order.reason if order else reason_of_stack(deployed) or reason_to_end(deployed, entry, now_s)
         if is_rehearsed:
             return {"decision": reason}
         if entry is not None and entry.stack == deployed.stack and entry.heartbeat_at_s != entry.seen_heartbeat_s:
             self._ledger.saw(deployed.run, heartbeat_at_s=entry.heartbeat_at_s, now_s=now_s)
         if not reason:
             return {}
-        entry = entry if order else self._teardown.order(deployed, reason)
-        return {"decision": reason, "waiting_for": self._teardown.advance(deployed, entry)}
+        ordered = entry if entry is not None and order else self._teardown.order(deployed, reason)
+        return {"decision": reason, "waiting_for": self._teardown.advance(deployed, ordered)}
 
 
 def _unsettled(entry: Entry) -> list[str]:
@@ -220,57 +182,8 @@ def _unsettled(entry: Entry) -> list[str]:
     return sorted(stacks)
 
 
-def _reason(deployed: Deployed, entry: Entry | None, now_s: float) -> str:
-    if deployed.status == "DELETE_COMPLETE":
-        return "its stack was deleted by somebody else"
-    if deployed.status in _FAILED:
-        return f"its stack is {deployed.status}"
-    return reason_to_end(deployed, entry, now_s)
-
-
-def _forgotten(run: str, stack: str) -> Deployed:
+def _forgotten(run: str, stack: str) -> GuardedStack:
     """A deployment that CloudFormation does not remember any more."""
     name = stack.split("/")[1] if "/" in stack else stack
-    return Deployed(experiment=run.partition("/")[0], run=run, stack=stack, name=name, status="DELETE_COMPLETE",
+    return GuardedStack(experiment=run.partition("/")[0], run=run, stack=stack, name=name, status="DELETE_COMPLETE",
                     created_at_s=0.0)
-
-
-def handler(event: Mapping[str, Any], context: object, now: Callable[[], float] = time.time) -> dict[str, Any]:
-    """One tick; with ``{"rehearse": true}`` it only tells what it would do.
-
-    Args:
-        event: EventBridge's, whose content does not matter.
-        now: Seconds since 1970.
-
-    Raises:
-        RuntimeError: A deployment could not be dealt with, or nobody could be told; an alarm sees that.
-    """
-    client = _clients()
-    topic = os.environ["NITRO_REPORTS_TOPIC"]
-    untold: list[str] = []
-
-    def tell(subject: str, text: str) -> None:
-        print(f"{subject}: {text}", flush=True)
-        try:
-            client("sns").publish(TopicArn=topic, Subject=subject[:_SUBJECT_CHARACTERS], Message=text)
-        except AWS_ERRORS as error:
-            # Nobody hears of it, but it is done.
-            untold.append(f"not reported: {error}")
-
-    guard = Guard(client, Ledger(client("dynamodb"), os.environ["NITRO_LEDGER_TABLE"]), tell, now=now)
-    answer = guard.tick(is_rehearsed=bool(event.get("rehearse")))
-    print(json.dumps(answer), flush=True)
-    failed = [f"{one['stack']}: {one['error']}" for one in answer["experiments"] if "error" in one]
-    if failed or untold:
-        raise RuntimeError("; ".join(failed + untold))
-    return answer
-
-
-_made: list[Client] = []
-
-
-def _clients() -> Client:
-    """The same ones for all ticks of one process."""
-    if not _made:
-        _made.append(clients())
-    return _made[0]

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import boto3
-import botocore.exceptions
-import botocore.parsers
-
+from runtime.aws.asking import AccountError, ask, ask_if_there
+from runtime.aws.clients import Session, identify
+from runtime.aws.stacks import find_stack
 from runtime.config.schema import Experiment
-from runtime.cost.prices import PRICES
-from runtime.errors import ExperimentError, RunError
-from runtime.guard.teardown import find_stack
+from runtime.errors import ExperimentError
+from runtime.names import LOGICAL_ID_TAG, NETWORK_STACK, STACK_NAME_TAG
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
-NETWORK_STACK = "NitroNetwork"
 _NOT_DEPLOYED = {"ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS", "DELETE_COMPLETE"}
 """Statuses of a stack that has no resources: a deployment makes it anew."""
 _ZONES = 3
 _UNFIT_ZONE = "use1-az3"
 """It has no Lambda, no ElastiCache Serverless and no recent GPUs; its letter differs from account to account."""
-_TEXT_CHARACTERS = 200
 _STANDARD, _GRAPHICS, _TRAINING = "Standard (A, C, D, H, I, M, R, T, Z)", "G and VT", "P"
 _VCPU_QUOTAS = {
     ("on_demand", _STANDARD): "L-1216C47A", ("spot", _STANDARD): "L-34B43A08",
@@ -35,10 +30,6 @@ _VCPU_QUOTAS = {
 _SERIES = {_STANDARD: ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"), _GRAPHICS: ("g", "gr", "vt"),
            _TRAINING: ("p",)}
 """What an instance type's name begins with; dl, hpc, inf, trn, x and others have quotas of their own."""
-
-
-class AccountError(RunError):
-    """The account cannot be asked, or lacks what a deployment needs."""
 
 
 @dataclass(frozen=True)
@@ -64,31 +55,7 @@ class Account:
         return [name for name, (needed, allowed) in self.vcpus.items() if needed <= allowed]
 
 
-def open_session() -> boto3.Session:
-    """With the region that the CDK's command line would take: boto3 does not know AWS_REGION.
-
-    Raises:
-        AccountError: No region is set, or there is no such profile.
-    """
-    try:
-        session = boto3.Session(region_name=os.environ.get("AWS_REGION") or None)
-    except botocore.exceptions.BotoCoreError as error:
-        raise AccountError(str(error)) from error
-    if session.region_name is None:
-        raise AccountError(f"no region is set: set AWS_DEFAULT_REGION={PRICES.region}")
-    return session
-
-
-def identify(session: boto3.Session) -> str:
-    """The account's number.
-
-    Raises:
-        AccountError: There are no usable credentials.
-    """
-    return ask(lambda: session.client("sts").get_caller_identity()["Account"])
-
-
-def read_account(session: boto3.Session, experiment: Experiment, *, stack: str) -> Account:
+def read_account(session: Session, experiment: Experiment, *, stack: str) -> Account:
     """Asks the account, and checks that the experiment's image and the CDK's own resources are there.
 
     Args:
@@ -130,7 +97,7 @@ def vcpu_quota(instance_type: str, market: str) -> str:
     return _VCPU_QUOTAS[market, family]
 
 
-def _check_not_deployed(session: boto3.Session, stack: str) -> None:
+def _check_not_deployed(session: Session, stack: str) -> None:
     """Raises: AccountError: An update would neither replace the learner nor be undone if it does not come up."""
     found = ask(lambda: find_stack(session.client("cloudformation"), stack))
     if found and found["StackStatus"] not in _NOT_DEPLOYED:
@@ -138,16 +105,16 @@ def _check_not_deployed(session: boto3.Session, stack: str) -> None:
                            "results stay, and the run goes on from them")
 
 
-def _concurrency(session: boto3.Session) -> int:
+def _concurrency(session: Session) -> int:
     settings = ask(lambda: session.client("lambda").get_account_settings())
     return settings["AccountLimit"]["UnreservedConcurrentExecutions"]
 
 
-def _zones(session: boto3.Session) -> tuple[str, ...]:
+def _zones(session: Session) -> tuple[str, ...]:
     """Those of the network as it was made, in its order, since subnets cannot move; without one, by lasting id."""
     client = session.client("ec2")
     subnets = ask(lambda: client.describe_subnets(Filters=[
-        {"Name": "tag:aws:cloudformation:stack-name", "Values": [NETWORK_STACK]}]))["Subnets"]
+        {"Name": f"tag:{STACK_NAME_TAG}", "Values": [NETWORK_STACK]}]))["Subnets"]
     if subnets:
         return tuple(dict.fromkeys(subnet["AvailabilityZone"] for subnet in sorted(subnets, key=_logical_id)))
     zones = ask(lambda: client.describe_availability_zones(Filters=[
@@ -159,10 +126,10 @@ def _zones(session: boto3.Session) -> tuple[str, ...]:
 
 def _logical_id(subnet: Mapping[str, Any]) -> str:
     """A subnet's name in its template; the CDK numbers them by zone."""
-    return next(tag["Value"] for tag in subnet["Tags"] if tag["Key"] == "aws:cloudformation:logical-id")
+    return next(tag["Value"] for tag in subnet["Tags"] if tag["Key"] == LOGICAL_ID_TAG)
 
 
-def _vcpus(session: boto3.Session, names: tuple[str, ...], market: str) -> dict[str, tuple[int, float]]:
+def _vcpus(session: Session, names: tuple[str, ...], market: str) -> dict[str, tuple[int, float]]:
     types = ask(lambda: session.client("ec2").describe_instance_types(InstanceTypes=list(names)))["InstanceTypes"]
     needed = {one["InstanceType"]: one["VCpuInfo"]["DefaultVCpus"] for one in types}
     quotas = session.client("service-quotas")
@@ -172,45 +139,6 @@ def _vcpus(session: boto3.Session, names: tuple[str, ...], market: str) -> dict[
     return {name: (needed[name], allowed[codes[name]]["Quota"]["Value"]) for name in names}
 
 
-def _check_parameter(session: boto3.Session, name: str, problem: str) -> None:
+def _check_parameter(session: Session, name: str, problem: str) -> None:
     if ask_if_there(lambda: session.client("ssm").get_parameter(Name=name)) is None:
         raise AccountError(problem)
-
-
-def ask(question: Callable[[], Any]) -> Any:
-    """The answer of an AWS service.
-
-    Raises:
-        AccountError: There is none.
-    """
-    try:
-        return question()
-    except botocore.exceptions.NoCredentialsError as error:
-        raise AccountError("there are no AWS credentials: run `aws configure` or set AWS_PROFILE") from error
-    except botocore.exceptions.ClientError as error:
-        said = error.response["Error"]
-        raise AccountError(f"the AWS account cannot be asked: {error.operation_name}: {_one_line(said['Code'])}: "
-                           f"{_one_line(said['Message'])}") from error
-    except (botocore.exceptions.BotoCoreError, botocore.parsers.ResponseParserError) as error:
-        raise AccountError(f"the AWS account cannot be asked: {_one_line(str(error))}") from error
-
-
-def ask_if_there(question: Callable[[], Any]) -> Any:
-    """The answer; null where what is asked about does not exist.
-
-    Raises:
-        AccountError: There is none.
-    """
-    try:
-        return ask(question)
-    except AccountError as error:
-        cause = error.__cause__
-        if isinstance(cause, botocore.exceptions.ClientError) and "NotFound" in cause.response["Error"]["Code"]:
-            return None
-        raise
-
-
-def _one_line(text: str) -> str:
-    """The beginning: an answer that is none, a proxy's, say, may be a whole page."""
-    line = " ".join(text.split())
-    return line if len(line) <= _TEXT_CHARACTERS else f"{line[:_TEXT_CHARACTERS]}…"

@@ -7,20 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.aws.stacks import WITHOUT_RESOURCES, all_stacks, tags_of
 from runtime.guard.ledger import Entry
+from runtime.names import EXPERIMENT_TAG, RUN_TAG, TAG_PREFIX, run_key
 
-GUARD_STACK = "NitroGuard"
-STACK_PREFIX = "Nitro-"
-"""Of an experiment's stack; what follows is its name."""
-TAG_PREFIX = "nitro:"
-EXPERIMENT_TAG = f"{TAG_PREFIX}experiment"
 _LIMIT_MAX = 1e6
-WITHOUT_RESOURCES = ("DELETE_COMPLETE", "REVIEW_IN_PROGRESS")
-"""Statuses of a stack that has nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deployed:
+class GuardedStack:
     """One experiment's stack, and the limits that it was deployed with.
 
     Attributes:
@@ -30,12 +25,12 @@ class Deployed:
         name: The stack's name.
         status: As CloudFormation says it.
         created_at_s: Since when it costs money, seconds since 1970.
-        budget_usd: Of the whole run; 0 where the tags do not say it.
+        budget_usd: Of the whole run; 0 if the tags do not say it.
         tail_usd: The part of it that is kept for the teardown.
         burn_usd_per_hour: What exists of it costs at most so much, whether anything is trained or not.
         cache_usd_per_hour, provisioned_usd_per_hour: The cache's and the warm actors' parts of that.
         lifetime_s: How long it may exist.
-        unreadable: What is wrong with its tags; empty where nothing is.
+        unreadable: What is wrong with its tags; empty if nothing is.
     """
 
     experiment: str
@@ -74,7 +69,7 @@ def tags_of_limits(
     cache_usd_per_hour: float, provisioned_usd_per_hour: float, lifetime_hours: float,
 ) -> dict[str, str]:
     """The tags by which a deployment is found, and told how far it may go."""
-    return {EXPERIMENT_TAG: experiment, f"{TAG_PREFIX}run": run, f"{TAG_PREFIX}budget-usd": str(budget_usd),
+    return {EXPERIMENT_TAG: experiment, RUN_TAG: run, f"{TAG_PREFIX}budget-usd": str(budget_usd),
             f"{TAG_PREFIX}tail-usd": _rounded_up(tail_usd),
             f"{TAG_PREFIX}burn-usd-per-hour": _rounded_up(burn_usd_per_hour),
             f"{TAG_PREFIX}cache-usd-per-hour": _rounded_up(cache_usd_per_hour),
@@ -82,7 +77,7 @@ def tags_of_limits(
             f"{TAG_PREFIX}lifetime-hours": str(lifetime_hours)}
 
 
-def find_deployments(client: Any) -> list[Deployed]:
+def find_deployments(client: Any) -> list[GuardedStack]:
     """All of the account and region that have resources, or may still get some; by name.
 
     Args:
@@ -91,19 +86,18 @@ def find_deployments(client: Any) -> list[Deployed]:
     Raises:
         ClientError or BotoCoreError: CloudFormation cannot be asked.
     """
-    stacks = [stack for page in client.get_paginator("describe_stacks").paginate() for stack in page["Stacks"]]
-    found = [deployed for stack in stacks if (deployed := read_deployment(stack)) is not None]
+    found = [deployed for stack in all_stacks(client) if (deployed := read_deployment(stack)) is not None]
     return sorted(found, key=lambda one: one.name)
 
 
-def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> Deployed | None:
-    """The deployment that such a stack is; null where it is none of ours, or has nothing.
+def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> GuardedStack | None:
+    """The deployment that such a stack is; None if it is none of ours, or has nothing.
 
     Args:
         stack: As ``describe_stacks`` gives it.
         is_deleted: Read one that has nothing, too.
     """
-    tags = {tag["Key"]: tag["Value"] for tag in stack.get("Tags", [])}
+    tags = tags_of(stack)
     if EXPERIMENT_TAG not in tags or (stack["StackStatus"] in WITHOUT_RESOURCES and not is_deleted):
         return None
     limits, problems = {}, []
@@ -114,15 +108,10 @@ def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> De
             problems.append(f"its tag {TAG_PREFIX}{name} is {tags.get(TAG_PREFIX + name)!r}")
         limits[name.replace("-", "_")] = value or 0.0
     experiment = tags[EXPERIMENT_TAG]
-    return Deployed(
-        experiment=experiment, run=f"{experiment}/{tags.get(f'{TAG_PREFIX}run', 'unknown')}", stack=stack["StackId"],
+    return GuardedStack(
+        experiment=experiment, run=run_key(experiment, tags.get(RUN_TAG, "unknown")), stack=stack["StackId"],
         name=stack["StackName"], status=stack["StackStatus"], created_at_s=stack["CreationTime"].timestamp(),
         lifetime_s=3600 * limits.pop("lifetime_hours"), unreadable="; ".join(problems), **limits)
-
-
-def outputs_of(stack: Mapping[str, Any]) -> dict[str, str]:
-    """A stack's outputs; none before all of it is there."""
-    return {one["OutputKey"]: one["OutputValue"] for one in stack.get("Outputs", [])}
 
 
 def _rounded_up(usd: float) -> str:
@@ -130,7 +119,7 @@ def _rounded_up(usd: float) -> str:
 
 
 def _positive(text: str | None) -> float | None:
-    """A number from 0 to what no limit exceeds; null where it is none."""
+    """A number from 0 to what no limit exceeds; None if it is none."""
     try:
         value = float(text or "")
     except ValueError:

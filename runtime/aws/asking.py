@@ -1,0 +1,66 @@
+"""Questions to an AWS account whose failures are one error, meant for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from runtime.aws.failures import BotoCoreError, ClientError, NoCredentialsError, ResponseParserError, code_of, one_line
+from runtime.errors import RunError
+
+T = TypeVar("T")
+
+
+class AccountError(RunError):
+    """The account cannot be asked, or lacks what a deployment needs."""
+
+
+def ask(question: Callable[[], T]) -> T:
+    """The answer of an AWS service.
+
+    Raises:
+        AccountError: There is none.
+    """
+    try:
+        return question()
+    except NoCredentialsError as error:
+        raise AccountError("there are no AWS credentials: run `aws configure` or set AWS_PROFILE") from error
+    except ClientError as error:
+        said = error.response["Error"]
+        raise AccountError(f"the AWS account cannot be asked: {error.operation_name}: {one_line(said['Code'])}: "
+                           f"{one_line(said['Message'])}") from error
+    except (BotoCoreError, ResponseParserError) as error:
+        raise AccountError(f"the AWS account cannot be asked: {one_line(str(error))}") from error
+
+
+def ask_if_there(question: Callable[[], T]) -> T | None:
+    """The answer; None if what is asked about does not exist.
+
+    Raises:
+        AccountError: There is none.
+    """
+    try:
+        return ask(question)
+    except AccountError as error:
+        if "NotFound" in code_of(error.__cause__):
+            return None
+        raise
+
+
+def pages_of(client: Any, operation: str, key: str, **arguments: Any) -> list[Any]:
+    """All that a paginated operation lists.
+
+    Raises:
+        AccountError: It cannot be asked.
+    """
+    return ask(lambda: list_all(client, operation, key, **arguments))
+
+
+def list_all(client: Any, operation: str, key: str, **arguments: Any) -> list[Any]:
+    """All that a paginated operation lists; AWS' own errors pass through.
+
+    Raises:
+        ClientError or BotoCoreError: It cannot be asked.
+    """
+    pages = client.get_paginator(operation).paginate(**arguments)
+    return [one for page in pages for one in page.get(key, [])]

@@ -1,0 +1,100 @@
+"""Sessions and clients: whom AWS takes us for, and how long we wait for an answer."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any, Protocol
+
+import boto3
+from botocore.config import Config
+
+from runtime.aws.asking import AccountError, ask
+from runtime.aws.failures import BotoCoreError
+from runtime.names import DEFAULT_REGION
+
+PATIENT = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
+"""Outlasts hiccups of the network."""
+QUICK = Config(connect_timeout=5, read_timeout=15, retries={"total_max_attempts": 1})
+"""For calls that nothing must wait for."""
+
+
+class Session(Protocol):
+    """Credentials and a region.
+
+    Attributes:
+        region_name: None = none is set.
+    """
+
+    region_name: str | None
+
+    def client(self, service: str, **options: Any) -> Any:
+        """A client of that service."""
+
+
+class Client(Protocol):
+    """Gives clients of AWS' services."""
+
+    def __call__(self, service: str, *, is_quick: bool = False) -> Any:
+        """A client of that service; with ``is_quick`` one that gives up soon."""
+
+
+def clients(session: Session | None = None) -> Client:
+    """Clients of a session, each made once; they are patient if nothing else is asked for.
+
+    Args:
+        session: None = what the environment says.
+    """
+    chosen = session or environment_session()
+
+    @cache
+    def client(service: str, *, is_quick: bool = False) -> Any:
+        return chosen.client(service, config=QUICK if is_quick else PATIENT)
+
+    return client
+
+
+def environment_session() -> Session:
+    """What the environment says, or an instance's or a function's own role."""
+    session: Session = boto3.Session()
+    return session
+
+
+def waiting_client(
+    service: str, *, region: str, connect_timeout_s: float, read_timeout_s: float, connections: int
+) -> Any:
+    """A client that waits long for each answer, and never repeats a request by itself.
+
+    Args:
+        connections: Requests at once.
+
+    Raises:
+        BotoCoreError or ValueError: boto3 refuses the settings.
+    """
+    return boto3.client(service, region_name=region, config=Config(
+        connect_timeout=connect_timeout_s, read_timeout=read_timeout_s, retries={"total_max_attempts": 1},
+        tcp_keepalive=True, max_pool_connections=connections))
+
+
+def open_session() -> Session:
+    """A session with the region that the CDK's command line would take: boto3 does not know AWS_REGION.
+
+    Raises:
+        AccountError: No region is set, or there is no such profile.
+    """
+    try:
+        session: Session = boto3.Session(region_name=os.environ.get("AWS_REGION") or None)
+    except BotoCoreError as error:
+        raise AccountError(str(error)) from error
+    if session.region_name is None:
+        raise AccountError(f"no region is set: set AWS_DEFAULT_REGION={DEFAULT_REGION}")
+    return session
+
+
+def identify(session: Session) -> str:
+    """The account's number.
+
+    Raises:
+        AccountError: There are no usable credentials.
+    """
+    return str(ask(lambda: session.client("sts").get_caller_identity()["Account"]))

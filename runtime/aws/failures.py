@@ -1,0 +1,51 @@
+"""What a call to AWS may end with, in classes that callers tell apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PaginationError,
+    ProxyConnectionError,
+    SSLError,
+)
+from botocore.parsers import ResponseParserError
+
+__all__ = ["AWS_ERRORS", "NEVER_SENT", "PERHAPS_DONE", "BotoCoreError", "ClientError", "NoCredentialsError",
+           "PaginationError", "ResponseParserError", "code_of", "message_of", "one_line"]
+
+AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
+"""All that a call to AWS may end with; the last one if what answers is not AWS."""
+NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
+"""Nothing received the request."""
+PERHAPS_DONE = (HTTPClientError, IncompleteReadError, SSLError)
+"""The request may have been carried out, though no answer came."""
+_TEXT_CHARACTERS = 200
+
+
+def code_of(error: BaseException | None) -> str:
+    """AWS' code of the refusal, such as ``ValidationError``; empty if AWS refused nothing."""
+    return _said(error, "Code")
+
+
+def message_of(error: BaseException | None) -> str:
+    """AWS' words of the refusal; empty if AWS refused nothing."""
+    return _said(error, "Message")
+
+
+def one_line(text: str) -> str:
+    """The beginning of a text, in one line: an answer that is none, such as a proxy's, may be a whole page."""
+    line = " ".join(text.split())
+    return line if len(line) <= _TEXT_CHARACTERS else f"{line[:_TEXT_CHARACTERS]}…"
+
+
+def _said(error: BaseException | None, what: str) -> str:
+    answer: Any = error.response["Error"] if isinstance(error, ClientError) else {}
+    return str(answer.get(what, ""))

@@ -1,0 +1,66 @@
+"""The guard's Lambda function: one look at everything, each minute, and reports to whoever subscribes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from runtime.aws.clients import Client, clients
+from runtime.aws.failures import AWS_ERRORS
+from runtime.guard.ledger import Ledger
+from runtime.guard.watch import PAUSE_S, TICK_S, Guard
+from runtime.names import LEDGER_TABLE_VARIABLE, REPORTS_TOPIC_VARIABLE
+
+_SUBJECT_CHARACTERS = 100
+_log = logging.getLogger("nitro.guard")
+_log.setLevel(logging.INFO)
+
+
+def handler(
+    event: Mapping[str, Any], context: object, *, client: Client | None = None,
+    now: Callable[[], float] = time.time, tick_s: float = TICK_S, pause_s: float = PAUSE_S,
+) -> dict[str, Any]:
+    """One tick; with ``{"rehearse": true}`` it only tells what it would do.
+
+    Args:
+        event: EventBridge's, whose content does not matter.
+        client: Of any service; None = with the function's own rights.
+        now, tick_s, pause_s: As `Guard` takes them.
+
+    Returns:
+        As `Guard.tick` does.
+
+    Raises:
+        RuntimeError: A deployment could not be dealt with, or nobody could be told; an alarm sees that.
+    """
+    client = client or _clients()
+    topic = os.environ[REPORTS_TOPIC_VARIABLE]
+    untold: list[str] = []
+
+    def tell(subject: str, text: str) -> None:
+        _log.info("%s: %s", subject, text)
+        try:
+            client("sns").publish(TopicArn=topic, Subject=subject[:_SUBJECT_CHARACTERS], Message=text)
+        except AWS_ERRORS as error:
+            # Nobody hears of it, but it is done.
+            untold.append(f"not reported: {error}")
+
+    guard = Guard(client, Ledger(client("dynamodb"), os.environ[LEDGER_TABLE_VARIABLE]), tell, now=now, tick_s=tick_s,
+                  pause_s=pause_s)
+    answer = guard.tick(is_rehearsed=bool(event.get("rehearse")))
+    _log.info(json.dumps(answer))
+    failed = [f"{one['stack']}: {one['error']}" for one in answer["experiments"] if "error" in one]
+    if failed or untold:
+        raise RuntimeError("; ".join(failed + untold))
+    return answer
+
+
+@cache
+def _clients() -> Client:
+    """The same ones for all ticks of one process."""
+    return clients()

@@ -1,0 +1,166 @@
+"""What a deployment has that costs money, and how each of it is ended: looked at, ended, looked at again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.aws.asking import list_all
+from runtime.aws.clients import Client
+from runtime.aws.failures import ClientError, code_of, message_of
+from runtime.aws.stacks import resources_of
+from runtime.names import GROUP_TAG
+
+_BILLED_STATES = ["pending", "running", "stopping", "stopped"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Physical names of what a stack has that costs money, or can be told to stop; None for what it has not.
+
+    Attributes:
+        group: The Auto Scaling group of the learner.
+        function, alias: The actors'.
+        serverless_cache, replication_group: The cache.
+    """
+
+    group: str | None = None
+    function: str | None = None
+    alias: str | None = None
+    serverless_cache: str | None = None
+    replication_group: str | None = None
+
+
+def end_learner(client: Client, parts: Parts) -> str:
+    """Ends the learner's instance, and lets no other take its place.
+
+    Returns:
+        What it waits for, for people; empty if the part is gone.
+
+    Raises:
+        ClientError or BotoCoreError: AWS refuses, or cannot be asked. So do the others that end a part.
+    """
+    if parts.group is None:
+        return ""
+    scaling = client("autoscaling")
+    groups = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[parts.group])["AutoScalingGroups"]
+    try:
+        if any(group[size] for group in groups for size in ("MinSize", "MaxSize", "DesiredCapacity")):
+            scaling.update_auto_scaling_group(
+                AutoScalingGroupName=parts.group, MinSize=0, MaxSize=0, DesiredCapacity=0)
+    finally:
+        waits_for = _end_instances(client, parts.group)
+    return waits_for
+
+
+def _end_instances(client: Client, group: str) -> str:
+    machines = client("ec2")
+    instances = find_instances(machines, GROUP_TAG, group)
+    if instances:
+        machines.terminate_instances(InstanceIds=instances)
+        instances = find_instances(machines, GROUP_TAG, group)
+    return f"{', '.join(instances)} to end" if instances else ""
+
+
+def end_provisioned(client: Client, parts: Parts) -> str:
+    """Keeps no actor warm any more; returns as `end_learner` does."""
+    if parts.function is None or parts.alias is None:
+        return ""
+    functions = client("lambda")
+    which = {"FunctionName": parts.function, "Qualifier": parts.alias}
+    if find(lambda: functions.get_provisioned_concurrency_config(**which)) is None:
+        return ""
+    functions.delete_provisioned_concurrency_config(**which)
+    is_left = find(lambda: functions.get_provisioned_concurrency_config(**which)) is not None
+    return "the warm actors to end" if is_left else ""
+
+
+def end_concurrency(client: Client, parts: Parts) -> str:
+    """Lets no actor start any more; returns as `end_learner` does."""
+    if parts.function is None:
+        return ""
+    functions = client("lambda")
+
+    def reserved() -> int | None:
+        found = find(lambda: functions.get_function_concurrency(FunctionName=parts.function))
+        return 0 if found is None else found.get("ReservedConcurrentExecutions")
+
+    if reserved() != 0:
+        functions.put_function_concurrency(FunctionName=parts.function, ReservedConcurrentExecutions=0)
+    return "" if reserved() == 0 else "the function to be barred"
+
+
+def end_cache(client: Client, parts: Parts) -> str:
+    """Deletes the cache; returns as `end_learner` does."""
+    caches = client("elasticache")
+    waits_for = ""
+    if parts.serverless_cache is not None:
+        which = {"ServerlessCacheName": parts.serverless_cache}
+        waits_for = _delete_cache(lambda: caches.describe_serverless_caches(**which)["ServerlessCaches"],
+                                  lambda: caches.delete_serverless_cache(**which))
+    if not waits_for and parts.replication_group is not None:
+        which = {"ReplicationGroupId": parts.replication_group}
+        waits_for = _delete_cache(lambda: caches.describe_replication_groups(**which)["ReplicationGroups"],
+                                  lambda: caches.delete_replication_group(**which))
+    return waits_for
+
+
+def read_parts(client: Any, stack_id: str) -> Parts:
+    """What a stack has; also one that is gone: CloudFormation remembers for 90 days what it had.
+
+    Args:
+        client: Of CloudFormation.
+
+    Raises:
+        ClientError or BotoCoreError: CloudFormation cannot be asked.
+    """
+    try:
+        found = {one["ResourceType"]: one["PhysicalResourceId"] for one in resources_of(client, stack_id)
+                 if one.get("PhysicalResourceId")}
+    except ClientError as error:
+        if "does not exist" not in message_of(error):
+            raise
+        return Parts()
+    alias = found.get("AWS::Lambda::Alias")
+    return Parts(
+        found.get("AWS::AutoScaling::AutoScalingGroup"), found.get("AWS::Lambda::Function"),
+        alias.rpartition(":")[2] if alias else None,
+        found.get("AWS::ElastiCache::ServerlessCache"), found.get("AWS::ElastiCache::ReplicationGroup"))
+
+
+def find_instances(client: Any, tag: str, value: str) -> list[str]:
+    """Ids of the instances with that tag that are billed.
+
+    Args:
+        client: Of EC2.
+    """
+    found = list_all(client, "describe_instances", "Reservations", Filters=[
+        {"Name": f"tag:{tag}", "Values": [value]}, {"Name": "instance-state-name", "Values": _BILLED_STATES}])
+    return sorted(one["InstanceId"] for reservation in found for one in reservation["Instances"])
+
+
+def find(describe: Callable[[], Mapping[str, Any] | list[Any]]) -> Any:
+    """What Describe answers; None if it says that there is no such thing."""
+    try:
+        return describe()
+    except ClientError as error:
+        if "NotFound" in code_of(error):
+            return None
+        raise
+
+
+def _delete_cache(describe: Callable[[], list[Mapping[str, Any]]], delete: Callable[[], Any]) -> str:
+    """Deletes a cache if it is there and lets itself be deleted; returns what is to be waited for."""
+    found = find(describe)
+    if not found:
+        return ""
+    if found[0]["Status"] != "deleting":
+        try:
+            delete()
+        except ClientError as error:
+            code = code_of(error)
+            if "Invalid" not in code or "State" not in code:
+                raise
+            return f"it is {found[0]['Status']}"
+    return "it is being deleted" if find(describe) else ""
