@@ -32,10 +32,10 @@ class NitroSettings(ScalerSettings):
 
 
 class NitroScaler:
-    """Boosts rounds whose surface is flat: ``I_k = clip(⌊I_max·S_k + ½⌋, I_min, I_max)`` with
-    ``S_k = (R_max − R_k)/(R_max − R_min)·d^k``.
+    """Boosts rounds whose surface is flat.
 
-    R_min and R_max are taken over the last n ratios that are not None, R_k among them. Rounds count from 1.
+    ``I_k = clip(⌊I_max·S_k + ½⌋, I_min, I_max)`` with ``S_k = (R_max − R_k)/(R_max − R_min)·d^k``. R_min and R_max
+    are taken over the last n ratios that are not None, R_k among them. Rounds count from 1.
 
     Paper: Nitro §5.3.
     Departure: the paper leaves S_k open in the first round, if R_k is None and for a window whose ratios are all

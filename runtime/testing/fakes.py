@@ -66,8 +66,10 @@ class FakeCache:
     """`lambda_actor.cache.TrajectoryCache` in memory; both the learner's side and the actors'."""
 
     def __init__(self, log: list[Any] | None = None) -> None:
-        """Args:
-        log: Gets a tuple (name, argument) of each of the learner's calls.
+        """Starts empty.
+
+        Args:
+            log: Gets a tuple (name, argument) of each of the learner's calls.
         """
         self.log: list[Any] = log if log is not None else []
         self.weights: dict[int, bytes] = {}
@@ -198,12 +200,12 @@ class Play:
     """What one invocation does.
 
     Attributes:
-        status: How it ends by itself; null where it runs until it is given up.
-        submits: Makes the bytes that it submits first; null where it submits none. Where ``status`` is null, it
-            submits them and runs on.
+        status: How it ends by itself; None if it runs until it is given up.
+        submits: Makes the bytes that it submits first; None if it submits none. If ``status`` is None, it submits
+            them and runs on.
         heeds_abandon: Whether giving it up ends it.
         submits_when_abandoned: It submits after it was given up, and ends as ok then.
-        was_started: Whether it ever began; where not, it ends only by being given up.
+        was_started: Whether it ever began; if not, it ends only by being given up.
         is_metered: Whether ``billed_s`` is what the platform said.
         outcomes: How often its outcome is reported.
         takes_s, lingers_s: In a `TimedFleet`, seconds until it submits, and from then to its end.
@@ -238,7 +240,7 @@ SUBMITS_AND_HANGS = Play(None)
 class FakeFleet:
     """A fleet that plays a script; outcomes come in any order but that of the slots.
 
-    Where nothing has ended, `wait` lets its whole time-out pass on the clock.
+    If nothing has ended, `wait` lets its whole time-out pass on the clock.
     """
 
     def __init__(
@@ -250,7 +252,9 @@ class FakeFleet:
         at_once: int = 10**9,
         log: list[Any] | None = None,
     ) -> None:
-        """Args:
+        """Plays a script against a cache, on a clock that only it moves.
+
+        Args:
             script: The play for an event and how many of its round's slot came before it (0 = the first try), or a
                 mapping from (slot, that number); what is not in it is OK.
             at_once: Most outcomes that one `wait` returns.
@@ -339,8 +343,10 @@ class TimedFleet:
         concurrency: int = 10**9,
         timeout_s: float = 60.0,
     ) -> None:
-        """Args:
-        script: The play for an event and how many actors started before it.
+        """Plays a script in which everything takes its time.
+
+        Args:
+            script: The play for an event and how many actors started before it.
         """
         self.concurrency = concurrency
         self._cache, self._clock, self._script, self._timeout_s = cache, clock, script, timeout_s

@@ -119,7 +119,7 @@ class AsynchronousPacing:
     # One round
 
     def run_round(self, round_index: int) -> dict[str, Any] | None:
-        """See `runtime.training.pacings.Pacing`.
+        """Runs one round to its end, as `runtime.training.pacings.Pacing` says.
 
         Raises:
             ActorsKeepFailingError: The circuit breaker, or too many attempts brought nothing.

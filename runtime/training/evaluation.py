@@ -25,15 +25,19 @@ class Evaluator:
         self, environment: ActorEnvironment, episodes: int, *, seed: int,
         episode_over: Callable[[], None] = lambda: None,
     ) -> None:
-        """Args:
-        episode_over: Called after each episode.
+        """Prepares evaluations in an environment of its own.
+
+        Args:
+            episode_over: Called after each episode.
         """
         self._environment, self._episodes, self._seed = environment, episodes, seed
         self._episode_over = episode_over
 
     def __call__(self, weights: bytes) -> Evaluation:
-        """Args:
-        weights: A WEIGHTS message.
+        """Plays the episodes with the policy's best actions.
+
+        Args:
+            weights: A WEIGHTS message.
 
         Raises:
             UnusableEnvironmentError: The environment raised, or its rewards are not finite.

@@ -65,7 +65,7 @@ class SynchronousPacing:
         """Nothing goes on between two rounds."""
 
     def run_round(self, round_index: int) -> dict[str, Any] | None:
-        """See `runtime.training.pacings.Pacing`.
+        """Runs one round to its end, as `runtime.training.pacings.Pacing` says.
 
         Raises:
             ActorsKeepFailingError: The circuit breaker, or too many attempts missed their quorum.
