@@ -15,9 +15,8 @@ from runtime.errors import RunError
 from runtime.names import OURS, experiment_name, stack_name
 
 if TYPE_CHECKING:
+    from runtime.aws.clients import Client
     from runtime.operations.kept_runs import KeptRun
-
-Clients = Callable[[str], Any]
 
 
 def add_commands(commands: Any) -> None:
@@ -63,8 +62,9 @@ def _add_operation(
     commands: Any, name: str, command: Callable[[argparse.Namespace], int], help_text: str, description: str,
     nargs: str | None = None,
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=help_text, description=description + " Exit codes: 0, or 2 where AWS "
-                                 "cannot be asked or there is nothing to show, 130 after Ctrl-C.")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=help_text, description=description + " Exit codes: 0, or 2 if AWS cannot be asked or there is "
+        "nothing to show, 130 after Ctrl-C.")
     parser.add_argument("experiment", nargs=nargs, metavar="EXPERIMENT",
                         help="name or file of an experiment; only the file's name counts"
                         + (" (default: all)" if nargs else ""))
@@ -148,7 +148,7 @@ def _stop(options: argparse.Namespace) -> int:
     return 0
 
 
-def _account() -> tuple[Clients, str, str]:
+def _account() -> tuple[Client, str, str]:
     """Clients, the account's number, and the region.
 
     Raises:
@@ -157,10 +157,10 @@ def _account() -> tuple[Clients, str, str]:
     from runtime.aws.clients import clients, identify, open_session
 
     session = open_session()
-    return clients(session), identify(session), session.region_name
+    return clients(session), identify(session), str(session.region_name)
 
 
-def _find_run(options: argparse.Namespace) -> tuple[Clients, str, list[KeptRun], KeptRun | None]:
+def _find_run(options: argparse.Namespace) -> tuple[Client, str, list[KeptRun], KeptRun | None]:
     """Clients, the experiment's name, its runs in the bucket, and the one that is meant, where that can be told.
 
     Raises:

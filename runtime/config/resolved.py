@@ -129,7 +129,8 @@ def resolve(
 
 def _as(kind: type[Resolved], section: Section, values: Mapping[str, Any]) -> Resolved:
     """Returns the section with these values, as one of that kind; all of them have been checked before."""
-    return kind.model_construct(**{**dict(section), **values})
+    values = {**dict(section), **values}
+    return kind.model_construct(**values)  # type: ignore[return-value]  # the plugin takes the type variable's bound
 
 
 def _or(value: Any, default: Any) -> Any:
