@@ -203,3 +203,40 @@ def test_the_stacks_reach_an_account_through_the_same_door() -> None:
              for path in ROOT.glob("stacks/**/*.py")}
     assert any("aws_cdk" in names for names in found.values())
     assert [path for path, names in found.items() if names & {"boto3", "botocore", "torch"}] == []
+
+# The rooms of the runtime
+
+_LOW = {"errors", "names", "interfaces"}
+_RECORDS = _LOW | {"config", "records", "aws", "guard"}
+_PARTS = _RECORDS | {"fleet", "cost", "scaler", "detector", "display", "export"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(), "interfaces": set(), "names": {"errors"}, "aws": _LOW, "guard": {"aws", "names", "errors"},
+    "config": _LOW, "records": _RECORDS, "fleet": _PARTS, "cost": _PARTS, "scaler": _PARTS, "detector": _PARTS,
+    "display": _PARTS, "export": _PARTS, "learner": _PARTS, "sampling": _PARTS,
+    "training": _PARTS | {"learner", "sampling"}, "backends": _PARTS | {"learner", "sampling", "training"},
+    "operations": _PARTS | {"learner", "sampling", "training", "backends"}}
+"""What each room may import where it runs, besides itself: rooms below it. The command line may import all of them,
+and `runtime.testing`, which nothing imports, too."""
+EXCEPTIONS = {("training", "backends")}
+"""Imports that still break the rule, as room and room; the list may only shrink."""
+
+
+def room_imports(path: Path) -> set[tuple[str, str]]:
+    """The rooms of the runtime that a file imports where it runs, each after the file's own."""
+    tree = ast.parse(path.read_text())
+    skipped = {child for node in ast.walk(tree) if isinstance(node, ast.If)
+               and ast.unparse(node.test).endswith("TYPE_CHECKING")
+               for stated in node.body for child in ast.walk(stated)}
+    names = [name for node in ast.walk(tree) if node not in skipped for name in (
+        [alias.name for alias in node.names] if isinstance(node, ast.Import) else
+        [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else [])]
+    own = path.relative_to(ROOT / "runtime").parts[0].removesuffix(".py")
+    rooms = {name.split(".")[1] for name in names if name.startswith("runtime.")}
+    return {(own, room) for room in rooms if room != own}
+
+
+def test_imports_between_rooms_point_down() -> None:
+    found = {pair for path in RUNTIME_FILES for pair in room_imports(path)}
+    assert ("training", "sampling") in found, "the search sees what is imported"
+    forbidden = {(own, room) for own, room in found if own in MAY_IMPORT and room not in MAY_IMPORT[own]}
+    assert forbidden == EXCEPTIONS
