@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client
@@ -43,14 +44,15 @@ def _check_rule(client: Client, outputs: dict[str, str]) -> None:
                            f"`aws events enable-rule --name {name}`, or delete and deploy {GUARD_STACK}")
 
 
-def _look(client: Client, function: str) -> list[dict]:
+def _look(client: Client, function: str) -> list[dict[str, Any]]:
     """What the guard sees."""
     answer = ask(lambda: client("lambda").invoke(FunctionName=function, Payload=b'{"rehearse": true}'))
     text = answer["Payload"].read().decode(errors="replace")
     try:
         if "FunctionError" in answer:
             raise ValueError(answer["FunctionError"])
-        return json.loads(text)["experiments"]
+        seen: list[dict[str, Any]] = json.loads(text)["experiments"]
+        return seen
     except (ValueError, KeyError, TypeError):
         raise AccountError(f"the guard does not work, so nothing was deployed: {text[:500]}") from None
 

@@ -243,6 +243,7 @@ def _check_tools() -> None:
     if shutil.which(program) is None:
         raise AccountError(f"{program} is not on PATH: the actor image is built with it; install Docker, or name "
                            "another program that understands its commands in the variable CDK_DOCKER")
+    problem: str | int | None
     try:
         done = subprocess.run([program, "info"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               errors="replace", timeout=TOOL_TIMEOUT_S, check=False)

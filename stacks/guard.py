@@ -6,6 +6,8 @@ its ledger, so CloudFormation does not let the guard be deleted while there is a
 
 from __future__ import annotations
 
+from typing import Any
+
 from aws_cdk import ArnFormat, CfnOutput, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as cloudwatch_actions
@@ -222,5 +224,5 @@ class GuardStack(Stack):
             alarm.add_alarm_action(cloudwatch_actions.SnsAction(self._reports))
 
 
-def _as_written(arn: dict) -> str:
+def _as_written(arn: Any) -> str:
     return "".join(part if isinstance(part, str) else f"<{part['Ref']}>" for part in arn["Fn::Join"][1])

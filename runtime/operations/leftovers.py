@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from runtime.aws.asking import ask_if_there, pages_of
@@ -195,7 +196,7 @@ def _warm_functions(client: Any, stacks: Stacks) -> Iterator[Leftover]:
         name = function["FunctionName"]
         if not fnmatch.fnmatchcase(name, f"{STACK_PREFIX}*{ACTOR_SUFFIX}"):
             continue
-        tags = ask_if_there(lambda arn=function["FunctionArn"]: client.list_tags(Resource=arn)["Tags"])
+        tags = ask_if_there(partial(_tags_of_function, client, function))
         if tags is None:
             continue
         experiment = tags.get(EXPERIMENT_TAG, name.removeprefix(STACK_PREFIX).removesuffix(ACTOR_SUFFIX))
@@ -204,6 +205,11 @@ def _warm_functions(client: Any, stacks: Stacks) -> Iterator[Leftover]:
         for warm in pages_of(client, "list_provisioned_concurrency_configs", "ProvisionedConcurrencyConfigs",
                            FunctionName=name):
             yield _warm(function, experiment, warm)
+
+
+def _tags_of_function(client: Any, function: Mapping[str, Any]) -> dict[str, str]:
+    tags: dict[str, str] = client.list_tags(Resource=function["FunctionArn"])["Tags"]
+    return tags
 
 
 def _warm(function: Mapping[str, Any], experiment: str, warm: Mapping[str, Any]) -> Leftover:

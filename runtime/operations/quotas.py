@@ -107,7 +107,7 @@ def _check_not_deployed(session: Session, stack: str) -> None:
 
 def _concurrency(session: Session) -> int:
     settings = ask(lambda: session.client("lambda").get_account_settings())
-    return settings["AccountLimit"]["UnreservedConcurrentExecutions"]
+    return int(settings["AccountLimit"]["UnreservedConcurrentExecutions"])
 
 
 def _zones(session: Session) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def _zones(session: Session) -> tuple[str, ...]:
 
 def _logical_id(subnet: Mapping[str, Any]) -> str:
     """A subnet's name in its template; the CDK numbers them by zone."""
-    return next(tag["Value"] for tag in subnet["Tags"] if tag["Key"] == LOGICAL_ID_TAG)
+    return next(str(tag["Value"]) for tag in subnet["Tags"] if tag["Key"] == LOGICAL_ID_TAG)
 
 
 def _vcpus(session: Session, names: tuple[str, ...], market: str) -> dict[str, tuple[int, float]]:

@@ -62,7 +62,7 @@ def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
     print(f"{name} is gone", flush=True)
 
 
-def _nothing_there(client: Any, name: str, account_id: str, region: str) -> str:
+def _nothing_there(client: Any, name: str, account_id: str, region: str | None) -> str:
     others = ask(lambda: stack_names(client, STACK_PREFIX))
     return (f"no stack {name} in account {account_id}, region {region}; there are: {', '.join(others) or 'none'}. "
             "Another region is named by AWS_DEFAULT_REGION, another account by AWS_PROFILE")
