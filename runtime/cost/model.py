@@ -60,7 +60,7 @@ class FunctionPrices:
         self._function, self._request_usd = prices.functions[architecture], prices.request_usd
         self._ecpu_usd = prices.serverless_cache_ecpu_usd if cache_kind == "serverless" else 0.0
         self._memory_gib, self._timeout_s = memory_mib / 1024, timeout_s
-        self._traffic_bytes_max, self._provisioned = traffic_bytes_max, provisioned
+        self.traffic_bytes_max, self._provisioned = traffic_bytes_max, provisioned
 
     def is_provisioned(self, slot: int) -> bool:
         """Whether this slot has provisioned capacity."""
@@ -77,7 +77,7 @@ class FunctionPrices:
     def worst_case_usd(self) -> float:
         """Until its time-out after the longest cold start; provisioned capacity may not be there when it is needed."""
         return self.usd(is_provisioned=False, billed_s=self._timeout_s + INIT_SECONDS_MAX,
-                        traffic_bytes=self._traffic_bytes_max)
+                        traffic_bytes=self.traffic_bytes_max)
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity for so many blocks of five minutes."""
