@@ -9,8 +9,8 @@ Shape letters, used everywhere: ``T`` steps of a fragment, ``B`` trajectories of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     import torch
 
     from lambda_actor.spaces import Spaces
+    from runtime.config.resolved import FittedExperiment
+    from runtime.cost.meter import Meter
+    from runtime.cost.prices import PriceTable
+    from runtime.records.events import EventLog
     from runtime.records.rows import RoundRow
+    from runtime.records.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -726,6 +731,100 @@ class Evaluation:
     @property
     def return_mean(self) -> float:
         return float(np.mean(self.returns))
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What a backend knows of the run that it supplies.
+
+    Attributes:
+        experiment: Resolved and fitted to its environment.
+        spaces: Of that environment.
+        run_id: Of this process' share of the run; a resumption has another one.
+        directory: The run's.
+        events: Records what happens besides finished rounds.
+        stack: Closes, at the run's end and newest first, what the backend opened.
+        shield: Makes a block that an interrupt does not cut in two; for what must be closed once it is open.
+    """
+
+    experiment: FittedExperiment
+    spaces: Spaces
+    run_id: str
+    directory: RunDirectory
+    events: EventLog
+    stack: ExitStack
+    shield: Callable[[], AbstractContextManager[None]]
+
+
+class Keeping(Protocol):
+    """Keeps a run where it outlives its machine, and tells of it whoever watches over its cost."""
+
+    def spent_usd(self) -> float:
+        """The least, in US dollars, that the run had cost when it was taken over, by records elsewhere."""
+
+    def begins(self) -> None:
+        """Is called right before the first round: everything is there, and actors start."""
+
+    def ledger_changed(self, ledger: bytes) -> None:
+        """Is called with a new ledger before what it promises is used."""
+
+    def round_saved(self, row: RoundRow) -> None:
+        """Is called when a finished round is on disk, its checkpoint included."""
+
+    def ends(self) -> None:
+        """Is called when all files of the run are written."""
+
+
+@dataclass(frozen=True)
+class Supplies:
+    """What a backend gives a run; what of it must be closed is on the run's stack.
+
+    Attributes:
+        cache: Answers already.
+        fleet: Where actors run.
+        meter: Reserves and bills at the backend's prices.
+        keeping: Keeps the run's files.
+        actor_event: How actors reach the cache: fields of every actor's event.
+        facts: What people are told of it, by label.
+        prewarmed_actors: Actors to start once before the first round, as proof that they start at all; 0 for none.
+    """
+
+    cache: Cache
+    fleet: Fleet
+    meter: Meter
+    keeping: Keeping
+    actor_event: Mapping[str, Any]
+    facts: Mapping[str, str]
+    prewarmed_actors: int = 0
+
+
+class Backend(Protocol):
+    """Supplies the cache, the fleet, the meter and the keeping of a run.
+
+    Attributes:
+        cost_basis: ``modelled``, or ``metered`` if durations are those that are billed.
+        prices: What the bill is made from.
+    """
+
+    cost_basis: str
+    prices: PriceTable
+
+    def fetch(self, directory: RunDirectory) -> None:
+        """Takes the run over, and puts what is kept of it elsewhere into its directory.
+
+        Is called first, before anything in the directory is looked at.
+
+        Raises:
+            RunError: It cannot be taken over.
+        """
+
+    def supply(self, run: RunContext) -> Supplies:
+        """Opens what the run needs.
+
+        Raises:
+            ServerError: No cache answers.
+            FleetError: No actor can run.
+        """
 
 
 class Display(Protocol):

@@ -32,7 +32,7 @@ from runtime.errors import ExperimentError, RunError
 from runtime.guard.times import INTERVAL_S, LATE_S, MISSING_S, STARTING_S
 from runtime.names import SHARED_STACKS
 from runtime.operations.quotas import Account, read_account
-from runtime.training.run import smallest_budget_usd
+from runtime.training.preflight import smallest_budget_usd
 from stacks.arming import check_guard
 from stacks.cdk import TEMPLATES, run_cdk, synthesise
 from stacks.plan import Plan

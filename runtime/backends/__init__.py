@@ -1,1 +1,4 @@
-"""Backends: where a run gets its cache, fleet, meter and safekeeping from."""
+"""What a run gets for a cache, a fleet, a meter and its keeping: this machine, or AWS.
+
+`runtime.interfaces.Backend` is what a backend is; `runtime.backends.registry` chooses one by the experiment file.
+"""

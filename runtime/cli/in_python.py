@@ -64,6 +64,8 @@ def train(
         KeyboardInterrupt: Ctrl-C ended it; what was finished is kept.
         SystemExit: Another signal did.
     """
+    from runtime.backends.registry import make_backend
+    from runtime.training.run import RunResult
     from runtime.training.run import train as run
     from runtime.training.signals import Interrupted
 
@@ -75,18 +77,18 @@ def train(
     directory = Path(out) if out is not None else default_directory(name)
     display = _Silent() if is_quiet else make_display(resolved)
     try:
-        summary, code = run(resolved, directory, resume=resume, display=display, name=name)
+        result = run(resolved, directory, backend=make_backend(resolved), resume=resume, display=display, name=name)
     except Interrupted as interrupt:
-        code = 128 + interrupt.signal_number
+        result = RunResult({}, 128 + interrupt.signal_number)
     finally:
         display.close()
-    if code == 128 + signal.SIGINT:
+    if result.exit_code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
-    if code > 128:
-        raise SystemExit(code)
-    if code:
-        raise RunError(f"{directory}: the training failed: {summary['error']}")
-    return TrainingResult(directory, summary)
+    if result.exit_code > 128:
+        raise SystemExit(result.exit_code)
+    if result.exit_code:
+        raise RunError(f"{directory}: the training failed: {result.summary['error']}") from result.error
+    return TrainingResult(directory, result.summary)
 
 
 def default_directory(name: str) -> Path:

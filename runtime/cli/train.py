@@ -62,6 +62,7 @@ def add_command(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
+    from runtime.backends.registry import make_backend
     from runtime.display.table import make_display, summary_lines
     from runtime.training.run import train
     from runtime.training.seeds import holds_seeds
@@ -80,15 +81,16 @@ def _train(options: argparse.Namespace) -> int:
                                 "name another")
     wandb, display = _wandb(options), make_display(experiment)
     try:
-        summary, code = train(experiment, out, resume=options.resume, display=display, name=name, wandb=wandb)
+        result = train(experiment, out, backend=make_backend(experiment), resume=options.resume, display=display,
+                       name=name, wandb=wandb)
     except Interrupted as interrupt:
         print("interrupted before the first round", file=sys.stderr)
         return 128 + interrupt.signal_number
     finally:
         display.close()
     with suppress(OSError):
-        print("\n".join(["", *summary_lines(summary, str(out))]), flush=True)
-    return code
+        print("\n".join(["", *summary_lines(result.summary, str(out))]), flush=True)
+    return result.exit_code
 
 
 def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | None:
@@ -102,6 +104,7 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
 
 
 def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str) -> int:
+    from runtime.backends.registry import make_backend
     from runtime.display.table import make_display
     from runtime.training.seeds import table_lines, train_seeds
 
@@ -109,7 +112,7 @@ def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, ou
         with suppress(OSError):
             print_line(line)
 
-    summary, code = train_seeds(experiment, out, seeds=options.seeds, resume=options.resume,
-                                make_display=make_display, say=say, name=name, wandb=_wandb(options, out.name))
-    say("\n".join(["", *table_lines(summary, str(out))]))
-    return code
+    result = train_seeds(experiment, out, make_backend=make_backend, seeds=options.seeds, resume=options.resume,
+                         make_display=make_display, say=say, name=name, wandb=_wandb(options, out.name))
+    say("\n".join(["", *table_lines(result.summary, str(out))]))
+    return result.exit_code

@@ -17,17 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
+from runtime.config.resolved import ResolvedExperiment
+from runtime.config.schema import CHANGEABLE, unchangeable
 from runtime.cost.budget import UNITS_PER_USD
-from runtime.cost.prices import PRICES, PriceTable
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ExperimentError, RunDirectoryError, RunError
-from runtime.interfaces import Display
+from runtime.interfaces import Backend, Display
 from runtime.records import layout
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
-from runtime.training.run import preflight, smallest_budget_usd, train
+from runtime.training.preflight import preflight, smallest_budget_usd
+from runtime.training.run import RunResult, train
 from runtime.training.signals import Interrupted
 
 CONFIDENCE = 0.95
@@ -83,7 +84,7 @@ def interval_estimate(values: Sequence[float], *, resamples: int = RESAMPLES) ->
 
 
 def caution(seeds: int) -> str:
-    """What is to be said about an interval over so few seeds; empty where there are enough of them.
+    """Says what is wrong with an interval over so few seeds; empty if there are enough of them.
 
     Up to four runs, more than 2.5 % of all resamples have the smallest one for their interquartile mean, so that the
     interval is from the smallest to the largest; which holds the median of all runs that there could be unless all
@@ -132,22 +133,24 @@ def holds_seeds(path: Path) -> bool:
 
 
 def train_seeds(
-    experiment: Experiment,
+    experiment: ResolvedExperiment,
     out: Path,
     *,
+    make_backend: Callable[[ResolvedExperiment], Backend],
     seeds: int,
     resume: bool,
-    make_display: Callable[[Experiment], Display],
+    make_display: Callable[[ResolvedExperiment], Display],
     say: Callable[[str], None],
     name: str,
-    prices: PriceTable = PRICES,
     wandb: WandbLog | None = None,
-) -> tuple[dict[str, Any], int]:
-    """Trains ``seeds`` seeds, from the experiment's own upwards, each in ``out/seed-S``.
+) -> RunResult:
+    """Trains several seeds, from the experiment's own upwards, each in ``out/seed-S``.
 
     Args:
         experiment: Resolved; its budget is that of all seeds together.
         out: Their directory.
+        make_backend: Makes the backend of one run.
+        seeds: How many.
         resume: Continue what ``out`` holds: finished seeds are kept, an unfinished one goes on.
         make_display: Shows one run.
         say: Shows a line.
@@ -155,12 +158,13 @@ def train_seeds(
         wandb: Shows each run in Weights & Biases, too.
 
     Returns:
-        What summary.json holds, and the exit code: 0; that of the first run that failed or was interrupted, after
-        which no other is started.
+        The summary of all of them, and the exit code: 0, or that of the first run that failed or was interrupted,
+        after which no other is started.
 
     Raises:
         RunError: Nothing was started: the directory is not usable, or the budget is too small for so many.
     """
+    prices = make_backend(experiment).prices
     needed_usd = smallest_budget_usd(experiment, prices, instance_type=experiment.learner.instance_types[0])
     runs = _Seeds(experiment, out, seeds, name, wandb)
     directory = RunDirectory(out)
@@ -170,47 +174,48 @@ def train_seeds(
         if first is not None:
             preflight(first, prices)
         runs.save()
-        return _train_all(runs, first, needed_usd, make_display, say, prices)
+        return _train_all(runs, first, needed_usd, make_backend, make_display, say)
     finally:
         runs.forget_if_nothing_started()
         directory.close()
 
 
 def _train_all(
-    runs: _Seeds, following: Experiment | None, needed_usd: float, make_display: Callable[[Experiment], Display],
-    say: Callable[[str], None], prices: PriceTable,
-) -> tuple[dict[str, Any], int]:
-    """Raises: RunError: The first of them was refused."""
+    runs: _Seeds, following: ResolvedExperiment | None, needed_usd: float, make_backend: Callable[[ResolvedExperiment], Backend],
+    make_display: Callable[[ResolvedExperiment], Display], say: Callable[[str], None],
+) -> RunResult:
     reason, code, trained = "finished", 0, 0
     while following is not None and not code:
         say(f"\nseed {following.seed}, {runs.seeds.index(following.seed) + 1} of {len(runs.seeds)}: "
             f"up to ${following.budget.usd:.4f} of ${runs.experiment.budget.usd:g}\n")
         try:
-            code = _train_one(runs, following, make_display, prices)
+            code = _train_one(runs, following, make_backend, make_display)
             trained += 1
             if not code:
                 runs.finish(following.seed)
                 following = runs.next_experiment(needed_usd)
         except RunError as error:
             if not trained:
+                # The first of them was refused.
                 raise
             say(f"error: {error}")
             code = 1
         reason = {0: "finished" if following is None else "unfinished", 1: "failed"}.get(code, "interrupted")
         runs.write_summary(reason)
     runs.write_summary(reason)
-    return runs.summary(reason), code
+    return RunResult(runs.summary(reason), code)
 
 
 def _train_one(
-    runs: _Seeds, experiment: Experiment, make_display: Callable[[Experiment], Display], prices: PriceTable
+    runs: _Seeds, experiment: ResolvedExperiment, make_backend: Callable[[ResolvedExperiment], Backend],
+    make_display: Callable[[ResolvedExperiment], Display],
 ) -> int:
     display = make_display(experiment)
     try:
-        return train(experiment, runs.path_of(experiment.seed), resume=True, display=display, name=runs.name,
-                     prices=prices, wandb=runs.wandb)[1]
+        return train(experiment, runs.path_of(experiment.seed), backend=make_backend(experiment), resume=True,
+                     display=display, name=runs.name, wandb=runs.wandb).exit_code
     except (Interrupted, KeyboardInterrupt) as interrupt:
-        return 128 + getattr(interrupt, "signal_number", signal.SIGINT)
+        return 128 + int(getattr(interrupt, "signal_number", signal.SIGINT))
     finally:
         display.close()
 
@@ -219,7 +224,7 @@ class _Seeds:
     """The directory of several seeds' runs: which there are, which are finished, and what they may spend."""
 
     def __init__(
-        self, experiment: Experiment, out: Path, count: int, name: str, wandb: WandbLog | None = None
+        self, experiment: ResolvedExperiment, out: Path, count: int, name: str, wandb: WandbLog | None = None
     ) -> None:
         self.experiment, self.out, self.name, self.wandb = experiment, out, name, wandb
         self.seeds = [experiment.seed + index for index in range(count)]
@@ -265,7 +270,7 @@ class _Seeds:
             raise RunDirectoryError(f"--resume: {self.out} holds {len(before)} seeds; allowed: --seeds from "
                                     f"{len(before)}")
 
-    def next_experiment(self, needed_usd: float) -> Experiment | None:
+    def next_experiment(self, needed_usd: float) -> ResolvedExperiment | None:
         """The next run that is not finished, with its share of the budget; null where all are.
 
         Raises:

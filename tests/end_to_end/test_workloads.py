@@ -12,6 +12,7 @@ from lambda_actor import wire
 from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
+from runtime.backends.registry import make_backend
 from runtime.config.loading import load_experiment
 from runtime.config.schema import Experiment
 from runtime.display.table import PlainDisplay
@@ -30,8 +31,9 @@ def train_here(file: str, out: Path, **settings: Any) -> tuple[Experiment, str]:
     values = [word for word in overrides(**(SMALL | settings)) if word != "--set"]
     experiment = load_experiment(ROOT / "experiments" / file, values).resolved()
     shown = io.StringIO()
-    _, code = train(experiment, out, resume=False, display=PlainDisplay(experiment, shown), name="workload")
-    assert code == 0, shown.getvalue()
+    result = train(experiment, out, backend=make_backend(experiment), resume=False,
+                   display=PlainDisplay(experiment, shown), name="workload")
+    assert result.exit_code == 0, shown.getvalue()
     return load_experiment(out / "config.yaml"), shown.getvalue()
 
 

@@ -13,11 +13,12 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError, UnusableEnvironmentError
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import EPISODE_BYTES_MAX, roll_out
-from runtime.backends.this_machine import make_cost_model
 from runtime.config.loading import experiment_from_tree
+from runtime.cost.prices import PRICES
 from runtime.errors import RunDirectoryError
 from runtime.interfaces import ACTOR
 from runtime.records.policy_file import load_policy, save_policy
+from runtime.training.costs import make_cost_model
 from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluator
 from tests.environments import EPISODE_STEPS, LIMIT_STEPS, Pictures, policy_arrays
 
@@ -123,6 +124,6 @@ def test_no_actor_moves_more_bytes_than_are_reserved(environment_id: str, steps:
         **fragment.fields(), "invocation_id": wire.text_field("x" * 36), "round_index": np.int64(0),
         "slot": np.int64(0), "policy_version": np.int64(0), "continued_episode": wire.text_field("x" * 36)})
     episode = fragment.fields()["open_episode"].size
-    reserved = make_cost_model(experiment, environment).roles[ACTOR].traffic_bytes_max
+    reserved = make_cost_model(experiment, environment.spaces, PRICES).roles[ACTOR].traffic_bytes_max
     assert len(weights) + len(trajectory) - episode + 2 * EPISODE_BYTES_MAX <= reserved
     assert reserved < 3 * (len(weights) + 2 * EPISODE_BYTES_MAX) + 40 * steps * environment.spaces.observation_size

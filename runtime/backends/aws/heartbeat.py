@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from runtime.backends.aws.deployment import Deployment
+from runtime.backends.aws.log import LOG
 from runtime.guard.ledger import STARTING, TRAINING, Entry, Ledger, LedgerError, LostRunError
 from runtime.guard.times import HEARTBEAT_S
 
@@ -102,7 +103,7 @@ class Heartbeat:
         try:
             self._ledger.record(self._deployment.key, writer=self._writer, state=STARTING, heartbeat_at_s=self._now())
         except LedgerError as error:
-            print(f"the guard was not told of the interruption: {error}", flush=True)
+            LOG.warning("the guard was not told of the interruption: %s", error)
 
     def close(self) -> None:
         self._closing.set()
@@ -120,7 +121,7 @@ class Heartbeat:
                 return
             except LedgerError as error:
                 # The next one may come through; where none does, the guard counts on the worst.
-                print(f"heartbeat: {error}", flush=True)
+                LOG.warning("heartbeat: %s", error)
                 self._beat_at_s = self._now()
 
     def _write(self) -> None:

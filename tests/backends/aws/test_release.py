@@ -9,8 +9,8 @@ import pytest
 from moto import mock_aws
 
 import tests.simulators.aws.moto_types  # noqa: F401
-from runtime.backends.aws import learner as deployed
 from runtime.backends.aws.deployment import Deployment
+from runtime.backends.aws.stack import release
 from tests.backends.aws.test_deployment import VALUES
 
 GROUP = "Nitro-small-learner"
@@ -56,17 +56,17 @@ def deployment(alias: str, provisioned: str) -> Deployment:
 
 def test_neither_warm_actors_nor_the_instance_stay(aws: str):
     assert (len(warm()), desired()) == (1, 1)
-    deployed.release(deployment(aws, "2"))
+    release(deployment(aws, "2"))
     assert (warm(), desired()) == ([], 0)
 
 
 def test_where_nothing_is_kept_warm_nothing_is_taken_away(aws: str):
-    deployed.release(deployment(aws, "0"))
+    release(deployment(aws, "0"))
     assert (len(warm()), desired()) == (1, 0)
 
 
-def test_the_instance_ends_even_where_the_warm_actors_cannot_go(aws: str, capsys: pytest.CaptureFixture[str]):
+def test_the_instance_ends_even_where_the_warm_actors_cannot_go(aws: str, caplog: pytest.LogCaptureFixture):
     boto3.client("lambda").delete_function(FunctionName="actor")
-    deployed.release(deployment(aws, "2"))
-    assert "the warm actors stay, and cost money" in capsys.readouterr().out
+    release(deployment(aws, "2"))
+    assert "the warm actors stay, and cost money" in caplog.text
     assert desired() == 0

@@ -1,0 +1,179 @@
+"""AWS as a backend: actors are Lambda invocations, and what stands is paid for by the clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from lambda_actor.cache import TrajectoryCache
+from lambda_actor.errors import ActorError
+from runtime.aws.clients import clients, environment_session
+from runtime.backends.aws.deployment import Deployment
+from runtime.backends.aws.heartbeat import Heartbeat
+from runtime.backends.aws.keeping import AwsKeeping
+from runtime.backends.aws.metrics import Metrics
+from runtime.backends.aws.results_bucket import ResultsBucket
+from runtime.backends.cache import actor_event, open_cache
+from runtime.backends.cache_server import LearnerServer
+from runtime.config.resolved import ResolvedExperiment
+from runtime.cost.budget import Budget
+from runtime.cost.meter import WallClockMeter, steady_clock
+from runtime.cost.prices import PRICES, PriceTable
+from runtime.errors import ExperimentError, GuardError
+from runtime.fleet import FleetSetup, make_fleet
+from runtime.fleet.aws_lambda import available_concurrency
+from runtime.guard.ledger import Entry, Ledger
+from runtime.interfaces import RunContext, Supplies
+from runtime.names import CACHE_PORT
+from runtime.records.run_directory import RunDirectory
+from runtime.training.costs import make_cost_model
+
+GUARD_SILENT_S = 1800.0
+"""Seconds since the guard's last look after which a learner does not begin."""
+
+
+class AwsBackend:
+    """Supplies the run of a learner that a stack brought up.
+
+    Attributes:
+        cost_basis: Lambda says what it bills.
+        prices: Those that were taken when it was deployed.
+        heartbeat: What the guard hears of the learner.
+    """
+
+    cost_basis = "metered"
+
+    def __init__(
+        self,
+        experiment: ResolvedExperiment,
+        *,
+        deployment: Deployment,
+        prices: PriceTable = PRICES,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        """Looks whether the experiment may run there.
+
+        Args:
+            experiment: Resolved.
+            deployment: Where it runs.
+            prices: Of the deployment's region.
+            now: Seconds since 1970; None for a clock that is not moved when somebody sets the system's.
+
+        Raises:
+            ExperimentError: It cannot run there, or the region's prices are not known.
+        """
+        if experiment.fleet.kind != "lambda":
+            raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} is for runs on one machine; allowed on a "
+                                  "deployed learner: auto | lambda")
+        if experiment.cache.url:
+            raise ExperimentError("cache.url is for runs on one machine; allowed on a deployed learner: null")
+        session = environment_session()
+        if session.region_name != prices.region:
+            raise ExperimentError(f"region {session.region_name!r}: its prices are not known; allowed: "
+                                  f"{prices.region}")
+        self._client = clients(session)
+        self.prices, self._deployment = prices, deployment
+        self._now = now or steady_clock()
+        self._ledger = Ledger(self._client("dynamodb"), deployment.ledger_table)
+        self.heartbeat = Heartbeat(self._ledger, deployment, now=self._now, ended=_end_this_process)
+        self._entry: Entry | None = None
+        self._results: ResultsBucket | None = None
+
+    def fetch(self, directory: RunDirectory) -> None:
+        """Takes the run over from whatever learner had it, and downloads it; unless nobody would end it.
+
+        Raises:
+            GuardError: The guard is silent.
+            LedgerError: The deployment is being taken down, or the ledger cannot be written.
+            ResultsError: The bucket cannot be read or written, or another learner keeps writing.
+        """
+        _check_guard(self._ledger, self._now())
+        self._entry = self.heartbeat.take_over()
+        self._results = ResultsBucket(self._client("s3"), self._deployment.results_bucket,
+                                      self._deployment.results_prefix, directory.path)
+        self._results.download()
+
+    def supply(self, run: RunContext) -> Supplies:
+        """Opens the deployment's cache, or one on the learner, and finds out how many actors may run at once.
+
+        Raises:
+            ServerError: The cache does not answer.
+            FleetError: The actor function cannot be used.
+        """
+        if self._entry is None or self._results is None:
+            raise RuntimeError("fetch() comes before supply()")
+        experiment, deployment = run.experiment, self._deployment
+        metrics = Metrics(self._client("cloudwatch", is_quick=True), deployment,
+                          lambda error: run.events.append("metrics_lost", error=error))
+        url = deployment.cache_url or self._start_server(run, self._results)
+        event = actor_event(experiment, url, deployment.cache_credential)
+        cache = open_cache(experiment, url, run.run_id, run.stack, credential=deployment.cache_credential)
+        self._beat_while_it_runs(run, event, cache)
+        concurrency = available_concurrency(self._client("lambda"), deployment.actor_function,
+                                            experiment.scaler.most_actors)
+        with run.shield():
+            fleet = make_fleet("lambda", FleetSetup(
+                concurrency=concurrency, timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
+                log_path=run.directory.actors_log_path, function_arn=deployment.actor_function))
+            run.stack.callback(fleet.close)
+        meter = self._meter(run, concurrency)
+        keeping = AwsKeeping(
+            experiment, deployment, results=self._results, heartbeat=self.heartbeat, metrics=metrics, meter=meter,
+            events=run.events, spent_usd=self._entry.spent_usd, now=self._now)
+        return Supplies(
+            cache, fleet, meter, keeping, actor_event=event, facts=self._facts(url, concurrency),
+            prewarmed_actors=min(concurrency, experiment.scaler.smallest_round))
+
+    def _start_server(self, run: RunContext, results: ResultsBucket) -> str:
+        deployment = self._deployment
+        with run.shield():
+            server = LearnerServer(run.experiment.cache.memory_mib, address=deployment.private_address,
+                                   port=CACHE_PORT)
+            run.stack.callback(server.close)
+        results.put(deployment.cache_credential.rpartition("/")[2], server.credential)
+        return server.url
+
+    def _beat_while_it_runs(self, run: RunContext, event: dict[str, Any], cache: TrajectoryCache) -> None:
+        run.stack.callback(self.heartbeat.close)
+        self.heartbeat.start(json.dumps({"stop": True, "run_id": run.run_id, **event}))
+        # Whatever becomes of this process, its actors see that nobody waits for them any more.
+        run.stack.callback(_stop_actors, cache, run)
+
+    def _meter(self, run: RunContext, concurrency: int) -> WallClockMeter:
+        experiment, deployment = run.experiment, self._deployment
+        model = make_cost_model(experiment, run.spaces, self.prices, instance_type=deployment.instance_type,
+                                waves=experiment.scaler.waves(concurrency))
+        # What is kept for the teardown is not the learner's to spend.
+        usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
+        return WallClockMeter(model, Budget(usable_usd), billed_since_s=float(deployment.billed_since),
+                              now=self._now)
+
+    def _facts(self, url: str, concurrency: int) -> dict[str, str]:
+        deployment = self._deployment
+        return {"server": url, "actors": f"{deployment.actor_function}, {concurrency} at once",
+                "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}",
+                "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",
+                "bill": f"what is used, at {self.prices.source} of {self.prices.region}, {self.prices.as_of}"}
+
+
+def _check_guard(ledger: Ledger, now_s: float) -> None:
+    looked_at_s = ledger.last_tick_s()
+    if looked_at_s is None or now_s - looked_at_s > GUARD_SILENT_S:
+        since = "never looked" if looked_at_s is None else f"not looked for {(now_s - looked_at_s) / 60:.0f} minutes"
+        raise GuardError(f"the guard has {since}: nothing would end this deployment by itself. See the alarms and the "
+                         "log of the stack NitroGuard")
+
+
+def _end_this_process() -> None:
+    """As if the instance was being shut down: the round ends, everything is kept."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _stop_actors(cache: TrajectoryCache, run: RunContext) -> None:
+    try:
+        cache.stop()
+    except ActorError as error:
+        run.events.append("actors_not_stopped", error=str(error), time_out_after_s=run.experiment.actor.timeout_s)

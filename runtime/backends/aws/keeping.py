@@ -1,0 +1,107 @@
+"""How a deployed run is kept: its files in the bucket, its promises in the ledger, its figures on the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runtime.backends.aws.deployment import Deployment
+from runtime.backends.aws.heartbeat import Figures, Heartbeat
+from runtime.backends.aws.metrics import Metrics
+from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, SupersededError
+from runtime.backends.aws.stack import tell_stack
+from runtime.config.resolved import ResolvedExperiment
+from runtime.cost.meter import BETWEEN_ROUNDS_S, WallClockMeter
+from runtime.cost.model import INIT_SECONDS_MAX
+from runtime.records.events import EventLog
+from runtime.records.rows import RoundRow
+
+
+class AwsKeeping:
+    """Keeps a deployed run, and tells its guard, its dashboard and its stack of it."""
+
+    def __init__(
+        self,
+        experiment: ResolvedExperiment,
+        deployment: Deployment,
+        *,
+        results: ResultsBucket,
+        heartbeat: Heartbeat,
+        metrics: Metrics,
+        meter: WallClockMeter,
+        events: EventLog,
+        spent_usd: float,
+        now: Callable[[], float],
+    ) -> None:
+        """Keeps a run that was taken over already.
+
+        Args:
+            experiment: Resolved.
+            deployment: Where it runs.
+            results: Where its files go.
+            heartbeat: Where its promises go.
+            metrics: Where its figures go.
+            meter: Its own.
+            events: Its own.
+            spent_usd: What the guard's ledger said when the run was taken over.
+            now: Seconds since 1970.
+        """
+        self._deployment, self._results, self._heartbeat, self._metrics = deployment, results, heartbeat, metrics
+        self._meter, self._events, self._spent_usd, self._now = meter, events, spent_usd, now
+        self._budget_usd = experiment.budget.usd
+        self._actor_s = experiment.actor.timeout_s + INIT_SECONDS_MAX
+        self._is_announced = False
+
+    def spent_usd(self) -> float:
+        """Returns what the guard's ledger said when the run was taken over."""
+        return self._spent_usd
+
+    def begins(self) -> None:
+        """Lets the guard count on the learner, and ends the stack's wait for it."""
+        self._heartbeat.trains()
+        self._is_announced = tell_stack(self._deployment, is_up=True)
+
+    def ledger_changed(self, ledger: bytes) -> None:
+        """Keeps the ledger if it promises something new, and tells the guard.
+
+        Raises:
+            SupersededError, LostRunError: Another learner continues the run.
+            ResultsError, LedgerError: AWS cannot be reached.
+        """
+        meter = self._meter
+        is_new = self._results.save_ledger(ledger, promised_usd=meter.spent_usd + meter.reserved_usd,
+                                           is_idle=meter.reserved_usd == 0.0)
+        self._heartbeat.promise(self._figures(), is_written=is_new, due_s=BETWEEN_ROUNDS_S + max(
+            meter.covered_until_s, self._now() + 2 * self._actor_s))
+
+    def round_saved(self, row: RoundRow) -> None:
+        """Uploads what is new, if the last time is long enough ago, and shows the row's figures.
+
+        Raises:
+            SupersededError: Another learner continues the run.
+        """
+        try:
+            self._results.round_finished()
+        except SupersededError:
+            raise
+        except ResultsError as error:
+            # The rounds since the last upload stay in the directory, and go with the next one.
+            self._events.append("upload_postponed", error=str(error))
+        self._metrics.round_finished(row)
+        if not self._is_announced:
+            # Else the stack would take a learner back that trains.
+            self._is_announced = tell_stack(self._deployment, is_up=True)
+
+    def ends(self) -> None:
+        """Uploads all that is new.
+
+        Raises:
+            ResultsError, LedgerError: AWS cannot be reached, or another learner continues the run.
+        """
+        self._metrics.flush()
+        self._results.finish()
+        self._heartbeat.promise(self._figures(), due_s=self._now() + BETWEEN_ROUNDS_S)
+
+    def _figures(self) -> Figures:
+        meter = self._meter
+        return Figures(meter.spent_usd, meter.reserved_usd, meter.burn_usd_per_hour, meter.covered_until_s,
+                       self._budget_usd)

@@ -1,0 +1,17 @@
+"""What a deployed learner says: one logger, whose lines go to the instance's journal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+LOG = logging.getLogger("nitro.learner")
+"""The deployed learner's."""
+
+
+def log_to_standard_output() -> None:
+    """Has the learner's log written to standard output, which the service's journal keeps."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    LOG.handlers, LOG.propagate = [handler], False
+    LOG.setLevel(logging.INFO)

@@ -1,0 +1,43 @@
+"""What a deployed learner tells its stack, and what it takes down of it."""
+
+from __future__ import annotations
+
+from runtime.aws.clients import clients
+from runtime.aws.failures import AWS_ERRORS, BotoCoreError, ClientError, ResponseParserError
+from runtime.backends.aws.deployment import Deployment
+from runtime.backends.aws.log import LOG
+
+
+def tell_stack(deployment: Deployment, *, is_up: bool) -> bool:
+    """Ends the wait of the stack's creation for its learner, if it waits.
+
+    Returns:
+        False if the stack could not be reached.
+    """
+    try:
+        clients()("cloudformation").signal_resource(
+            StackName=deployment.stack, LogicalResourceId=deployment.learner_resource,
+            UniqueId=deployment.instance_id, Status="SUCCESS" if is_up else "FAILURE")
+    except ClientError as error:
+        # It answered: a stack that is there already waits for nobody.
+        LOG.info("the stack was not told: %s", error)
+    except (BotoCoreError, ResponseParserError) as error:
+        LOG.warning("the stack cannot be told: %s", error)
+        return False
+    return True
+
+
+def release(deployment: Deployment) -> None:
+    """Keeps no actor warm any more, ends this instance, and lets no other take its place.
+
+    Raises:
+        ClientError: The instance could not be ended.
+    """
+    function, _, alias = deployment.actor_function.rpartition(":")
+    if int(deployment.provisioned):
+        try:
+            clients()("lambda").delete_provisioned_concurrency_config(FunctionName=function, Qualifier=alias)
+        except AWS_ERRORS as error:
+            LOG.warning("the warm actors stay, and cost money, until the stack is destroyed: %s", error)
+    clients()("autoscaling").set_desired_capacity(
+        AutoScalingGroupName=deployment.learner_group, DesiredCapacity=0, HonorCooldown=False)

@@ -1,0 +1,43 @@
+"""Chooses a run's backend by the experiment file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from runtime.config.resolved import ResolvedExperiment
+from runtime.interfaces import Backend
+
+
+def make_backend(experiment: ResolvedExperiment) -> Backend:
+    """Makes the backend that ``fleet.kind`` needs: this machine if no other one is registered for it.
+
+    Args:
+        experiment: Resolved.
+
+    Raises:
+        ExperimentError: That backend cannot be used here.
+    """
+    return BACKENDS.get(experiment.fleet.kind, _this_machine)(experiment)
+
+
+def _this_machine(experiment: ResolvedExperiment) -> Backend:
+    from runtime.backends.this_machine import ThisMachine
+
+    return ThisMachine(experiment)
+
+
+def _aws(experiment: ResolvedExperiment) -> Backend:
+    from runtime.backends.aws.deployment import Deployment
+
+    deployment = Deployment.from_environment(os.environ)
+    if deployment is None:
+        # It says where the experiment can run, and where it cannot.
+        return _this_machine(experiment)
+    from runtime.backends.aws.backend import AwsBackend
+
+    return AwsBackend(experiment, deployment=deployment)
+
+
+BACKENDS: Mapping[str, Callable[[ResolvedExperiment], Backend]] = {"lambda": _aws}
+"""Makers of other backends than this machine, by ``fleet.kind``."""

@@ -1,0 +1,67 @@
+"""How large the messages of an experiment are: what actors move through the cache is part of the bill."""
+
+from __future__ import annotations
+
+import math
+
+from lambda_actor.policy import parameter_shapes
+from lambda_actor.rollout import EPISODE_BYTES_MAX
+from lambda_actor.spaces import Spaces
+from lambda_actor.wire import MESSAGE_BYTES_MAX
+from runtime.errors import ExperimentError
+
+_HEADERS_BYTES = 4096
+
+
+def traffic_bytes_max(spaces: Spaces, *, fragment_steps: int, network: str) -> int:
+    """Returns the most bytes that one actor moves: weights and an episode in, a trajectory and an episode out.
+
+    Args:
+        spaces: Of the environment.
+        fragment_steps: ``actor.fragment_steps``.
+        network: ``network.kind``.
+    """
+    return (_fragment_bytes_max(spaces, fragment_steps) + _weights_bytes(spaces, network) + 2 * EPISODE_BYTES_MAX
+            + _HEADERS_BYTES)
+
+
+def check_sizes(spaces: Spaces, *, environment_id: str, fragment_steps: int, network: str) -> None:
+    """Checks that every message is as small as it must be.
+
+    Args:
+        spaces: Of the environment.
+        environment_id: For people.
+        fragment_steps: ``actor.fragment_steps``.
+        network: ``network.kind``.
+
+    Raises:
+        ExperimentError: A message would be larger than any may be.
+    """
+    weights_bytes = _weights_bytes(spaces, network)
+    if weights_bytes > MESSAGE_BYTES_MAX:
+        raise ExperimentError(
+            f"environment.id = {environment_id!r}: a network for its observations of "
+            f"{spaces.observation_size:,} numbers takes {weights_bytes:,} bytes; allowed: up to {MESSAGE_BYTES_MAX:,}. "
+            "A wrapper may make its observations smaller")
+    step_bytes = math.prod(spaces.frame_shape) if spaces.is_pixels else 4 * spaces.observation_size
+    if fragment_steps * step_bytes > MESSAGE_BYTES_MAX:
+        raise ExperimentError(
+            f"actor.fragment_steps = {fragment_steps}: a fragment of {environment_id} takes "
+            f"{fragment_steps * step_bytes:,} bytes and more; allowed: 1 to {MESSAGE_BYTES_MAX // step_bytes}")
+
+
+def _fragment_bytes_max(spaces: Spaces, steps: int) -> int:
+    """Every step bootstrapped and ending an episode, and no frame deflated."""
+    action = 8 if spaces.is_discrete else 4 * spaces.action_size
+    observation = 4 * spaces.frame_stack if spaces.is_pixels else 4 * spaces.observation_size
+    step = 2 * observation + action + 4 + 8 + 1 + 1 + 8 + 24
+    frames = (2 * steps + spaces.frame_stack) * math.prod(spaces.frame_shape) if spaces.is_pixels else 0
+    # What cannot be deflated grows by a few bytes in each 16 KiB.
+    return steps * step + frames + frames // 1000
+
+
+def _weights_bytes(spaces: Spaces, network: str) -> int:
+    """Log σ and the observations' moments included."""
+    parameters = sum(math.prod(shape) for shape in parameter_shapes(spaces, network).values())
+    moments = 0 if spaces.is_pixels else 2 * spaces.observation_size
+    return 4 * (parameters + spaces.action_size + moments)

@@ -1,0 +1,128 @@
+"""What a run goes on from: its directory must be its own, its checkpoint sound, its dollars counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime.config.loading import load_experiment
+from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
+from runtime.cost.meter import Meter
+from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
+from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
+from runtime.records.events import EventLog
+from runtime.records.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from runtime.training.loop import RoundLoop
+
+
+def check_same_experiment(experiment: Experiment, directory: RunDirectory) -> None:
+    """Checks that the run in the directory is of this experiment.
+
+    Raises:
+        RunDirectoryError: It is of another one, or cannot be read.
+    """
+    try:
+        stored = load_experiment(directory.config_path)
+    except ExperimentError as error:
+        raise RunDirectoryError(f"--resume: {error}\nIf another version of this program made the run, that version can "
+                                "continue it") from None
+    new = unchangeable(experiment)
+    changed = [f"{path} is {new[path]!r} now, {value!r} in the run" for path, value in unchangeable(stored).items()
+               if new[path] != value]
+    if changed:
+        raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
+                                f"Only {', '.join(CHANGEABLE)} may change")
+
+
+def finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[str, Any] | None:
+    """Returns the summary of a run that has nothing left to do; None if it has, or if that cannot be told."""
+    stop = experiment.stop
+
+    def is_reached(limit: float | None, value: float | None) -> bool:
+        return limit is not None and value is not None and value >= limit
+
+    try:
+        summary: dict[str, Any] = json.loads(directory.summary_path.read_bytes())
+        is_finished = {
+            "target_return": lambda: is_reached(stop.target_return, summary["evaluation_return_mean"]),
+            "max_rounds": lambda: is_reached(stop.max_rounds, summary["rounds"]),
+            "max_steps": lambda: is_reached(stop.max_steps, summary["env_steps_total"]),
+            "budget": lambda: summary["budget_usd"] >= experiment.budget.usd,
+        }.get(summary["stop_reason"], lambda: False)()
+        return summary if is_finished else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def continue_rounds(loop: RoundLoop, directory: RunDirectory, identity: Any, events: EventLog) -> None:
+    """Has the loop go on after the newest sound checkpoint, and removes the rows of later rounds.
+
+    Args:
+        loop: New.
+        directory: The run's.
+        identity: Of the experiment, as its checkpoints name it.
+        events: Is told of damaged checkpoints.
+
+    Raises:
+        CheckpointError: No checkpoint is sound, or the newest is of another experiment.
+        RunDirectoryError: The rows are not those of the checkpoint's run.
+    """
+    checkpoint: Checkpoint | None = load_newest_checkpoint(
+        directory.checkpoints_path,
+        lambda stem, reason: events.append("checkpoint_skipped", checkpoint=stem, reason=reason))
+    if checkpoint is not None and checkpoint.values.get("experiment") != identity:
+        raise CheckpointError(f"the checkpoint of round {checkpoint.round_index} in {directory.path} "
+                              "belongs to another experiment")
+    round_index = checkpoint.round_index if checkpoint is not None else 0
+    directory.check_rounds(round_index)
+    if checkpoint is not None:
+        loop.restore(checkpoint, directory.read_rounds()[:round_index])
+    directory.cut_rounds_back(round_index)
+
+
+def count_what_was_spent(
+    meter: Meter, ledger_path: Path, events: EventLog, *, elsewhere_usd: float, save_ledger: Callable[[], None]
+) -> None:
+    """Counts what the run has spent since its checkpoint; what was reserved when it was killed counts as spent.
+
+    Args:
+        meter: As the checkpoint has it.
+        ledger_path: The run's ledger, which is newer, if there is one.
+        events: Is told of what was counted.
+        elsewhere_usd: The least that the run has cost, by records elsewhere.
+        save_ledger: Puts the meter's state on disk.
+    """
+    if ledger_path.exists():
+        _take_ledger(meter, ledger_path, events)
+    unknown_usd = elsewhere_usd - meter.spent_usd - meter.reserved_usd
+    if unknown_usd > 0.0:
+        meter.add_spent(unknown_usd)
+        events.append("spent_elsewhere", usd=unknown_usd,
+                      reason="what the ledger knows that the run's directory does not: a teardown, say")
+    spent_usd = meter.spent_usd
+    forfeited_usd = meter.forfeit()
+    standing_usd = meter.spent_usd - spent_usd - forfeited_usd
+    if standing_usd:
+        events.append("standing_billed", usd=standing_usd,
+                      reason="what the deployment cost since it began, or since its last round")
+    if forfeited_usd:
+        events.append("reservation_forfeited", usd=forfeited_usd, reason="the run was killed while it was reserved")
+    save_ledger()
+
+
+def _take_ledger(meter: Meter, path: Path, events: EventLog) -> None:
+    """The ledger is newer than the checkpoint; but one in which less is spent is never taken."""
+    known, spent_usd = meter.get_state(), meter.spent_usd
+    promised_usd = spent_usd + meter.reserved_usd
+    try:
+        meter.set_state(json.loads(path.read_bytes()))
+        # One that is older than the checkpoint may still promise all: actors go on from one round to the next.
+        if meter.spent_usd + meter.reserved_usd < promised_usd and meter.spent_usd < spent_usd:
+            raise ValueError("less is spent in it than in the checkpoint")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        meter.set_state(known)
+        events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")

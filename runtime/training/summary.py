@@ -1,0 +1,67 @@
+"""The summary of a run: what `summary.json` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from runtime.config.resolved import ResolvedExperiment
+from runtime.interfaces import Backend
+from runtime.records.rows import RoundRow
+
+
+def summarise(
+    rows: Sequence[RoundRow],
+    *,
+    name: str,
+    experiment: ResolvedExperiment,
+    backend: Backend,
+    stop_reason: str,
+    error: str,
+    spent_usd: float,
+    session_s: float,
+) -> dict[str, Any]:
+    """Sums up a run.
+
+    Args:
+        rows: Of its finished rounds, in order.
+        name: Of the experiment, for people.
+        experiment: Resolved.
+        backend: Where it took place.
+        stop_reason: Why it ended.
+        error: What went wrong; empty if nothing did.
+        spent_usd: In all, in US dollars.
+        session_s: Seconds that this process' share of the run took.
+    """
+    evaluated = [(row.round_index, row.evaluation_return_mean) for row in rows
+                 if row.evaluation_return_mean is not None]
+    finished = [row.episode_return_mean for row in rows if row.episode_return_mean is not None]
+    steps = rows[-1].env_steps_total if rows else 0
+    return {
+        "experiment": name,
+        "environment_id": experiment.environment.id,
+        "stop_reason": stop_reason,
+        "error": error or None,
+        "rounds": len(rows),
+        "env_steps_total": steps,
+        "evaluation_return_mean": evaluated[-1][1] if evaluated else None,
+        "evaluation_round": evaluated[-1][0] if evaluated else None,
+        "evaluation_return_best": max((mean for _, mean in evaluated), default=None),
+        "episode_return_mean": finished[-1] if finished else None,
+        "actors": sum(row.actors_billed for row in rows),
+        "actors_failed": sum(row.actors_failed for row in rows),
+        "cost_basis": backend.cost_basis,
+        "prices_region": backend.prices.region,
+        "prices_as_of": backend.prices.as_of,
+        "spent_usd": spent_usd,
+        "budget_usd": experiment.budget.usd,
+        "usd_per_million_steps": spent_usd / steps * 1e6 if steps else None,
+        "actors_cost_usd": sum(row.actors_cost_usd for row in rows),
+        "provisioned_cost_usd": sum(row.provisioned_cost_usd for row in rows),
+        "learner_cost_usd": sum(row.learner_cost_usd for row in rows),
+        "infrastructure_cost_usd": sum(row.infrastructure_cost_usd for row in rows),
+        # Of rounds that did not finish: failed, interrupted, or forfeited because the run was killed.
+        "unfinished_rounds_cost_usd": max(0.0, spent_usd - sum(row.round_cost_usd for row in rows)),
+        "modelled_s": sum(row.modelled_round_s + (row.evaluate_s or 0.0) for row in rows),
+        "measured_session_s": session_s,
+    }
