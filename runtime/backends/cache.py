@@ -26,7 +26,9 @@ def connect(experiment: ResolvedExperiment, url: str, run_id: str, **options: An
     return TrajectoryCache(url, run_id, ttl_s=ttl_s(experiment), bytes_max=_bytes_max(experiment), **options)
 
 
-def open_cache(experiment: ResolvedExperiment, url: str, run_id: str, stack: ExitStack, **options: Any) -> TrajectoryCache:
+def open_cache(
+    experiment: ResolvedExperiment, url: str, run_id: str, stack: ExitStack, **options: Any
+) -> TrajectoryCache:
     """Makes the run's cache, and proves that it answers.
 
     Args:

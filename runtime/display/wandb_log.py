@@ -37,10 +37,12 @@ class WandbLog:
     """Shows runs in one project, one after the other."""
 
     def __init__(self, project: str, warn: Callable[[str], None], *, group: str | None = None) -> None:
-        """Args:
-        project: ``PROJECT`` or ``ENTITY/PROJECT``.
-        warn: Called with a line when W&B breaks.
-        group: Of the runs; none for a run alone.
+        """Looks whether W&B is installed.
+
+        Args:
+            project: ``PROJECT`` or ``ENTITY/PROJECT``.
+            warn: Called with a line when W&B breaks.
+            group: Of the runs; None for a run alone.
 
         Raises:
             RunError: W&B is not installed.
@@ -50,7 +52,7 @@ class WandbLog:
         if spec is None or spec.origin is None:
             raise RunError("--wandb needs the package wandb: python -m pip install wandb")
         self._project, self._warn, self._group = project, warn, group
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: _Process | None = None
         self._has_begun_once = False
         self.place = ""
 
@@ -89,9 +91,9 @@ class WandbLog:
         if self._process is None:
             return
         with suppress(BrokenPipeError):
-            if self._process.poll() is None:
+            if self._process.is_alive:
                 # Where the pipe is full, it does not matter: there is enough to read already.
-                self._process.stdin.write(b".")
+                self._process.requests.write(b".")
                 return
         self._warn(f"W&B shows no more of this run, which goes on: {self._stop()}")
 
@@ -99,7 +101,7 @@ class WandbLog:
         """Awaits what is left to upload, but not for ever."""
         if self._process is None:
             return
-        self._process.stdin.close()
+        self._process.requests.close()
         code = None
         with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             code = self._process.wait(FINISH_S)
@@ -109,27 +111,47 @@ class WandbLog:
 
     def _start(self, settings: Mapping[str, Any]) -> str:
         """Starts the process; returns its answer."""
-        # In a session of its own: Ctrl-C is for the training, whose end is the end of this.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "runtime.display.wandb_log"], start_new_session=True, bufsize=0,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self._process = _Process()
         with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(settings).encode() + b"\n")
-        os.set_blocking(self._process.stdin.fileno(), False)
-        has_answered, _, _ = select.select([self._process.stdout], [], [], START_S)
-        return self._process.stdout.readline().decode().strip() if has_answered else ""
+            self._process.requests.write(json.dumps(settings).encode() + b"\n")
+        os.set_blocking(self._process.requests.fileno(), False)
+        has_answered, _, _ = select.select([self._process.answers], [], [], START_S)
+        return self._process.answers.readline().decode().strip() if has_answered else ""
 
     def _stop(self) -> str:
         """Ends the process, if there is one; returns its last words."""
         if self._process is None:
             return ""
         process, self._process = self._process, None
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        with process.stdout:
-            words = process.stdout.read().decode().strip()
-        return words or "its process hung, or was killed"
+        return process.end() or "its process hung, or was killed"
+
+
+class _Process:
+    """The process that talks to W&B, with the two ends of its pipes."""
+
+    def __init__(self) -> None:
+        # In a session of its own: Ctrl-C is for the training, whose end is the end of this.
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "runtime.display.wandb_log"], start_new_session=True, bufsize=0,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self.requests, self.answers, self.pid = self._popen.stdin, self._popen.stdout, self._popen.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def wait(self, timeout_s: float) -> int:
+        return self._popen.wait(timeout_s)
+
+    def end(self) -> str:
+        """Kills it; returns what it said last."""
+        self._popen.kill()
+        self._popen.wait()
+        self.requests.close()
+        with self.answers:
+            return self.answers.read().decode().strip()
 
 
 def _known_id(path: Path) -> str | None:
@@ -153,10 +175,11 @@ def _known_id(path: Path) -> str | None:
 
 
 def main() -> int:
+    """Runs the process: answers on standard output, and shows what each byte on standard input announces."""
     # W&B starts a process too, which must not hold the pipe to ours.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    requests = sys.stdin.buffer.raw
+    requests = sys.stdin.buffer.raw  # type: ignore[union-attr]  # standard input is a BufferedReader
     try:
         settings = json.loads(requests.readline())
         run = _begin(**settings)
@@ -174,7 +197,7 @@ def _begin(project: str, **settings: Any) -> Any:
 
     entity, _, project = project.rpartition("/")
     # Not the command line, in which there can be passwords; nor what is printed, the packages and the repository.
-    private = {"console": "off", "disable_git": True, "save_code": False, "x_disable_meta": True,
+    private: dict[str, Any] = {"console": "off", "disable_git": True, "save_code": False, "x_disable_meta": True,
                "x_disable_machine_info": True, "x_save_requirements": False, "host": ""}
     return wandb.init(project=project, entity=entity or None, resume="allow", **settings, settings=wandb.Settings(
         **private, silent=True, init_timeout=START_S - 10.0, finish_timeout=FINISH_S - 10.0,

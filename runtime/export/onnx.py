@@ -99,7 +99,7 @@ class _Graph:
         self.constants: list[Any] = []
         self._last = "observation"
 
-    def add(self, operator: str, *constants: np.ndarray, output: str = "", **attributes: Any) -> None:
+    def add(self, operator: str, *constants: np.ndarray | np.generic, output: str = "", **attributes: Any) -> None:
         from onnx import helper, numpy_helper
 
         inputs = [self._last]
@@ -115,7 +115,7 @@ def _observation(graph: _Graph, policy: Policy, environment: ActorEnvironment) -
 
     spaces = environment.spaces
     if not spaces.is_pixels:
-        shape = environment.gymnasium_environment.observation_space.shape
+        shape = environment.gymnasium_environment.observation_space.shape or ()
         graph.add("Flatten")
         return helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["batch", *shape])
     graph.add("Cast", to=TensorProto.FLOAT)
@@ -156,13 +156,13 @@ def _dense(graph: _Graph, fields: Mapping[str, np.ndarray], layer: int, **option
 
 
 def _layer(fields: Mapping[str, np.ndarray], layer: int) -> tuple[np.ndarray, np.ndarray]:
-    return tuple(fields[f"{wire.LAYER_PREFIX}{layer}.{name}"] for name in ("weight", "bias"))
+    return fields[f"{wire.LAYER_PREFIX}{layer}.weight"], fields[f"{wire.LAYER_PREFIX}{layer}.bias"]
 
 
 def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
     from onnx import TensorProto, helper
 
-    space = environment.gymnasium_environment.action_space
+    space: Any = environment.gymnasium_environment.action_space
     if environment.spaces.is_discrete:
         graph.add("ArgMax", axis=1, keepdims=0)
         graph.add("Add", np.int64(space.start), output="action")

@@ -37,13 +37,18 @@ class Video:
     """Films one environment until `end`: a frame after each reset and each of its own steps, at its own speed."""
 
     def __init__(self, path: Path, environment: ActorEnvironment) -> None:
-        """Args:
-        path: Ends in one of `CODECS`.
+        """Draws the environment's first frame, and opens the file.
+
+        Args:
+            path: Ends in one of `CODECS`.
+            environment: Is reset; it is drawn as its creator makes it, unwrapped.
 
         Raises:
             RunError: The environment cannot be drawn, or the file cannot be written.
         """
-        self.path, self._environment = path, environment.gymnasium_environment.unwrapped
+        self.path = path
+        # Anything: its methods are replaced while it is filmed.
+        self._environment: Any = environment.gymnasium_environment.unwrapped
         self._temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
         frame = self._first_frame(environment)
         frames_per_s = _GAME_FRAMES_PER_S if atari.is_game(self._environment) else float(
@@ -119,7 +124,11 @@ class Video:
 
 
 def check_path(path: Path) -> None:
-    """Raises: RunError: No video can be written there, or by nothing."""
+    """Checks that a video can be written.
+
+    Raises:
+        RunError: Not there, or OpenCV is not installed.
+    """
     try:
         import cv2  # noqa: F401
     except ImportError as error:
@@ -131,7 +140,7 @@ def _open_writer(temporary: Path, shape: tuple[int, ...], frames_per_s: float, p
     import cv2
 
     height, width, _ = shape
-    writer = cv2.VideoWriter(str(temporary), cv2.CAP_FFMPEG, cv2.VideoWriter_fourcc(*CODECS[path.suffix.lower()]),
+    writer = cv2.VideoWriter(str(temporary), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*CODECS[path.suffix.lower()]),
                              frames_per_s, (width, height))
     if not writer.isOpened():
         raise RunError(f"--video {path}: cannot be written: OpenCV opens no video there")

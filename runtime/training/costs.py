@@ -10,7 +10,8 @@ from runtime.cost.sizes import traffic_bytes_max
 
 
 def make_cost_model(
-    experiment: FittedExperiment, spaces: Spaces, prices: PriceTable, *, instance_type: str | None = None, waves: int = 1
+    experiment: FittedExperiment, spaces: Spaces, prices: PriceTable, *,
+    instance_type: str | None = None, waves: int = 1,
 ) -> CostModel:
     """Makes the cost model of an experiment.
 

@@ -47,13 +47,14 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[st
 
     try:
         summary: dict[str, Any] = json.loads(directory.summary_path.read_bytes())
-        is_finished = {
+        reached: dict[str, Callable[[], bool]] = {
             "target_return": lambda: is_reached(stop.target_return, summary["evaluation_return_mean"]),
             "max_rounds": lambda: is_reached(stop.max_rounds, summary["rounds"]),
             "max_steps": lambda: is_reached(stop.max_steps, summary["env_steps_total"]),
-            "budget": lambda: summary["budget_usd"] >= experiment.budget.usd,
-        }.get(summary["stop_reason"], lambda: False)()
-        return summary if is_finished else None
+            "budget": lambda: is_reached(experiment.budget.usd, summary["budget_usd"]),
+        }
+        is_finished = reached.get(summary["stop_reason"])
+        return summary if is_finished is not None and is_finished() else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -153,7 +153,8 @@ class _Run:
             time_limit=signals.time_limit)
         self._events.listen(display.event)
         # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
-        self._open_tensorboard = lambda: SummaryWriter(str(directory.tensorboard_path), purge_step=1)
+        self._open_tensorboard: Callable[[], Any] = lambda: SummaryWriter(
+            str(directory.tensorboard_path), purge_step=1)
         self._stack = stack
 
     def begin(self, *, is_resumption: bool) -> None:

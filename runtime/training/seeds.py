@@ -45,6 +45,10 @@ _KEPT = ("stop_reason", "error", "rounds", "env_steps_total", "evaluation_return
          "episode_return_mean", "spent_usd", "budget_usd", "modelled_s", "measured_session_s")
 
 
+MakeBackend = Callable[[ResolvedExperiment], Backend]
+MakeDisplay = Callable[[ResolvedExperiment], Display]
+
+
 # Statistics
 
 
@@ -55,7 +59,8 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     """
     ordered = np.sort(np.asarray(values, np.float64), axis=-1)
     cut = int(_SHARE_TRIMMED * ordered.shape[-1])
-    return ordered[..., cut:ordered.shape[-1] - cut].mean(axis=-1)
+    means: np.ndarray = ordered[..., cut:ordered.shape[-1] - cut].mean(axis=-1)
+    return means
 
 
 def interval_estimate(values: Sequence[float], *, resamples: int = RESAMPLES) -> dict[str, float | int | None]:
@@ -136,10 +141,10 @@ def train_seeds(
     experiment: ResolvedExperiment,
     out: Path,
     *,
-    make_backend: Callable[[ResolvedExperiment], Backend],
+    make_backend: MakeBackend,
     seeds: int,
     resume: bool,
-    make_display: Callable[[ResolvedExperiment], Display],
+    make_display: MakeDisplay,
     say: Callable[[str], None],
     name: str,
     wandb: WandbLog | None = None,
@@ -181,8 +186,8 @@ def train_seeds(
 
 
 def _train_all(
-    runs: _Seeds, following: ResolvedExperiment | None, needed_usd: float, make_backend: Callable[[ResolvedExperiment], Backend],
-    make_display: Callable[[ResolvedExperiment], Display], say: Callable[[str], None],
+    runs: _Seeds, following: ResolvedExperiment | None, needed_usd: float, make_backend: MakeBackend,
+    make_display: MakeDisplay, say: Callable[[str], None],
 ) -> RunResult:
     reason, code, trained = "finished", 0, 0
     while following is not None and not code:
@@ -207,8 +212,8 @@ def _train_all(
 
 
 def _train_one(
-    runs: _Seeds, experiment: ResolvedExperiment, make_backend: Callable[[ResolvedExperiment], Backend],
-    make_display: Callable[[ResolvedExperiment], Display],
+    runs: _Seeds, experiment: ResolvedExperiment, make_backend: MakeBackend,
+    make_display: MakeDisplay,
 ) -> int:
     display = make_display(experiment)
     try:

@@ -201,7 +201,8 @@ class ResultsBucket:
             response = self._client.get_object(**where)
             return response["ETag"], response["Metadata"].get("writer"), response["Body"].read()
 
-        return self._call(read, Key=self._prefix + name)
+        found: tuple[str, str | None, bytes] = self._call(read, Key=self._prefix + name)
+        return found
 
     def _names(self) -> set[str]:
         def list_keys(**where: str) -> list[str]:
