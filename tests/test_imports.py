@@ -217,8 +217,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "operations": _PARTS | {"learner", "sampling", "training", "backends"}}
 """What each room may import where it runs, besides itself: rooms below it. The command line may import all of them,
 and `runtime.testing`, which nothing imports, too."""
-EXCEPTIONS = {("training", "backends")}
-"""Imports that still break the rule, as room and room; the list may only shrink."""
+
 
 
 def room_imports(path: Path) -> set[tuple[str, str]]:
@@ -239,4 +238,4 @@ def test_imports_between_rooms_point_down() -> None:
     found = {pair for path in RUNTIME_FILES for pair in room_imports(path)}
     assert ("training", "sampling") in found, "the search sees what is imported"
     forbidden = {(own, room) for own, room in found if own in MAY_IMPORT and room not in MAY_IMPORT[own]}
-    assert forbidden == EXCEPTIONS
+    assert forbidden == set()
