@@ -395,8 +395,7 @@ class Gradients:
 class Learner(Protocol):
     """Trains the policy. One file per algorithm, on top of `runtime.learner.actor_critic`.
 
-    `update` is the algorithm's own composition of the steps `begin`, `samples`, `gradients`, `apply` and `finish`. An
-    updater that trains otherwise composes them itself.
+    `update` is the algorithm's own composition of the steps that `StepwiseLearner` offers.
     """
 
     @property
@@ -423,6 +422,20 @@ class Learner(Protocol):
             batch: What was sampled.
             progress: Share of the training that is done, 0 to 1, for schedules.
         """
+
+    def get_state(self) -> State:
+        """Returns what a resumption needs."""
+
+    def set_state(self, state: State) -> None:
+        """Goes on from a state.
+
+        Raises:
+            CheckpointError: The state belongs to another network or algorithm.
+        """
+
+
+class StepwiseLearner(Learner, Protocol):
+    """A learner that also offers the steps of its update, for an updater that composes them otherwise."""
 
     def begin(self, batches: Sequence[Batch], *, progress: float) -> None:
         """Begins an update: sets the learning rate, and merges the observations into the moments.
@@ -456,16 +469,6 @@ class Learner(Protocol):
         Args:
             samples: All that was trained on.
             losses: Of the gradients that make up the report.
-        """
-
-    def get_state(self) -> State:
-        """Returns what a resumption needs."""
-
-    def set_state(self, state: State) -> None:
-        """Goes on from a state.
-
-        Raises:
-            CheckpointError: The state belongs to another network or algorithm.
         """
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from typing import IO
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
@@ -16,9 +17,9 @@ from runtime.errors import RunError
 from runtime.interfaces import Learner
 from runtime.learner import make_learner
 from runtime.learner.parallel.group import CHECK_S, TorchGroup, device_of, join_group, leave_group
-from runtime.learner.parallel.learner import fingerprints
+from runtime.learner.parallel.learner import do_task
 from runtime.learner.parallel.processes import START_TIMEOUT_S
-from runtime.learner.parallel.tasks import Make, Mirror
+from runtime.learner.parallel.tasks import END, read_task, spec_of
 
 _PR_SET_PDEATHSIG = 1
 
@@ -29,7 +30,7 @@ def main(device: str, timeout_s: float, parent_id: int) -> None:
         # The first process decides what these mean, and ends this one.
         signal.signal(number, signal.SIG_IGN)
     _die_with(parent_id)
-    started, tasks = os.fdopen(os.dup(1), "wb"), Mirror(sys.stdin.buffer)
+    started, tasks = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
     os.dup2(2, 1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
@@ -42,17 +43,15 @@ def main(device: str, timeout_s: float, parent_id: int) -> None:
     leave_group(is_in_step=True)
 
 
-def _follow(tasks: Mirror, group: TorchGroup, device: str) -> None:
+def _follow(tasks: IO[bytes], group: TorchGroup, device: str) -> None:
     learner: Learner | None = None
-    while (task := tasks.read()) != "end":
-        if isinstance(task, Make):
-            learner = make_learner(task.spec, device=device, group=group)
+    while (task := read_task(tasks)).name != END.name:
+        if task.name == "make":
+            learner = make_learner(spec_of(task), device=device, group=group)
         elif learner is None:
-            raise ValueError(f"no learner yet for {task!r}")
-        elif task == "fingerprint":
-            fingerprints(learner, group)
+            raise ValueError(f"no learner yet for {task.name!r}")
         else:
-            tasks.do(task, learner)
+            do_task(task, learner, group)
 
 
 def _die_with(parent_id: int) -> None:

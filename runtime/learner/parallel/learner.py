@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zlib
-from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,20 +15,17 @@ from runtime.interfaces import (
     Batch,
     CurvatureProblem,
     DetectorSamples,
-    Gradients,
     HasCurvature,
     Learner,
-    LossMeans,
     Replays,
     Snapshot,
     State,
-    TrainingSamples,
     Update,
 )
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.parallel.group import TorchGroup
 from runtime.learner.parallel.processes import LearnerProcesses
-from runtime.learner.parallel.tasks import Kept, Make
+from runtime.learner.parallel.tasks import Task, spec_task
 
 
 def make_parallel_learner(
@@ -76,9 +72,10 @@ def process_count(wanted: int | None, device: str) -> int:
 
 
 class DataParallelLearner:
-    """A learner that does in all processes what it is asked to; see `runtime.interfaces.Learner`.
+    """A learner that updates in all processes; see `runtime.interfaces.Learner`.
 
-    What it gives is what one process gives, but for the rounding of sums.
+    What it gives is what one process gives, but for the rounding of sums. The single steps of an update are not
+    offered: they would have to be told to the other processes one by one.
     """
 
     def __init__(self, spec: LearnerSpec, processes: LearnerProcesses) -> None:
@@ -88,8 +85,8 @@ class DataParallelLearner:
             spec: What it is made of.
             processes: The others; they serve one learner at a time.
         """
-        self._processes, self._kept = processes, Kept()
-        processes.tell(self._kept.writer(Make(spec)))
+        self._processes = processes
+        processes.tell(spec_task(spec))
         self.here = make_learner(spec, device=processes.device, group=processes.group)
         self.set_state(self.here.get_state())
 
@@ -107,8 +104,15 @@ class DataParallelLearner:
         return self.here.snapshot()
 
     def load_snapshot(self, snapshot: Snapshot) -> None:
-        """Has all processes take a snapshot's place."""
-        self._everywhere("load_snapshot", snapshot)
+        """Has all processes take a snapshot's place.
+
+        Raises:
+            CheckpointError: The snapshot belongs to another network or algorithm.
+            RunError: A process is gone.
+        """
+        self.here.load_snapshot(snapshot)
+        self._processes.tell(Task("load_snapshot", {
+            "policy_version": snapshot.policy_version, "values": snapshot.values}, snapshot.arrays))
 
     def update(self, batch: Batch, *, progress: float) -> Update:
         """Trains on a batch.
@@ -116,8 +120,9 @@ class DataParallelLearner:
         Raises:
             RunError: A process is gone.
         """
-        update: Update = self._everywhere("update", batch, progress=progress)
-        return update
+        arrays = {one.name: getattr(batch, one.name) for one in dataclasses.fields(batch)}
+        with self._processes.together(Task("update", {"progress": progress}, arrays)):
+            return self.here.update(batch, progress=progress)
 
     def replay(self, *, progress: float) -> Update | None:
         """Trains once more on what is kept; None if that is nothing, or the algorithm does not replay.
@@ -127,31 +132,8 @@ class DataParallelLearner:
         """
         if not isinstance(self.here, Replays):
             return None
-        update: Update | None = self._everywhere("replay", progress=progress)
-        return update
-
-    def begin(self, batches: Sequence[Batch], *, progress: float) -> None:
-        """Begins an update in all processes."""
-        self._everywhere("begin", batches, progress=progress)
-
-    def samples(self, batch: Batch) -> TrainingSamples:
-        """Estimates advantages and value targets, in each process for itself."""
-        samples: TrainingSamples = self._everywhere("samples", batch)
-        return samples
-
-    def gradients(self, samples: TrainingSamples, indices: torch.Tensor | None = None) -> Gradients:
-        """Computes the gradient of the loss, of which each process takes its share."""
-        gradients: Gradients = self._everywhere("gradients", samples, indices)
-        return gradients
-
-    def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
-        """Makes one optimiser step for each gradient in all processes."""
-        self._everywhere("apply", gradients)
-
-    def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans]) -> Update:
-        """Ends an update in all processes."""
-        update: Update = self._everywhere("finish", samples, losses)
-        return update
+        with self._processes.together(Task("replay", {"progress": progress})):
+            return self.here.replay(progress=progress)
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
         """Returns the named objective at the present policy, in this process.
@@ -179,21 +161,36 @@ class DataParallelLearner:
 
         Raises:
             CheckpointError: The state belongs to another network or algorithm.
+            RunError: A process is gone.
         """
         self.here.set_state(state)
-        self._processes.tell(self._kept.writer(self._kept.call("set_state", (state,), {})))
+        self._processes.tell(Task("set_state", {"values": state.values}, state.arrays))
 
     def fingerprints(self) -> list[int]:
         """Returns a checksum of each process' state; all are equal."""
-        with self._processes.together(self._kept.writer("fingerprint")):
+        with self._processes.together(Task("fingerprint")):
             return fingerprints(self.here, self._processes.group)
 
-    def _everywhere(self, method: str, *arguments: Any, **options: Any) -> Any:
-        call = self._kept.call(method, arguments, options)
-        with self._processes.together(self._kept.writer(call)):
-            result = getattr(self.here, method)(*arguments, **options)
-        self._kept.keep(call, result)
-        return result
+
+def do_task(task: Task, learner: Learner, group: TorchGroup) -> None:
+    """Does in one of the other processes what the first one does.
+
+    Raises:
+        ValueError: There is no such task.
+    """
+    match task.name:
+        case "update":
+            learner.update(Batch(**task.arrays), progress=task.values["progress"])
+        case "replay" if isinstance(learner, Replays):
+            learner.replay(progress=task.values["progress"])
+        case "set_state":
+            learner.set_state(State(dict(task.arrays), task.values["values"]))
+        case "load_snapshot":
+            learner.load_snapshot(Snapshot(task.values["policy_version"], dict(task.arrays), task.values["values"]))
+        case "fingerprint":
+            fingerprints(learner, group)
+        case name:
+            raise ValueError(f"unknown task {name!r}")
 
 
 def fingerprints(learner: Learner, group: TorchGroup) -> list[int]:

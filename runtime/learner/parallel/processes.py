@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -24,7 +23,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch ex
 import runtime
 from runtime.errors import RunError
 from runtime.learner.parallel.group import CHECK_S, TorchGroup, device_of, join_group, leave_group
-from runtime.learner.parallel.tasks import Writer
+from runtime.learner.parallel.tasks import END, Task, write_task
 
 START_TIMEOUT_S = 120.0
 _MODULE = "runtime.learner.parallel"
@@ -92,24 +91,18 @@ class LearnerProcesses:
                 raise RunError(f"the learner's processes do not start: {error}") from error
             raise
 
-    def tell(self, write: Writer) -> None:
+    def tell(self, task: Task) -> None:
         """Has all others do a task for which nobody needs anybody.
-
-        Args:
-            write: Writes the task; see `runtime.learner.parallel.tasks`.
 
         Raises:
             RunError: One is gone, or an earlier task was not finished together.
         """
-        with self.together(write):
+        with self.together(task):
             pass
 
     @contextmanager
-    def together(self, write: Writer) -> Iterator[None]:
+    def together(self, task: Task) -> Iterator[None]:
         """Has all others do a task while the block does it here; a block that raises is the last one.
-
-        Args:
-            write: Writes the task; see `runtime.learner.parallel.tasks`.
 
         Raises:
             RunError: One is gone, or an earlier task was not finished together.
@@ -119,8 +112,7 @@ class LearnerProcesses:
         self._is_in_step = False
         try:
             for other in self._others:
-                write(other.tasks)
-                other.tasks.flush()
+                write_task(task, other.tasks)
         except OSError as error:
             raise self._explained(str(error)) from error
         yield
@@ -134,7 +126,7 @@ class LearnerProcesses:
         """Ends them, whatever they do; idempotent."""
         if self._is_in_step:
             with suppress(RunError):
-                self.tell(lambda stream: pickle.dump("end", stream))
+                self.tell(END)
         if not self._is_in_step:
             for other in self._others:
                 other.popen.kill()

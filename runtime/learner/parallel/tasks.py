@@ -1,116 +1,83 @@
-"""What the first process tells the others: a pickle each, from a parent to its own children."""
+"""What the first process tells the others: JSON, then the bytes of arrays. Nothing is unpickled."""
 
 from __future__ import annotations
 
-import itertools
-import pickle
-import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import IO, Any, Literal
+import dataclasses
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
 
-from runtime.interfaces import Gradients, TrainingSamples
+import numpy as np
+
+from lambda_actor.spaces import Spaces
+from runtime.config.schema import AlgorithmSection
 from runtime.learner import LearnerSpec
 
-_KEPT = (TrainingSamples, Gradients)
-"""What a call returns and a later one may take: it is not sent, since every process has its own."""
+_HEADER = struct.Struct(">Q")
 
 
 @dataclass(frozen=True)
-class Make:
-    """Make a learner."""
-
-    spec: LearnerSpec
-
-
-@dataclass(frozen=True)
-class Call:
-    """Call a method of the learner.
+class Task:
+    """Something that all processes do.
 
     Attributes:
-        method: Its name.
-        arguments: By position.
-        options: By name.
-        number: Under which to keep what it returns, if that can be taken by a later call.
-        forgotten: Numbers that no later call takes.
+        name: make, update, replay, set_state, load_snapshot, fingerprint or end.
+        values: What JSON can hold of it.
+        arrays: The rest, by name.
     """
 
-    method: str
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
-    number: int
-    forgotten: tuple[int, ...]
+    name: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-Task = Make | Call | Literal["fingerprint", "end"]
-Writer = Callable[[IO[bytes]], None]
-"""Writes a task to a process: straight from the arrays' memory, since a batch may be large."""
+END = Task("end")
 
 
-class Kept:
-    """The first process' side of what is kept in all of them: which object has which number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}
-        self._counter = itertools.count()
-        self._forgotten: list[int] = []
-
-    def call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Call:
-        """Returns the task that calls a method in the others."""
-        forgotten, self._forgotten = self._forgotten, []
-        return Call(method, arguments, options, next(self._counter), tuple(forgotten))
-
-    def keep(self, call: Call, result: object) -> None:
-        """Notes what a call returned here; the number is free when nobody here holds the object any more."""
-        if isinstance(result, _KEPT):
-            self._numbers[id(result)] = call.number
-            weakref.finalize(result, self._forget, id(result)).atexit = False
-
-    def writer(self, task: Task) -> Writer:
-        """Returns what writes a task; kept objects as their numbers."""
-        return lambda stream: _Pickler(stream, self._numbers).dump(task)
-
-    def _forget(self, identity: int) -> None:
-        self._forgotten.append(self._numbers.pop(identity))
+def write_task(task: Task, stream: IO[bytes]) -> None:
+    """Writes a task, arrays straight from their own memory: a batch may be large."""
+    for part in _parts(task):
+        stream.write(part)
+    stream.flush()
 
 
-class Mirror:
-    """Another process' side: reads tasks, and holds what its own calls returned, by number."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._kept: dict[int, object] = {}
-
-    def read(self) -> Task:
-        """Returns the next task; the end if the first process says nothing more."""
-        try:
-            task: Task = _Unpickler(self._stream, self._kept).load()
-        except (EOFError, pickle.UnpicklingError):
-            return "end"
-        return task
-
-    def do(self, call: Call, learner: Any) -> None:
-        """Calls the method, and keeps what it returns."""
-        for number in call.forgotten:
-            del self._kept[number]
-        result = getattr(learner, call.method)(*call.arguments, **call.options)
-        if isinstance(result, _KEPT):
-            self._kept[call.number] = result
+def read_task(stream: IO[bytes]) -> Task:
+    """Reads the next task; `END` if nothing more comes."""
+    length = stream.read(_HEADER.size)
+    if len(length) < _HEADER.size:
+        return END
+    header = json.loads(stream.read(*_HEADER.unpack(length)))
+    arrays = {}
+    for name, dtype, shape in header["arrays"]:
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        data = stream.read(size)
+        if len(data) < size:
+            return END
+        arrays[name] = np.frombuffer(bytearray(data), dtype).reshape(shape)
+    return Task(header["name"], header["values"], arrays)
 
 
-class _Pickler(pickle.Pickler):
-    def __init__(self, stream: IO[bytes], numbers: dict[int, int]) -> None:
-        super().__init__(stream, protocol=5)
-        self._numbers = numbers
-
-    def persistent_id(self, value: Any) -> int | None:
-        return self._numbers.get(id(value)) if isinstance(value, _KEPT) else None
+def spec_task(spec: LearnerSpec) -> Task:
+    """Returns the task that makes a learner."""
+    return Task("make", {
+        "algorithm": spec.algorithm.model_dump(mode="json"), "spaces": dataclasses.asdict(spec.spaces),
+        "network": spec.network, "seed": spec.seed, "threads": spec.threads})
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, stream: IO[bytes], kept: dict[int, object]) -> None:
-        super().__init__(stream)
-        self._kept = kept
+def spec_of(task: Task) -> LearnerSpec:
+    """Returns what a learner is made of, from the task that makes one."""
+    spaces: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in task.values["spaces"].items()}
+    return LearnerSpec(AlgorithmSection.model_validate(task.values["algorithm"]), Spaces(**spaces),
+                       task.values["network"], task.values["seed"], task.values["threads"])
 
-    def persistent_load(self, number: int) -> object:
-        return self._kept[number]
+
+def _parts(task: Task) -> Iterator[bytes | memoryview]:
+    contiguous = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in task.arrays.items()}
+    header = json.dumps({"name": task.name, "values": task.values, "arrays": [
+        [name, array.dtype.str, list(array.shape)] for name, array in contiguous.items()]}).encode()
+    yield _HEADER.pack(len(header))
+    yield header
+    yield from (array.reshape(-1).view(np.uint8).data for array in contiguous.values() if array.size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from runtime.interfaces import Batch, Learner, Replays
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.parallel.learner import DataParallelLearner, make_parallel_learner, process_count
 from runtime.learner.parallel.processes import LearnerProcesses
+from runtime.learner.parallel.tasks import Task
 from tests.helpers import ROOT, is_alive, wait_for
 
 VECTORS = Spaces(observation_shape=(5,), action_size=2)
@@ -123,7 +123,7 @@ def test_a_process_that_hangs_is_not_awaited_for_ever() -> None:
 def test_what_the_other_process_raised_is_told() -> None:
     processes = LearnerProcesses(2, device="cpu", timeout_s=60.0)
     try:
-        processes.tell(lambda stream: pickle.dump("dance", stream))
+        processes.tell(Task("dance"))
         with pytest.raises(RunError, match="exit code 1: .*ValueError: no learner yet for 'dance'"):
             processes.group.sum([torch.zeros(3)])
     finally:
@@ -133,6 +133,7 @@ def test_what_the_other_process_raised_is_told() -> None:
 PARENT = """
 import time
 from runtime.learner.parallel.processes import LearnerProcesses
+from runtime.learner.parallel.tasks import Task
 processes = LearnerProcesses(2, device="cpu", timeout_s=600.0)
 print(*processes.process_ids(), flush=True)
 time.sleep(600)
@@ -236,28 +237,6 @@ def test_a_restored_state_goes_on_as_before(processes: LearnerProcesses) -> None
     assert together.weights() != make_learner(chosen, device="cpu").weights()
 
 
-@pytest.mark.parametrize("kind", ["ppo", "impact", "impala"])
-def test_steps_that_are_composed_outside_are_those_of_one_process(processes: LearnerProcesses, kind: str) -> None:
-    """Each process goes by its own samples and gradients; a gradient from elsewhere goes to all of them."""
-    chosen = make_spec(kind, VECTORS)
-    together, alone = DataParallelLearner(chosen, processes), make_learner(chosen, device="cpu")
-    elsewhere = make_learner(chosen, device="cpu")
-    for step in range(2):
-        sampled = batch(VECTORS, version=step)
-        for learner in (together, alone):
-            learner.begin([sampled], progress=0.0)
-            samples = learner.samples(sampled)
-            elsewhere.load_snapshot(learner.snapshot())
-            foreign = elsewhere.gradients(elsewhere.samples(sampled), torch.arange(5))
-            own = learner.gradients(samples)
-            learner.apply([(own, 1.0), (foreign, 0.5)])
-            update = learner.finish(samples, [own.losses])
-            assert update.staleness.tolist() == [0, 0, 0]
-    assert together.policy_version == 2
-    assert len(set(together.fingerprints())) == 1
-    assert_equal_but_for_rounding(together, alone)
-
-
 def test_processes_that_drifted_apart_are_brought_back(processes: LearnerProcesses) -> None:
     chosen = make_spec("ppo", VECTORS)
     together = DataParallelLearner(chosen, processes)
@@ -265,4 +244,13 @@ def test_processes_that_drifted_apart_are_brought_back(processes: LearnerProcess
         next(together.here.policy.parameters()).add_(1.0)
     assert len(set(together.fingerprints())) == 2
     together.get_state()
+    assert len(set(together.fingerprints())) == 1
+
+
+def test_a_snapshot_goes_to_all_of_them(processes: LearnerProcesses) -> None:
+    chosen = make_spec("ppo", VECTORS)
+    together, elsewhere = DataParallelLearner(chosen, processes), make_learner(chosen, device="cpu")
+    train(elsewhere, VECTORS, updates=2)
+    together.load_snapshot(elsewhere.snapshot())
+    assert together.weights() == elsewhere.weights()
     assert len(set(together.fingerprints())) == 1
