@@ -187,7 +187,11 @@ def _name_in(console: bytes) -> bytes:
 
 
 def _generator_in(console: bytes) -> np.random.MT19937:
-    """Raises: EpisodeStateError: There is none, or its state is not one."""
+    """Finds the generator of random numbers in an emulator's state.
+
+    Raises:
+        EpisodeStateError: There is none, or its state is not one.
+    """
     # The first one is the console's own, of which its memory was filled.
     texts = _GENERATOR_TEXT.findall(console)
     numbers = [int(word) for word in texts[1].split()] if len(texts) == 2 else []

@@ -1,5 +1,4 @@
-"""The actor image's proof, run while it is built:
-``python -m lambda_actor.check ENVIRONMENT_ID STEPS [PREPROCESSING]``.
+"""Tries the actor image while it is built: ``python -m lambda_actor.check ENVIRONMENT_ID STEPS [PREPROCESSING]``.
 
 An image that cannot act would otherwise be found out by the first round, with everything else already paid for.
 """

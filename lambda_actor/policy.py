@@ -121,7 +121,7 @@ class Policy:
         return self._distribution.best(self.outputs(observation))
 
     def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """log π of sampled actions, float32 ``[T]``.
+        """Returns log π of sampled actions, float32 ``[T]``.
 
         Args:
             outputs: Float32 ``[T, A]`` or ``[T, n]``.

@@ -291,7 +291,11 @@ class _FrameRecorder:
     """Keeps each frame once, and which of them were seen when."""
 
     def __init__(self, spaces: Spaces, steps: int) -> None:
-        """Raises: OversizedMessageError: Not even one frame for each step fits a message."""
+        """Makes room for the frames of a fragment.
+
+        Raises:
+            OversizedMessageError: Not even one frame for each step fits a message.
+        """
         size = np.prod(spaces.frame_shape, dtype=np.int64)
         if steps * size > wire.MESSAGE_BYTES_MAX:
             raise OversizedMessageError(

@@ -261,7 +261,11 @@ def _check_schema(kind: Kind, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _check_free_field(kind: Kind, name: str, array: np.ndarray) -> None:
-    """Raises: SchemaError: The kind has no such field, or what it holds cannot be sent."""
+    """Checks a field whose name only begins as the schema says.
+
+    Raises:
+        SchemaError: The kind has no such field, or what it holds cannot be sent.
+    """
     prefix = _FREE_PREFIXES.get(kind)
     if prefix is None or not name.startswith(prefix):
         raise SchemaError(f"{kind.name} has no field {name!r}")

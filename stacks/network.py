@@ -38,10 +38,12 @@ class NetworkStack(Stack):
     def __init__(
         self, scope: Construct, construct_id: str, *, zones: Sequence[str] | None, results_bucket: s3.IBucket
     ) -> None:
-        """Args:
-        zones: Names of the availability zones; GPU instances and ElastiCache want several, and not every zone has
-            everything. Null = the region's first three.
-        results_bucket: The only bucket that can be read from the isolated subnets.
+        """Composes the network.
+
+        Args:
+            zones: Names of the availability zones; GPU instances and ElastiCache want several, and not every zone has
+                everything. None takes the region's first three.
+            results_bucket: The only bucket that can be read from the isolated subnets.
         """
         super().__init__(scope, construct_id, description="Nitro: the network of all experiments")
         self.vpc = ec2.Vpc(

@@ -44,7 +44,7 @@ class Plan:
         file: The experiment file, byte for byte; if it extends others, all that they say in one.
         package: ``environment.package``; a folder's path starts from the experiment file's folder.
         actor_concurrency: Concurrent executions that the account has left for functions without a reservation;
-            null = more than enough.
+            None means more than enough.
         prices: At which everything is counted.
     """
 
@@ -61,7 +61,7 @@ class Plan:
         """The plan that the CDK context describes.
 
         Args:
-            context: Looks a key up; gives null where it is not set.
+            context: Looks a key up; gives None if it is not set.
 
         Raises:
             ExperimentError: A key is missing or wrong, or the experiment cannot be deployed.
@@ -158,7 +158,11 @@ def _identity(experiment: Experiment, package: str | None) -> str:
 
 
 def _prices(path: str | None) -> PriceTable:
-    """Raises: ExperimentError: The file of prices is none."""
+    """Reads the prices of a file, or takes the dated ones.
+
+    Raises:
+        ExperimentError: The file of prices is none.
+    """
     if path is None:
         return PRICES
     try:
@@ -202,7 +206,11 @@ def processor(instance_type: str) -> str:
 
 
 def _check(experiment: Experiment) -> None:
-    """Raises: ExperimentError: It runs on one machine, but not in AWS."""
+    """Checks that the experiment can run in AWS.
+
+    Raises:
+        ExperimentError: It runs on one machine, but not in AWS.
+    """
     if experiment.fleet.kind != "lambda":
         raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} is for runs on one machine; allowed in a "
                               "deployment: auto | lambda")
@@ -233,7 +241,11 @@ def expected_cost(experiment: Experiment, prices: PriceTable = PRICES) -> Estima
 
 
 def _check_tail(experiment: Experiment, prices: PriceTable) -> None:
-    """Raises: ExperimentError: Nothing would be left to train with; or an instance type has no price."""
+    """Checks that the budget holds more than the teardown.
+
+    Raises:
+        ExperimentError: Nothing would be left to train with; or an instance type has no price.
+    """
     tail_usd = expected_cost(experiment, prices).tail_usd
     if experiment.budget.usd <= tail_usd:
         raise ExperimentError(f"budget.usd = {experiment.budget.usd:g} does not even hold what taking the deployment "

@@ -141,7 +141,11 @@ def _stage_package(package: str | None, folder: Path) -> None:
 
 
 def _check_links(package: Path) -> None:
-    """Raises: ExperimentError: A link leads out of the folder: what it leads to is not meant to travel."""
+    """Checks that no link leads out of the folder.
+
+    Raises:
+        ExperimentError: A link leads out of the folder: what it leads to is not meant to travel.
+    """
     for path in package.rglob("*"):
         if path.is_symlink() and not path.resolve().is_relative_to(package.resolve()):
             raise ExperimentError(f"environment.package: {path} leads out of the folder; allowed: links within it")

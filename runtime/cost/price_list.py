@@ -194,7 +194,11 @@ def _find(texts: list[str], usage: str, region: str) -> list[dict[str, Any]]:
 
 
 def _read(product: Mapping[str, Any], asked: str) -> tuple[float, str]:
-    """Raises: PriceListError: It has not one price in dollars, above 0, for one unit on demand."""
+    """Reads a product's price and its SKU.
+
+    Raises:
+        PriceListError: It has not one price in dollars, above 0, for one unit on demand.
+    """
     sku, terms = product["product"]["sku"], list(product["terms"].get("OnDemand", {}).values())
     if len(terms) != 1:
         raise PriceListError(f"{sku} has {len(terms)} terms on demand, not one, for {asked}")

@@ -85,7 +85,11 @@ _NUMBERS = {one.name for one in fields(PriceTable) if one.type == "float"}
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises: ValueError: A key stands there twice."""
+    """Makes a mapping of a JSON object's keys and values.
+
+    Raises:
+        ValueError: A key stands there twice.
+    """
     tree = dict(pairs)
     if len(tree) < len(pairs):
         raise ValueError(f"a key stands there twice: {[key for key, _ in pairs][:20]}")
@@ -93,7 +97,11 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _keys(name: str, tree: Any, made: type) -> dict[str, Any]:
-    """Raises: ExperimentError: It is no mapping of exactly this class' fields."""
+    """Checks that a mapping has exactly a class's fields.
+
+    Raises:
+        ExperimentError: It is no mapping of exactly this class' fields.
+    """
     known = [one.name for one in fields(made)]
     found = _names(name, tree, allowed=known)
     if missing := [key for key in known if key not in found]:
@@ -103,7 +111,11 @@ def _keys(name: str, tree: Any, made: type) -> dict[str, Any]:
 
 
 def _names(name: str, tree: Any, *, allowed: Collection[str] = ()) -> Collection[str]:
-    """Raises: ExperimentError: It is no mapping; or, if names are allowed, it is empty or has others."""
+    """Checks a mapping's keys.
+
+    Raises:
+        ExperimentError: It is no mapping; or, if names are allowed, it is empty or has others.
+    """
     if not isinstance(tree, dict) or (allowed and not tree):
         raise ExperimentError(f"{name} = {_shown(tree)} is not allowed; allowed: a mapping"
                               f"{f' of {list(allowed)}' if allowed else ''}")

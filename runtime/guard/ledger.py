@@ -79,7 +79,7 @@ class Entry:
         budget_usd: Of the whole run.
         seen_heartbeat_s, seen_at_s: The newest heartbeat that the guard has seen, and when it first saw that one, by
             the guard's clock.
-        order: To take the deployment down; null where there is none.
+        order: To take the deployment down; None if there is none.
         damage: What in the item cannot be read; empty where everything can.
     """
 
@@ -116,14 +116,20 @@ class Ledger:
     """The table."""
 
     def __init__(self, client: Any, table: str) -> None:
-        """Args:
-        client: Of DynamoDB.
-        table: Its name.
+        """Opens the table; asks nothing yet.
+
+        Args:
+            client: Of DynamoDB.
+            table: Its name.
         """
         self._client, self._table = client, table
 
     def get(self, run: str) -> Entry | None:
-        """Raises: LedgerError: It cannot be read."""
+        """Reads a run's item; None if there is none.
+
+        Raises:
+            LedgerError: It cannot be read.
+        """
         item = self._call(self._client.get_item, Key=_key(run), ConsistentRead=True).get("Item")
         return _entry(item) if item else None
 
@@ -208,7 +214,11 @@ class Ledger:
         return replace(self._update(run, figures), damage=known.damage)
 
     def saw(self, run: str, *, heartbeat_at_s: float, now_s: float) -> None:
-        """Raises: LedgerError: The ledger cannot be written."""
+        """Notes the newest heartbeat that the guard has seen, and when.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
         self._update(run, {"seen_heartbeat_s": heartbeat_at_s, "seen_at_s": now_s})
 
     def order(self, run: str, *, stack: str, reason: str, now_s: float) -> Entry:
@@ -369,7 +379,11 @@ def _entry(item: Mapping[str, Any]) -> Entry:
 
 
 def _figure(text: str) -> float:
-    """Raises: ValueError: It is no number, or so large that what is reckoned from it may be none."""
+    """Reads a number.
+
+    Raises:
+        ValueError: It is no number, or so large that what is reckoned from it may be none.
+    """
     value = float(text)
     if not abs(value) <= _FIGURE_MAX:
         raise ValueError(text)

@@ -52,10 +52,12 @@ class Teardown:
         self, client: Client, ledger: Ledger, tell: Callable[[str, str], None],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Args:
-        client: Of any service.
-        tell: Is told what people should know: a subject and a text.
-        now: Seconds since 1970.
+        """Prepares teardowns; takes nothing down yet.
+
+        Args:
+            client: Of any service.
+            tell: Is told what people should know: a subject and a text.
+            now: Seconds since 1970.
         """
         self._client, self._ledger, self._tell, self._now = client, ledger, tell, now
 

@@ -19,7 +19,7 @@ class Distribution(Protocol):
     """As a WEIGHTS message has it."""
 
     def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """log π(a|s)."""
+        """Returns log π(a|s)."""
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor: ...
 

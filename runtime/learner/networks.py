@@ -85,7 +85,7 @@ class WholeConvolution(nn.Linear):
 
 
 def layer_arrays(network: PolicyNetwork) -> dict[str, torch.Tensor]:
-    """The network's layers as a WEIGHTS message names them: ``layer.0.weight``, ``layer.0.bias``, …"""
+    """Returns the network's layers as a WEIGHTS message names them: ``layer.0.weight``, ``layer.0.bias`` and so on."""
     layers = [layer for layer in network.layers if isinstance(layer, nn.Linear | nn.Conv2d)]
     arrays: dict[str, torch.Tensor] = {}
     for index, layer in enumerate(layers):

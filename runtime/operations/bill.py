@@ -77,7 +77,7 @@ def bill_lines(
     Args:
         bill: As `ask_bill` gives it.
         run: ``EXPERIMENT/RUN``.
-        counted_usd: What the run itself counted; null where nobody knows any more.
+        counted_usd: What the run itself counted; None if nobody knows any more.
         counted_by: Where that stands.
         ended_s_ago: Null where the run has not ended.
     """

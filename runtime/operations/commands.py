@@ -371,7 +371,7 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
 
     Args:
         out: Where it was downloaded to.
-        file: The experiment file that the user named; null where he named none, or it is not there.
+        file: The experiment file that the user named; None if there is none.
 
     Raises:
         ExperimentError: The run's config.yaml is damaged.

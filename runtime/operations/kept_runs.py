@@ -58,8 +58,10 @@ class KeptRun:
     """One run in the bucket."""
 
     def __init__(self, client: Any, bucket: str, experiment: str, run: str) -> None:
-        """Args:
-        client: Of S3.
+        """Names the run; reads nothing yet.
+
+        Args:
+            client: Of S3.
         """
         self._client, self._bucket, self._prefix = client, bucket, run_key(experiment, run) + "/"
         self.run = run
@@ -170,8 +172,10 @@ def find_runs(client: Client, bucket: str, experiment: str) -> list[KeptRun]:
 
 
 def summarise(run: KeptRun) -> dict[str, Any]:
-    """What a run came to: ``run``, ``rounds``, ``evaluation_return``, ``spent_usd``, ``budget_usd``, ``ended``,
-    ``changed_at_s``; null or empty where the bucket does not tell.
+    """Returns what a run came to.
+
+    ``run``, ``rounds``, ``evaluation_return``, ``spent_usd``, ``budget_usd``, ``ended`` and ``changed_at_s``; None or
+    empty if the bucket does not tell.
 
     Raises:
         AccountError: The bucket cannot be read.
@@ -268,7 +272,11 @@ class _Download:
         return True
 
     def _check_unchanged(self) -> None:
-        """Raises: KeptError: Something here is neither what was downloaded before nor what the bucket has."""
+        """Checks that nothing here was changed since it was downloaded.
+
+        Raises:
+            KeptError: Something here is neither what was downloaded before nor what the bucket has.
+        """
         changed = [name for name, known in self._had.items() if (found := _digest(self._out / name))
                    and found != known and (name not in self._files or found != self._files[name].tag)]
         if changed:
@@ -276,7 +284,11 @@ class _Download:
                             "as by going on with the run here; name another directory")
 
     def _read_marker(self, directory: RunDirectory) -> dict[str, str]:
-        """Raises: KeptError: The directory holds a run that is not this one."""
+        """Reads which files were downloaded before.
+
+        Raises:
+            KeptError: The directory holds a run that is not this one.
+        """
         found = _json(self._marker.read_text()) if self._marker.exists() else None
         if isinstance(found, dict) and found.get("source") == self._run.url:
             return dict(found["files"])

@@ -29,7 +29,7 @@ def survey(client: Client, experiment: str | None, *, account: str, region: str,
 
     Args:
         client: Of any service.
-        experiment: Only this one, in more detail; null = all.
+        experiment: Only this one, in more detail; None means all.
         account, region: Of the client.
         now_s: Seconds since 1970.
 
@@ -162,7 +162,11 @@ def _totals(document: Mapping[str, Any], entries: Iterable[Entry]) -> dict[str, 
 
 
 def _of_one(client: Client, document: dict[str, Any], experiment: str) -> dict[str, Any]:
-    """Raises: OperationError: There is nothing of it."""
+    """Keeps what a survey says of one experiment.
+
+    Raises:
+        OperationError: There is nothing of it.
+    """
     others = [one["experiment"] for one in document["deployments"]]
     chosen = {**document,
               "deployments": [one for one in document["deployments"] if one["experiment"] == experiment],

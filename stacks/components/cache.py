@@ -39,8 +39,8 @@ class Cache(Protocol):
         url: ``rediss://host:port``, without credentials; empty where the learner finds it out itself.
         credential: Where actors and learner find credentials; see `lambda_actor.credentials`.
         port: On which it listens.
-        group: Security group that it listens in; null where that is the learner's.
-        resource: What has to be there before a learner starts; null where that is nothing.
+        group: Security group that it listens in; None if that is the learner's.
+        resource: What has to be there before a learner starts; None if that is nothing.
     """
 
     url: str
