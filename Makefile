@@ -60,7 +60,7 @@ image: setup-deploy
 
 # Three at once: part of the time they wait for processes that they started.
 test: setup-dev lint
-	$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n 3 --dist loadfile)
+	$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n 3 -rs)
 
 lint: setup-dev
 	$(BIN)/ruff check .

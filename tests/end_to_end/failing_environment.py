@@ -33,7 +33,7 @@ class HangingInTrainer(FailingEnvironment):
     """Hangs where the policy is evaluated, that is, outside the actor processes."""
 
     def step(self, action):
-        if "runtime.training.run" in sys.modules:
+        if not sys.argv[0].endswith("actor_process.py"):
             time.sleep(1000)
         return np.zeros(2, np.float32), 0.0, False, False, {}
 

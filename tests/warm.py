@@ -1,0 +1,257 @@
+"""Starts ``python -m MODULE`` without starting Python anew: importing torch takes longer than most tests.
+
+`Popen` takes the place of `subprocess.Popen`. For the modules in `IMPORTS` it asks a helper process, which has imported
+what they need, to fork; all other commands start as ever. What is started this way is a real process and a child of the
+caller: it has its own pid, command line, environment, files, working directory and exit code, and may be killed. It
+differs from a fresh interpreter in what is imported already, so tests of imports must not use these modules.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from fcntl import F_DUPFD, F_DUPFD_CLOEXEC, fcntl
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+ACTOR = ("lambda_actor.handler", "lambda_actor.atari", "gymnasium", "gymnasium.envs.mujoco.hopper_v5", "mujoco")
+LEARNER = ("boto3", "torch", "torch.utils.tensorboard", "runtime.cli.main", "runtime.training.run", *ACTOR)
+IMPORTS: dict[str, tuple[str, ...]] = {
+    "awslambdaric": ACTOR,  # Its library reads the environment while it is imported.
+    "runtime.fleet.actor_process": ACTOR,
+    "runtime": LEARNER,
+    "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER),
+    "runtime.learner.data_parallel": ("runtime.learner.data_parallel", "torch.distributed"),
+    "tests.simulators.aws.lambda_endpoint": ("tests.simulators.aws.lambda_endpoint",),
+    "tests.simulators.aws.moto_server": ("moto.moto_server.werkzeug_app", "tests.simulators.aws.moto_types"),
+}
+STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "tests.simulators.aws.lambda_endpoint"}
+INTERPRETER_VARIABLES = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONSTARTUP", "LC_ALL", "LD_PRELOAD", "PYTHONHASHSEED"}
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+HIGH_FD = 512
+_FreshPopen = subprocess.Popen
+
+
+class Helper:
+    """The process that forks, seen from the one that asks."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self._connection, self.pid, self._owner = connection, pid, os.getpid()
+        self._lock = threading.Lock()
+
+    @property
+    def is_mine(self) -> bool:
+        return self._owner == os.getpid()
+
+    def spawn(self, request: dict[str, Any], fds: list[int]) -> int:
+        """Starts a child of this process; returns its pid."""
+        message = json.dumps(request).encode()
+        with self._lock:
+            # The child's parent ends at once. Who inherits the orphan is this process, if it asks for it.
+            _prctl(PR_SET_CHILD_SUBREAPER, 1)
+            try:
+                socket.send_fds(self._connection, [len(message).to_bytes(4, "big")], fds)
+                self._connection.sendall(message)
+                return int.from_bytes(_receive(self._connection, 4), "big")
+            finally:
+                _prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+    def close(self) -> None:
+        self._connection.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+_helper: Helper | None = None
+_lock = threading.Lock()
+
+
+def helper() -> Helper:
+    """This process' own helper, started on its first use."""
+    global _helper
+    with _lock:
+        if _helper is None or not _helper.is_mine:
+            ours, theirs = socket.socketpair()
+            process = _FreshPopen(
+                # Room for the command lines of the processes to be.
+                [sys.executable, "-m", "tests.warm", str(theirs.fileno()), "." * 2048], cwd=ROOT,
+                pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"})
+            theirs.close()
+            _helper = Helper(ours, process.pid)
+            process.returncode = 0  # Waited for by `close`.
+        return _helper
+
+
+def close() -> None:
+    """Ends this process' helper."""
+    if _helper is not None and _helper.is_mine:
+        _helper.close()
+
+
+class Popen(subprocess.Popen):
+    """`subprocess.Popen` that starts modules which it knows from a warm process."""
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: bool, pass_fds: Any, cwd: Any,
+                       env: Any, startupinfo: Any, creationflags: Any, shell: bool, *rest: Any) -> None:
+        *pipes, restore_signals, gid, gids, uid, umask, start_new_session, process_group = rest
+        words = [] if shell or isinstance(args, str | bytes) else [os.fspath(word) for word in args]
+        directory = os.path.realpath(cwd or os.getcwd())
+        variables = dict(os.environ if env is None else env)
+        is_path_safe = "-P" in words[1:2]
+        module = words[2 + is_path_safe] if words[1 + is_path_safe:2 + is_path_safe] == ["-m"] else ""
+        if (not words or words[0] != sys.executable or executable or module not in IMPORTS or preexec_fn
+                or not close_fds or uid is not None or INTERPRETER_VARIABLES & variables.keys() - _same(variables)
+                or str(ROOT) not in [directory, *variables.get("PYTHONPATH", "").split(os.pathsep)[:1]]
+                or directory != str(ROOT) and any(Path(directory).glob("*.py"))):  # They might come before a library's.
+            super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
+                                   creationflags, shell, *rest)
+            return
+        p2cread, _, _, c2pwrite, _, errwrite = pipes
+        standard = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        self.pid = helper().spawn({
+            "words": words, "module": module, "path": [] if is_path_safe else [directory], "directory": directory,
+            "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()},
+            "fds": [0, 1, 2, *pass_fds], "has_session": start_new_session, "group": process_group,
+        }, [*standard, *pass_fds])
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
+
+
+def _same(variables: dict[Any, Any]) -> set[Any]:
+    return {name for name in INTERPRETER_VARIABLES if name in variables and os.environ.get(name) == variables[name]}
+
+
+# The helper
+
+
+def _serve(connection: socket.socket) -> dict[str, Any]:
+    """Forks for each request; returns only in the processes that it forked, with what they are to become."""
+    for name in ("SIGINT", "SIGTERM"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    imported: set[str] = set()
+    while True:
+        head, fds, _, _ = socket.recv_fds(connection, 4, 64)
+        if not head:
+            os._exit(0)
+        head += _receive(connection, 4 - len(head)) if len(head) < 4 else b""
+        request = json.loads(_receive(connection, int.from_bytes(head, "big")))
+        for module in [module for module in IMPORTS[request["module"]] if module not in imported]:
+            importlib.import_module(module)
+            imported.add(module)
+            gc.collect()
+            gc.freeze()
+        read, write = os.pipe()
+        if (between := os.fork()) == 0:
+            middle = os.getpid()
+            if (child := os.fork()) != 0:
+                os.write(write, child.to_bytes(4, "big"))
+                os._exit(0)
+            while os.getppid() == middle:
+                time.sleep(0.0005)
+            return request | {"received": fds}
+        os.waitpid(between, 0)
+        connection.sendall(os.read(read, 4))
+        for fd in (read, write, *fds):
+            os.close(fd)
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Makes this process look as if it had been started with the request's command."""
+    global _helper
+    for name, handler in (("SIGINT", signal.default_int_handler), ("SIGTERM", signal.SIG_DFL)):
+        signal.signal(getattr(signal, name), handler)
+    _prctl(PR_SET_PDEATHSIG, 0)
+    high = [fcntl(fd, F_DUPFD, HIGH_FD) for fd in request["received"]]
+    os.closerange(0, HIGH_FD)
+    for fd, wanted in zip(high, request["fds"], strict=True):
+        os.dup2(fd, wanted)
+    os.closerange(HIGH_FD, HIGH_FD + 2 * len(high))
+    if request["has_session"]:
+        os.setsid()
+    if request["group"] is not None and request["group"] >= 0:
+        os.setpgid(0, request["group"])
+    os.chdir(request["directory"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    _helper = None
+    if request["module"] in STARTS_OTHERS:
+        ours, theirs = socket.socketpair()
+        if (pid := os.fork()) == 0:
+            ours.close()
+            fd = fcntl(theirs.detach(), F_DUPFD, HIGH_FD)
+            os.closerange(0, HIGH_FD)
+            for _ in range(3):
+                os.open(os.devnull, os.O_RDWR)
+            theirs = socket.socket(fileno=fcntl(fd, F_DUPFD_CLOEXEC, 3))
+            os.close(fd)
+            _set_command_line(["python", "-m", "tests.warm"])
+            _run(_serve(theirs))
+            sys.exit()
+        theirs.close()
+        _helper = Helper(ours, pid)
+    _set_command_line(request["words"])
+    subprocess.Popen = Popen
+    paths = [os.path.realpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:] = [*request["path"], *paths, *[entry for entry in sys.path if entry and Path(entry) != ROOT]]
+    is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        raw = io.FileIO(fd, "rb" if fd == 0 else "wb", closefd=False)
+        if fd == 0:
+            raw = io.BufferedReader(raw)
+        elif not is_unbuffered:
+            raw = io.BufferedWriter(raw)
+        stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace" if fd == 2 else "strict",
+                                  line_buffering=fd == 2, write_through=is_unbuffered)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    sys.argv = request["words"][request["words"].index("-m") + 1:]
+
+
+def _run(request: dict[str, Any]) -> None:
+    _become(request)
+    for name in (request["module"], f"{request['module']}.__main__"):
+        if not hasattr(sys.modules.get(name), "__path__"):
+            sys.modules.pop(name, None)
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def _set_command_line(words: list[str]) -> None:
+    """What /proc shows of this process."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])
+    text = b"\0".join(os.fsencode(word) for word in words)[:end - begin - 1]
+    ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        chunk = connection.recv(count - len(received))
+        if not chunk:
+            raise EOFError("the helper that forks has ended")
+        received += chunk
+    return received
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value)
+
+
+if __name__ == "__main__":
+    sys.modules["tests.warm"] = sys.modules["__main__"]
+    _run(_serve(socket.socket(fileno=int(sys.argv[1]))))
