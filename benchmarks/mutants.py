@@ -303,6 +303,8 @@ def record(arguments: argparse.Namespace) -> None:
             ["-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-p", PLUGIN, "tests"],
             arguments.coverage_limit_s)
         shutil.copy(copy.parent / "output.txt", out / "coverage.txt")
+        if code not in (0, 1):
+            sys.exit(f"the tests did not run to their end (exit status {code}); see {out / 'coverage.txt'}")
         print(f"coverage: exit status {code}, {len(noted['durations_s'])} tests, failed: {noted['failed']}", flush=True)
         (out / "tests.json").write_text(json.dumps(noted, indent=0))
     here = all_mutants(copy)
