@@ -216,7 +216,11 @@ def account_lines(plan: Plan, account: Account) -> list[str]:
 
 
 def _check_budget(plan: Plan) -> None:
-    """Raises: AccountError: The start and the end would use the budget up."""
+    """Checks that the budget holds a start, a round and the teardown.
+
+    Raises:
+        AccountError: The start and the end would use the budget up.
+    """
     expected = plan.estimate
     needed_usd, and_round = expected.burn_usd_per_hour * START_S / 3600 + expected.tail_usd, ""
     try:
@@ -238,7 +242,11 @@ def _check_budget(plan: Plan) -> None:
 
 
 def _check_tools() -> None:
-    """Raises: AccountError: The actor image cannot be built here."""
+    """Checks that the actor image can be built here.
+
+    Raises:
+        AccountError: The actor image cannot be built here.
+    """
     program = os.environ.get("CDK_DOCKER", "docker")
     if shutil.which(program) is None:
         raise AccountError(f"{program} is not on PATH: the actor image is built with it; install Docker, or name "

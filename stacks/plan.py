@@ -125,7 +125,7 @@ class Plan:
     def reserved_actors(self) -> int | None:
         """The function's reserved concurrency, which caps its fan-out whoever invokes it.
 
-        Null where the account is too small to reserve it: then the account itself is the cap.
+        None if the account is too small to reserve it: then the account itself is the cap.
         """
         most_actors = self.experiment.scaler.most_actors
         return most_actors if most_actors <= self._reservable(most_actors) else None

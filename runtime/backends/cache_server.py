@@ -48,7 +48,9 @@ class _GuardedServer:
     """A server program under a guardian, with a directory of its own; gone after `close`."""
 
     def __init__(self, memory_mib: int, settings: Callable[[Path], list[str]]) -> None:
-        """Args:
+        """Starts the server, and waits until it answers.
+
+        Args:
             memory_mib: What the run's trajectories may take; weights and open episodes come on top.
             settings: The settings that make it reachable, given its directory.
 
@@ -103,7 +105,12 @@ class _GuardedServer:
                 time.sleep(0.02)
 
     def _probe(self) -> None:
-        """Raises: CacheError or OSError: It does not listen yet."""
+        """Asks the server for a sign of life.
+
+        Raises:
+            CacheError: It does not answer yet.
+            OSError: It does not listen yet.
+        """
         raise NotImplementedError
 
 

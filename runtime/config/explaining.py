@@ -33,7 +33,7 @@ def section_of(info: FieldInfo) -> type[Section] | None:
 
 
 def allowed_values(info: FieldInfo) -> str:
-    """Returns what a field takes, in words: its choices, or its type and range, and null if that is allowed."""
+    """Returns what a field takes, in words: its choices, or its type and range."""
     section = section_of(info)
     if section is not None:
         return "a section of keys: " + ", ".join(section.model_fields)

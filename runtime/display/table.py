@@ -100,7 +100,7 @@ class EventLines:
         self._seen: Counter[tuple[str, str]] = Counter()
 
     def line(self, kind: str, fields: Mapping[str, Any]) -> str | None:
-        """Null where nothing is to be shown."""
+        """None if nothing is to be shown."""
         # At a run's end there are always actors in flight that nobody waits for any more.
         if kind in _QUIET_EVENTS or (kind == "actors_abandoned" and fields["reason"] == "the run ends"):
             return None

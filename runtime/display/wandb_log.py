@@ -155,7 +155,7 @@ class _Process:
 
 
 def _known_id(path: Path) -> str | None:
-    """Of the run that the directory was shown as; null where it never was.
+    """Of the run that the directory was shown as; None if it never was.
 
     Raises:
         RunError: The file is damaged.

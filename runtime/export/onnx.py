@@ -33,7 +33,11 @@ def check_onnx(path: Path) -> None:
 
 
 def check_place(option: str, path: Path, endings: Collection[str]) -> None:
-    """Raises: RunError: No file with one of these endings can be written there."""
+    """Checks that a file can be written there.
+
+    Raises:
+        RunError: No file with one of these endings can be written there.
+    """
     if path.is_dir():
         raise RunError(f"{option} {path}: cannot be written: it is a directory")
     if not path.parent.is_dir():

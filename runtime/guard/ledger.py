@@ -108,7 +108,7 @@ class Entry:
         return bool(self.stack) and self.stack != self.closed_stack
 
     def order_for(self, stack: str) -> Order | None:
-        """The order to take that stack down; null where there is none."""
+        """The order to take that stack down; None if there is none."""
         return self.order if self.order is not None and self.order.stack == stack else None
 
 
@@ -285,7 +285,7 @@ class Ledger:
         self._update(GUARD_KEY, {"heartbeat_at_s": now_s})
 
     def last_tick_s(self) -> float | None:
-        """When the guard last looked, seconds since 1970; null where it never did.
+        """When the guard last looked, seconds since 1970; None if it never did.
 
         Raises:
             LedgerError: The ledger cannot be read.

@@ -79,7 +79,7 @@ def bill_lines(
         run: ``EXPERIMENT/RUN``.
         counted_usd: What the run itself counted; None if nobody knows any more.
         counted_by: Where that stands.
-        ended_s_ago: Null where the run has not ended.
+        ended_s_ago: None if the run has not ended.
     """
     lines = [f"{run}, {bill['days']} (UTC); Cost Explorer was asked {bill['requests']} times at ${REQUEST_USD:.2f}"
              if bill["requests"] > 1 else

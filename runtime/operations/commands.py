@@ -350,7 +350,7 @@ def results_lines(runs: Iterable[KeptRun]) -> list[str]:
 
 
 def choose_run(runs: list[KeptRun], name: str | None, experiment: str) -> KeptRun | None:
-    """The one of that name, or the only one; null where there are several and none is named.
+    """The one of that name, or the only one; None if there are several and none is named.
 
     Raises:
         OperationError: There is none.
@@ -444,7 +444,7 @@ def _day(at_s: float) -> datetime.date:
 
 
 def _moment(text: Any) -> float | None:
-    """Seconds since 1970 of an ISO 8601 time; null where it is none."""
+    """Seconds since 1970 of an ISO 8601 time; None if it is none."""
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (TypeError, ValueError):

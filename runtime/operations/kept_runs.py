@@ -82,7 +82,7 @@ class KeptRun:
                 for name, one in names.items()}
 
     def read(self, file: KeptFile) -> bytes | None:
-        """Its contents as they were listed; null where it was replaced or deleted since.
+        """Its contents as they were listed; None if it was replaced or deleted since.
 
         Raises:
             AccountError: It cannot be read.
@@ -315,7 +315,7 @@ def _md5(data: bytes) -> str:
 
 
 def _json(text: str) -> Any:
-    """What the text says; null where it is not JSON."""
+    """What the text says; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -36,7 +36,7 @@ class Leftover:
         name: Its id or name.
         experiment: That it was made for; empty where nothing tells.
         detail: Its type, size or state.
-        usd_per_hour: At list price, without what is listed by itself; null where the price is not known.
+        usd_per_hour: At list price, without what is listed by itself; None if the price is not known.
         remove: The shell command that removes it.
     """
 
@@ -55,7 +55,7 @@ class Instance:
     Attributes:
         stack: Id of the stack that it was made for; empty where its tags do not tell.
         experiment: From its tags.
-        usd_per_hour: With its public address, without its disk; null where the price is not known.
+        usd_per_hour: With its public address, without its disk; None if the price is not known.
     """
 
     instance_id: str
@@ -70,8 +70,10 @@ class Stacks:
     """Tells whose a resource is."""
 
     def __init__(self, stacks: Iterable[Mapping[str, Any]]) -> None:
-        """Args:
-        stacks: All of the account and region, as ``describe_stacks`` gives them.
+        """Looks up the stacks that hold resources.
+
+        Args:
+            stacks: All of the account and region, as ``describe_stacks`` gives them.
         """
         present = [stack for stack in stacks if stack["StackStatus"] not in WITHOUT_RESOURCES]
         self._ids = {stack["StackId"] for stack in present}
@@ -243,7 +245,7 @@ def _caches(client: Any, stacks: Stacks) -> Iterator[Leftover]:
 
 
 def _experiment_of_cache(client: Any, name: str, arn: str, stacks: Stacks) -> str | None:
-    """Null where it is none of ours, or a stack has it."""
+    """None if it is none of ours, or a stack has it."""
     if not fnmatch.fnmatchcase(name, f"{CACHE_PREFIX}*"):
         return None
     tags = ask_if_there(lambda: tags_of({"Tags": client.list_tags_for_resource(ResourceName=arn)["TagList"]}))

@@ -98,7 +98,11 @@ def vcpu_quota(instance_type: str, market: str) -> str:
 
 
 def _check_not_deployed(session: Session, stack: str) -> None:
-    """Raises: AccountError: An update would neither replace the learner nor be undone if it does not come up."""
+    """Checks that there is no such stack yet.
+
+    Raises:
+        AccountError: An update would neither replace the learner nor be undone if it does not come up.
+    """
     found = ask(lambda: find_stack(session.client("cloudformation"), stack))
     if found and found["StackStatus"] not in _NOT_DEPLOYED:
         raise AccountError(f"{stack} is deployed already ({found['StackStatus']}); `python -m runtime stop` first: its "

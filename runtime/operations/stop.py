@@ -69,7 +69,11 @@ def _nothing_there(client: Any, name: str, account_id: str, region: str | None) 
 
 
 def _check_wish(is_asked: bool) -> None:
-    """Raises: AccountError: Nobody said yes."""
+    """Asks whether to go on.
+
+    Raises:
+        AccountError: Nobody said yes.
+    """
     if not is_asked:
         return
     if not sys.stdin.isatty():
@@ -79,7 +83,7 @@ def _check_wish(is_asked: bool) -> None:
 
 
 def find_ledger(client: Client) -> Ledger | None:
-    """The account's ledger; null where there is no guard.
+    """The account's ledger; None if there is no guard.
 
     Raises:
         AccountError: CloudFormation cannot be asked.
@@ -100,7 +104,7 @@ def take_down(
     Args:
         stack: As ``describe_stacks`` gives it.
         report: Is told what happens.
-        now: Seconds since 1970; null = by AWS' clock, which is the guard's.
+        now: Seconds since 1970; None goes by AWS' clock, which is the guard's.
 
     Raises:
         TeardownError: It could not be deleted, or not all of it; the text says what is left and why.

@@ -104,7 +104,7 @@ def _gone(entry: Entry) -> dict[str, Any]:
 
 
 def _guard(client: Client, stack: Mapping[str, Any] | None, now_s: float) -> dict[str, Any] | None:
-    """Null where there is none."""
+    """None if there is none."""
     if stack is None:
         return None
     outputs = outputs_of(stack)
@@ -121,7 +121,7 @@ def _guard(client: Client, stack: Mapping[str, Any] | None, now_s: float) -> dic
 
 
 def _last_tick_s(client: Client, table: str, now_s: float) -> float | None:
-    """How long ago the guard looked; null where it never did, or nobody can tell."""
+    """How long ago the guard looked; None if it never did, or nobody can tell."""
     try:
         at_s = Ledger(client("dynamodb"), table).last_tick_s()
     except LedgerError:

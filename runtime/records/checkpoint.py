@@ -48,7 +48,7 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_newest_checkpoint(directory: Path, report: Callable[[str, str], None]) -> Checkpoint | None:
-    """The newest sound checkpoint; null where none was ever written.
+    """The newest sound checkpoint; None if none was ever written.
 
     Args:
         report: Called with name and reason of each newer one that had to be passed over.

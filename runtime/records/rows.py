@@ -48,7 +48,7 @@ def _cost(meaning: str) -> Column:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """One finished round. Fields are the keys of `rounds.jsonl`, in their order; None stands for null."""
+    """One finished round. Fields are the keys of `rounds.jsonl`, in their order; None is written as `null`."""
 
     round_index: Annotated[int, Column("k, counted from 1")]
     policy_version: Annotated[int, Column(

@@ -70,8 +70,8 @@ def interval_estimate(values: Sequence[float], *, resamples: int = RESAMPLES) ->
         values: One a run.
 
     Returns:
-        ``seeds``, how many there are; ``interquartile_mean``, null without any; ``interval_low`` and
-        ``interval_high``, null with fewer than two.
+        ``seeds``, how many there are; ``interquartile_mean``, None without any; ``interval_low`` and
+        ``interval_high``, None with fewer than two.
     """
     runs = np.asarray(values, np.float64)
     if not len(runs):
@@ -276,7 +276,7 @@ class _Seeds:
                                     f"{len(before)}")
 
     def next_experiment(self, needed_usd: float) -> ResolvedExperiment | None:
-        """The next run that is not finished, with its share of the budget; null where all are.
+        """The next run that is not finished, with its share of the budget; None if all are.
 
         Raises:
             ExperimentError: Its share cannot hold one round.

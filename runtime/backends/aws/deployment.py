@@ -62,7 +62,7 @@ class Deployment:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Deployment | None:
-        """The deployment that ``environment`` describes; null where there is none.
+        """The deployment that ``environment`` describes; None if there is none.
 
         Raises:
             ExperimentError: It describes one only in part, or an impossible one.

@@ -38,9 +38,11 @@ class Heartbeat:
     def __init__(
         self, ledger: Ledger, deployment: Deployment, *, now: Callable[[], float], ended: Callable[[], None]
     ) -> None:
-        """Args:
-        now: Seconds since 1970.
-        ended: Called once, from the thread, when the deployment is to be taken down.
+        """Prepares the heartbeat; writes nothing yet.
+
+        Args:
+            now: Seconds since 1970.
+            ended: Called once, from the thread, when the deployment is to be taken down.
         """
         self._ledger, self._deployment, self._now, self._ended = ledger, deployment, now, ended
         self._writer = uuid.uuid4().hex
@@ -66,8 +68,10 @@ class Heartbeat:
             instance_id=self._deployment.instance_id, now_s=self._now())
 
     def start(self, stop_event: str) -> None:
-        """Args:
-        stop_event: What the actor function is to be invoked with so that actors give up.
+        """Starts the thread.
+
+        Args:
+            stop_event: What the actor function is to be invoked with so that actors give up.
         """
         self._values["stop_event"] = stop_event
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)

@@ -41,10 +41,12 @@ class Metrics:
         report: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args:
-        client: Of CloudWatch.
-        report: Told why metrics are lost, the first time.
-        clock: Monotonic seconds.
+        """Prepares a run's metrics; sends nothing yet.
+
+        Args:
+            client: Of CloudWatch.
+            report: Told why metrics are lost, the first time.
+            clock: Monotonic seconds.
         """
         self._client, self._report, self._clock = client, report, clock
         self._dimensions = [{"Name": "Experiment", "Value": deployment.experiment},

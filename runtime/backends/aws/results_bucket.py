@@ -43,10 +43,12 @@ class ResultsBucket:
     def __init__(
         self, client: Any, bucket: str, prefix: str, directory: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Args:
-        client: Of S3.
-        prefix: What all keys begin with; ends in ``/``.
-        clock: Monotonic seconds.
+        """Prepares the upload; asks nothing yet.
+
+        Args:
+            client: Of S3.
+            prefix: What all keys begin with; ends in ``/``.
+            clock: Monotonic seconds.
         """
         self._client, self._bucket, self._prefix, self._directory = client, bucket, prefix, directory
         self._clock = clock
@@ -148,7 +150,7 @@ class ResultsBucket:
                 del self._uploaded[name]
 
     def _take_over(self) -> bytes | None:
-        """The ledger, which no learner before this one can write from now on; null where there is none."""
+        """The ledger, which no learner before this one can write from now on; None if there is none."""
         for _ in range(_LEDGER_TRIES):
             self.is_superseded = False
             self._ledger_tag, _, ledger = self._find_ledger()
@@ -161,7 +163,11 @@ class ResultsBucket:
         raise self._give_way()
 
     def _put_ledger(self, ledger: bytes) -> None:
-        """Raises: SupersededError: What is there is neither what this learner found nor what it wrote."""
+        """Puts the ledger into the bucket.
+
+        Raises:
+            SupersededError: What is there is neither what this learner found nor what it wrote.
+        """
         for _ in range(_LEDGER_TRIES):
             if self._replace_ledger(ledger):
                 return
@@ -186,7 +192,7 @@ class ResultsBucket:
         return True
 
     def _find_ledger(self) -> tuple[str | None, str | None, bytes]:
-        """Its tag, its writer and its contents; null and empty where there is none."""
+        """Its tag, its writer and its contents; None and empty if there is none."""
         # Listed first: S3 forbids a missing object to whoever may list one prefix only.
         return self._get(layout.LEDGER) if layout.LEDGER in self._names() else (None, None, b"")
 
