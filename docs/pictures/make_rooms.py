@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 from drawing import BLUE, EDGE, GREEN, ORANGE, SAND, SHADE, WHITE, arrow, box, canvas, label, save
 
 LAYERS = (
-    ("what people call", (("cli", WHITE),)),
+    ("what people call; fakes", (("cli", WHITE), ("testing", WHITE))),
     ("what puts parts together", (("operations", ORANGE), ("backends", BLUE))),
     ("the loop", (("training", BLUE),)),
     ("how a round works", (("sampling", BLUE), ("learner", BLUE))),
@@ -16,7 +16,7 @@ LAYERS = (
     ("settings; the door to AWS", (("config", ORANGE), ("aws", ORANGE))),
     ("words that all share", (("names", WHITE), ("errors", WHITE), ("interfaces", WHITE))),
 )
-"""From the top: a room imports from the layers below it, and never from one above or beside it."""
+"""From the top: a room imports from the layers below it, and never from one above."""
 STEP, LEFT, BOTTOM = 7.6, 32.0, 12.0
 """Height of a layer, left edge of its rooms, and lower edge of the lowest layer."""
 
