@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.config.loading import experiment_from_tree, load_experiment
-from runtime.config.schema import Experiment
+from runtime.config.resolved import ResolvedExperiment
 from runtime.display.table import make_display
 from runtime.errors import ExperimentError, RunError
 from runtime.export.policy import TrainedPolicy, load_policy
@@ -98,7 +98,7 @@ def default_directory(name: str) -> Path:
 
 def _loaded(
     experiment: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str]
-) -> tuple[Experiment, str]:
+) -> tuple[ResolvedExperiment, str]:
     if isinstance(overrides, str):
         raise ExperimentError(f"overrides = {overrides!r} is not a list; allowed: [{overrides!r}]")
     if not isinstance(experiment, Mapping):

@@ -14,7 +14,7 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.policy import Policy
 from runtime.config.loading import load_experiment
 from runtime.errors import RunDirectoryError, RunError
-from runtime.records import policy_file
+from runtime.records import layout, policy_file
 
 Array = NDArray[Any]
 
@@ -105,10 +105,10 @@ class _RunPolicy:
     """The policy of a run's directory, with the actors' own inference in numpy."""
 
     def __init__(self, directory: Path) -> None:
-        if (directory / "seeds.json").exists():
+        if (directory / layout.SEEDS).exists():
             raise RunDirectoryError(f"{directory} holds several seeds: name one of its directories, seed-S")
-        self._policy = Policy.from_bytes(policy_file.load_policy(directory / "policy.safetensors"))
-        section = load_experiment(directory / "config.yaml").environment
+        self._policy = Policy.from_bytes(policy_file.load_policy(directory / layout.POLICY))
+        section = load_experiment(directory / layout.CONFIG).environment
         environment = make_environment(section.id, section.preprocessing)
         try:
             self._policy.check(environment.spaces)
