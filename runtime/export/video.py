@@ -28,7 +28,7 @@ _FRAMES_PER_S = 30.0
 
 
 def choose_renderer() -> None:
-    """Has MuJoCo draw without a screen where there is none; to be called before it is loaded."""
+    """Has MuJoCo draw without a screen if there is none; to be called before it is loaded."""
     if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("MUJOCO_GL"):
         os.environ["MUJOCO_GL"] = "egl"
 

@@ -67,13 +67,13 @@ class Entry:
         stack: Id of the stack of the deployment that it is about: the one that the guard noticed, or that wrote, last.
         closed_stack: Id of the last stack that nothing is billed of any more, and whose dollars are in the entry.
         writer: Who may write the learner's part.
-        state: ``starting`` (from the instance's boot on), ``training``, or ``finished``; empty where nobody wrote.
+        state: ``starting`` (from the instance's boot on), ``training``, or ``finished``; empty if nobody wrote.
         reason: Why it finished.
         instance_id: Of the learner.
         stop_event: What the actor function is to be invoked with so that running actors give up; empty while unknown,
             and when they were told.
         spent_usd, reserved_usd: Since the run began; what is reserved is the worst case of what was promised.
-        burn_usd_per_hour: What exists costs so much, whether anything is trained or not; 0 where nobody wrote it.
+        burn_usd_per_hour: What exists costs so much, whether anything is trained or not; 0 if nobody wrote it.
         covered_until_s: Up to then, spent and reserved hold all that exists; seconds since 1970.
         heartbeat_at_s: When the learner was last there, by its clock.
         budget_usd: Of the whole run.

@@ -34,7 +34,7 @@ class Leftover:
     Attributes:
         kind: What it is, for people.
         name: Its id or name.
-        experiment: That it was made for; empty where nothing tells.
+        experiment: That it was made for; empty if nothing tells.
         detail: Its type, size or state.
         usd_per_hour: At list price, without what is listed by itself; None if the price is not known.
         remove: The shell command that removes it.

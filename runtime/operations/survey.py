@@ -131,7 +131,7 @@ def _last_tick_s(client: Client, table: str, now_s: float) -> float | None:
 
 
 def _rule_state(client: Client, rule: str) -> str:
-    """Empty where there is no such rule."""
+    """Empty if there is no such rule."""
     events = client("events")
     rules = pages_of(events, "list_rules", "Rules", NamePrefix=rule)
     return next((one["State"] for one in rules if one["Name"] == rule), "")

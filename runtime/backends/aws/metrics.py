@@ -29,7 +29,7 @@ _VALUES_MAX = 150
 
 
 class Metrics:
-    """Sends the rounds' figures, once a minute, or after 150 rounds where that is sooner.
+    """Sends the rounds' figures, once a minute, or after 150 rounds if that is sooner.
 
     A metric that cannot be sent costs the run nothing.
     """

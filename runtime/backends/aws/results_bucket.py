@@ -35,7 +35,7 @@ class ResultsBucket:
     """Mirrors a run's directory under a prefix.
 
     The ledger is there before money is promised. Everything else follows at most every `UPLOAD_INTERVAL_S` seconds: a
-    learner whose instance vanishes repeats the rounds since then, with the same results where they are synchronous.
+    learner whose instance vanishes repeats the rounds since then, with the same results if they are synchronous.
     `download` takes the run over: whatever another learner writes afterwards is refused, so that of two learners only
     the newer goes on.
     """
@@ -61,7 +61,7 @@ class ResultsBucket:
         self.is_superseded = False
 
     def download(self) -> bool:
-        """Puts what the bucket holds of the run in the place of what the directory holds; False where it has nothing.
+        """Puts what the bucket holds of the run in the place of what the directory holds; False if it has nothing.
 
         Raises:
             SupersededError: Another learner keeps writing.
@@ -179,7 +179,7 @@ class ResultsBucket:
         raise ResultsError(f"the results bucket {self._bucket}: the ledger is refused again and again")
 
     def _replace_ledger(self, ledger: bytes) -> bool:
-        """Writes it where the one that this learner knows is still there; False where it is not."""
+        """Writes it if the one that this learner knows is still there; False if it is not."""
         condition = {"IfMatch": self._ledger_tag} if self._ledger_tag else {"IfNoneMatch": "*"}
         try:
             response = self._call(self._client.put_object, Key=self._prefix + layout.LEDGER, Body=ledger,
