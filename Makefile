@@ -7,7 +7,7 @@
 # make bootstrap  prepare an AWS account and region for the CDK, once
 # make image   build the actor image of EXPERIMENT with Debian's buildah, and run an actor in it; as root on Debian
 # make test    set up, then lint and run all tests
-# make lint    set up, then lint
+# make lint    set up, then lint and check types
 # make docs    write the generated docs and pictures again
 # make clean   remove .venv, cdk.out and rehearsals
 # Variables: EXPERIMENT=FILE.yaml  ARGS="more arguments of the command"  PYTHON=python3.12  TORCH_INDEX_URL=https://…
@@ -64,6 +64,7 @@ test: setup-dev lint
 
 lint: setup-dev
 	$(BIN)/ruff check .
+	$(BIN)/python -m mypy
 
 docs: setup-dev
 	$(BIN)/python docs/make_experiment_file_md.py

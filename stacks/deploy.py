@@ -106,7 +106,7 @@ def _prices(session: Session, experiment: Experiment, *, is_dated: bool) -> tupl
     try:
         return choose_prices(
             session.client("pricing", region_name=PRICE_LIST_REGION), experiment.actor.architecture,
-            experiment.learner.instance_types, session.region_name, datetime.date.today().isoformat())
+            experiment.learner.instance_types, str(session.region_name), datetime.date.today().isoformat())
     except PriceListError as error:
         raise AccountError(f"{error}. --dated-prices uses the table of {PRICES.as_of} instead") from error
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.config.loading import load_experiment, self_contained
-from runtime.config.schema import Experiment
+from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.estimate import Ending, Estimate, estimate
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError
@@ -48,7 +48,7 @@ class Plan:
         prices: At which everything is counted.
     """
 
-    experiment: Experiment
+    experiment: ResolvedExperiment
     name: str
     run: str
     file: bytes
@@ -145,7 +145,7 @@ def _located(package: str | None, folder: Path) -> str | None:
     return str(folder / package) if package and (folder / package).is_dir() else package
 
 
-def _identity(experiment: Experiment, package: str | None) -> str:
+def _identity(experiment: ResolvedExperiment, package: str | None) -> str:
     """All that decides what the run's rounds are: the experiment, and the code of an environment in a folder."""
     digest = hashlib.sha256(experiment.identity.encode())
     if package is None or not Path(package).is_dir():
@@ -205,7 +205,7 @@ def processor(instance_type: str) -> str:
     return "arm64" if instance_type.startswith("a1.") or (family and "g" in family["options"]) else "x86_64"
 
 
-def _check(experiment: Experiment) -> None:
+def _check(experiment: ResolvedExperiment) -> None:
     """Checks that the experiment can run in AWS.
 
     Raises:
@@ -231,7 +231,7 @@ def _check(experiment: Experiment) -> None:
     _check_processors(experiment)
 
 
-def expected_cost(experiment: Experiment, prices: PriceTable = PRICES) -> Estimate:
+def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -> Estimate:
     """What a deployment of this experiment, resolved, may cost.
 
     Raises:
@@ -240,7 +240,7 @@ def expected_cost(experiment: Experiment, prices: PriceTable = PRICES) -> Estima
     return estimate(experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind, ending=ENDING)
 
 
-def _check_tail(experiment: Experiment, prices: PriceTable) -> None:
+def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
     """Checks that the budget holds more than the teardown.
 
     Raises:
@@ -252,7 +252,7 @@ def _check_tail(experiment: Experiment, prices: PriceTable) -> None:
                               f"down can cost; allowed: budget.usd above {math.ceil(tail_usd * 100) / 100:.2f}")
 
 
-def _check_processors(experiment: Experiment) -> None:
+def _check_processors(experiment: ResolvedExperiment) -> None:
     learner = experiment.learner
     processors = {processor(instance_type) for instance_type in learner.instance_types}
     if len(processors) > 1:

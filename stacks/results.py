@@ -36,6 +36,7 @@ class ResultsStack(Stack):
             removal_policy=RemovalPolicy.RETAIN,
         )
         # Else the bucket would outlive the rule that it is reached over TLS only.
+        assert self.bucket.policy is not None, "enforce_ssl makes one"
         self.bucket.policy.apply_removal_policy(RemovalPolicy.RETAIN)
         self.export_value(self.bucket.bucket_name)
         self.arn_export = self.resolve(self.export_value(self.bucket.bucket_arn))["Fn::ImportValue"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +176,7 @@ def _heading(title: str, lines: list[str], nothing: str) -> list[str]:
     return ["", title.upper(), *lines] if lines else []
 
 
-def table(rows: list[tuple[str, ...]]) -> list[str]:
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Columns as wide as what is in them, the last one wrapped; nothing where there are only headings."""
     if len(rows) < 2:
         return []
@@ -382,7 +382,7 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
         return [*lines, "it cannot be gone on with: it was never begun"]
     stored = load_experiment(config)
     budget_usd = 2 * stored.budget.usd
-    source, named = (file, load_experiment(file)) if _is_same(file, stored) else (config, stored)
+    source, named = (file, load_experiment(file)) if file and _is_same(file, stored) else (config, stored)
     local = "" if named.fleet.kind in ("auto", "local") else " --set fleet.kind=local"
     lines += [f"go on here:       python -m runtime train {source} --out {out} --resume{local} "
               f"--set budget.usd={budget_usd:g}",
@@ -393,10 +393,8 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
                     f"EXPERIMENT={file or f'{experiment}.yaml'} ARGS=\"--run {run.run}\""]
 
 
-def _is_same(file: Path | None, stored: Experiment) -> bool:
+def _is_same(file: Path, stored: Experiment) -> bool:
     """Whether the file would go on with that run."""
-    if file is None:
-        return False
     try:
         named, known = unchangeable(load_experiment(file).resolved()), unchangeable(stored)
     except ExperimentError:

@@ -132,7 +132,8 @@ class KeptRun:
         def read() -> bytes | None:
             try:
                 response = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name, **options)
-                return response["Body"].read()
+                data: bytes = response["Body"].read()
+                return data
             except ClientError as error:
                 if code_of(error) in _NOTHING:
                     return None
@@ -152,7 +153,7 @@ def find_bucket(client: Client) -> str:
     if ask(lambda: find_stack(formation, RESULTS_STACK)) is None:
         raise KeptError(f"no stack {RESULTS_STACK} in this account and region: nothing was ever deployed here, or it "
                         "was destroyed (its bucket is then still there)")
-    buckets = [one["PhysicalResourceId"]
+    buckets = [str(one["PhysicalResourceId"])
                for one in pages_of(formation, "list_stack_resources", "StackResourceSummaries", StackName=RESULTS_STACK)
                if one["ResourceType"] == "AWS::S3::Bucket" and one.get("PhysicalResourceId")]
     if not buckets:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +73,7 @@ def read_account(session: Session, experiment: Experiment, *, stack: str) -> Acc
     _check_parameter(session, learner.image_parameter,
                      f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "
                      f"{session.region_name}")
-    account = Account(account_id, session.region_name, _concurrency(session), _zones(session),
+    account = Account(account_id, str(session.region_name), _concurrency(session), _zones(session),
                       _vcpus(session, learner.instance_types, learner.market))
     if not account.usable_types:
         needs = "; ".join(f"{name} has {needed} vCPUs, the quota {vcpu_quota(name, learner.market)} allows {allowed:g}"
@@ -89,7 +89,7 @@ def vcpu_quota(instance_type: str, market: str) -> str:
     Raises:
         ExperimentError: Its family has a quota that is not known here.
     """
-    series = re.match(r"[a-z]*", instance_type)[0]
+    series = "".join(itertools.takewhile(str.islower, instance_type))
     family = next((family for family, known in _SERIES.items() if series in known), None)
     if family is None:
         raise ExperimentError(f"learner.instance_types: the quota of {instance_type!r} is not known; allowed: types of "
@@ -138,9 +138,13 @@ def _vcpus(session: Session, names: tuple[str, ...], market: str) -> dict[str, t
     needed = {one["InstanceType"]: one["VCpuInfo"]["DefaultVCpus"] for one in types}
     quotas = session.client("service-quotas")
     codes = {name: vcpu_quota(name, market) for name in names}
-    allowed = {code: ask(lambda code=code: quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code))
-               for code in set(codes.values())}
-    return {name: (needed[name], allowed[codes[name]]["Quota"]["Value"]) for name in names}
+
+    def allowed(code: str) -> float:
+        found = ask(lambda: quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code))
+        return float(found["Quota"]["Value"])
+
+    vcpus = {code: allowed(code) for code in set(codes.values())}
+    return {name: (needed[name], vcpus[codes[name]]) for name in names}
 
 
 def _check_parameter(session: Session, name: str, problem: str) -> None:

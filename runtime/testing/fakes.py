@@ -38,6 +38,7 @@ from runtime.interfaces import (
     Outcome,
     OutcomeStatus,
     RoundBill,
+    Snapshot,
     State,
     Update,
     UpdateMetrics,
@@ -505,6 +506,12 @@ class FakeLearner:
             log_probs=batch.log_probs.reshape(rows), advantages=batch.rewards.reshape(rows).astype(np.float32),
             value_targets=np.zeros(rows, np.float32),
             old_outputs=np.zeros((rows, 2 * ACTION_SIZE), np.float32)), staleness, is_replay)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.policy_version, {"weight": np.array(self.weight)}, {})
+
+    def load_snapshot(self, snapshot: Snapshot) -> None:
+        self.policy_version, self.weight = snapshot.policy_version, float(snapshot.arrays["weight"])
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> FakeProblem:
         return FakeProblem(None, None, None, None, self.policy_version, samples)  # type: ignore[arg-type]  # no network

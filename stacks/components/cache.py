@@ -36,18 +36,22 @@ class Cache(Protocol):
     """What the rest of the stack knows of a cache.
 
     Attributes:
-        url: ``rediss://host:port``, without credentials; empty where the learner finds it out itself.
+        url: ``rediss://host:port``, without credentials; empty if the learner finds it out itself.
         credential: Where actors and learner find credentials; see `lambda_actor.credentials`.
-        port: On which it listens.
-        group: Security group that it listens in; None if that is the learner's.
-        resource: What has to be there before a learner starts; None if that is nothing.
+        port: Port on which it listens.
     """
 
     url: str
     credential: str
     port: int
-    group: ec2.ISecurityGroup | None
-    resource: IDependable | None
+
+    @property
+    def group(self) -> ec2.ISecurityGroup | None:
+        """Security group that it listens in; None if that is the learner's."""
+
+    @property
+    def resource(self) -> IDependable | None:
+        """What has to be there before a learner starts; None if that is nothing."""
 
     def grant_connect(self, role: iam.IRole) -> None:
         """Lets ``role`` authenticate to this cache, as its one user."""
