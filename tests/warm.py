@@ -115,8 +115,8 @@ class Popen(subprocess.Popen):
         module = words[2 + is_path_safe] if words[1 + is_path_safe:2 + is_path_safe] == ["-m"] else ""
         if (not words or words[0] != sys.executable or executable or module not in IMPORTS or preexec_fn
                 or not close_fds or uid is not None or INTERPRETER_VARIABLES & variables.keys() - _same(variables)
-                or str(ROOT) not in [directory, *variables.get("PYTHONPATH", "").split(os.pathsep)[:1]]
-                or directory != str(ROOT) and any(Path(directory).glob("*.py"))):  # They might come before a library's.
+                or not _is_ours([*([] if is_path_safe else [directory]),
+                                 *variables.get("PYTHONPATH", "").split(os.pathsep)])):
             super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
                                    creationflags, shell, *rest)
             return
@@ -129,6 +129,14 @@ class Popen(subprocess.Popen):
         }, [*standard, *pass_fds])
         self._child_created = True
         self._close_pipe_fds(*pipes)
+
+
+def _is_ours(path: list[str]) -> bool:
+    """Whether a process with this path would import what this checkout has: nothing that comes before has modules."""
+    if str(ROOT) not in path:
+        return False
+    before = path[:path.index(str(ROOT))]
+    return not any(found for folder in before for found in [*Path(folder).glob("*.py"), *Path(folder).glob("*/*.py")])
 
 
 def _same(variables: dict[Any, Any]) -> set[Any]:

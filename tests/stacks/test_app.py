@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from runtime.errors import ExperimentError
+from stacks.assembly import make_app
 from tests.helpers import ROOT
 from tests.stacks.conftest import RUN, SETTINGS
 from tests.test_imports import imports, loaded_after
@@ -40,14 +42,31 @@ def test_the_command_line_anywhere_and_python_alone_make_the_same(tmp_path: Path
     assert all((commanded / name).read_bytes() == (alone / name).read_bytes() for name in templates)
 
 
-@pytest.mark.parametrize(("context", "line"), [
-    ({}, "which experiment? Name its file: -c experiment=FILE.yaml\n"),
-    ({"experiment": "none.yaml"}, "none.yaml: cannot be read: No such file or directory\n"),
-])
-def test_a_refusal_is_one_line_and_leaves_nothing(tmp_path: Path, context: dict[str, object], line: str) -> None:
-    done = run_app(tmp_path / "out", context)
-    assert (done.returncode, done.stderr, done.stdout) == (1, line, "")
+_REFUSED = """
+import contextlib, io, runpy
+with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as told:
+    try:
+        runpy.run_path("app.py", run_name="__main__")
+    except SystemExit as leaving:
+        assert leaving.code == 1
+assert (printed.getvalue(), told.getvalue()) == ("", "which experiment? Name its file: -c experiment=FILE.yaml\\n")
+"""
+
+
+def test_a_refusal_is_one_line_and_leaves_nothing_and_stacks_load_no_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDK_OUTDIR", str(tmp_path / "out"))
+    monkeypatch.setenv("CDK_CONTEXT_JSON", "{}")
+    loaded = loaded_after(_REFUSED)
     assert not list(tmp_path.glob("out/*"))
+    assert {"aws_cdk", "stacks", "runtime"} <= loaded
+    assert "torch" not in loaded
+
+
+def test_a_file_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(ExperimentError, match=r"^none.yaml: cannot be read: No such file or directory$"):
+        make_app({**SETTINGS, "experiment": "none.yaml"})
 
 
 def test_cdk_json_makes_no_metadata_that_python_alone_would_not() -> None:
@@ -55,12 +74,6 @@ def test_cdk_json_makes_no_metadata_that_python_alone_would_not() -> None:
     assert settings["app"] == "python3 app.py"
     assert [settings[key] for key in ("versionReporting", "pathMetadata", "assetMetadata")] == [False] * 3
     assert settings["context"]["@aws-cdk/aws-ec2:restrictDefaultSecurityGroup"] is False
-
-
-def test_stacks_load_no_torch() -> None:
-    loaded = loaded_after("import stacks.assembly")
-    assert {"aws_cdk", "stacks", "runtime"} <= loaded
-    assert "torch" not in loaded
 
 
 def test_aws_cdk_has_one_door() -> None:

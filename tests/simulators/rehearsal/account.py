@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,9 @@ from typing import Any, Self
 import redis
 from botocore.exceptions import ClientError
 
+from runtime.errors import ExperimentError
 from runtime.guard.ledger import Entry, Ledger
+from stacks.assembly import make_app
 from tests.conftest import TcpServer, TlsTerminator
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.fleet.lambda_fleets import client as lambda_client
@@ -166,20 +167,19 @@ class Account:
     # Deploying
 
     def synthesise(self, name: str, experiment: str) -> Path:
-        """The cloud assembly of an experiment file of that name and text, made as the CDK's command line makes it.
+        """The cloud assembly of an experiment file of that name and text.
 
         Raises:
             RehearsalError: The app refuses it.
         """
-        file, assembly = self.directory / f"{name}.yaml", self.directory / f"{name}.out"
+        file = self.directory / f"{name}.yaml"
         file.write_text(experiment)
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "app.py")], cwd=ROOT, capture_output=True, text=True, check=False,
-            env={**os.environ, "CDK_OUTDIR": str(assembly),
-                 "CDK_CONTEXT_JSON": json.dumps({"experiment": str(file), "run": RUN})})
-        if done.returncode:
-            raise RehearsalError(f"the app does not synthesise: {done.stderr}")
-        return assembly
+        settings = json.loads((ROOT / "cdk.json").read_text())["context"]
+        try:
+            app = make_app({**settings, "experiment": str(file), "run": RUN})
+        except ExperimentError as error:
+            raise RehearsalError(f"the app does not synthesise: {error}") from error
+        return Path(app.synth().directory)
 
     def deploy_shared(self, assembly: Path, *, guard_deaths: Path | None = None) -> None:
         """The stacks that all experiments share; the guard's function is run out of its zip.
