@@ -40,7 +40,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
 }
 STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "tests.simulators.aws.lambda_endpoint"}
 INTERPRETER_VARIABLES = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONSTARTUP", "LC_ALL", "LD_PRELOAD", "PYTHONHASHSEED"}
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_CHILD_SUBREAPER = 36
 HIGH_FD = 512
 _FreshPopen = subprocess.Popen
 
@@ -150,7 +150,6 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
     """Forks for each request; returns only in the processes that it forked, with what they are to become."""
     for name in ("SIGINT", "SIGTERM"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     imported: set[str] = set()
     while True:
         head, fds, _, _ = socket.recv_fds(connection, 4, 64)
@@ -171,10 +170,13 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
                 os._exit(0)
             while os.getppid() == middle:
                 time.sleep(0.0005)
-            return request | {"received": fds}
+            return request | {"received": fds, "ready": write}
+        os.close(write)
         os.waitpid(between, 0)
-        connection.sendall(os.read(read, 4))
-        for fd in (read, write, *fds):
+        child = os.read(read, 4)
+        os.read(read, 1)  # Until it is what it is to be; or dead.
+        connection.sendall(child)
+        for fd in (read, *fds):
             os.close(fd)
 
 
@@ -183,17 +185,19 @@ def _become(request: dict[str, Any]) -> None:
     global _helper
     for name, handler in (("SIGINT", signal.default_int_handler), ("SIGTERM", signal.SIG_DFL)):
         signal.signal(getattr(signal, name), handler)
-    _prctl(PR_SET_PDEATHSIG, 0)
-    high = [fcntl(fd, F_DUPFD, HIGH_FD) for fd in request["received"]]
+    ready, *high = [fcntl(fd, F_DUPFD, HIGH_FD) for fd in (request["ready"], *request["received"])]
     os.closerange(0, HIGH_FD)
     for fd, wanted in zip(high, request["fds"], strict=True):
         os.dup2(fd, wanted)
-    os.closerange(HIGH_FD, HIGH_FD + 2 * len(high))
+        os.close(fd)
     if request["has_session"]:
         os.setsid()
     if request["group"] is not None and request["group"] >= 0:
         os.setpgid(0, request["group"])
     os.chdir(request["directory"])
+    _set_command_line(request["words"])
+    os.write(ready, b".")
+    os.close(ready)
     os.environ.clear()
     os.environ.update(request["environment"])
     _helper = None
@@ -212,7 +216,6 @@ def _become(request: dict[str, Any]) -> None:
             sys.exit()
         theirs.close()
         _helper = Helper(ours, pid)
-    _set_command_line(request["words"])
     subprocess.Popen = Popen
     paths = [os.path.realpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = [*request["path"], *paths, *[entry for entry in sys.path if entry and Path(entry) != ROOT]]
