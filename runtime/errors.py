@@ -3,6 +3,9 @@
 
 import re
 
+ERROR_CHARACTERS_MAX = 1000
+"""Of an actor's error, so many characters are kept."""
+
 
 class RunError(Exception):
     """Base of every error that the runtime raises on purpose; its text is meant for the user."""
@@ -49,3 +52,9 @@ class ServerError(RunError):
 def without_credentials(text: str) -> str:
     """``text`` with every word that has a colon before an ``@``, and every password option, cut down to ``***``."""
     return re.sub(r"(?i)(password=)[^\s&'\"]*", r"\1***", re.sub(r"\S*:\S*@", "***@", text))
+
+
+def one_line(text: str, characters_max: int = 200) -> str:
+    """The beginning of a text as one line of printable characters; an answer of a proxy, say, may be a whole page."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= characters_max else f"{line[:characters_max - 1]}…"

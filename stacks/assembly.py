@@ -17,7 +17,7 @@ from stacks.results import ResultsStack
 
 
 def make_app(settings: Mapping[str, Any]) -> cdk.App:
-    """The app, to be synthesised.
+    """Makes the app, to be synthesised.
 
     Its context has ``experiment``, the experiment file, and may have
 

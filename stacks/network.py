@@ -41,6 +41,8 @@ class NetworkStack(Stack):
         """Composes the network.
 
         Args:
+            scope: The app.
+            construct_id: The stack's name.
             zones: Names of the availability zones; GPU instances and ElastiCache want several, and not every zone has
                 everything. None takes the region's first three.
             results_bucket: The only bucket that can be read from the isolated subnets.

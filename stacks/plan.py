@@ -35,7 +35,7 @@ _FAMILY = re.compile(r"(?P<series>[a-z]+)\d+(?P<options>[a-z-]*)")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One deployment.
+    """One deployment: an experiment, a run, and where and at which prices it is deployed.
 
     Attributes:
         experiment: Resolved, as a deployed learner resolves it.
@@ -96,12 +96,12 @@ class Plan:
 
     @property
     def function_name(self) -> str:
-        """Of the actor function."""
+        """Name of the actor function."""
         return self.stack_name + ACTOR_SUFFIX
 
     @property
     def key(self) -> str:
-        """Of the run's entry in the ledger."""
+        """Key of the run's entry in the ledger."""
         return run_key(self.name, self.run)
 
     @property
@@ -172,7 +172,7 @@ def _prices(path: str | None) -> PriceTable:
 
 
 def zone_names(value: str | None) -> list[str] | None:
-    """The context key ``zones``, taken apart.
+    """Names of availability zones from the context key ``zones``.
 
     Raises:
         ExperimentError: It does not name two or three availability zones.

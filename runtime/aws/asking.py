@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from runtime.aws.failures import BotoCoreError, ClientError, NoCredentialsError, ResponseParserError, code_of, one_line
-from runtime.errors import RunError
+from runtime.aws.failures import BotoCoreError, ClientError, NoCredentialsError, ResponseParserError, code_of
+from runtime.errors import RunError, one_line
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 __all__ = ["AWS_ERRORS", "NEVER_SENT", "PERHAPS_DONE", "BotoCoreError", "ClientError", "NoCredentialsError",
-           "PaginationError", "ResponseParserError", "code_of", "message_of", "one_line"]
+           "PaginationError", "ResponseParserError", "code_of", "message_of"]
 
 AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
 """All that a call to AWS may end with; the last one if what answers is not AWS."""
@@ -27,7 +27,6 @@ NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError
 """Nothing received the request."""
 PERHAPS_DONE = (HTTPClientError, IncompleteReadError, SSLError)
 """The request may have been carried out, though no answer came."""
-_TEXT_CHARACTERS = 200
 
 
 def code_of(error: BaseException | None) -> str:
@@ -38,12 +37,6 @@ def code_of(error: BaseException | None) -> str:
 def message_of(error: BaseException | None) -> str:
     """AWS' words of the refusal; empty if AWS refused nothing."""
     return _said(error, "Message")
-
-
-def one_line(text: str) -> str:
-    """The beginning of a text, in one line: an answer that is none, such as a proxy's, may be a whole page."""
-    line = " ".join(text.split())
-    return line if len(line) <= _TEXT_CHARACTERS else f"{line[:_TEXT_CHARACTERS]}…"
 
 
 def _said(error: BaseException | None, what: str) -> str:

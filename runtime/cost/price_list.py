@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runtime.aws.failures import BotoCoreError, ClientError, PaginationError, ResponseParserError
 from runtime.cost.prices import CACHE_NODE_TYPE, PRICES, LambdaPrices, PriceTable
-from runtime.errors import RunError
+from runtime.errors import RunError, one_line
 
 PRICE_LIST_REGION = "us-east-1"
 """Where the API itself is; it tells the prices of every region. Others: eu-central-1, ap-south-1."""
@@ -26,7 +25,6 @@ _PAGE = 100
 _REFUSED_QUESTIONS = ("InvalidParameterException", "NotFoundException")
 _PREFIX = "(?:EU|[A-Z]{3}[0-9])-"
 """Of usage types, by region: USE1-, EU-, EUC1-."""
-_TEXT_CHARACTERS = 200
 
 
 class PriceListError(RunError):
@@ -163,7 +161,7 @@ def _price(client: Any, product: _Product, region: str) -> tuple[float, str]:
         return _read(found[0], asked)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise PriceListError(f"the Price List API's answer is not understood for {asked}: "
-                             f"{type(error).__name__}: {_one_line(str(error))}") from error
+                             f"{type(error).__name__}: {one_line(str(error))}") from error
 
 
 def _ask(client: Any, service: str, filters: Mapping[str, str], asked: str) -> list[str]:
@@ -174,16 +172,16 @@ def _ask(client: Any, service: str, filters: Mapping[str, str], asked: str) -> l
             Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in filters.items()])
         return [text for page in pages for text in page["PriceList"]]
     except (PaginationError, ResponseParserError) as error:
-        raise PriceListError(f"the Price List API's answer is not understood for {asked}: {_one_line(str(error))}"
+        raise PriceListError(f"the Price List API's answer is not understood for {asked}: {one_line(str(error))}"
                              ) from error
     except ClientError as error:
         said = error.response["Error"]
-        text = _one_line(f"{said.get('Code')}: {said.get('Message')}")
+        text = one_line(f"{said.get('Code')}: {said.get('Message')}")
         if said.get("Code") in _REFUSED_QUESTIONS:
             raise PriceListError(f"the Price List API refuses to be asked for {asked}: {text}") from error
         raise PricesUnreachableError(f"the Price List API cannot be asked: {text}") from error
     except BotoCoreError as error:
-        raise PricesUnreachableError(f"the Price List API cannot be asked: {_one_line(str(error))}") from error
+        raise PricesUnreachableError(f"the Price List API cannot be asked: {one_line(str(error))}") from error
 
 
 def _find(texts: list[str], usage: str, region: str) -> list[dict[str, Any]]:
@@ -214,8 +212,3 @@ def _read(product: Mapping[str, Any], asked: str) -> tuple[float, str]:
     if not 0 < usd < math.inf:
         raise PriceListError(f"{sku} has a price of {usd}; allowed: a finite one above 0; for {asked}")
     return usd, f"{sku} since {terms[0]['effectiveDate'][:len('2026-11-20')]}"
-
-
-def _one_line(text: str) -> str:
-    """The beginning: an answer that is none, a proxy's, say, may be a whole page."""
-    return textwrap.shorten(text, _TEXT_CHARACTERS, placeholder="…")

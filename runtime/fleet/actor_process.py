@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+from runtime.errors import ERROR_CHARACTERS_MAX, one_line
+
 Handler = Callable[[Mapping[str, Any], object], dict[str, Any]]
 
-_ERROR_CHARACTERS_MAX = 1000
 _PR_SET_PDEATHSIG = 1
 
 
@@ -65,9 +66,7 @@ def _serve(handler: Handler, event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _described(error: BaseException) -> str:
-    """One line for people, of bounded length and without control characters."""
-    text = f"{type(error).__name__}: {error}"
-    return "".join(c if c.isprintable() else " " for c in text[:_ERROR_CHARACTERS_MAX])
+    return one_line(f"{type(error).__name__}: {error}", ERROR_CHARACTERS_MAX)
 
 
 def _send(connection: Connection, message: dict[str, Any]) -> None:

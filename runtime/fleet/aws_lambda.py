@@ -21,7 +21,7 @@ from typing import Any
 from runtime.aws.clients import waiting_client
 from runtime.aws.failures import AWS_ERRORS, NEVER_SENT, PERHAPS_DONE, BotoCoreError, ClientError, code_of
 from runtime.cost.model import INIT_SECONDS_MAX
-from runtime.errors import FleetError
+from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
 from runtime.fleet import FleetSetup
 from runtime.interfaces import Invocation, Outcome, OutcomeStatus
 
@@ -30,7 +30,6 @@ _CONNECT_TIMEOUT_S = 10
 _ABANDON_GRACE_S = 3.0
 """An actor learns within about a second that nobody waits for it; its bill then takes a moment."""
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 5.0
-_ERROR_CHARACTERS_MAX = 1000
 
 _PASSING_CONFLICTS = ("ResourceConflictException", "CodeArtifactUserPendingException")
 _LASTING_FAULTS = re.compile(r"KMS.*|InvalidRuntimeException|InvalidZipFileException|EC2AccessDeniedException|"
@@ -251,8 +250,8 @@ class LambdaFleet:
         except NEVER_SENT:
             return None
         except PERHAPS_DONE as error:
-            return Outcome(invocation.invocation_id, "crashed", error=_one_line(
-                f"no answer came, though it may have run: {error}"), billed_s=self._timeout_s, init_s=INIT_SECONDS_MAX)
+            return Outcome(invocation.invocation_id, "crashed", error=one_line(
+                f"no answer came, though it may have run: {error}", ERROR_CHARACTERS_MAX), billed_s=self._timeout_s, init_s=INIT_SECONDS_MAX)
 
     def _is_passing(self, error: ClientError) -> bool:
         status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], code_of(error)
@@ -329,7 +328,7 @@ def _outcome(invocation_id: str, answer: Mapping[str, Any], payload: bytes, time
         return Outcome(invocation_id, status, error=error, **bill)
     if not isinstance(content, dict) or content.get("invocation_id") != invocation_id or not isinstance(
             content.get("status"), str):
-        return Outcome(invocation_id, "error", error=_one_line(
+        return Outcome(invocation_id, "error", error=one_line(
             f"the function answered what no actor does: {payload[:200].decode(errors='replace')}"), **bill)
     return Outcome(invocation_id, "ok", response=content, **bill)
 
@@ -354,11 +353,7 @@ def _function_error(content: Any, payload: bytes) -> tuple[OutcomeStatus, str]:
     fields = content if isinstance(content, dict) else {"errorMessage": payload[:200].decode(errors="replace")}
     kind, message = str(fields.get("errorType") or ""), str(fields.get("errorMessage") or "")
     if kind in _CRASHES:
-        return "crashed", _one_line(message or kind)
+        return "crashed", one_line(message or kind, ERROR_CHARACTERS_MAX)
     if kind == "Sandbox.Timedout" or (not kind and "Task timed out after" in message):
-        return "timeout", _one_line(message)
-    return "error", _one_line(f"{kind}: {message}" if kind else message)
-
-
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text[:_ERROR_CHARACTERS_MAX])
+        return "timeout", one_line(message, ERROR_CHARACTERS_MAX)
+    return "error", one_line(f"{kind}: {message}" if kind else message, ERROR_CHARACTERS_MAX)

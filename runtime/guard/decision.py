@@ -17,6 +17,7 @@ def reason_to_end(deployed: GuardedStack, entry: Entry | None, now_s: float) -> 
     it down: an order that is given within an interval after that still ends within the budget.
 
     Args:
+        deployed: The deployment and its limits.
         entry: The ledger's; None if it knows nothing.
         now_s: By the guard's clock, as all times but the learner's own.
     """

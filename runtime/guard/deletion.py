@@ -22,12 +22,13 @@ class TeardownError(RunError):
 def delete_stack(
     client: Any, name: str, report: Callable[[str], None], *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Deletes a stack and returns when it is gone; a stack that is not there is.
+    """Deletes a stack and returns when it is gone; one that is not there counts as gone.
 
     Args:
         client: Of CloudFormation.
         name: Name or id of the stack.
         report: Is told of each resource whose deletion has begun or ended.
+        sleep: Waits for that many seconds.
 
     Raises:
         TeardownError: CloudFormation refused, or could not delete all of it.

@@ -25,12 +25,15 @@ def handler(
     event: Mapping[str, Any], context: object, *, client: Client | None = None,
     now: Callable[[], float] = time.time, tick_s: float = TICK_S, pause_s: float = PAUSE_S,
 ) -> dict[str, Any]:
-    """One tick; with ``{"rehearse": true}`` it only tells what it would do.
+    """Runs one tick of the guard; with ``{"rehearse": true}`` it only tells what it would do.
 
     Args:
         event: EventBridge's, whose content does not matter.
-        client: Of any service; None = with the function's own rights.
-        now, tick_s, pause_s: As `Guard` takes them.
+        context: Lambda's, which is not used.
+        client: Of any service; None makes clients with the function's own rights.
+        now: Seconds since 1970.
+        tick_s: Seconds for which a tick looks again at what waits in a teardown.
+        pause_s: Seconds between two looks.
 
     Returns:
         As `Guard.tick` does.

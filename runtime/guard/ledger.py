@@ -80,7 +80,7 @@ class Entry:
         seen_heartbeat_s, seen_at_s: The newest heartbeat that the guard has seen, and when it first saw that one, by
             the guard's clock.
         order: To take the deployment down; None if there is none.
-        damage: What in the item cannot be read; empty where everything can.
+        damage: What in the item cannot be read; empty if everything can.
     """
 
     run: str
@@ -113,7 +113,7 @@ class Entry:
 
 
 class Ledger:
-    """The table."""
+    """The guard's table in DynamoDB: one item for each run, and one that tells when the guard last looked."""
 
     def __init__(self, client: Any, table: str) -> None:
         """Opens the table; asks nothing yet.
@@ -134,7 +134,7 @@ class Ledger:
         return _entry(item) if item else None
 
     def entries(self) -> list[Entry]:
-        """Of all runs there ever were, by name.
+        """The entries of all runs there ever were, by name.
 
         Raises:
             LedgerError: They cannot be read.
@@ -165,6 +165,8 @@ class Ledger:
         """Writes what the learner knows; returns the entry as it is then.
 
         Args:
+            run: ``EXPERIMENT/RUN``.
+            writer: Who writes; only the one who took the run over may.
             figures: Attributes of `Entry`.
 
         Raises:
@@ -194,6 +196,8 @@ class Ledger:
         """Begins the account of a deployment that nobody wrote about yet; returns the run's entry as it is then.
 
         Args:
+            run: ``EXPERIMENT/RUN``.
+            stack: Id of its stack.
             created_at_s: Since when it costs money, seconds since 1970.
 
         Raises:
@@ -310,7 +314,7 @@ class Ledger:
         values: Mapping[str, Any] | None = None,
         refused: Exception | None = None,
     ) -> Entry:
-        """Sets ``figures``, and ``more``, if the condition holds; raises ``refused`` where it does not."""
+        """Sets ``figures``, and ``more``, if the condition holds; raises ``refused`` if it does not."""
         parts = [f"#f_{name} = :f_{name}" for name in figures] + ([more] if more else [])
         arguments = {
             "Key": _key(run), "UpdateExpression": "SET " + ", ".join(parts), "ReturnValues": "ALL_NEW",

@@ -107,10 +107,11 @@ def end_cache(client: Client, parts: Parts) -> str:
 
 
 def read_parts(client: Any, stack_id: str) -> Parts:
-    """What a stack has; also one that is gone: CloudFormation remembers for 90 days what it had.
+    """What a stack has, even if it is gone: CloudFormation remembers for 90 days what it had.
 
     Args:
         client: Of CloudFormation.
+        stack_id: Id of the stack, by which one that is gone is found.
 
     Raises:
         ClientError or BotoCoreError: CloudFormation cannot be asked.
@@ -134,6 +135,8 @@ def find_instances(client: Any, tag: str, value: str) -> list[str]:
 
     Args:
         client: Of EC2.
+        tag: The tag's key.
+        value: What the tag says.
     """
     found = list_all(client, "describe_instances", "Reservations", Filters=[
         {"Name": f"tag:{tag}", "Values": [value]}, {"Name": "instance-state-name", "Values": _BILLED_STATES}])
@@ -141,7 +144,7 @@ def find_instances(client: Any, tag: str, value: str) -> list[str]:
 
 
 def find(describe: Callable[[], Mapping[str, Any] | list[Any]]) -> Any:
-    """What Describe answers; None if it says that there is no such thing."""
+    """What a Describe call answers; None if it says that there is no such thing."""
     try:
         return describe()
     except ClientError as error:

@@ -53,6 +53,7 @@ class GuardedStack:
         Args:
             entry: The ledger's, as old as it may be: what it does not cover is counted at the burn rate. So a learner
                 that is silent, or whose clock is wrong, is not taken to be cheap.
+            now_s: Seconds since 1970.
         """
         spent_usd, covered_until_s, burn_usd_per_hour = 0.0, self.created_at_s, self.burn_usd_per_hour
         if entry is not None:
@@ -78,7 +79,7 @@ def tags_of_limits(
 
 
 def find_deployments(client: Any) -> list[GuardedStack]:
-    """All of the account and region that have resources, or may still get some; by name.
+    """All deployments of the account and region that have resources, or may still get some; by name.
 
     Args:
         client: Of CloudFormation.

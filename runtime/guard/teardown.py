@@ -56,6 +56,7 @@ class Teardown:
 
         Args:
             client: Of any service.
+            ledger: Keeps the orders and how far they are.
             tell: Is told what people should know: a subject and a text.
             now: Seconds since 1970.
         """

@@ -31,20 +31,22 @@ class _ForeignStackError(Exception):
 
 
 class Guard:
-    """What is done once a minute. Two at once, or one twice, do no harm."""
+    """What looks at all deployments once a minute. Two at once, or one twice, do no harm."""
 
     def __init__(
         self, client: Client, ledger: Ledger, tell: Callable[[str, str], None], *,
         now: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep, tick_s: float = TICK_S, pause_s: float = PAUSE_S,
     ) -> None:
-        """Begins nothing.
+        """Prepares the guard; looks at nothing yet.
 
         Args:
             client: Of any service.
+            ledger: Tells what each run has spent, and keeps the orders.
             tell: Is told what people should know: a subject and a text.
             now: Seconds since 1970.
             clock: Monotonic seconds.
+            sleep: Waits for that many seconds.
             tick_s: Seconds for which a tick looks again at what waits in a teardown.
             pause_s: Seconds between two looks.
         """
@@ -89,7 +91,9 @@ class Guard:
         """Deployments whose stack is gone, but whose teardown or last dollars nobody has seen to.
 
         Args:
+            entries: Of the ledger.
             known: The runs of the stacks that are there, by the stack's id.
+            is_rehearsed: Whether nothing may be written.
 
         Returns:
             The deployments, and a report of each entry that names a stack which is none, or not its own.

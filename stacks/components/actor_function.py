@@ -34,7 +34,7 @@ class ActorFunction(Construct):
 
     Attributes:
         function: The function.
-        alias: What the learner invokes: one fixed version, warm where the experiment pays for it.
+        alias: What the learner invokes: one fixed version, warm if the experiment pays for it.
         role: What the function's code may do.
         log_group: Where it logs.
     """

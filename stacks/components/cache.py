@@ -58,7 +58,7 @@ class Cache(Protocol):
 
 
 def make_cache(scope: Construct, *, plan: Plan, network: NetworkStack, results_bucket: s3.IBucket) -> Cache:
-    """The cache that ``cache.kind`` names."""
+    """Makes the cache that ``cache.kind`` names."""
     if plan.experiment.cache.kind == "serverless":
         return ServerlessCache(scope, "Cache", plan=plan, network=network)
     if plan.experiment.cache.kind == "node":

@@ -40,7 +40,7 @@ class Learner(Construct):
         group: The Auto Scaling group; replaces an instance that dies or is interrupted.
         group_name: Its physical name, so that the instance's role can name the group without waiting for it.
         role: What the instance may do.
-        security_group: Nothing in, but for the cache where it runs here.
+        security_group: Nothing in, but for the cache if it runs here.
         image_id: The image that the SSM parameter named at deployment.
         log_group: Where it logs.
     """
