@@ -45,6 +45,10 @@ class GuardError(RunError):
     """Nothing would end the deployment."""
 
 
+class OperationError(RunError):
+    """There is nothing that a command could tell of a deployment or of a run."""
+
+
 class ServerError(RunError):
     """The trajectory cache's server cannot be started or reached."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.cli.arguments import positive, say
-from runtime.errors import RunError
+from runtime.errors import OperationError, RunError
 from runtime.names import OURS, experiment_name, stack_name
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def _add_operation(
 
 
 def _status(options: argparse.Namespace) -> int:
-    from runtime.operations.commands import status_lines
-    from runtime.operations.survey import survey
+    from runtime.operations.status import survey
+    from runtime.operations.status_text import status_lines
 
     client, account, region = _account()
     document = survey(client, options.experiment and _name(options), account=account, region=region,
@@ -84,7 +84,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _logs(options: argparse.Namespace) -> int:
-    from runtime.operations.commands import show_logs
+    from runtime.operations.logs import show_logs
 
     client, _, _ = _account()
     show_logs(client, _name(options), say, of_actors=options.actors, since_s=60.0 * options.since,
@@ -93,8 +93,7 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _results(options: argparse.Namespace) -> int:
-    from runtime.operations.commands import continue_lines, results_lines
-    from runtime.operations.kept_runs import download
+    from runtime.operations.results import continue_lines, download, results_lines
 
     _, name, runs, run = _find_run(options)
     say("\n".join(results_lines(runs)))
@@ -111,9 +110,7 @@ def _results(options: argparse.Namespace) -> int:
 
 
 def _reconcile(options: argparse.Namespace) -> int:
-    from runtime.operations.bill import ask_bill, bill_lines
-    from runtime.operations.commands import counted, run_days
-    from runtime.operations.survey import OperationError
+    from runtime.operations.reconcile import ask_bill, bill_lines, counted, run_days
 
     client, name, runs, run = _find_run(options)
     if run is None:
@@ -167,8 +164,7 @@ def _find_run(options: argparse.Namespace) -> tuple[Client, str, list[KeptRun], 
         AccountError: The bucket cannot be read.
         OperationError: There is none.
     """
-    from runtime.operations.commands import choose_run
-    from runtime.operations.kept_runs import find_bucket, find_runs
+    from runtime.operations.kept_runs import choose_run, find_bucket, find_runs
 
     client, _, _ = _account()
     name = _name(options)

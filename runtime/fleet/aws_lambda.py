@@ -250,8 +250,9 @@ class LambdaFleet:
         except NEVER_SENT:
             return None
         except PERHAPS_DONE as error:
-            return Outcome(invocation.invocation_id, "crashed", error=one_line(
-                f"no answer came, though it may have run: {error}", ERROR_CHARACTERS_MAX), billed_s=self._timeout_s, init_s=INIT_SECONDS_MAX)
+            text = one_line(f"no answer came, though it may have run: {error}", ERROR_CHARACTERS_MAX)
+            return Outcome(invocation.invocation_id, "crashed", error=text, billed_s=self._timeout_s,
+                           init_s=INIT_SECONDS_MAX)
 
     def _is_passing(self, error: ClientError) -> bool:
         status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], code_of(error)

@@ -12,8 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from runtime.aws.asking import ask
+from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS, code_of
+from runtime.aws.stacks import find_stack, outputs_of
 from runtime.errors import RunError
+from runtime.names import GUARD_STACK
 
 STARTING, TRAINING, FINISHED = "starting", "training", "finished"
 GUARD_KEY = "guard"
@@ -334,6 +338,20 @@ class Ledger:
             return operation(TableName=self._table, **arguments)
         except AWS_ERRORS as error:
             raise LedgerError(f"the ledger {self._table}: {error}") from error
+
+
+def find_ledger(client: Client) -> Ledger | None:
+    """The account's ledger; None if there is no guard.
+
+    Args:
+        client: Of any service.
+
+    Raises:
+        AccountError: CloudFormation cannot be asked.
+    """
+    stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
+    outputs = outputs_of(stack or {})
+    return Ledger(client("dynamodb"), outputs["LedgerTable"]) if "LedgerTable" in outputs else None
 
 
 class _HeldError(Exception):

@@ -39,7 +39,8 @@ def end_learner(client: Client, parts: Parts) -> str:
         What it waits for, for people; empty if the part is gone.
 
     Raises:
-        ClientError or BotoCoreError: AWS refuses, or cannot be asked. So do the others that end a part.
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be asked.
     """
     if parts.group is None:
         return ""
@@ -64,7 +65,15 @@ def _end_instances(client: Client, group: str) -> str:
 
 
 def end_provisioned(client: Client, parts: Parts) -> str:
-    """Keeps no actor warm any more; returns as `end_learner` does."""
+    """Keeps no actor warm any more.
+
+    Returns:
+        What it waits for, for people; empty if the part is gone.
+
+    Raises:
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be asked.
+    """
     if parts.function is None or parts.alias is None:
         return ""
     functions = client("lambda")
@@ -77,7 +86,15 @@ def end_provisioned(client: Client, parts: Parts) -> str:
 
 
 def end_concurrency(client: Client, parts: Parts) -> str:
-    """Lets no actor start any more; returns as `end_learner` does."""
+    """Lets no actor start any more.
+
+    Returns:
+        What it waits for, for people; empty if the part is gone.
+
+    Raises:
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be asked.
+    """
     if parts.function is None:
         return ""
     functions = client("lambda")
@@ -92,7 +109,15 @@ def end_concurrency(client: Client, parts: Parts) -> str:
 
 
 def end_cache(client: Client, parts: Parts) -> str:
-    """Deletes the cache; returns as `end_learner` does."""
+    """Deletes the cache.
+
+    Returns:
+        What it waits for, for people; empty if the part is gone.
+
+    Raises:
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be asked.
+    """
     caches = client("elasticache")
     waits_for = ""
     if parts.serverless_cache is not None:
@@ -114,7 +139,8 @@ def read_parts(client: Any, stack_id: str) -> Parts:
         stack_id: Id of the stack, by which one that is gone is found.
 
     Raises:
-        ClientError or BotoCoreError: CloudFormation cannot be asked.
+        ClientError: CloudFormation refuses.
+        BotoCoreError: CloudFormation cannot be asked.
     """
     try:
         found = {one["ResourceType"]: one["PhysicalResourceId"] for one in resources_of(client, stack_id)

@@ -85,7 +85,8 @@ def find_deployments(client: Any) -> list[GuardedStack]:
         client: Of CloudFormation.
 
     Raises:
-        ClientError or BotoCoreError: CloudFormation cannot be asked.
+        ClientError: CloudFormation refuses.
+        BotoCoreError: CloudFormation cannot be asked.
     """
     found = [deployed for stack in all_stacks(client) if (deployed := read_deployment(stack)) is not None]
     return sorted(found, key=lambda one: one.name)

@@ -67,7 +67,8 @@ class Guard:
 
         Raises:
             LedgerError: The ledger cannot be used.
-            ClientError or BotoCoreError: CloudFormation cannot be asked.
+            ClientError: CloudFormation refuses.
+            BotoCoreError: CloudFormation cannot be asked.
         """
         entries = self._ledger.entries()
         found = find_deployments(self._client("cloudformation"))

@@ -5,31 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of
 from runtime.aws.stacks import find_stack
-from runtime.errors import RunError
+from runtime.errors import OperationError, RunError
 from runtime.names import RESULTS_STACK, run_key
 from runtime.records import layout
-from runtime.records.files import to_json, write_atomically
-from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_by_records
 
 _TAIL_BYTES = 2**18
 """Of a file of lines, so much is read from its end."""
-_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*")
-"""Names that lead nowhere but into the run's directory; learners run code of the experiment's environment."""
-_NOT_RESULTS = ("cache-credential.json", "launches/")
-_MARKER = ".download.json"
-_CHECKPOINTS = f"{layout.CHECKPOINTS}/"
 _MD5 = re.compile(r"[0-9a-f]{32}")
-_TRIES = 5
 _NOTHING = ("NoSuchKey", "PreconditionFailed", "InvalidRange")
 """There is no such object, none with that tag, or an empty one."""
 
@@ -40,10 +31,11 @@ class KeptError(RunError):
 
 @dataclass(frozen=True)
 class KeptFile:
-    """One object of a run.
+    """One file that the bucket keeps of a run, as it was listed.
 
     Attributes:
         name: Below the run's prefix.
+        size: In bytes.
         tag: S3's ETag, without quotes: the MD5 of what was uploaded in one piece.
         changed_at_s: Seconds since 1970.
     """
@@ -55,13 +47,20 @@ class KeptFile:
 
 
 class KeptRun:
-    """One run in the bucket."""
+    """One run in the bucket.
+
+    Attributes:
+        run: Its name.
+    """
 
     def __init__(self, client: Any, bucket: str, experiment: str, run: str) -> None:
         """Names the run; reads nothing yet.
 
         Args:
             client: Of S3.
+            bucket: Name of the results bucket.
+            experiment: Name of the experiment.
+            run: Name of the run.
         """
         self._client, self._bucket, self._prefix = client, bucket, run_key(experiment, run) + "/"
         self.run = run
@@ -71,7 +70,7 @@ class KeptRun:
         return f"s3://{self._bucket}/{self._prefix}"
 
     def files(self) -> dict[str, KeptFile]:
-        """By name.
+        """Lists the run's files, by name.
 
         Raises:
             AccountError: The bucket cannot be read.
@@ -82,19 +81,19 @@ class KeptRun:
                 for name, one in names.items()}
 
     def read(self, file: KeptFile) -> bytes | None:
-        """Its contents as they were listed; None if it was replaced or deleted since.
+        """A file's contents as they were listed; None if it was replaced or deleted since.
 
         Raises:
             AccountError: It cannot be read.
             KeptError: What came is not what the bucket has.
         """
         data = self._get(file.name, IfMatch=f'"{file.tag}"')
-        if data is not None and _MD5.fullmatch(file.tag) and _md5(data) != file.tag:
+        if data is not None and _MD5.fullmatch(file.tag) and md5_of(data) != file.tag:
             raise KeptError(f"{self.url}{file.name} came damaged; try again")
         return data
 
     def text(self, name: str) -> str:
-        """The file, or the end of a long one; empty where it is not there.
+        """A file's text, or the end of a long one; empty if it is not there.
 
         Raises:
             AccountError: It cannot be read.
@@ -107,25 +106,25 @@ class KeptRun:
         Raises:
             AccountError: It cannot be read.
         """
-        return [row for line in self.text(name).splitlines() if isinstance(row := _json(line), dict)]
+        return [row for line in self.text(name).splitlines() if isinstance(row := json_of(line), dict)]
 
     def first_line(self, name: str) -> dict[str, Any]:
-        """The first line of a file of JSON lines; empty where there is none.
+        """The first line of a file of JSON lines; empty if there is none.
 
         Raises:
             AccountError: It cannot be read.
         """
         data = self._get(name, Range=f"bytes=0-{_TAIL_BYTES - 1}") or b""
-        found = _json(data.decode(errors="replace").partition("\n")[0])
+        found = json_of(data.decode(errors="replace").partition("\n")[0])
         return found if isinstance(found, dict) else {}
 
     def record(self, name: str) -> dict[str, Any]:
-        """A JSON file; empty where it is not there, or is none.
+        """A JSON file; empty if it is not there, or is none.
 
         Raises:
             AccountError: It cannot be read.
         """
-        found = _json(self.text(name))
+        found = json_of(self.text(name))
         return found if isinstance(found, dict) else {}
 
     def _get(self, name: str, **options: str) -> bytes | None:
@@ -143,7 +142,7 @@ class KeptRun:
 
 
 def find_bucket(client: Client) -> str:
-    """Name of the results bucket.
+    """The name of the results bucket.
 
     Raises:
         AccountError: CloudFormation cannot be asked.
@@ -172,26 +171,21 @@ def find_runs(client: Client, bucket: str, experiment: str) -> list[KeptRun]:
     return [KeptRun(store, bucket, experiment, one["Prefix"].split("/")[1]) for one in found]
 
 
-def summarise(run: KeptRun) -> dict[str, Any]:
-    """Returns what a run came to.
-
-    ``run``, ``rounds``, ``evaluation_return``, ``spent_usd``, ``budget_usd``, ``ended`` and ``changed_at_s``; None or
-    empty if the bucket does not tell.
+def choose_run(runs: list[KeptRun], name: str | None, experiment: str) -> KeptRun | None:
+    """The run of that name, or the only one; None if there are several and none is named.
 
     Raises:
-        AccountError: The bucket cannot be read.
+        OperationError: There is none.
     """
-    rows, files = run.rows(layout.ROUNDS), run.files()
-    summary, ended, refused = run.record(layout.SUMMARY), run.record(layout.ENDED), run.record(layout.REFUSED)
-    returns = [row["evaluation_return_mean"] for row in rows if row.get("evaluation_return_mean") is not None]
-    last = rows[-1] if rows else {}
-    reason = ended.get("stop_reason") or summary.get("stop_reason") or ("refused" if refused else "")
-    error = ended.get("error") or summary.get("error") or refused.get("error") or ""
-    return {"run": run.run, "rounds": last.get("round_index", 0), "last_round": last,
-            "evaluation_return": returns[-1] if returns else summary.get("evaluation_return_mean"),
-            "spent_usd": spent_usd(run, rows), "budget_usd": summary.get("budget_usd"),
-            "ended": f"{reason}: {error}" if error else reason,
-            "changed_at_s": max((file.changed_at_s for file in files.values()), default=0.0)}
+    if not runs:
+        raise OperationError(f"the bucket has no run of {experiment}")
+    if name is None:
+        return runs[0] if len(runs) == 1 else None
+    chosen = next((run for run in runs if run.run == name), None)
+    if chosen is None:
+        raise OperationError(f"--run {name}: the bucket has no such run of {experiment}; there are: "
+                             f"{', '.join(run.run for run in runs)}")
+    return chosen
 
 
 def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:
@@ -208,115 +202,13 @@ def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:
     return None if spent is None else spent.spent_usd
 
 
-def download(run: KeptRun, out: Path, report: Callable[[str], None]) -> None:
-    """Puts the run into a directory, from where it can be evaluated and gone on with.
-
-    What is there already stays as it is; a download that was interrupted goes on where it was.
-
-    Args:
-        report: Is told of each file.
-
-    Raises:
-        AccountError: The bucket cannot be read.
-        KeptError: The directory holds another run, or this one and it was changed since; or a learner replaced its
-            files faster than they came.
-        RunDirectoryError: The directory cannot be written, or somebody trains in it.
-    """
-    directory = RunDirectory(out)
-    try:
-        for _ in range(_TRIES):
-            if _Download(run, directory, report).is_complete():
-                return
-    finally:
-        directory.close()
-    raise KeptError(f"{run.url} changes faster than it can be downloaded; try again later")
-
-
-class _Download:
-    """One attempt, as the bucket is now."""
-
-    def __init__(self, run: KeptRun, directory: RunDirectory, report: Callable[[str], None]) -> None:
-        self._run, self._out, self._report = run, directory.path, report
-        self._marker = directory.path / _MARKER
-        self._had = self._read_marker(directory)
-        self._files = {name: file for name, file in run.files().items() if not name.startswith(_NOT_RESULTS)}
-
-    def is_complete(self) -> bool:
-        """Downloads; False where the run changed meanwhile."""
-        self._check_unchanged()
-        self._remember()
-        for name in sorted(self._files, key=_order):
-            if not _NAME.fullmatch(name):
-                self._report(f"passed over {name!r}, which is no name of a run's file")
-            elif not self._fetch(self._files[name]):
-                return False
-        for name in set(self._had) - set(self._files):
-            # An old checkpoint, which the learner deleted since.
-            (self._out / name).unlink(missing_ok=True)
-            del self._had[name]
-        self._remember()
-        return True
-
-    def _fetch(self, file: KeptFile) -> bool:
-        path = self._out / file.name
-        if _digest(path) == file.tag and path.stat().st_size == file.size:
-            self._had[file.name] = file.tag
-            return True
-        data = self._run.read(file)
-        if data is None:
-            return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, data)
-        self._had[file.name] = _md5(data)
-        self._remember()
-        self._report(f"{file.size:>12,} bytes  {path}")
-        return True
-
-    def _check_unchanged(self) -> None:
-        """Checks that nothing here was changed since it was downloaded.
-
-        Raises:
-            KeptError: Something here is neither what was downloaded before nor what the bucket has.
-        """
-        changed = [name for name, known in self._had.items() if (found := _digest(self._out / name))
-                   and found != known and (name not in self._files or found != self._files[name].tag)]
-        if changed:
-            raise KeptError(f"--out {self._out}: {', '.join(sorted(changed)[:3])} was changed since it was downloaded, "
-                            "as by going on with the run here; name another directory")
-
-    def _read_marker(self, directory: RunDirectory) -> dict[str, str]:
-        """Reads which files were downloaded before.
-
-        Raises:
-            KeptError: The directory holds a run that is not this one.
-        """
-        found = _json(self._marker.read_text()) if self._marker.exists() else None
-        if isinstance(found, dict) and found.get("source") == self._run.url:
-            return dict(found["files"])
-        if found is not None or directory.holds_run:
-            raise KeptError(f"--out {self._out}: holds another run; name another directory")
-        return {}
-
-    def _remember(self) -> None:
-        write_atomically(self._marker, to_json({"source": self._run.url, "files": self._had}))
-
-
-def _order(name: str) -> tuple[int, str]:
-    """Checkpoints before the rows that lead to them, and money last: a learner uploads the other way round."""
-    return (0 if name.startswith(_CHECKPOINTS) else 2 if name == layout.LEDGER else 1), name
-
-
-def _digest(path: Path) -> str:
-    """Empty where there is no such file."""
-    return _md5(path.read_bytes()) if path.is_file() else ""
-
-
-def _md5(data: bytes) -> str:
+def md5_of(data: bytes) -> str:
+    """The MD5 of some bytes in hexadecimal digits, as S3 tags what is uploaded in one piece."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def _json(text: str) -> Any:
-    """What the text says; None if it is not JSON."""
+def json_of(text: str) -> Any:
+    """What a text says as JSON; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

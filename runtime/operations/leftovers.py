@@ -53,7 +53,7 @@ class Instance:
     """A learner's instance, whosoever it is.
 
     Attributes:
-        stack: Id of the stack that it was made for; empty where its tags do not tell.
+        stack: Id of the stack that it was made for; empty if its tags do not tell.
         experiment: From its tags.
         usd_per_hour: With its public address, without its disk; None if the price is not known.
     """

@@ -37,7 +37,8 @@ class Account:
     """What the account of the present credentials allows in one region.
 
     Attributes:
-        account_id, region: Which.
+        account_id: Number of the account.
+        region: The region.
         actor_concurrency: Concurrent executions that no function has reserved.
         zones: Names of the network's availability zones: those that it has, or else shall have.
         vcpus: By instance type, its own vCPUs and those that the quota of its family allows.
@@ -59,6 +60,8 @@ def read_account(session: Session, experiment: Experiment, *, stack: str) -> Acc
     """Asks the account, and checks that the experiment's image and the CDK's own resources are there.
 
     Args:
+        session: Of the account and region.
+        experiment: Resolved.
         stack: Name of the experiment's stack, which must not be there yet.
 
     Raises:

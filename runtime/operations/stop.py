@@ -13,10 +13,10 @@ from typing import Any
 
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client, Session, clients, identify
-from runtime.aws.stacks import find_stack, outputs_of, stack_names
+from runtime.aws.stacks import find_stack, stack_names
 from runtime.display.terminal import is_confirmed, laid_out
 from runtime.guard.deletion import POLL_S, TeardownError, delete_stack, what_is_left
-from runtime.guard.ledger import Ledger, LedgerError
+from runtime.guard.ledger import LedgerError, find_ledger
 from runtime.guard.stacks import read_deployment
 from runtime.guard.teardown import Teardown
 from runtime.names import GUARD_STACK, NETWORK_STACK, RESULTS_STACK, STACK_PREFIX
@@ -36,6 +36,8 @@ def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
     """Takes the stack ``name`` down, if somebody wants that, and returns when it is gone.
 
     Args:
+        session: Of the account and region.
+        name: Name of the stack.
         is_asked: Whether to ask on the terminal.
 
     Raises:
@@ -82,17 +84,6 @@ def _check_wish(is_asked: bool) -> None:
         raise AccountError("nothing was deleted")
 
 
-def find_ledger(client: Client) -> Ledger | None:
-    """The account's ledger; None if there is no guard.
-
-    Raises:
-        AccountError: CloudFormation cannot be asked.
-    """
-    stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
-    outputs = outputs_of(stack or {})
-    return Ledger(client("dynamodb"), outputs["LedgerTable"]) if "LedgerTable" in outputs else None
-
-
 def take_down(
     client: Client, stack: Mapping[str, Any], report: Callable[[str], None], *,
     now: Callable[[], float] | None = None, sleep: Callable[[float], None] = time.sleep,
@@ -102,9 +93,11 @@ def take_down(
     Whoever stops waiting need not come back: an experiment's teardown is ordered, and the guard sees to its end.
 
     Args:
+        client: Of any service.
         stack: As ``describe_stacks`` gives it.
         report: Is told what happens.
         now: Seconds since 1970; None goes by AWS' clock, which is the guard's.
+        sleep: Waits for that many seconds.
 
     Raises:
         TeardownError: It could not be deleted, or not all of it; the text says what is left and why.

@@ -1,8 +1,7 @@
-"""What an account has of this project: deployments, orphans, runs that are gone, the guard; and what it costs."""
+"""``python -m runtime status``: deployments, orphans, runs that are gone, the guard; and what all that costs."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -10,32 +9,31 @@ from typing import Any
 from runtime.aws.asking import pages_of
 from runtime.aws.clients import Client
 from runtime.aws.stacks import outputs_of
-from runtime.errors import RunError
+from runtime.errors import OperationError
 from runtime.guard.ledger import TRAINING, Entry, Ledger, LedgerError
 from runtime.guard.stacks import GuardedStack, read_deployment
 from runtime.guard.times import ALIVE_S
 from runtime.names import EXPERIMENT_TAG, GUARD_STACK, STACK_PREFIX
 from runtime.operations.kept_runs import KeptError, KeptRun, find_bucket
 from runtime.operations.leftovers import Instance, Stacks, find_instances, find_left_logs, find_leftovers
+from runtime.operations.texts import iso
 from runtime.records import layout
 
 
-class OperationError(RunError):
-    """There is nothing that the command could tell."""
-
-
 def survey(client: Client, experiment: str | None, *, account: str, region: str, now_s: float) -> dict[str, Any]:
-    """All that `status` tells, as one document.
+    """Surveys the account: all that `status` tells, as one document.
 
     Args:
         client: Of any service.
         experiment: Only this one, in more detail; None means all.
-        account, region: Of the client.
+        account: Number of the client's account.
+        region: The client's.
         now_s: Seconds since 1970.
 
     Raises:
         OperationError: There is nothing of that experiment.
-        AccountError or LedgerError: AWS cannot be asked.
+        AccountError: AWS cannot be asked.
+        LedgerError: The ledger cannot be read.
     """
     found = pages_of(client("cloudformation"), "describe_stacks", "Stacks")
     guard_stack = next((stack for stack in found if stack["StackName"] == GUARD_STACK), None)
@@ -138,7 +136,7 @@ def _rule_state(client: Client, rule: str) -> str:
 
 
 def _entries(client: Client, guard: dict[str, Any] | None) -> list[Entry]:
-    """The ledger's; none, and the guard's ``problem``, where it cannot be read: what is there is told all the same."""
+    """The ledger's; none, and the guard's ``problem``, if it cannot be read: what is there is told all the same."""
     if guard is None or not guard["table"]:
         return []
     try:
@@ -191,8 +189,3 @@ def _details(client: Client, experiment: str, run: str) -> dict[str, Any]:
         return {"results": "", "round": None, "problem": str(error)}
     rows = kept.rows(layout.ROUNDS)
     return {"results": kept.url, "round": rows[-1] if rows else None, "problem": ""}
-
-
-def iso(at_s: float) -> str:
-    """Seconds since 1970 as a time, by UTC."""
-    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""AWS' bill of a run, a day later, beside what the run itself counted."""
+"""``python -m runtime reconcile``: AWS' bill of a run, a day later, beside what the run itself counted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,50 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runtime.aws.asking import AccountError, ask
+from runtime.aws.clients import Client
+from runtime.errors import OperationError
+from runtime.guard.ledger import find_ledger
 from runtime.names import EXPERIMENT_TAG, RUN_TAG
+from runtime.operations.kept_runs import KeptRun, spent_usd
+from runtime.records import layout
 
 REQUEST_USD = 0.01
 """Cost Explorer's price of one request."""
 _PAGES_MAX = 100
 _DAY_S = 86_400.0
 _SMALLEST_USD = 0.00005
+
+
+def run_days(run: KeptRun, now_s: float) -> tuple[datetime.date, datetime.date, float | None]:
+    """The first and the last day, by UTC, that AWS may bill for a run, and how long ago it ended, if it has.
+
+    Raises:
+        AccountError: The bucket cannot be read.
+        OperationError: Nothing tells.
+    """
+    files = run.files()
+    if not files:
+        raise OperationError(f"{run.url} is empty: nothing tells when the run began")
+    began_s = _moment(run.first_line(layout.EVENTS).get("time"))
+    began_s = min(file.changed_at_s for file in files.values()) if began_s is None else began_s
+    ended_s = _moment(run.record(layout.ENDED).get("ended_at"))
+    today = _day(now_s)
+    last = today if ended_s is None else min(_day(ended_s) + datetime.timedelta(days=1), today)
+    return min(_day(began_s), last), last, None if ended_s is None else now_s - ended_s
+
+
+def counted(client: Client, run: KeptRun, experiment: str) -> tuple[float | None, str]:
+    """What the run itself counted, in dollars, and where that stands.
+
+    Raises:
+        AccountError: AWS cannot be asked.
+        LedgerError: The ledger cannot be read.
+    """
+    ledger = find_ledger(client)
+    entry = ledger.get(f"{experiment}/{run.run}") if ledger else None
+    if entry is not None:
+        return entry.spent_usd, "the guard's ledger"
+    return spent_usd(run, run.rows(layout.ROUNDS)), f"{layout.LEDGER} in the bucket"
 
 
 def ask_bill(
@@ -24,7 +61,10 @@ def ask_bill(
 
     Args:
         client: Of Cost Explorer.
-        first, last: Days, by UTC, both included.
+        experiment: Name of the experiment.
+        run: Name of the run.
+        first: The first day, by UTC.
+        last: The last day, by UTC, which is included.
 
     Returns:
         ``usd``, ``services`` (dollars by service, and under ``usage`` the dollars, the amount and its unit by usage
@@ -72,7 +112,7 @@ def _days(
 def bill_lines(
     bill: Mapping[str, Any], *, run: str, counted_usd: float | None, counted_by: str, ended_s_ago: float | None
 ) -> list[str]:
-    """The comparison, for people.
+    """The bill beside what the run counted, for people.
 
     Args:
         bill: As `ask_bill` gives it.
@@ -131,3 +171,15 @@ def _caveat_lines(bill: Mapping[str, Any], ended_s_ago: float | None) -> list[st
 
 def _dollars(usd: float, sign: str = "") -> str:
     return f"{f'{usd:{sign},.4f}':>12} USD"
+
+
+def _day(at_s: float) -> datetime.date:
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).date()
+
+
+def _moment(text: Any) -> float | None:
+    """Seconds since 1970 of an ISO 8601 time; None if it is none."""
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,147 @@
+"""``python -m runtime logs``: what a deployment logs, or what the bucket kept of it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runtime.aws.asking import ask, ask_if_there, pages_of
+from runtime.aws.clients import Client
+from runtime.aws.stacks import find_stack, outputs_of
+from runtime.errors import OperationError
+from runtime.names import STACK_PREFIX
+from runtime.operations.kept_runs import find_bucket, find_runs
+from runtime.operations.texts import iso
+from runtime.records import layout
+
+Report = Callable[[str], None]
+
+POLL_S = 3.0
+_LATE_EVENTS_S = 60.0
+"""Log events may arrive so much later than others of the same time."""
+_EVENTS_SHOWN, _BOOT_LINES_SHOWN = 20, 25
+
+
+def show_logs(
+    client: Client, experiment: str, report: Report, *, of_actors: bool, since_s: float, is_following: bool,
+    now: Callable[[], float], sleep: Callable[[float], None],
+) -> None:
+    """Tells a deployment's log events, the oldest first; if its stack is gone, what the bucket kept instead.
+
+    Args:
+        client: Of any service.
+        experiment: Name of the experiment.
+        report: Is told each line.
+        of_actors: The actors' events, not the learner's.
+        since_s: How far back to begin, in seconds.
+        is_following: Whether to go on until the stack is gone.
+        now: Seconds since 1970.
+        sleep: Waits for that many seconds.
+
+    Raises:
+        OperationError: There is nothing.
+        AccountError: AWS cannot be asked.
+    """
+    formation = client("cloudformation")
+    stack = ask(lambda: find_stack(formation, STACK_PREFIX + experiment))
+    group = _log_group(formation, stack, "Actor" if of_actors else "Learner") if stack else ""
+    if not stack or not group:
+        report(f"{STACK_PREFIX}{experiment} " + ("has no log group yet, or no more" if stack else "is not deployed")
+               + "; what the bucket kept:")
+        return show_kept(client, experiment, report)
+    tail = _Tail(client("logs"), group, report, since_ms=int(1000 * (now() - since_s)))
+    while tail.show() and is_following:
+        sleep(POLL_S)
+        if not _is_there(formation, stack["StackId"]):
+            break
+    if not tail.shown:
+        report(f"no events in {group} in the last {since_s / 60:g} minutes; --since MINUTES goes further back, a week "
+               "at most")
+    if not _is_there(formation, stack["StackId"]):
+        report(f"{STACK_PREFIX}{experiment} is gone; what the bucket kept:")
+        show_kept(client, experiment, report)
+    return None
+
+
+def _is_there(formation: Any, stack_id: str) -> bool:
+    stack = ask(lambda: find_stack(formation, stack_id))
+    return stack is not None and stack["StackStatus"] != "DELETE_COMPLETE"
+
+
+def _log_group(formation: Any, stack: Mapping[str, Any], whose: str) -> str:
+    """Its name; empty if there is none. A stack has its outputs only when all of it is there."""
+    named = outputs_of(stack).get(f"{whose}Logs")
+    if named:
+        return named
+    resources = pages_of(formation, "list_stack_resources", "StackResourceSummaries", StackName=stack["StackId"])
+    return next((one["PhysicalResourceId"] for one in resources if one["ResourceType"] == "AWS::Logs::LogGroup"
+                 and one["LogicalResourceId"].startswith(f"{whose}Logs") and one.get("PhysicalResourceId")
+                 and one["ResourceStatus"] != "DELETE_COMPLETE"), "")
+
+
+class _Tail:
+    """One log group's events, each once.
+
+    Attributes:
+        shown: How many events were told.
+    """
+
+    def __init__(self, client: Any, group: str, report: Report, *, since_ms: int) -> None:
+        self._client, self._group, self._report, self._since_ms = client, group, report, since_ms
+        self._seen: dict[str, int] = {}
+        self.shown = 0
+
+    def show(self) -> bool:
+        """Tells what is new; False if the group is gone.
+
+        Raises:
+            AccountError: CloudWatch Logs cannot be asked.
+        """
+        events = ask_if_there(lambda: pages_of(self._client, "filter_log_events", "events", logGroupName=self._group,
+                                               startTime=self._since_ms))
+        if events is None:
+            return False
+        for event in sorted(events, key=lambda event: event["timestamp"]):
+            if event["eventId"] not in self._seen:
+                self._tell(event)
+        # Late ones are looked for again; what is older than that need not be remembered.
+        newest_ms = max((event["timestamp"] for event in events), default=self._since_ms)
+        self._since_ms = max(self._since_ms, newest_ms - int(1000 * _LATE_EVENTS_S))
+        self._seen = {event["eventId"]: event["timestamp"] for event in events if event["timestamp"] >= self._since_ms}
+        return True
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        at = datetime.datetime.fromtimestamp(event["timestamp"] / 1000, datetime.UTC).strftime("%m-%d %H:%M:%S")
+        self._report(f"{at} {event['logStreamName']}  {event['message'].rstrip()}")
+        self.shown += 1
+
+
+def show_kept(client: Client, experiment: str, report: Report) -> None:
+    """Tells what the bucket has of the experiment's newest run: failures to boot, its end, and its last events.
+
+    Raises:
+        OperationError: It has nothing.
+        AccountError: The bucket cannot be read.
+    """
+    runs = find_runs(client, find_bucket(client), experiment)
+    if not runs:
+        raise OperationError(f"the bucket has no run of {experiment}")
+    run, files = max(((run, run.files()) for run in runs),
+                     key=lambda pair: max((file.changed_at_s for file in pair[1].values()), default=0.0))
+    report(run.url)
+    for name in sorted((name for name in files if name.startswith("boot/")), key=lambda name: files[name].changed_at_s):
+        record = run.record(name)
+        report(f"\n{name}, {iso(files[name].changed_at_s)}: {record.get('message', '')}")
+        for line in str(record.get("log", "")).splitlines()[-_BOOT_LINES_SHOWN:]:
+            report(f"  {line}")
+    for name in ("refused.json", "ended.json"):
+        if name in files:
+            report(f"\n{name}")
+            for line in run.text(name).splitlines():
+                report(f"  {line}")
+    events = run.text(layout.EVENTS).splitlines()[-_EVENTS_SHOWN:]
+    if events:
+        report("\nevents.jsonl, the end")
+        for line in events:
+            report(f"  {line}")

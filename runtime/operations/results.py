@@ -1,0 +1,205 @@
+"""``python -m runtime results``: lists the runs that the bucket keeps, and downloads one of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from runtime.config.loading import load_experiment
+from runtime.config.schema import Experiment, unchangeable
+from runtime.errors import ExperimentError
+from runtime.operations.kept_runs import KeptError, KeptFile, KeptRun, json_of, md5_of, spent_usd
+from runtime.operations.texts import iso, table, usd_text
+from runtime.records import layout
+from runtime.records.files import to_json, write_atomically
+from runtime.records.run_directory import RunDirectory
+
+_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*")
+"""Names that lead nowhere but into the run's directory; learners run code of the experiment's environment."""
+_NOT_RESULTS = ("cache-credential.json", "launches/")
+_MARKER = ".download.json"
+_CHECKPOINTS = f"{layout.CHECKPOINTS}/"
+_TRIES = 5
+
+def results_lines(runs: Iterable[KeptRun]) -> list[str]:
+    """A table of runs, for people.
+
+    Raises:
+        AccountError: The bucket cannot be read.
+    """
+    rows = [("run", "rounds", "evaluated", "spent", "last change", "ended")]
+    for found in map(summarise, runs):
+        value = found["evaluation_return"]
+        rows.append((found["run"], str(found["rounds"]), "–" if value is None else f"{value:,.1f}",
+                     "–" if found["spent_usd"] is None else usd_text(found["spent_usd"]),
+                     iso(found["changed_at_s"])[:16].replace("T", " "), found["ended"] or "not yet, or unknown"))
+    return table(rows)
+
+
+def summarise(run: KeptRun) -> dict[str, Any]:
+    """What a run came to.
+
+    Returns:
+        ``run``, ``rounds``, ``last_round``, ``evaluation_return``, ``spent_usd``, ``budget_usd``, ``ended`` and
+        ``changed_at_s``; None or empty if the bucket does not tell.
+
+    Raises:
+        AccountError: The bucket cannot be read.
+    """
+    rows, files = run.rows(layout.ROUNDS), run.files()
+    summary, ended, refused = run.record(layout.SUMMARY), run.record(layout.ENDED), run.record(layout.REFUSED)
+    returns = [row["evaluation_return_mean"] for row in rows if row.get("evaluation_return_mean") is not None]
+    last = rows[-1] if rows else {}
+    reason = ended.get("stop_reason") or summary.get("stop_reason") or ("refused" if refused else "")
+    error = ended.get("error") or summary.get("error") or refused.get("error") or ""
+    return {"run": run.run, "rounds": last.get("round_index", 0), "last_round": last,
+            "evaluation_return": returns[-1] if returns else summary.get("evaluation_return_mean"),
+            "spent_usd": spent_usd(run, rows), "budget_usd": summary.get("budget_usd"),
+            "ended": f"{reason}: {error}" if error else reason,
+            "changed_at_s": max((file.changed_at_s for file in files.values()), default=0.0)}
+
+
+def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) -> list[str]:
+    """How to look at a downloaded run, and how to go on with it, here or in AWS.
+
+    Args:
+        run: In the bucket.
+        out: The directory that it was downloaded to.
+        experiment: Name of the experiment.
+        file: The experiment file that the user named; None if there is none.
+
+    Raises:
+        ExperimentError: The run's config.yaml is damaged.
+    """
+    lines = [f"evaluate it:      python -m runtime evaluate {out}"] if (out / layout.POLICY).exists() else []
+    config = out / layout.CONFIG
+    if not config.exists():
+        return [*lines, "it cannot be gone on with: it was never begun"]
+    stored = load_experiment(config)
+    budget_usd = 2 * stored.budget.usd
+    source, named = (file, load_experiment(file)) if file and _is_same(file, stored) else (config, stored)
+    local = "" if named.fleet.kind in ("auto", "local") else " --set fleet.kind=local"
+    lines += [f"go on here:       python -m runtime train {source} --out {out} --resume{local} "
+              f"--set budget.usd={budget_usd:g}",
+              "                  (modelled dollars from here on; the bucket does not hear of it)"]
+    if stored.learner.device == "cuda":
+        lines.append("                  (it trained on a GPU: this machine needs one too)")
+    return [*lines, f"go on in AWS:     a larger budget.usd in {file or f'{experiment}.yaml'}, then make deploy "
+                    f"EXPERIMENT={file or f'{experiment}.yaml'} ARGS=\"--run {run.run}\""]
+
+
+def _is_same(file: Path, stored: Experiment) -> bool:
+    """Whether the file would go on with that run."""
+    try:
+        named, known = unchangeable(load_experiment(file).resolved()), unchangeable(stored)
+    except ExperimentError:
+        return False
+    # What the file leaves open follows from its environment, which is not made here.
+    return all(value in (None, "auto") or known.get(path) == value for path, value in named.items())
+
+
+def download(run: KeptRun, out: Path, report: Callable[[str], None]) -> None:
+    """Puts the run into a directory, from which it can be evaluated and gone on with.
+
+    What is there already stays as it is; a download that was interrupted is gone on with.
+
+    Args:
+        run: In the bucket.
+        out: The directory, which is made if it is not there.
+        report: Is told of each file.
+
+    Raises:
+        AccountError: The bucket cannot be read.
+        KeptError: The directory holds another run, or this one and it was changed since; or a learner replaced its
+            files faster than they came.
+        RunDirectoryError: The directory cannot be written, or somebody trains in it.
+    """
+    directory = RunDirectory(out)
+    try:
+        for _ in range(_TRIES):
+            if _Download(run, directory, report).is_complete():
+                return
+    finally:
+        directory.close()
+    raise KeptError(f"{run.url} changes faster than it can be downloaded; try again later")
+
+
+class _Download:
+    """One attempt, as the bucket is now."""
+
+    def __init__(self, run: KeptRun, directory: RunDirectory, report: Callable[[str], None]) -> None:
+        self._run, self._out, self._report = run, directory.path, report
+        self._marker = directory.path / _MARKER
+        self._had = self._read_marker(directory)
+        self._files = {name: file for name, file in run.files().items() if not name.startswith(_NOT_RESULTS)}
+
+    def is_complete(self) -> bool:
+        """Downloads; False if the run changed meanwhile."""
+        self._check_unchanged()
+        self._remember()
+        for name in sorted(self._files, key=_order):
+            if not _NAME.fullmatch(name):
+                self._report(f"passed over {name!r}, which is no name of a run's file")
+            elif not self._fetch(self._files[name]):
+                return False
+        for name in set(self._had) - set(self._files):
+            # An old checkpoint, which the learner deleted since.
+            (self._out / name).unlink(missing_ok=True)
+            del self._had[name]
+        self._remember()
+        return True
+
+    def _fetch(self, file: KeptFile) -> bool:
+        path = self._out / file.name
+        if _digest(path) == file.tag and path.stat().st_size == file.size:
+            self._had[file.name] = file.tag
+            return True
+        data = self._run.read(file)
+        if data is None:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data)
+        self._had[file.name] = md5_of(data)
+        self._remember()
+        self._report(f"{file.size:>12,} bytes  {path}")
+        return True
+
+    def _check_unchanged(self) -> None:
+        """Checks that nothing here was changed since it was downloaded.
+
+        Raises:
+            KeptError: Something here is neither what was downloaded before nor what the bucket has.
+        """
+        changed = [name for name, known in self._had.items() if (found := _digest(self._out / name))
+                   and found != known and (name not in self._files or found != self._files[name].tag)]
+        if changed:
+            raise KeptError(f"--out {self._out}: {', '.join(sorted(changed)[:3])} was changed since it was downloaded, "
+                            "as by going on with the run here; name another directory")
+
+    def _read_marker(self, directory: RunDirectory) -> dict[str, str]:
+        """Reads which files were downloaded before.
+
+        Raises:
+            KeptError: The directory holds a run that is not this one.
+        """
+        found = json_of(self._marker.read_text()) if self._marker.exists() else None
+        if isinstance(found, dict) and found.get("source") == self._run.url:
+            return dict(found["files"])
+        if found is not None or directory.holds_run:
+            raise KeptError(f"--out {self._out}: holds another run; name another directory")
+        return {}
+
+    def _remember(self) -> None:
+        write_atomically(self._marker, to_json({"source": self._run.url, "files": self._had}))
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Checkpoints before the rows that lead to them, and money last: a learner uploads the other way round."""
+    return (0 if name.startswith(_CHECKPOINTS) else 2 if name == layout.LEDGER else 1), name
+
+
+def _digest(path: Path) -> str:
+    """Empty if there is no such file."""
+    return md5_of(path.read_bytes()) if path.is_file() else ""
