@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 # What is imported is compiled then; all of it would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test lint docs clean
+.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test tests lint docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -58,8 +58,11 @@ bootstrap: setup-deploy
 image: setup-deploy
 	$(BIN)/python -m tests.image.build "$(EXPERIMENT)"
 
-# Three at once: part of the time they wait for processes that they started.
-test: setup-dev lint
+# Lint and types beside the tests. Three workers: part of the time they wait for processes that they started.
+test: setup-dev
+	$(MAKE) --no-print-directory -j2 lint tests
+
+tests: setup-dev
 	$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n 3 -rs)
 
 lint: setup-dev

@@ -48,7 +48,7 @@ subprocess.Popen = warm.Popen
 
 # Whichever worker is free takes the next file, or the next test of a divided file. What takes longest begins first.
 LONGEST = ("end_to_end/test_rehearsal.py", "end_to_end/test_deployed.py", "stacks/test_learner_boot.py",
-           "stacks/test_app.py", "stacks/", "end_to_end/", "guard/", "operations/", "learner/test_data_parallel.py",
+           "stacks/test_app.py", "stacks/", "end_to_end/", "guard/", "operations/", "learner/parallel/",
            "simulators/")
 DIVIDED = ("end_to_end/test_rehearsal.py", "stacks/test_app.py")
 

@@ -34,7 +34,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "runtime.fleet.actor_process": ACTOR,
     "runtime": LEARNER,
     "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER),
-    "runtime.learner.data_parallel": ("runtime.learner.data_parallel", "torch.distributed"),
+    "runtime.learner.parallel": ("runtime.learner.parallel.learner", "torch.distributed"),
     "tests.simulators.aws.lambda_endpoint": ("tests.simulators.aws.lambda_endpoint",),
     "tests.simulators.aws.moto_server": ("moto.moto_server.werkzeug_app", "tests.simulators.aws.moto_types"),
 }

@@ -143,9 +143,11 @@ class _Run:
         self._meter, self._keeping = supplies.meter, supplies.keeping
         self._sampler = ServerlessSampler(ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter)
         self._actor_event = {**_actor_event(experiment, self._run_id), **supplies.actor_event}
-        self._learner, detector = _training_parts(experiment, environment, stack)
+        learner, detector = _training_parts(experiment, environment, stack)
+        self._updater = make_updater(experiment.learner.updater, learner)
+        stack.callback(self._updater.close)
         self._loop = make_round_loop(
-            experiment, updater=make_updater(experiment.learner.updater, self._learner), detector=detector,
+            experiment, updater=self._updater, detector=detector,
             scaler=make_scaler(experiment.scaler), sampler=self._sampler, meter=self._meter,
             evaluate=Evaluator(environment, experiment.evaluation.episodes, seed=experiment.seed),
             events=self._events, event_fields=self._actor_event, spaces=environment.spaces,
@@ -242,7 +244,7 @@ class _Run:
         save_checkpoint(self._directory.checkpoints_path, Checkpoint(
             checkpoint.round_index, checkpoint.arrays,
             {**checkpoint.values, "experiment": self._identity}))
-        save_policy(self._directory.policy_path, self._learner.weights(),
+        save_policy(self._directory.policy_path, self._updater.weights(),
                     environment_id=self._experiment.environment.id)
         self._to_tensorboard(row)
         if self._wandb is not None:
