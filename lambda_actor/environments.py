@@ -76,13 +76,17 @@ class ActorEnvironment:
         observation, _ = self._environment.reset(seed=seed)
         return self._frame(observation)
 
+    def to_environment(self, action: np.ndarray | int) -> Any:
+        """Returns a policy's action as the environment takes it: clipped and shaped, or a whole number."""
+        return self._actions.to_environment(action)
+
     def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
         """One step with ``action``.
 
         Returns:
             frame, reward, terminated, truncated.
         """
-        observation, reward, terminated, truncated, _ = self._environment.step(self._actions.to_environment(action))
+        observation, reward, terminated, truncated, _ = self._environment.step(self.to_environment(action))
         return self._frame(observation), float(reward), bool(terminated), bool(truncated)
 
     def get_state(self) -> State:

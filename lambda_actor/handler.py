@@ -56,7 +56,7 @@ PREWARMED = "prewarmed"
 """The status that a ``prewarm`` event is answered with."""
 
 
-class _Sandbox:
+class Sandbox:
     """What stays warm between two invocations in one process."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _Sandbox:
         self.policy_key: tuple[str, int] | None = None
 
 
-_sandbox = _Sandbox()
+sandbox = Sandbox()
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _prewarm(event: Mapping[str, Any]) -> dict[str, Any]:
     """Makes the environment and reaches the cache, for the invocations to come."""
     _check_event(event, PREWARM_FIELDS)
     _cache(event).ping()
-    _sandbox.environment = _environment(event)
+    sandbox.environment = _environment(event)
     return {"invocation_id": event["invocation_id"], "status": PREWARMED}
 
 
@@ -144,34 +144,34 @@ def _check_event(event: Mapping[str, Any], fields: Mapping[str, type]) -> None:
 
 def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
     key = (event["cache_url"], event["run_id"])
-    if _sandbox.cache is None or _sandbox.cache_key != key:
-        if _sandbox.cache is not None:
-            _sandbox.cache.close()
-        _sandbox.cache = TrajectoryCache(
+    if sandbox.cache is None or sandbox.cache_key != key:
+        if sandbox.cache is not None:
+            sandbox.cache.close()
+        sandbox.cache = TrajectoryCache(
             event["cache_url"], event["run_id"],
             username=os.environ.get("ACTOR_CACHE_USERNAME"), password=os.environ.get("ACTOR_CACHE_PASSWORD"),
             credential=event["cache_credential"], ttl_s=event["cache_ttl_s"], bytes_max=event["cache_bytes_max"],
         )
-        _sandbox.cache_key = key
-    return _sandbox.cache
+        sandbox.cache_key = key
+    return sandbox.cache
 
 
 def _environment(event: Mapping[str, Any]) -> ActorEnvironment:
     """The sandbox's, if it is what the event asks for, or a new one."""
     key = (event["environment_id"], event["preprocessing"])
-    if _sandbox.environment is not None and _sandbox.environment_key == key:
-        return _sandbox.environment
+    if sandbox.environment is not None and sandbox.environment_key == key:
+        return sandbox.environment
     environment = make_environment(*key)
-    _sandbox.environment_key = key
+    sandbox.environment_key = key
     return environment
 
 
 def _policy(cache: TrajectoryCache, event: Mapping[str, Any]) -> Policy:
     key = (event["run_id"], event["policy_version"])
-    if _sandbox.policy is None or _sandbox.policy_key != key:
-        _sandbox.policy = Policy.from_bytes(cache.fetch_weights(event["policy_version"]))
-        _sandbox.policy_key = key
-    return _sandbox.policy
+    if sandbox.policy is None or sandbox.policy_key != key:
+        sandbox.policy = Policy.from_bytes(cache.fetch_weights(event["policy_version"]))
+        sandbox.policy_key = key
+    return sandbox.policy
 
 
 def _roll_out(
@@ -179,7 +179,7 @@ def _roll_out(
 ) -> Fragment:
     environment = _environment(event)
     # An environment that raises is not trusted again.
-    _sandbox.environment = None
+    sandbox.environment = None
     fragment = roll_out(
         environment, policy,
         fragment_steps=event["fragment_steps"], seed=event["seed"], round_index=event["round_index"],
@@ -187,7 +187,7 @@ def _roll_out(
         should_stop=lambda: not cache.is_wanted(event["invocation_id"]),
     )
     if environment.can_save_episode:
-        _sandbox.environment = environment
+        sandbox.environment = environment
     else:
         # It may remember things across resets, and who served which slot must not matter.
         environment.close()

@@ -25,7 +25,7 @@ from lambda_actor.credentials import credential_object
 from lambda_actor.errors import CacheError
 from runtime.errors import ServerError
 
-_START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0
 _MEMORY_MARGIN_MIB = 512
 _SOCKET_PARENT_BYTES_MAX = 60
@@ -47,32 +47,35 @@ wait $server
 class _GuardedServer:
     """A server program under a guardian, with a directory of its own; gone after `close`."""
 
-    def __init__(self, memory_mib: int, settings: Callable[[Path], list[str]]) -> None:
+    def __init__(
+        self, memory_mib: int, settings: Callable[[Path], list[str]], *, start_timeout_s: float = START_TIMEOUT_S
+    ) -> None:
         """Starts the server, and waits until it answers.
 
         Args:
             memory_mib: What the run's trajectories may take; weights and open episodes come on top.
             settings: The settings that make it reachable, given its directory.
+            start_timeout_s: Longest wait for its first answer.
 
         Raises:
             ServerError: No server program is there, or it does not start.
         """
-        self.program = _find_program()
-        self._directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-", dir=_socket_parent()))
+        self.program, self._start_timeout_s = find_program(), start_timeout_s
+        self.directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-", dir=_socket_parent()))
         try:
             # In a file: arguments can be seen by everybody.
-            configuration = self._directory / "server.conf"
+            configuration = self.directory / "server.conf"
             configuration.write_text("\n".join([
-                *settings(self._directory), 'save ""', "appendonly no", f'dir "{self._directory}"',
+                *settings(self.directory), 'save ""', "appendonly no", f'dir "{self.directory}"',
                 f"maxmemory {memory_mib + _MEMORY_MARGIN_MIB}mb", "maxmemory-policy noeviction", ""]))
-            log_path = self._directory / "server.log"
+            log_path = self.directory / "server.log"
             with log_path.open("wb") as log:
                 self._guardian = subprocess.Popen(
                     ["/bin/sh", "-c", _GUARDIAN, "sh", self.program, str(configuration)],
                     stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
-                    env={**os.environ, "GUARDED_DIRECTORY": str(self._directory)})
+                    env={**os.environ, "GUARDED_DIRECTORY": str(self.directory)})
         except BaseException:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
             raise
         self._wait_until_ready(log_path)
 
@@ -85,13 +88,13 @@ class _GuardedServer:
         except subprocess.TimeoutExpired:
             # Its other half was killed: do its work.
             with suppress(OSError, ValueError):
-                os.kill(int((self._directory / "pid").read_text()), signal.SIGKILL)
+                os.kill(int((self.directory / "pid").read_text()), signal.SIGKILL)
             self._guardian.kill()
             self._guardian.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _wait_until_ready(self, log_path: Path) -> None:
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        deadline_s = time.monotonic() + self._start_timeout_s
         while True:
             try:
                 self._probe()
@@ -117,9 +120,9 @@ class _GuardedServer:
 class EmbeddedServer(_GuardedServer):
     """A server of our own on a Unix socket, for a run on one machine."""
 
-    def __init__(self, memory_mib: int) -> None:
+    def __init__(self, memory_mib: int, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
         """As `_GuardedServer`."""
-        super().__init__(memory_mib, self._settings)
+        super().__init__(memory_mib, self._settings, start_timeout_s=start_timeout_s)
 
     def _settings(self, directory: Path) -> list[str]:
         path = directory / "server.sock"
@@ -160,7 +163,7 @@ class LearnerServer(_GuardedServer):
 
     def _probe(self) -> None:
         # Not just a connection: the server of a killed learner may still be there for a moment.
-        with closing(TrajectoryCache(f"{self.url}?ssl_ca_certs={self._directory / 'certificate.pem'}", "start",
+        with closing(TrajectoryCache(f"{self.url}?ssl_ca_certs={self.directory / 'certificate.pem'}", "start",
                                      username=_USERNAME, password=self._password, connect_attempts=0)) as cache:
             cache.ping()
 
@@ -196,7 +199,12 @@ def _is_recent(program: str) -> bool:
     return version is None or int(version[1]) >= 6
 
 
-def _find_program() -> str:
+def find_program() -> str:
+    """Returns the path of a server program: one on PATH, or the one that comes from PyPI.
+
+    Raises:
+        ServerError: There is none.
+    """
     for name in ("valkey-server", "redis-server"):
         path = shutil.which(name)
         if path and _is_recent(path):

@@ -86,6 +86,11 @@ class WandbLog:
         self._has_begun_once = True
         write_atomically(id_path, to_json({"id": run_id}))
 
+    @property
+    def process_id(self) -> int | None:
+        """The id of the process that talks to W&B; None if there is none."""
+        return self._process.pid if self._process is not None else None
+
     def round_saved(self) -> None:
         """Has W&B shown what is new in the directory; waits for nothing."""
         if self._process is None:

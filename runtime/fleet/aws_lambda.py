@@ -27,7 +27,7 @@ from runtime.interfaces import Invocation, Outcome, OutcomeStatus
 
 _ANSWER_MARGIN_S = 15
 _CONNECT_TIMEOUT_S = 10
-_ABANDON_GRACE_S = 3.0
+ABANDON_GRACE_S = 3.0
 """An actor learns within about a second that nobody waits for it; its bill then takes a moment."""
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 5.0
 
@@ -187,7 +187,7 @@ class LambdaFleet:
             for call in [self._calls[one] for one in invocation_ids if one in self._calls]:
                 call.is_abandoned.set()
                 if call.is_sent:
-                    call.reported_by_s = time.monotonic() + _ABANDON_GRACE_S
+                    call.reported_by_s = time.monotonic() + ABANDON_GRACE_S
                 else:
                     self._report(call, Outcome(call.invocation.invocation_id, "abandoned", was_started=False,
                                                error="never started before the deadline"))

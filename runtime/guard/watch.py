@@ -52,7 +52,7 @@ class Guard:
         """
         self._client, self._ledger, self._tell, self._now = client, ledger, tell, now
         self._clock, self._sleep, self._tick_s, self._pause_s = clock, sleep, tick_s, pause_s
-        self._teardown = Teardown(client, ledger, tell, now)
+        self.teardown = Teardown(client, ledger, tell, now)
 
     def tick(self, *, is_rehearsed: bool = False) -> dict[str, Any]:
         """Looks at every deployment, and takes down what may not go on.
@@ -175,8 +175,8 @@ class Guard:
             self._ledger.saw(deployed.run, heartbeat_at_s=entry.heartbeat_at_s, now_s=now_s)
         if not reason:
             return {}
-        ordered = entry if entry is not None and order else self._teardown.order(deployed, reason)
-        return {"decision": reason, "waiting_for": self._teardown.advance(deployed, ordered)}
+        ordered = entry if entry is not None and order else self.teardown.order(deployed, reason)
+        return {"decision": reason, "waiting_for": self.teardown.advance(deployed, ordered)}
 
 
 def _unsettled(entry: Entry) -> list[str]:

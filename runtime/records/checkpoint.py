@@ -41,7 +41,7 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
               "arrays_sha256": hashlib.sha256(arrays).hexdigest()}
     stem = f"round_{checkpoint.round_index:06d}"
     write_atomically(directory / f"{stem}.safetensors", arrays)
-    write_atomically(directory / f"{stem}.json", to_json(values | {"sha256": _digest(values)}))
+    write_atomically(directory / f"{stem}.json", to_json(values | {"sha256": digest(values)}))
     for old in _stems(directory)[_KEPT:]:
         (directory / f"{old}.json").unlink()
         (directory / f"{old}.safetensors").unlink(missing_ok=True)
@@ -71,7 +71,7 @@ def _load(directory: Path, stem: str) -> Checkpoint:
     try:
         document = json.loads((directory / f"{stem}.json").read_bytes())
         expected = document.pop("sha256")
-        if _digest(document) != expected:
+        if digest(document) != expected:
             raise CheckpointError(f"{stem}.json was altered or damaged")
         if document["version"] != VERSION:
             raise CheckpointError(f"{stem}.json is of version {document['version']}; this program reads {VERSION}")
@@ -90,5 +90,6 @@ def _stems(directory: Path) -> list[str]:
                   reverse=True)
 
 
-def _digest(values: Mapping[str, Any]) -> str:
+def digest(values: Mapping[str, Any]) -> str:
+    """Returns the SHA-256 of JSON values, whatever the order of their keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -263,7 +263,7 @@ class FakeFleet:
         """
         self.concurrency = 10**9
         self._cache, self._clock, self._at_once = cache, clock, at_once
-        self._script = script if callable(script) else lambda event, nth: (script or {}).get((event["slot"], nth), OK)
+        self.script = script if callable(script) else lambda event, nth: (script or {}).get((event["slot"], nth), OK)
         self.log: list[Any] = log if log is not None else []
         self.started: list[Invocation] = []
         self.running: dict[str, tuple[Invocation, Play]] = {}
@@ -276,7 +276,7 @@ class FakeFleet:
         for invocation in reversed(invocations):
             event = invocation.event
             key = (event["round_index"], event["slot"])
-            play = self._script(event, self._tries[key])
+            play = self.script(event, self._tries[key])
             self._tries[key] += 1
             self.started.append(invocation)
             if play.status is None:
@@ -350,7 +350,7 @@ class TimedFleet:
             script: The play for an event and how many actors started before it.
         """
         self.concurrency = concurrency
-        self._cache, self._clock, self._script, self._timeout_s = cache, clock, script, timeout_s
+        self._cache, self._clock, self.script, self.timeout_s = cache, clock, script, timeout_s
         cache.before_access = self._catch_up
         self.started: list[Invocation] = []
         self.misses: list[str] = []
@@ -375,7 +375,7 @@ class TimedFleet:
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         for invocation in invocations:
-            self._queue.append((invocation, self._script(invocation.event, len(self.started))))
+            self._queue.append((invocation, self.script(invocation.event, len(self.started))))
             self.started.append(invocation)
         self._begin()
 
@@ -417,7 +417,7 @@ class TimedFleet:
             self._running[one] = (invocation, play, now_s)
             if play.submits is not None:
                 self._plan(now_s + play.takes_s, one, "submit")
-            ends_s = play.takes_s + play.lingers_s if play.status is not None else self._timeout_s
+            ends_s = play.takes_s + play.lingers_s if play.status is not None else self.timeout_s
             self._plan(now_s + ends_s, one, play.status or "timeout")
 
     def _plan(self, at_s: float, invocation_id: str, what: OutcomeStatus | Literal["submit"]) -> None:
@@ -443,7 +443,7 @@ class TimedFleet:
             response = {"invocation_id": invocation_id, "env_steps": invocation.event["fragment_steps"],
                         "status": ACCEPTED if invocation_id in self.accepted else LATE}
         outcome = Outcome(invocation_id, status, response=response, error=play.error or f"ended as {status}",
-                          billed_s=min(self._clock() - since_s, self._timeout_s), init_s=play.init_s,
+                          billed_s=min(self._clock() - since_s, self.timeout_s), init_s=play.init_s,
                           is_metered=play.is_metered)
         self._ended.extend([outcome] * play.outcomes)
         self._begin()

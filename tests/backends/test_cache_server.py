@@ -70,7 +70,7 @@ def script(folder: Path, name: str, text: str) -> Path:
 def real_program(monkeypatch: pytest.MonkeyPatch) -> str:
     with monkeypatch.context() as patch:
         patch.setattr(runtime.backends.cache_server.shutil, "which", lambda name: None)
-        return runtime.backends.cache_server._find_program()
+        return runtime.backends.cache_server.find_program()
 
 
 # Life and death
@@ -229,9 +229,8 @@ def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
     program = script(tmp_path / "bin", "valkey-server",
                      "echo 'reading settings'; echo 'Fatal: no room for 64 MiB' >&2; exit 3")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(runtime.backends.cache_server, "_START_TIMEOUT_S", 1.0)
     with pytest.raises(ServerError, match="Fatal: no room for 64 MiB") as caught:
-        EmbeddedServer(64)
+        EmbeddedServer(64, start_timeout_s=1.0)
     assert str(program) in str(caught.value)
     assert list(temporary.iterdir()) == []
 
@@ -240,9 +239,8 @@ def test_a_program_that_cannot_be_run_at_all(temporary: Path, tmp_path: Path, mo
     program = script(tmp_path / "bin", "valkey-server", "")
     program.write_bytes(b"\x7fELF not really")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(runtime.backends.cache_server, "_START_TIMEOUT_S", 1.0)
     with pytest.raises(ServerError, match="valkey-server") as caught:
-        EmbeddedServer(64)
+        EmbeddedServer(64, start_timeout_s=1.0)
     assert "last words: none" not in str(caught.value)
     assert list(temporary.iterdir()) == []
 
@@ -250,9 +248,8 @@ def test_a_program_that_cannot_be_run_at_all(temporary: Path, tmp_path: Path, mo
 def test_a_program_that_never_answers_is_ended(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program = script(tmp_path / "bin", "valkey-server", f"echo $$ > '{tmp_path}/pid'\nexec sleep 600")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(runtime.backends.cache_server, "_START_TIMEOUT_S", 1.0)
     with pytest.raises(ServerError, match="does not start"):
-        EmbeddedServer(64)
+        EmbeddedServer(64, start_timeout_s=1.0)
     assert not is_alive(int((tmp_path / "pid").read_text()))
     assert list(temporary.iterdir()) == []
 

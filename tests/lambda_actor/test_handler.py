@@ -44,8 +44,8 @@ VERSION = 3
 @pytest.fixture(autouse=True)
 def sandbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A cold actor for each test."""
-    fresh = actor._Sandbox()
-    monkeypatch.setattr(actor, "_sandbox", fresh)
+    fresh = actor.Sandbox()
+    monkeypatch.setattr(actor, "sandbox", fresh)
     monkeypatch.delenv("ACTOR_CACHE_USERNAME", raising=False)
     monkeypatch.delenv("ACTOR_CACHE_PASSWORD", raising=False)
     yield fresh
@@ -155,7 +155,7 @@ def test_an_answer_nobody_waits_for_is_late(event: dict[str, Any], cache: Trajec
 
 def test_a_replacement_brings_back_the_same_trajectory(event: dict[str, Any], cache: TrajectoryCache) -> None:
     handler(event, None)
-    actor._sandbox.environment = actor._sandbox.policy = None
+    actor.sandbox.environment = actor.sandbox.policy = None
     cache.expect(["another-id"])
     handler({**event, "invocation_id": "another-id"}, None)
     (first_id, first), (second_id, second) = taken(cache), taken(cache)
@@ -186,11 +186,11 @@ def test_a_warm_actor_reuses_what_it_can(
     event: dict[str, Any], cache: TrajectoryCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler(event, None)
-    environment, policy, connection = (getattr(actor._sandbox, name) for name in ("environment", "policy", "cache"))
+    environment, policy, connection = (getattr(actor.sandbox, name) for name in ("environment", "policy", "cache"))
     handler({**event, "slot": 1}, None)
-    assert actor._sandbox.environment is environment
-    assert actor._sandbox.policy is policy
-    assert actor._sandbox.cache is connection
+    assert actor.sandbox.environment is environment
+    assert actor.sandbox.policy is policy
+    assert actor.sandbox.cache is connection
 
 
 def test_a_warm_actor_notices_what_is_new(event: dict[str, Any], cache: TrajectoryCache, server_url: str) -> None:

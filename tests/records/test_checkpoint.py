@@ -243,7 +243,7 @@ def edited(directory: Path, stem: str, **changes: object) -> None:
     path = directory / f"{stem}.json"
     document = json.loads(path.read_bytes()) | changes
     document.pop("sha256")
-    path.write_bytes(json.dumps(document | {"sha256": runtime.records.checkpoint._digest(document)}).encode())
+    path.write_bytes(json.dumps(document | {"sha256": runtime.records.checkpoint.digest(document)}).encode())
 
 
 def test_another_version_is_passed_over_and_named(tmp_path: Path):

@@ -123,7 +123,7 @@ def test_every_metric_that_is_shown_or_watched_is_sent(serverless: Assembly) -> 
             if metric["Namespace"] == METRIC_NAMESPACE:
                 watched.add(metric["MetricName"])
                 assert metric["Dimensions"] == [{"Name": "Experiment", "Value": NAME}, {"Name": "Run", "Value": RUN}]
-    sent = set(metrics._METRICS) | SENT_BY_THE_BOOT_SCRIPT
+    sent = set(metrics.METRICS) | SENT_BY_THE_BOOT_SCRIPT
     assert {"EpisodeReturn", "Actors", "ConvexityRatio", "SpentUsd", "RoundSeconds"} <= shown <= sent
     assert watched == {"Actors", "ActorsFailed", "SpentUsd", "RoundSeconds", "BootFailures"}
     assert watched <= sent

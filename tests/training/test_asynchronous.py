@@ -429,8 +429,8 @@ def test_a_round_ends_at_its_deadline_with_what_it_has(tmp_path: Path):
 def test_three_rounds_without_a_trajectory_end_the_run(tmp_path: Path):
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=100.0), actor={"timeout_s": 900},
               fleet={"round_deadline_s": 900}, scaler={"actors_fixed": 2})
-    rig.fleet._timeout_s = 10**6
-    rig.fleet._script = lambda event, nth: HANGS
+    rig.fleet.timeout_s = 10**6
+    rig.fleet.script = lambda event, nth: HANGS
     with pytest.raises(ActorsKeepFailingError, match="no trajectory 3 times in a row"):
         rig.loop.run()
     assert [event["actors_returned"] for event in rig.events("round_rejected")] == [0, 0, 0]
@@ -440,7 +440,7 @@ def test_three_rounds_without_a_trajectory_end_the_run(tmp_path: Path):
 def test_a_rejected_round_is_tried_again_and_paid_for_in_its_row(tmp_path: Path):
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=130.0), actor={"timeout_s": 110},
               fleet={"round_deadline_s": 120}, stop={"max_rounds": 1})
-    rig.fleet._timeout_s = 1000.0
+    rig.fleet.timeout_s = 1000.0
     assert rig.loop.run() == "max_rounds"
     assert len(rig.events("round_rejected")) == 1
     (row,) = rig.disk.rows

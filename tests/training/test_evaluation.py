@@ -48,7 +48,7 @@ def test_episodes_are_whole_and_the_same_each_time(name: str, length: int) -> No
 
 def test_the_best_action_is_taken_on_stacked_frames() -> None:
     """Of a game the return is that of an actor whose policy is as good as deterministic."""
-    game = gymnasium.wrappers.TimeLimit(make_environment("QbertNoFrameskip-v4")._environment, 60)
+    game = gymnasium.wrappers.TimeLimit(make_environment("QbertNoFrameskip-v4").gymnasium_environment, 60)
     environment = ActorEnvironment(game, "short", "atari")
     fields = policy_arrays(spaces=environment.spaces, network="conv", gain=1000.0, hidden=32)
     # Its logits are those by which a picture differs from an episode's first: so it does not always act the same.

@@ -390,7 +390,7 @@ def test_the_fixed_scaler_never_calls_the_detector(tmp_path: Path):
 def follow_episodes(rig: Rig, cache: FakeCache) -> dict[int, dict[int, tuple[int, int]]]:
     """Notes, by round and slot, which round's and slot's episode each actor continued."""
     seen: dict[int, dict[int, tuple[int, int]]] = {}
-    script = rig.fleet._script
+    script = rig.fleet.script
 
     def noting(event: Mapping[str, Any], nth: int) -> Play:
         if event["episode_id"]:
@@ -399,7 +399,7 @@ def follow_episodes(rig: Rig, cache: FakeCache) -> dict[int, dict[int, tuple[int
                 int(episode.return_so_far), int(episode.observation[0]))
         return script(event, nth)
 
-    rig.fleet._script = noting
+    rig.fleet.script = noting
     return seen
 
 
@@ -407,7 +407,7 @@ def test_an_episode_that_always_raises_is_dropped_and_the_run_goes_on(tmp_path: 
     # Whoever continues what slot 1 of round 1 left open raises, in whatever round.
     rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"quorum": 1.0, "attempts": 2},
               stop={"max_rounds": 4})
-    rig.fleet._script = lambda event, nth: ERROR if event["episode_id"] == "1-1" else OK
+    rig.fleet.script = lambda event, nth: ERROR if event["episode_id"] == "1-1" else OK
     assert rig.run() == "max_rounds"
     (dropped,) = rig.events("episode_dropped")
     assert dropped["episode_id"] == "1-1"
@@ -424,7 +424,7 @@ def test_a_fresh_start_that_always_raises_is_tried_again_with_other_numbers(tmp_
         first_seed.append(event["seed"])
         return ERROR if (event["round_index"], event["slot"], event["seed"]) == (1, 1, first_seed[0]) else OK
 
-    rig.fleet._script = raises
+    rig.fleet.script = raises
     assert rig.run() == "max_rounds"
     assert len(rig.events("round_rejected")) == 1
     assert len({event["seed"] for event in rig.started(1)}) == 2
@@ -435,7 +435,7 @@ def test_the_caches_troubles_never_cost_an_episode(tmp_path: Path):
     trouble = Play("error", None, "CacheMissError: weights:1 is not in the cache")
     rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"quorum": 0.5, "attempts": 2},
               stop={"max_rounds": 5})
-    rig.fleet._script = lambda event, nth: trouble if event["episode_id"] == "1-1" and event["round_index"] < 5 else OK
+    rig.fleet.script = lambda event, nth: trouble if event["episode_id"] == "1-1" and event["round_index"] < 5 else OK
     rig.run()
     assert not rig.events("episode_dropped")
     assert "1-1" in {event["episode_id"] for event in rig.started(5)}

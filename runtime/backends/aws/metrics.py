@@ -12,7 +12,7 @@ from runtime.names import METRIC_NAMESPACE
 from runtime.records.rows import RoundRow
 
 INTERVAL_S = 60.0
-_METRICS = {
+METRICS = {
     "EpisodeReturn": "episode_return_mean",
     "EvaluationReturn": "evaluation_return_mean",
     "Actors": "actor_count",
@@ -57,7 +57,7 @@ class Metrics:
 
     def round_finished(self, row: RoundRow) -> None:
         columns = vars(row)
-        for name, key in _METRICS.items():
+        for name, key in METRICS.items():
             if columns[key] is not None:
                 self._values.setdefault(name, []).append(float(columns[key]))
         if self._clock() - self._sent_at_s >= INTERVAL_S or any(

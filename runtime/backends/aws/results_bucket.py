@@ -50,7 +50,7 @@ class ResultsBucket:
             prefix: What all keys begin with; ends in ``/``.
             clock: Monotonic seconds.
         """
-        self._client, self._bucket, self._prefix, self._directory = client, bucket, prefix, directory
+        self.client, self._bucket, self._prefix, self._directory = client, bucket, prefix, directory
         self._clock = clock
         self._ledger_tag: str | None = None
         self._uploaded: dict[str, tuple[int, int]] = {}
@@ -130,10 +130,10 @@ class ResultsBucket:
 
     def put(self, name: str, data: bytes) -> None:
         """One object more, under the run's prefix."""
-        self._call(self._client.put_object, Key=self._prefix + name, Body=data)
+        self._call(self.client.put_object, Key=self._prefix + name, Body=data)
 
     def _upload(self) -> None:
-        if self._call(self._client.head_object, Key=self._prefix + layout.LEDGER)["ETag"] != self._ledger_tag:
+        if self._call(self.client.head_object, Key=self._prefix + layout.LEDGER)["ETag"] != self._ledger_tag:
             raise self._give_way()
         changed = [path for path in self._files() if self._uploaded.get(self._name(path)) != _stamp(path)]
         for path in sorted(changed, key=lambda path: _upload_order(self._name(path))):
@@ -146,7 +146,7 @@ class ResultsBucket:
     def _delete_old_checkpoints(self) -> None:
         for name in [name for name in self._uploaded if _CHECKPOINT.fullmatch(name)]:
             if not (self._directory / name).exists():
-                self._call(self._client.delete_object, Key=self._prefix + name)
+                self._call(self.client.delete_object, Key=self._prefix + name)
                 del self._uploaded[name]
 
     def _take_over(self) -> bytes | None:
@@ -182,7 +182,7 @@ class ResultsBucket:
         """Writes it if the one that this learner knows is still there; False if it is not."""
         condition = {"IfMatch": self._ledger_tag} if self._ledger_tag else {"IfNoneMatch": "*"}
         try:
-            response = self._call(self._client.put_object, Key=self._prefix + layout.LEDGER, Body=ledger,
+            response = self._call(self.client.put_object, Key=self._prefix + layout.LEDGER, Body=ledger,
                                   Metadata={"writer": self._writer}, **condition)
         except ResultsError as error:
             if code_of(error.__cause__) in ("PreconditionFailed", "ConditionalRequestConflict"):
@@ -204,7 +204,7 @@ class ResultsBucket:
     def _get(self, name: str) -> tuple[str, str | None, bytes]:
         """Tag, writer where one is named, and contents."""
         def read(**where: str) -> tuple[str, str | None, bytes]:
-            response = self._client.get_object(**where)
+            response = self.client.get_object(**where)
             return response["ETag"], response["Metadata"].get("writer"), response["Body"].read()
 
         found: tuple[str, str | None, bytes] = self._call(read, Key=self._prefix + name)
@@ -212,7 +212,7 @@ class ResultsBucket:
 
     def _names(self) -> set[str]:
         def list_keys(**where: str) -> list[str]:
-            pages = self._client.get_paginator("list_objects_v2").paginate(**where)
+            pages = self.client.get_paginator("list_objects_v2").paginate(**where)
             return [found["Key"] for page in pages for found in page.get("Contents", [])]
 
         keys = self._call(list_keys, Prefix=self._prefix)

@@ -504,7 +504,7 @@ def test_a_ledger_that_was_written_though_the_call_failed_is_our_own(s3: Any, tm
     learner = Learner(s3, tmp_path)
     learner.restore()
     learner.round()
-    learner.bucket._client = Wire(s3, at=0, after=answer_lost)
+    learner.bucket.client = Wire(s3, at=0, after=answer_lost)
     learner.meter.open_round(1, smallest=1)
     with pytest.raises(ResultsError, match=f"the results bucket {BUCKET}: "):
         learner.save_ledger()
@@ -570,9 +570,9 @@ def test_a_stream_that_breaks_is_an_error_of_the_bucket(s3: Any, tmp_path: Path)
 def test_a_failing_upload_is_made_up_for(s3: Any, tmp_path: Path) -> None:
     learner = Learner(s3, tmp_path)
     learner.restore()
-    learner.bucket._client = Wire(s3, at=5, before=answer_lost)
+    learner.bucket.client = Wire(s3, at=5, before=answer_lost)
     with pytest.raises(ResultsError):
         learner.round()
-    learner.bucket._client = s3
+    learner.bucket.client = s3
     learner.finish()
     assert {key.removeprefix(PREFIX): data for key, data in objects(s3).items()} == contents(tmp_path)
