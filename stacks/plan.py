@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError
 from runtime.guard.times import CACHE_DELETION_S, INTERVAL_S, STOP_GRACE_S, TERMINATION_S
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
+from stacks.staging import LEFT_OUT
 
 UNRESERVABLE_CONCURRENCY = 100
 """AWS Lambda keeps so many concurrent executions of an account for functions without a reservation."""
@@ -152,7 +154,7 @@ def _identity(experiment: ResolvedExperiment, package: str | None) -> str:
         return experiment.identity
     for path in sorted(Path(package).rglob("*")):
         name = path.relative_to(package).as_posix()
-        if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in name.split("/")):
+        if path.is_file() and not any(fnmatch(part, left) for part in name.split("/") for left in LEFT_OUT):
             digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 

@@ -21,7 +21,9 @@ from runtime.records import layout
 ROOT = Path(__file__).resolve().parents[1]
 GUARD_MODULE = "runtime.guard.function"
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
-_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "*.egg-info", "venv", "node_modules", "cdk.out")
+LEFT_OUT = (".*", "__pycache__", "*.pyc", "*.egg-info", "build", "venv", "node_modules", "cdk.out")
+"""Names that do not travel, and do not count when a package is told from another."""
+_LEFT_OUT = shutil.ignore_patterns(*LEFT_OUT)
 
 
 @contextmanager

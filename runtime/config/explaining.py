@@ -54,8 +54,13 @@ def nearest(path: str) -> str:
     Args:
         path: Dotted; nothing to be found there.
     """
+    if path == EXTENDS:
+        return "; it stands in an experiment file, at its top, and nowhere else"
     section, _, key = path.rpartition(".")
     known = {one: one.rpartition(".")[2] for one, _ in walk_fields()}
+    namesakes = [one for one, last in known.items() if last == key]
+    if not section and namesakes:
+        return f"; did you mean {' or '.join(namesakes)}?"
     siblings = [one for one in known if one.rpartition(".")[0] == section] + ([] if section else [EXTENDS])
     matches = difflib.get_close_matches(key, [one.rpartition(".")[2] for one in siblings], 1, 0.5)
     if matches:

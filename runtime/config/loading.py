@@ -125,7 +125,11 @@ def _layers(path: Path, above: list[Path]) -> list[_Layer]:
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    return os.path.realpath(path) == os.path.realpath(other)
+    try:
+        return os.path.realpath(path) == os.path.realpath(other)
+    except ValueError:
+        # A path that no file can have; reading it says so.
+        return False
 
 
 def _read(path: Path, above: Sequence[Path]) -> Tree:

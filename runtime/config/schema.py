@@ -19,6 +19,7 @@ from lambda_actor.cache import redacted
 from runtime.config import yaml_text
 from runtime.config.fleets import FLEETS
 from runtime.config.section import Count, Field, Section, Share
+from runtime.config.updaters import UPDATERS
 from runtime.config.variants import ALGORITHMS, SCALERS, AlgorithmSettings, ScalerSettings, flat, nested
 
 if TYPE_CHECKING:
@@ -157,8 +158,8 @@ class LearnerSection(Section):
     processes: Annotated[int, Field(ge=1, le=64)] | None = Field(
         None, description="processes that share each gradient step; null = one a GPU, and one without; the update is "
         "the same but for rounding")
-    updater: str = Field(
-        "in_place", min_length=1, description="who turns batches into policy versions; in_place trains on each batch "
+    updater: Literal[*UPDATERS] = Field(  # type: ignore[valid-type]  # the registry's keys
+        "in_place", description="who turns batches into policy versions; in_place trains on each batch "
         "at once, in the learner's own processes. docs/design/add-an-updater.md adds others")
     volume_gib: Annotated[int, Field(ge=1, le=16_384)] = Field(100, description="size of the gp3 volume, GiB")
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from runtime.errors import ExperimentError
+from runtime.config.updaters import UPDATERS
 
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from runtime.interfaces import Learner, Updater
     from runtime.learner.actor_critic import Group
 
-UPDATERS = {"in_place": "runtime.learner.updater:InPlaceUpdater"}
-"""By ``learner.updater``, what makes an updater of a learner; it is imported when it is chosen."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +57,9 @@ def make_updater(name: str, learner: Learner) -> Updater:
     """Makes the updater that the experiment names.
 
     Args:
-        name: A key of `UPDATERS`.
+        name: A key of `runtime.config.updaters.UPDATERS`.
         learner: What it trains.
-
-    Raises:
-        ExperimentError: There is no such updater.
     """
-    if name not in UPDATERS:
-        raise ExperimentError(f"learner.updater = {name!r}; allowed: {' | '.join(UPDATERS)}")
     updater: Updater = _named(UPDATERS[name])(learner)
     return updater
 

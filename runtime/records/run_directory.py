@@ -77,13 +77,17 @@ class RunDirectory(RunFiles):
             write_atomically(self.rounds_path, b"".join(
                 line for line in self._lines() if _round_index(line) <= round_index))
 
-    def read_rounds(self) -> list[RoundRow]:
+    def read_rounds(self, *, until: float = math.inf) -> list[RoundRow]:
         """Reads all rows except a last one that was written only in part.
+
+        Args:
+            until: The last round to read.
 
         Raises:
             RunDirectoryError: A row is not one that this version writes.
         """
-        return [RoundRow.from_json_line(line) for line in self._lines() if _round_index(line) < math.inf]
+        return [RoundRow.from_json_line(line) for line in self._lines()
+                if _round_index(line) < math.inf and _round_index(line) <= until]
 
     def _lines(self) -> list[bytes]:
         return self.rounds_path.read_bytes().splitlines(keepends=True) if self.rounds_path.exists() else []
@@ -93,7 +97,7 @@ def _round_index(line: bytes) -> float:
     """Of a row; infinite for one that is not whole."""
     try:
         return float(json.loads(line)["round_index"] + 0.0) if line.endswith(b"\n") else math.inf
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return math.inf
 
 

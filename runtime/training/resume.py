@@ -77,11 +77,12 @@ def continue_rounds(loop: RoundLoop, directory: RunDirectory, identity: Any, eve
         lambda stem, reason: events.append("checkpoint_skipped", checkpoint=stem, reason=reason))
     if checkpoint is not None and checkpoint.values.get("experiment") != identity:
         raise CheckpointError(f"the checkpoint of round {checkpoint.round_index} in {directory.path} "
-                              "belongs to another experiment")
+                              "belongs to another experiment, or another version of this program wrote it: that "
+                              "version can continue it")
     round_index = checkpoint.round_index if checkpoint is not None else 0
     directory.check_rounds(round_index)
     if checkpoint is not None:
-        loop.restore(checkpoint, directory.read_rounds()[:round_index])
+        loop.restore(checkpoint, directory.read_rounds(until=round_index))
     directory.cut_rounds_back(round_index)
 
 

@@ -185,9 +185,16 @@ class _Run:
         result = self._run_loop()
         self._signals.ignore()
         self._meter.forfeit()
+        rows: list[RoundRow] = []
+        try:
+            rows = self._directory.read_rounds()
+        except RunDirectoryError as failure:
+            # Somebody else wrote there: that must not hide how the run ended.
+            if not result.exit_code:
+                result = RunResult({"stop_reason": "failed"}, 1, failure)
         error = _text(result.error)
         summary = summarise(
-            self._directory.read_rounds(), name=self._name, experiment=self._experiment, backend=self._backend,
+            rows, name=self._name, experiment=self._experiment, backend=self._backend,
             stop_reason=result.summary["stop_reason"], error=error, spent_usd=self._meter.spent_usd,
             session_s=time.monotonic() - self._started_s)
         with suppress(OSError, RunError):

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from runtime.cli.main import main
 from runtime.config.loading import load_experiment
 from runtime.interfaces import RoundView
 from runtime.records.policy_file import load_policy
+from runtime.records.rows import RoundRow
+from runtime.records.run_directory import RunDirectory
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 from runtime.training.evaluation import Evaluator
 from tests.helpers import ROOT, events, overrides, results_only, rounds, run_command, summary, train
@@ -192,3 +195,29 @@ def test_what_cannot_work_is_refused_before_anything_starts(
     for word in words:
         assert word in finished.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_strange_row_hides_neither_the_end_of_a_run_nor_its_resumption(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(reference, run)
+    with (run / "rounds.jsonl").open("ab") as file:
+        file.write(b'{"round_index": 6}\n')
+    done = train(run / "config.yaml", run, "--resume", *overrides(stop__max_rounds=6))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["round_index"] for row in rounds(run)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_row_that_somebody_damages_during_the_run_is_told_in_its_summary(experiment: Path, tmp_path: Path,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    real = RunDirectory.append_round
+
+    def damaging(directory: RunDirectory, row: RoundRow) -> None:
+        real(directory, row)
+        with directory.rounds_path.open("ab") as file:
+            file.write(b'{"round_index": 9}\n')
+
+    monkeypatch.setattr(RunDirectory, "append_round", damaging)
+    done = train(experiment, tmp_path / "run", *overrides(stop__max_rounds=1))
+    assert done.returncode == 1
+    assert "lacks" in summary(tmp_path / "run")["error"]
+    assert events(tmp_path / "run", "run_ended")

@@ -64,7 +64,7 @@ def test_a_restored_updater_goes_on_from_the_state_alone() -> None:
 
 TRAIN = """
 import sys
-from runtime.learner import UPDATERS
+from runtime.config.updaters import UPDATERS
 UPDATERS.update({LINE})
 from runtime.cli.main import main
 sys.exit(main(["train", "experiment.yaml", "--out", "run"]))
