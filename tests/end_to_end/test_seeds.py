@@ -145,7 +145,7 @@ def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -
     out = tmp_path / "runs"
     finished = train(experiment, out, *TWO, *overrides(
         fleet__round_deadline_s=30, learner__update_timeout_s=30, learner__instance_types="[p3.8xlarge]",
-        budget__usd=0.418, stop__max_rounds=12, evaluation__every_rounds=0))
+        budget__usd=0.418, stop__max_rounds=40, evaluation__every_rounds=0))
     assert finished.returncode == 0, finished.stderr
     first, second = summary(out)["seeds"]
     assert (first["stop_reason"], second["stop_reason"]) == ("budget", "max_rounds")
