@@ -87,7 +87,7 @@ class RunDirectory(RunFiles):
             RunDirectoryError: A row is not one that this version writes.
         """
         return [RoundRow.from_json_line(line) for line in self._lines()
-                if _round_index(line) < math.inf and _round_index(line) <= until]
+                if (index := _round_index(line)) < math.inf and index <= until]
 
     def _lines(self) -> list[bytes]:
         return self.rounds_path.read_bytes().splitlines(keepends=True) if self.rounds_path.exists() else []
