@@ -16,6 +16,7 @@ from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError
 
 Tree = dict[str, Any]
+_MAX_FILES = 32
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,9 @@ def _layers(path: Path, above: list[Path]) -> list[_Layer]:
         raise ExperimentError(f"{path}: {EXTENDS} = {base!r} is not allowed; allowed: another experiment file's path, "
                               "relative to this one")
     chain = [*above, path]
+    if len(chain) == _MAX_FILES:
+        raise ExperimentError(f"{path}: {EXTENDS} = {base!r} would be file {len(chain) + 1} of a chain; "
+                              f"allowed: {_MAX_FILES} files")
     base_path = path.parent / base
     if any(_is_same(base_path, one) for one in chain):
         raise ExperimentError(f"{path}: {EXTENDS} goes in a circle: {' → '.join(map(str, [*chain, base_path]))}")

@@ -9,6 +9,9 @@ import yaml
 
 from runtime.errors import ExperimentError
 
+_MAX_VALUES = 100_000
+"""A few aliases of aliases can stand for billions of values, which would take hours to look at."""
+
 
 class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -45,14 +48,29 @@ def parse(text: str, source: str) -> Any:
             a password.
     """
     try:
-        return yaml.load(text, _Loader)
+        tree = yaml.load(text, _Loader)
+        if _values_in(tree, {}) > _MAX_VALUES:
+            raise ExperimentError(f"{source}: holds more than {_MAX_VALUES:,} values once its aliases are followed")
+        return tree
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ExperimentError(f"{source}: is not YAML: {error.problem or error.context}{where}") from None
+    except ExperimentError:
+        raise
     except Exception as error:
         # Its constructors raise whatever Python raises on a tag's nonsense.
         raise ExperimentError(f"{source}: is not YAML: {type(error).__name__}") from None
+
+
+def _values_in(tree: Any, known: dict[int, int]) -> int:
+    """Counts the values in a tree; what several places share is looked at once, and counted as often as it stands."""
+    if not isinstance(tree, dict | list):
+        return 1
+    if id(tree) not in known:
+        known[id(tree)] = 0  # One that contains itself is refused elsewhere.
+        known[id(tree)] = 1 + sum(_values_in(one, known) for one in (tree.values() if isinstance(tree, dict) else tree))
+    return known[id(tree)]
 
 
 def dump(tree: Any) -> str:

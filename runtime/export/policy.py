@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.errors import SchemaError
 from lambda_actor.policy import Policy
 from runtime.config.loading import load_experiment
 from runtime.errors import RunDirectoryError, RunError
@@ -107,12 +108,16 @@ class _RunPolicy:
     def __init__(self, directory: Path) -> None:
         if (directory / layout.SEEDS).exists():
             raise RunDirectoryError(f"{directory} holds several seeds: name one of its directories, seed-S")
-        self._policy = Policy.from_bytes(policy_file.load_policy(directory / layout.POLICY))
+        path = directory / layout.POLICY
+        weights = policy_file.load_policy(path)
         section = load_experiment(directory / layout.CONFIG).environment
         environment = make_environment(section.id, section.preprocessing)
         try:
+            self._policy = Policy.from_bytes(weights)
             self._policy.check(environment.spaces)
             self._set_spaces(environment)
+        except SchemaError as error:
+            raise RunDirectoryError(f"{path} does not fit {section.id}: {error}") from None
         finally:
             environment.close()
         self.environment_id, self.policy_version = section.id, self._policy.policy_version

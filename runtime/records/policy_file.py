@@ -29,6 +29,8 @@ def load_policy(path: Path) -> bytes:
     """
     try:
         arrays = safetensors.numpy.load(path.read_bytes())
+        if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+            raise SchemaError(f"{', '.join(broken)} holds NaN or infinity")
         return wire.encode(wire.Kind.WEIGHTS, arrays)
     except (FileNotFoundError, NotADirectoryError):
         run = path.parent

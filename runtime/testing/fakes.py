@@ -309,10 +309,6 @@ class FakeFleet:
         self.is_closed = True
         self.running.clear()
 
-    def slots_of(self, round_index: int) -> list[int]:
-        """Slots started in a round, retries included, in ascending order."""
-        return sorted(i.event["slot"] for i in self.started if i.event["round_index"] == round_index)
-
     def _end(self, invocation: Invocation, play: Play, status: OutcomeStatus) -> None:
         response = None
         if "prewarm" in invocation.event:

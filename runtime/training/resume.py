@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pydantic
+
 from runtime.config.loading import load_experiment
 from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
 from runtime.cost.meter import Meter
@@ -14,6 +16,7 @@ from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.run_directory import RunDirectory
+from runtime.training.summary import Summary
 
 if TYPE_CHECKING:
     from runtime.training.loop import RoundLoop
@@ -38,7 +41,10 @@ def check_same_experiment(experiment: Experiment, directory: RunDirectory) -> No
                                 f"Only {', '.join(CHANGEABLE)} may change")
 
 
-def finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[str, Any] | None:
+_SUMMARY = pydantic.TypeAdapter(Summary)
+
+
+def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary | None:
     """Returns the summary of a run that has nothing left to do; None if it has, or if that cannot be told."""
     stop = experiment.stop
 
@@ -46,7 +52,7 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[st
         return limit is not None and value is not None and value >= limit
 
     try:
-        summary: dict[str, Any] = json.loads(directory.summary_path.read_bytes())
+        summary = _SUMMARY.validate_json(directory.summary_path.read_bytes(), strict=True)
         reached: dict[str, Callable[[], bool]] = {
             "target_return": lambda: is_reached(stop.target_return, summary["evaluation_return_mean"]),
             "max_rounds": lambda: is_reached(stop.max_rounds, summary["rounds"]),
@@ -55,7 +61,7 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[st
         }
         is_finished = reached.get(summary["stop_reason"])
         return summary if is_finished is not None and is_finished() else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, pydantic.ValidationError):
         return None
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,8 +126,6 @@ class _Run:
         # Threads that spin while they wait make a busy machine ten times slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Only now: nothing that can be refused needs torch, which takes seconds to import.
-        from torch.utils.tensorboard import SummaryWriter
-
         from runtime.learner import make_updater
         from runtime.training.assembly import make_round_loop
 
@@ -154,13 +152,12 @@ class _Run:
             save_ledger=self._save_ledger, save_round=self._save_round, shield=signals.shield,
             time_limit=signals.time_limit)
         self._events.listen(display.event)
-        # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
-        self._open_tensorboard: Callable[[], Any] = lambda: SummaryWriter(
-            str(directory.tensorboard_path), purge_step=1)
         self._stack = stack
 
     def begin(self, *, is_resumption: bool) -> None:
         """Goes on from what the directory holds, and says so."""
+        from torch.utils.tensorboard import SummaryWriter
+
         directory, experiment = self._directory, self._experiment
         continue_rounds(self._loop, directory, self._identity, self._events)
         count_what_was_spent(self._meter, directory.ledger_path, self._events,
@@ -168,7 +165,8 @@ class _Run:
         write_atomically(directory.config_path, experiment.to_yaml().encode())
         write_atomically(directory.prices_path, self._backend.prices.to_json())
         directory.summary_path.unlink(missing_ok=True)
-        self._tensorboard = self._open_tensorboard()
+        # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
+        self._tensorboard: Any = SummaryWriter(str(directory.tensorboard_path), purge_step=1)
         self._stack.callback(self._tensorboard.close)
         for row in directory.read_rounds():
             self._to_tensorboard(row)

@@ -3,11 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from runtime.config.resolved import ResolvedExperiment
 from runtime.interfaces import Backend
 from runtime.records.rows import RoundRow
+
+
+class Summary(TypedDict):
+    """What `summary.json` holds; docs/reference/run_directory.md explains it."""
+
+    experiment: str
+    environment_id: str
+    stop_reason: str
+    error: str | None
+    rounds: int
+    env_steps_total: int
+    evaluation_return_mean: float | None
+    evaluation_round: int | None
+    evaluation_return_best: float | None
+    episode_return_mean: float | None
+    actors: int
+    actors_failed: int
+    cost_basis: str
+    prices_region: str
+    prices_as_of: str
+    spent_usd: float
+    budget_usd: float
+    usd_per_million_steps: float | None
+    actors_cost_usd: float
+    provisioned_cost_usd: float
+    learner_cost_usd: float
+    infrastructure_cost_usd: float
+    unfinished_rounds_cost_usd: float
+    modelled_s: float
+    measured_session_s: float
 
 
 def summarise(
@@ -20,7 +51,7 @@ def summarise(
     error: str,
     spent_usd: float,
     session_s: float,
-) -> dict[str, Any]:
+) -> Summary:
     """Sums up a run.
 
     Args:

@@ -72,7 +72,11 @@ def test_a_base_gives_no_target_return_to_another_environment(tmp_path: Path, te
      ["a.yaml: 3 problems", "sede is not a known key; did you mean seed? (in ", "b.yaml)", "actor.timeout_s = 0",
       "stop.max_round is not a known key; did you mean stop.max_rounds?\n"]),
     ({"a": "extends: b.yaml\nenvironment: &x {x: *x}", "b": "environment: &x {x: *x}"}, ["contains itself"]),
-], ids=lambda value: " ".join(value) if isinstance(value, dict) else "")
+    ({f"a{i or ''}": f"extends: a{i + 1}.yaml" for i in range(40)},
+     ["a31.yaml: extends = 'a32.yaml' would be file 33 of a chain; allowed: 32 files"]),
+    ({"a": "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(30))},
+     ["a.yaml: holds more than 100,000 values once its aliases are followed"]),
+], ids=lambda value: " ".join(value)[:20] if isinstance(value, dict) else "")
 def test_what_is_wrong_is_told_with_the_file_in_which_it_stands(
     tmp_path: Path, texts: dict[str, str], words: list[str]
 ) -> None:

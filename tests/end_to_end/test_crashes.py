@@ -1,5 +1,6 @@
 """What survives: kill -9, Ctrl-C, dying actors, damaged checkpoints, a full disk, a vanished server."""
 
+import json
 import os
 import random
 import resource
@@ -158,6 +159,17 @@ def test_a_closed_pipe_does_not_end_the_training(experiment: Path, tmp_path: Pat
     process.stderr.close()
     assert process.wait(PATIENCE_S) == 0, errors
     assert len(rounds(tmp_path / "run")) == 5
+
+
+def test_a_damaged_summary_of_a_finished_run_is_written_anew(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(reference, out)
+    sound = summary(out)
+    (out / "summary.json").write_text(json.dumps({key: sound[key] for key in ("stop_reason", "rounds")}))
+    assert train(experiment, out, "--resume").returncode == 0
+    assert {**summary(out), "measured_session_s": 0.0} == {**sound, "measured_session_s": 0.0}
 
 
 def test_resuming_a_finished_run_does_nothing_and_exits_0(

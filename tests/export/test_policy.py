@@ -110,3 +110,16 @@ def test_what_is_no_policy_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(RunError, match="python -m pip install onnxruntime"):
         load_policy(tmp_path / "noise.onnx")
+
+
+def test_a_policy_of_another_environment_or_that_diverged_is_refused(tmp_path: Path) -> None:
+    make_run(tmp_path / "hopper", "Hopper-v5")
+    make_run(tmp_path / "cart", "CartPole-v1")
+    config = tmp_path / "hopper" / "config.yaml"
+    config.write_bytes((tmp_path / "cart" / "config.yaml").read_bytes())
+    with pytest.raises(RunError, match=r"policy.safetensors does not fit CartPole-v1: WEIGHTS"):
+        load_policy(tmp_path / "hopper")
+    fields = policy_arrays(policy_version=12, gain=float("nan"))
+    save_policy(tmp_path / "cart" / "policy.safetensors", wire.encode(wire.Kind.WEIGHTS, fields), environment_id="x")
+    with pytest.raises(RunError, match="holds NaN or infinity"):
+        load_policy(tmp_path / "cart")
