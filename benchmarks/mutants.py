@@ -293,7 +293,8 @@ def record(arguments: argparse.Namespace) -> None:
     began = time.monotonic()
     copy = Path(tempfile.gettempdir()) / f"mutants-{out.name}" / "copy"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(checkout, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__"))
+    unneeded = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__")
+    shutil.copytree(checkout, copy, symlinks=True, ignore=unneeded)
     shutil.copy(__file__, copy / f"{PLUGIN}.py")
     if not (out / "tests.json").exists():
         settings = copy.parent / "coverage.ini"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import ssl
@@ -44,6 +45,7 @@ class _RememberingLoader(JSONFileLoader):
 
 Loader.FILE_LOADER_CLASS = _RememberingLoader
 subprocess.Popen = warm.Popen
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # They take a tenth of a second whenever a test begins or ends.
 
 
 # Whichever worker is free takes the next file, or the next test of a divided file. What takes longest begins first.
