@@ -62,8 +62,9 @@ image: setup-deploy
 test: setup-dev
 	$(MAKE) --no-print-directory -j2 lint tests
 
+# Many processes start: what one has compiled serves the others, whatever the shell says.
 tests: setup-dev
-	$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n 3 -rs)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n 3 -rs)
 
 lint: setup-dev
 	$(BIN)/ruff check .
