@@ -91,7 +91,9 @@ class _GuardedServer:
                 os.kill(int((self.directory / "pid").read_text()), signal.SIGKILL)
             self._guardian.kill()
             self._guardian.wait()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        # Twice: the guardian's other half may write its file between a look into the directory and its removal.
+        for _ in range(2):
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def _wait_until_ready(self, log_path: Path) -> None:
         deadline_s = time.monotonic() + self._start_timeout_s
