@@ -288,6 +288,7 @@ def write(path: Path, text: str) -> None:
 
 
 def record(arguments: argparse.Namespace) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that the tests under way end, too.
     out, checkout = arguments.out.resolve(), arguments.checkout.resolve()
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
