@@ -72,25 +72,30 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         _check_tools()
         account = read_account(session, plan.experiment, stack=plan.stack_name)
         print("\n".join(account_lines(plan, account)), flush=True)
-        is_approved = options.yes or (sys.stdin.isatty() and is_confirmed("Deploy this?"))
-        if not is_approved and sys.stdin.isatty():
-            raise AccountError("nothing was deployed")
+        approval = _ask(options, more)
         context |= {"actor_concurrency": account.actor_concurrency, "zones": ",".join(account.zones)}
         given = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
-        return _deploy_stacks(plan, account, session, [*given, *_approval(is_approved, more), *more])
+        return _deploy_stacks(plan, account, session, [*given, *approval, *more])
 
 
-def _approval(is_approved: bool, more: Sequence[str]) -> list[str]:
-    """Keeps the CDK from asking again once somebody has said yes.
+def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
+    """Asks once whether to deploy; returns what keeps the CDK from asking again.
 
-    Its question may come when the stack's time already counts, and fails if there is no terminal.
+    Its question comes when the change set is made already, and fails if there is no terminal.
 
     Args:
-        is_approved: Whether somebody has said yes.
+        options: Of the command line.
         more: What the caller hands to the CDK; its own choice counts.
+
+    Raises:
+        AccountError: Somebody says no, or nobody can be asked.
     """
     is_chosen = any(word.startswith(_APPROVAL) for word in more)
-    return [_APPROVAL, "never"] if is_approved and not is_chosen else []
+    if not options.yes and sys.stdin.isatty() and not is_confirmed("Deploy this?"):
+        raise AccountError("nothing was deployed")
+    if not (options.yes or is_chosen or sys.stdin.isatty()):
+        raise AccountError("there is no terminal to ask on, so nothing was deployed; --yes deploys without a question")
+    return [] if is_chosen else [_APPROVAL, "never"]
 
 
 def _prices(session: Session, experiment: Experiment, *, is_dated: bool) -> tuple[PriceTable, str]:

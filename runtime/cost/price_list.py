@@ -1,4 +1,4 @@
-"""List prices from the AWS Price List API: exactly one product for each price, or none are taken.
+"""List prices from the AWS Price List API: exactly one product for each price, or the dated table's price instead.
 
 What one product is: its service, filters that the API applies, and its usage type, which the API cannot filter by,
 because in most regions a prefix stands before it (``EUC1-Request``; ``Request`` in us-east-1).
@@ -89,31 +89,7 @@ def _products(architecture: str, instance_types: Iterable[str]) -> dict[str, _Pr
 def choose_prices(
     client: Any, architecture: str, instance_types: Sequence[str], region: str, today: str
 ) -> tuple[PriceTable, str]:
-    """The API's prices, or the dated table's if it cannot be asked.
-
-    Args:
-        client: As for `fetch_prices`, and so are all the others.
-
-    Returns:
-        The prices, and a remark for people, empty if there is nothing to remark.
-
-    Raises:
-        PriceListError: As in `fetch_prices`.
-        PricesUnreachableError: The API cannot be asked, and the dated table lacks one of the prices.
-    """
-    try:
-        return fetch_prices(client, architecture, instance_types, region, today), ""
-    except PricesUnreachableError as error:
-        if lacking := _not_in_dated_table(instance_types, region):
-            raise PricesUnreachableError(f"{error}; {PRICES.source} of {PRICES.as_of} has no price for {lacking}"
-                                         ) from error
-        return PRICES, f"{error}; prices of {PRICES.as_of} are used"
-
-
-def fetch_prices(
-    client: Any, architecture: str, instance_types: Sequence[str], region: str, today: str
-) -> PriceTable:
-    """Prices of all that a deployment can be billed for.
+    """Prices of all that a deployment can be billed for: the API's, and the dated table's for what it cannot tell.
 
     Args:
         client: boto3's for ``pricing``, in `PRICE_LIST_REGION`.
@@ -122,19 +98,35 @@ def fetch_prices(
         region: Where it is deployed.
         today: Such as 2026-11-20.
 
+    Returns:
+        The prices, and a remark for people, empty if there is nothing to remark.
+
     Raises:
-        PriceListError: Something has no price there or several, or the API's answer cannot be understood.
-        PricesUnreachableError: The API cannot be asked.
+        PriceListError: The API has no price for something, or several, or its answer cannot be understood; and the
+            dated table has none.
+        PricesUnreachableError: The API cannot be asked, and the dated table lacks one of the prices.
     """
-    usd, skus = {}, {}
-    for name, product in _products(architecture, instance_types).items():
-        usd[name], skus[name] = _price(client, product, region)
+    products = _products(architecture, instance_types)
+    usd, skus, problems = {}, {}, {}
+    try:
+        for name, product in products.items():
+            try:
+                usd[name], skus[name] = _price(client, product, region)
+            except PriceListError as error:
+                usd[name], problems[name] = _dated_price(name, region, error), str(error)
+    except PricesUnreachableError as error:
+        if lacking := _not_in_dated_table(instance_types, region):
+            raise PricesUnreachableError(f"{error}; {PRICES.source} of {PRICES.as_of} has no price for {lacking}"
+                                         ) from error
+        return PRICES, f"{error}; prices of {PRICES.as_of} are used"
     functions, instances = _below("functions", usd), _below("instance_hour_usd", usd)
-    return PriceTable(
-        region=region, as_of=today, source="the Price List API", skus=skus, instance_hour_usd=instances,
+    dated = f" and, for {', '.join(problems)}, {PRICES.source} of {PRICES.as_of}" if problems else ""
+    prices = PriceTable(
+        region=region, as_of=today, source=f"the Price List API{dated}", skus=skus, instance_hour_usd=instances,
         functions={architecture: LambdaPrices(**_below(architecture, functions))},
         serverless_cache_gib_min=SERVERLESS_CACHE_GIB_MIN,
         **{name: value for name, value in usd.items() if "." not in name})
+    return prices, "; ".join(f"{name} is that of {PRICES.as_of}: {problem}" for name, problem in problems.items())
 
 
 def _below(place: str, usd: Mapping[str, float]) -> dict[str, float]:
@@ -146,6 +138,17 @@ def _not_in_dated_table(instance_types: Iterable[str], region: str) -> str:
     if region != PRICES.region:
         return f"region {region}"
     return ", ".join(sorted({*instance_types} - PRICES.instance_hour_usd.keys()))
+
+
+def _dated_price(name: str, region: str, problem: PriceListError) -> float:
+    """The dated table's, by the price's place in it; raises ``problem`` if it has none."""
+    place, _, key = name.partition(".")
+    if region != PRICES.region or (place == "instance_hour_usd" and key not in PRICES.instance_hour_usd):
+        raise problem
+    if place == "functions":
+        architecture, _, key = key.partition(".")
+        return float(getattr(PRICES.functions[architecture], key))
+    return PRICES.instance_hour_usd[key] if key else float(getattr(PRICES, place))
 
 
 def _price(client: Any, product: _Product, region: str) -> tuple[float, str]:

@@ -15,7 +15,6 @@ from runtime.cost.price_list import (
     PriceListError,
     PricesUnreachableError,
     choose_prices,
-    fetch_prices,
 )
 from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
 from tests.helpers import cost_model
@@ -49,23 +48,28 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[PriceList]:
 
 
 def fetch(region: str = "us-east-1", **of: Any) -> PriceTable:
-    return asked(fetch_prices, region, **of)
+    """From the API alone."""
+    prices, remark = asked(region, **of)
+    assert remark == ""
+    return prices
 
 
-def asked(how: Any, region: str = "us-east-1", *, architecture: str = "x86_64",
-          types: tuple[str, ...] = ("g5.xlarge",)) -> Any:
+def asked(region: str = "us-east-1", *, architecture: str = "x86_64",
+          types: tuple[str, ...] = ("g5.xlarge",)) -> tuple[PriceTable, str]:
     client = boto3.Session().client("pricing", region_name=PRICE_LIST_REGION)
     try:
-        return how(client, architecture, types, region, TODAY)
+        return choose_prices(client, architecture, types, region, TODAY)
     finally:
         client.close()
 
 
-def refusal(region: str = "us-east-1") -> str:
-    """Of both ways to get prices: what is ambiguous is never replaced by the dated table."""
-    with pytest.raises(PriceListError) as error:
-        asked(choose_prices, region=region)
-    return str(error.value)
+def refusal() -> str:
+    """What is remarked of the first price that is the dated table's instead."""
+    prices, remark = asked()
+    name, _, text = remark.partition(" is that of 2026-11-20: ")
+    assert name not in prices.skus
+    assert prices.source.startswith(f"the Price List API and, for {name}")
+    return text
 
 
 # What is there
@@ -108,7 +112,7 @@ def test_an_arm_function_has_its_own_prices(api: PriceList) -> None:
 def test_another_region_has_its_own_prices(api: PriceList) -> None:
     (tier,) = api.tiers("IPV4-EU-CENTRAL-1")
     tier["pricePerUnit"]["USD"] = "0.0070000000"
-    prices, remark = asked(choose_prices, region="eu-central-1")
+    prices, remark = asked("eu-central-1")
     assert (prices.region, prices.public_ipv4_hour_usd, remark) == ("eu-central-1", 0.007, "")
     assert all(sku.endswith("-EU-CENTRAL-1 since 2026-11-01") for sku in prices.skus.values())
 
@@ -124,7 +128,7 @@ def test_all_pages_are_read(api: PriceList, page_size: int) -> None:
 
 
 @pytest.mark.parametrize("sku", FEES.values())
-def test_a_product_that_is_not_there_is_refused(api: PriceList, sku: str) -> None:
+def test_a_product_that_is_not_there_is_told(api: PriceList, sku: str) -> None:
     missing = api.named(f"{sku}-US-EAST-1")
     api.products.remove(missing)
     text = refusal()
@@ -134,11 +138,33 @@ def test_a_product_that_is_not_there_is_refused(api: PriceList, sku: str) -> Non
 
 
 @pytest.mark.parametrize("sku", FEES.values())
-def test_two_products_are_refused_and_named(api: PriceList, sku: str) -> None:
+def test_two_products_are_named(api: PriceList, sku: str) -> None:
     api.again(f"{sku}-US-EAST-1", "ANOTHER", operation="Something")
     text = refusal()
     assert text.startswith("the Price List API has 2 products, not one, for ")
     assert text.endswith(f"): ANOTHER, {sku}-US-EAST-1")
+
+
+@pytest.mark.parametrize("sku", ["DATA-VALKEY", "IPV4", "G5.XLARGE-0", "DURATION-X86"])
+def test_only_the_price_that_cannot_be_told_is_the_dated_tables(api: PriceList, sku: str) -> None:
+    whole = vars(fetch())
+    api.products.remove(api.named(f"{sku}-US-EAST-1"))
+    prices, remark = asked()
+    (name,) = whole["skus"].keys() - prices.skus.keys()
+    assert remark.startswith(f"{name} is that of 2026-11-20: ")
+    for field in ("request_usd", "instance_hour_usd", "serverless_cache_gib_hour_usd", "public_ipv4_hour_usd"):
+        assert vars(prices)[field] == whole[field], field
+    assert vars(prices.functions["x86_64"]) == pytest.approx(vars(PRICES.functions["x86_64"]), rel=1e-4)
+    assert PriceTable.from_json(prices.to_json()) == prices
+
+
+@pytest.mark.parametrize(("region", "types", "sku"), [
+    ("eu-central-1", ("g5.xlarge",), "IPV4"), ("us-east-1", ("g5.2xlarge",), "G5.2XLARGE-0")])
+def test_a_price_that_the_dated_table_has_not_is_refused(
+        api: PriceList, region: str, types: tuple[str, ...], sku: str) -> None:
+    api.products = [one for one in api.products if one["product"]["sku"] != f"{sku}-{region.upper()}"]
+    with pytest.raises(PriceListError, match="has no products, not one, for"):
+        asked(region, types=types)
 
 
 def test_what_the_refusal_tells(api: PriceList) -> None:
@@ -268,7 +294,7 @@ def unreachable(request: pytest.FixtureRequest, api: PriceList, monkeypatch: pyt
 
 
 def test_without_it_the_dated_table_is_used_and_that_is_told(unreachable: str) -> None:
-    prices, remark = asked(choose_prices)
+    prices, remark = asked()
     assert prices is PRICES
     assert remark == f"{unreachable}; prices of {PRICES.as_of} are used"
 
@@ -279,16 +305,9 @@ def test_without_it_the_dated_table_is_used_and_that_is_told(unreachable: str) -
 def test_without_it_and_without_a_dated_price_nothing_is_chosen(
         unreachable: str, types: tuple[str, ...], region: str, lacking: str) -> None:
     with pytest.raises(PricesUnreachableError) as error:
-        asked(choose_prices, region, types=types)
+        asked(region, types=types)
     assert str(error.value) == f"{unreachable}; {PRICES.source} of {PRICES.as_of} has no price for {lacking}"
 
 
-def test_without_it_nothing_is_fetched(unreachable: str) -> None:
-    with pytest.raises(PricesUnreachableError) as error:
-        fetch()
-    assert str(error.value) == unreachable
-
-
 def test_with_it_there_is_nothing_to_remark(api: PriceList) -> None:
-    prices, remark = asked(choose_prices)
-    assert (prices, remark) == (fetch(), "")
+    assert asked() == (fetch(), "")

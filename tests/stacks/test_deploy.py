@@ -36,6 +36,7 @@ LEARNER = 0.8048 + 146 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3
 CACHE, WARM = 0.032, 10 * 0.5 * 3600 * 4.1667e-6
 """Dollars an hour."""
 ZONES = ("us-east-1d", "us-east-1a", "us-east-1b")
+NEVER = ["--require-approval", "never"]
 VCPUS = {"g4dn.xlarge": (4, 8.0), "g6.xlarge": (4, 8.0)}
 
 
@@ -115,7 +116,7 @@ def lines_of(text: str) -> dict[str, str]:
 
 
 def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
-    assert deploy.main([str(file), "--run", "abc"]) == 0
+    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
     said = lines_of(capsys.readouterr().out)
     burn = LEARNER + CACHE + WARM
     assert said["deployment"] == "Nitro-hopper, run abc; kept under hopper/abc/ in the results bucket"
@@ -147,7 +148,7 @@ def test_prices_that_were_asked_for_are_counted_with_and_where_they_could_not_be
     aws.prices = dataclasses.replace(PRICES, source="the Price List API", instance_hour_usd=dear)
     aws.remark = "the dated table is used"
     file.write_text(FILE.replace("3.5", "5"))
-    assert deploy.main([str(file)]) == 0
+    assert deploy.main([str(file), "--yes"]) == 0
     said = lines_of(capsys.readouterr().out)
     assert (said["prices"].partition(" of ")[0], said["remark"]) == ("the Price List API", "the dated table is used")
     assert f"learner ${LEARNER + 7.0 - 0.8048:.3f} (g4dn.xlarge)" in said["an hour"]
@@ -156,24 +157,24 @@ def test_prices_that_were_asked_for_are_counted_with_and_where_they_could_not_be
 def test_the_dated_prices_can_be_asked_for(
         aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(deploy, "choose_prices", lambda *_: pytest.fail("they were looked up"))
-    assert deploy.main([str(file), "--dated-prices"]) == 0
+    assert deploy.main([str(file), "--yes", "--dated-prices"]) == 0
     assert lines_of(capsys.readouterr().out)["prices"].startswith("the dated table of us-east-1")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    assert deploy.main([str(file), "--dated-prices"]) == 2
+    assert deploy.main([str(file), "--yes", "--dated-prices"]) == 2
     assert "the dated table has the prices of us-east-1" in capsys.readouterr().err
 
 
 def test_nothing_is_deployed_where_the_guard_does_not_work(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
     aws.guard_problem = AccountError("its rule is DISABLED")
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == "error: its rule is DISABLED\n"
     assert [call[0][:4] for call in aws.calls] == [["deploy", "NitroResults", "NitroNetwork", "NitroGuard"]]
 
 
 def test_the_limits_are_told_before_anything_is_refused(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
     aws.problem = AccountError("no way")
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     printed = capsys.readouterr()
     assert "whatever the learner does" in printed.out
     assert printed.err == "error: no way\n"
@@ -187,7 +188,7 @@ def test_the_limits_are_told_before_anything_is_refused(aws: Cdk, file: Path, ca
 def test_what_the_account_restricts_is_told(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], concurrency: int, expected: list[str]):
     aws.concurrency = concurrency
-    assert deploy.main([str(file)]) == 0
+    assert deploy.main([str(file), "--yes"]) == 0
     told = capsys.readouterr().out.partition("account ")[2].partition("guard  ")[0].splitlines()[1:]
     assert len(told) == len(expected)
     assert all(text in line for text, line in zip(expected, told, strict=True))
@@ -212,7 +213,7 @@ def test_types_that_the_quota_refuses_are_named(file: Path):
 def test_what_is_wrong_with_the_file_is_told_before_aws_is_asked(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], text: str):
     file.write_text(FILE.replace(*change))
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     assert text in capsys.readouterr().err
     assert (aws.asked, aws.calls) == ([], [])
 
@@ -224,7 +225,7 @@ def test_a_file_that_is_not_there(aws: Cdk, tmp_path: Path, capsys: pytest.Captu
 
 def test_the_smallest_budget_that_is_named_is_accepted(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
     file.write_text(FILE.replace("usd: 3.5", "usd: 0.2"))
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     usd = re.search(r"budget.usd from (\S+)", capsys.readouterr().err)[1]
     # Ten minutes of start, and the minute that a deployed learner reserves besides a round; g6 is the dearer type.
     plan = Plan.from_context({"experiment": str(file)}.get)
@@ -232,21 +233,21 @@ def test_the_smallest_budget_that_is_named_is_accepted(aws: Cdk, file: Path, cap
               + deploy.smallest_budget_usd(plan.experiment, PRICES, instance_type="g6.xlarge"))
     assert 0.0 <= float(usd) - needed < 0.01
     file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
-    assert deploy.main([str(file)]) == 0
+    assert deploy.main([str(file), "--yes"]) == 0
 
 
 def test_an_environment_that_is_only_installed_there_is_no_obstacle(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
     packaged = FILE.replace("id: Hopper-v5", "id: my_envs:make, package: my-envs==1.2.0")
     file.write_text(packaged)
-    assert deploy.main([str(file)]) == 0
+    assert deploy.main([str(file), "--yes"]) == 0
     printed = capsys.readouterr().out
     remark = lines_of(printed)["remark"]
     assert remark.startswith("the budget is not checked against a round's worst case: ")
     assert remark.endswith("PYTHONPATH=FOLDER lets it be checked")
     assert all(len(line) <= 96 for line in printed.splitlines())
     file.write_text(packaged.replace("usd: 3.5", "usd: 0.2"))
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     error = capsys.readouterr().err
     needed = (LEARNER + CACHE + WARM) / 6 + (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600
     assert ("budget.usd = 0.2 cannot hold the 10 minutes that a start takes, what taking everything down can cost; "
@@ -256,11 +257,11 @@ def test_an_environment_that_is_only_installed_there_is_no_obstacle(
 def test_without_a_program_that_builds_images(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CDK_DOCKER", "no-such-docker")
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     assert "no-such-docker is not on PATH" in capsys.readouterr().err
     monkeypatch.delenv("CDK_DOCKER")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     assert "docker is not on PATH" in capsys.readouterr().err
     assert aws.asked == []
 
@@ -273,31 +274,31 @@ def test_with_a_program_that_does_not_work(
     program.chmod(0o755)
     for name, value in {"CDK_DOCKER": str(program), "CODE": "1", "SLEEP_S": "0"}.items():
         monkeypatch.setenv(name, value)
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == (f"error: `{program} info` fails, so the actor image cannot be built: Cannot "
                                        "connect to the daemon\n")
     monkeypatch.setenv("CODE", "0")
-    assert deploy.main([str(file)]) == 0
+    assert deploy.main([str(file), "--yes"]) == 0
     monkeypatch.setenv("SLEEP_S", "60")
     monkeypatch.setattr(deploy, "TOOL_TIMEOUT_S", 0.05)
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     assert "no answer in 0.05 s" in capsys.readouterr().err
     program.write_text("no program")
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     assert "Exec format error" in capsys.readouterr().err
 
 
 def test_without_a_region(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == "error: no region is set: set AWS_DEFAULT_REGION=us-east-1\n"
 
 
 def test_a_profile_that_does_not_exist(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    assert deploy.main([str(file)]) == 2
+    assert deploy.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == "error: The config profile (nobody) could not be found\n"
 
 
@@ -315,13 +316,14 @@ def calls(experiment: Path, run: str | None = None, concurrency: int = 1000, mor
 
 def test_the_cdk_gets_the_experiment_the_account_and_what_else_was_said(aws: Cdk, file: Path):
     aws.concurrency = 0
-    assert deploy.main([str(file)]) == 0
-    assert deploy.main([str(file), "--run", "mine", "--", "--require-approval", "never", "--", "-v"]) == 0
-    assert deploy.main(["--run", "mine", str(file), "--"]) == 0
-    assert deploy.main([str(file), "--yes", "--", "--require-approval", "never"]) == 0
+    own = ["--require-approval", "broadening"]
+    assert deploy.main([str(file), "--yes"]) == 0
+    assert deploy.main([str(file), "--run", "mine", "--", *own, "--", "-v"]) == 0
+    assert deploy.main(["--run", "mine", str(file), "--yes", "--"]) == 0
+    assert deploy.main([str(file), "--yes", "--", *own]) == 0
     assert aws.calls == [
-        *calls(file, None, 0), *calls(file, "mine", 0, ["--require-approval", "never", "--", "-v"]),
-        *calls(file, "mine", 0), *calls(file, None, 0, ["--require-approval", "never"])]
+        *calls(file, None, 0, NEVER), *calls(file, "mine", 0, [*own, "--", "-v"]), *calls(file, "mine", 0, NEVER),
+        *calls(file, None, 0, own)]
 
 
 @pytest.mark.parametrize(("stdin", "arguments", "more"), [
@@ -331,7 +333,7 @@ def test_the_cdk_gets_the_experiment_the_account_and_what_else_was_said(aws: Cdk
     (io.StringIO(), ["--yes", "--", "-v"], ["--require-approval", "never", "-v"]),
     (io.StringIO(), ["--yes", "--", "--require-approval", "any-change"], ["--require-approval", "any-change"]),
     (io.StringIO(), ["--yes", "--", "--require-approval=any-change"], ["--require-approval=any-change"]),
-    (io.StringIO(), [], []),
+    (io.StringIO(), ["--", "--require-approval", "never"], ["--require-approval", "never"]),
 ])
 def test_the_cdk_does_not_ask_again_where_somebody_has_said_yes(
         aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, stdin: io.StringIO, arguments: list[str],
@@ -355,28 +357,30 @@ def test_it_asks_on_a_terminal(
     assert printed.err == ("" if is_deployed else "error: nothing was deployed\n")
 
 
-def test_without_a_terminal_it_goes_on(aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    assert deploy.main([str(file)]) == 0
-    assert len(aws.calls) == 2
+def test_without_a_terminal_somebody_must_have_said_yes(
+        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert deploy.main([str(file)]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no terminal to ask on, so nothing was deployed; --yes ")
+    assert aws.calls == []
 
 
 @pytest.mark.parametrize(("codes", "count"), [([3, 0], 1), ([0, 3], 2)])
 def test_its_exit_code_is_the_cdks(aws: Cdk, file: Path, codes: list[int], count: int):
     aws.codes = codes
-    assert deploy.main([str(file)]) == 3
+    assert deploy.main([str(file), "--yes"]) == 3
     assert len(aws.calls) == count
 
 
 def test_the_account_is_asked_about_the_stack_that_will_be(aws: Cdk, file: Path):
-    deploy.main([str(file)])
+    deploy.main([str(file), "--yes"])
     assert aws.asked == [("us-east-1", "Nitro-hopper")]
 
 
 def test_a_relative_path_works_from_another_folder(aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(file.parent)
-    assert deploy.main(["hopper.yaml"]) == 0
-    assert aws.calls == calls(file)
+    assert deploy.main(["hopper.yaml", "--yes"]) == 0
+    assert aws.calls == calls(file, more=NEVER)
 
 
 @pytest.mark.parametrize(("variables", "region"), [
@@ -385,7 +389,7 @@ def test_the_account_is_asked_in_the_region_that_the_cdk_would_take(
         aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], region: str):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    deploy.main([str(file)])
+    deploy.main([str(file), "--yes"])
     assert aws.asked[0][0] == region
 
 
