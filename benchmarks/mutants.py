@@ -311,7 +311,9 @@ def record(arguments: argparse.Namespace) -> None:
         (out / "tests.json").write_text(json.dumps(noted, indent=0))
     here = all_mutants(copy)
     if arguments.like is None:
-        pairs: list[tuple[Mutant, Mutant | None]] = [(m, m) for m in draw(here, arguments.count, arguments.seed)]
+        there = here if arguments.also_in is None else all_mutants(arguments.also_in.resolve())
+        drawn = [one for one in draw(here, len(here), arguments.seed) if locate(asdict(one), there) is not None]
+        pairs: list[tuple[Mutant, Mutant | None]] = [(one, one) for one in drawn[:arguments.count]]
     else:
         earlier = json.loads(arguments.like.read_text())
         pairs = [(Mutant(**entry["mutant"]), locate(entry["mutant"], here)) for entry in earlier]
@@ -402,6 +404,8 @@ def main() -> None:
     recording.add_argument("--checkout", type=Path, default=Path("."))
     recording.add_argument("--out", type=Path, required=True, help="folder of the coverage and the results")
     recording.add_argument("--like", type=Path, help="mutants.json of an earlier recording, to run the same")
+    recording.add_argument("--also-in", type=Path, metavar="CHECKOUT",
+                           help="draw only mutants that this other checkout has, too")
     recording.add_argument("--count", type=int, default=200)
     recording.add_argument("--seed", type=int, default=1)
     recording.add_argument("--python", default=sys.executable, help="interpreter that has what the checkout needs")
