@@ -35,6 +35,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -312,8 +313,8 @@ def record(arguments: argparse.Namespace) -> None:
     here = all_mutants(copy)
     if arguments.like is None:
         there = here if arguments.also_in is None else all_mutants(arguments.also_in.resolve())
-        drawn = [one for one in draw(here, len(here), arguments.seed) if locate(asdict(one), there) is not None]
-        pairs: list[tuple[Mutant, Mutant | None]] = [(one, one) for one in drawn[:arguments.count]]
+        drawn = (one for one in draw(here, len(here), arguments.seed) if locate(asdict(one), there) is not None)
+        pairs: list[tuple[Mutant, Mutant | None]] = [(one, one) for one in islice(drawn, arguments.count)]
     else:
         earlier = json.loads(arguments.like.read_text())
         pairs = [(Mutant(**entry["mutant"]), locate(entry["mutant"], here)) for entry in earlier]
