@@ -46,6 +46,12 @@ def add_commands(commands: Any) -> None:
         "Ask Cost Explorer what AWS bills for a run, and compare it with what the run counted. Each request costs "
         "$0.01; the run's tags have to be cost allocation tags.")
     reconcile.add_argument("--run", metavar="RUN", help="which run (default: the only one)")
+    problem = _add_operation(
+        commands, "report-problem", _report_problem, "gather what others need to find out why a deployment failed",
+        "Write one ZIP file with the events of the deployment's stacks, its boot and log events, quotas, and what the "
+        "bucket keeps of its run; without secrets and account numbers. What cannot be read is named in it.")
+    problem.add_argument("--out", type=Path, metavar="FILE",
+                         help="the file to write (default: EXPERIMENT-problem.zip)")
     stop = commands.add_parser(
         "stop", help="take a deployment down now", description="Take an experiment's deployment down: its learner "
         "puts its results into the bucket, then all of it is deleted. Waits until it is gone. Exit codes: 0 gone, 1 "
@@ -120,6 +126,18 @@ def _reconcile(options: argparse.Namespace) -> int:
     bill = ask_bill(client("ce"), name, run.run, first=first, last=last)
     say("\n".join(bill_lines(bill, run=f"{name}/{run.run}", counted_usd=counted_usd, counted_by=counted_by,
                               ended_s_ago=ended_s_ago)))
+    return 0
+
+
+def _report_problem(options: argparse.Namespace) -> int:
+    from runtime.operations.problem_report import write_report
+
+    client, account, region = _account()
+    name = _name(options)
+    path = options.out or Path(f"{name}-problem.zip")
+    files = write_report(client, name, path, account=account, region=region, now_s=time.time())
+    say("\n".join([*files, "", f"written to:   {path}", "Look through it before you send it: README.txt says what was "
+                   "replaced, problems.txt what could not be read."]))
     return 0
 
 

@@ -21,7 +21,7 @@ _ZONES = 3
 _UNFIT_ZONE = "use1-az3"
 """It has no Lambda, no ElastiCache Serverless and no recent GPUs; its letter differs from account to account."""
 _STANDARD, _GRAPHICS, _TRAINING = "Standard (A, C, D, H, I, M, R, T, Z)", "G and VT", "P"
-_VCPU_QUOTAS = {
+VCPU_QUOTAS = {
     ("on_demand", _STANDARD): "L-1216C47A", ("spot", _STANDARD): "L-34B43A08",
     ("on_demand", _GRAPHICS): "L-DB2E81BA", ("spot", _GRAPHICS): "L-3819A6DF",
     ("on_demand", _TRAINING): "L-417A185B", ("spot", _TRAINING): "L-7212CCBC",
@@ -97,7 +97,7 @@ def vcpu_quota(instance_type: str, market: str) -> str:
     if family is None:
         raise ExperimentError(f"learner.instance_types: the quota of {instance_type!r} is not known; allowed: types of "
                               "the families A, C, D, G, H, I, M, P, R, T, VT, Z")
-    return _VCPU_QUOTAS[market, family]
+    return VCPU_QUOTAS[market, family]
 
 
 def _check_not_deployed(session: Session, stack: str) -> None:

@@ -1,0 +1,190 @@
+"""``python -m runtime report-problem``: one file with what others need to find out why a deployment failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from runtime import __version__
+from runtime.aws.asking import ask, pages_of
+from runtime.aws.clients import Client
+from runtime.aws.stacks import find_stack, resources_of
+from runtime.errors import RunError
+from runtime.guard.ledger import find_ledger
+from runtime.names import SHARED_STACKS, stack_name
+from runtime.operations.kept_runs import find_bucket, find_runs
+from runtime.operations.quotas import VCPU_QUOTAS
+from runtime.operations.status import survey
+from runtime.operations.texts import iso
+from runtime.records import layout
+
+_STREAMS, _EVENTS, _RUNS = 20, 1000, 3
+"""So many newest log streams of a group, events of a stream, and runs of an experiment are in it."""
+_KEPT = (layout.CONFIG, layout.PRICES, layout.ROUNDS, layout.EVENTS, layout.SUMMARY, layout.LEDGER, layout.ENDED,
+         layout.REFUSED)
+_SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "CACHE_PASSWORD", "WANDB_API_KEY")
+_HIDDEN = (
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), "ACCESS-KEY"),
+    (re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)"), r"\1PASSWORD"),
+    (re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]+\b"), "ADDRESS"),
+)
+_README = """What python -m runtime report-problem found, for whoever looks into it.
+
+account numbers, access keys, passwords in URLs, mail addresses and the values of {variables} are replaced.
+problems.txt says what could not be read. Look through it before you send it: the experiment, its events and its logs
+are as they were, and an environment may print anything.
+"""
+
+
+def write_report(client: Client, experiment: str, path: Path, *, account: str, region: str, now_s: float) -> list[str]:
+    """Gathers what AWS and the bucket know of an experiment, without secrets; what cannot be read is named in it.
+
+    Args:
+        client: Of any service.
+        experiment: Name of the experiment.
+        path: The ZIP file to write; it must not be there yet.
+        account: Number of the client's account.
+        region: The client's.
+        now_s: Seconds since 1970.
+
+    Returns:
+        The names of the files in it.
+
+    Raises:
+        RunError: The file is there already, or cannot be written.
+    """
+    found: dict[str, str] = {}
+    problems: list[str] = []
+
+    def gather(name: str, question: Callable[[], Mapping[str, str]]) -> None:
+        try:
+            found.update(question())
+        except (RunError, LookupError, TypeError, ValueError, AttributeError) as error:
+            problems.append(f"{name}: {type(error).__name__}: {error}")
+
+    gather("status", lambda: {"status.json": _json(
+        survey(client, None, account=account, region=region, now_s=now_s))})
+    stack_ids = _stack_ids(client, experiment, problems)
+    for stack in [*stack_ids, *SHARED_STACKS]:
+        gather(f"stack {stack}", lambda stack=stack: _of_stack(client, stack))  # type: ignore[misc]  # bound at once
+        gather(f"logs of {stack}", lambda stack=stack: _logs(client, stack))  # type: ignore[misc]  # bound at once
+    gather("quotas", lambda: {"quotas.json": _json(_quotas(client))})
+    gather("bucket", lambda: _kept(client, experiment))
+    found["versions.txt"] = (f"nitro {__version__}\npython {sys.version}\n{platform.platform()}\nregion {region}\n")
+    found["problems.txt"] = "".join(f"{problem}\n" for problem in problems) or "everything could be read\n"
+    found["README.txt"] = _README.format(variables=", ".join(_SECRET_VARIABLES))
+    try:
+        with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as file:
+            for name, text in sorted(found.items()):
+                file.writestr(name, hidden(text, account))
+    except FileExistsError:
+        raise RunError(f"--out {path}: is there already; name another file") from None
+    except OSError as error:
+        raise RunError(f"--out {path}: cannot be written: {error.strerror or error}") from None
+    return sorted(found)
+
+
+def hidden(text: str, account: str) -> str:
+    """Returns a text in which secrets, mail addresses and the account's number are replaced.
+
+    Args:
+        text: Anything that AWS or a run said.
+        account: Number of the account.
+    """
+    for name in _SECRET_VARIABLES:
+        if value := os.environ.get(name):
+            text = text.replace(value, name)
+    for pattern, word in _HIDDEN:
+        text = pattern.sub(word, text)
+    return text.replace(account, "000000000000")
+
+
+def _stack_ids(client: Client, experiment: str, problems: list[str]) -> list[str]:
+    """The deployment's stack, and those of earlier deployments that the ledger still names; they can be asked by id."""
+    found = []
+    try:
+        if stack := ask(lambda: find_stack(client("cloudformation"), stack_name(experiment))):
+            found.append(str(stack["StackId"]))
+        if ledger := find_ledger(client):
+            found += [entry.stack for entry in ledger.entries()
+                      if entry.run.partition("/")[0] == experiment and entry.stack]
+    except RunError as error:
+        problems.append(f"stacks: {error}")
+    return list(dict.fromkeys(found))
+
+
+def _of_stack(client: Client, stack: str) -> dict[str, str]:
+    """Its events and resources; nothing of one that CloudFormation does not know."""
+    formation = client("cloudformation")
+    described = ask(lambda: find_stack(formation, stack))
+    if described is None:
+        return {}
+    name = _file_name(described)
+    return {f"{name}/stack.json": _json(described),
+            f"{name}/events.json": _json(pages_of(formation, "describe_stack_events", "StackEvents",
+                                                  StackName=described["StackId"])),
+            f"{name}/resources.json": _json(ask(lambda: resources_of(formation, described["StackId"])))}
+
+
+def _logs(client: Client, stack: str) -> dict[str, str]:
+    """The newest events of its log groups that are still there."""
+    formation, logs = client("cloudformation"), client("logs")
+    described = ask(lambda: find_stack(formation, stack))
+    if described is None:
+        return {}
+    groups = [one["PhysicalResourceId"] for one in ask(lambda: resources_of(formation, described["StackId"]))
+              if one["ResourceType"] == "AWS::Logs::LogGroup" and one.get("PhysicalResourceId")
+              and one["ResourceStatus"] != "DELETE_COMPLETE"]
+    found = {}
+    for group in groups:
+        streams = ask(lambda group=group: logs.describe_log_streams(  # type: ignore[misc]  # bound at once
+            logGroupName=group, orderBy="LastEventTime", descending=True, limit=_STREAMS))["logStreams"]
+        found[f"{_file_name(described)}/logs/{group.strip('/').replace('/', '_')}.txt"] = "\n".join(
+            _events(logs, group, stream["logStreamName"]) for stream in streams)
+    return found
+
+
+def _events(logs: Any, group: str, stream: str) -> str:
+    events = ask(lambda: logs.get_log_events(
+        logGroupName=group, logStreamName=stream, limit=_EVENTS, startFromHead=False))["events"]
+    return "".join([f"{stream}\n", *(f"  {iso(event['timestamp'] / 1000)} {event['message'].rstrip()}\n"
+                                     for event in events)])
+
+
+def _quotas(client: Client) -> dict[str, Any]:
+    """Those that a deployment can meet; of one that the account does not tell, why not."""
+    limits = ask(lambda: client("lambda").get_account_settings())["AccountLimit"]
+    quotas = client("service-quotas")
+
+    def vcpus(code: str) -> float | str:
+        try:
+            return float(ask(lambda: quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code))["Quota"]["Value"])
+        except RunError as error:
+            return str(error)
+
+    return {"lambda": limits,
+            "vcpus": {f"{market}, {family}": vcpus(code) for (market, family), code in VCPU_QUOTAS.items()}}
+
+
+def _kept(client: Client, experiment: str) -> dict[str, str]:
+    """What the bucket has of its newest runs, but for checkpoints and policies; of a long file, the end."""
+    runs = [(run, run.files()) for run in find_runs(client, find_bucket(client), experiment)]
+    newest = sorted(runs, key=lambda pair: -max((file.changed_at_s for file in pair[1].values()), default=0.0))[:_RUNS]
+    return {f"runs/{run.run}/{name}": run.text(name) for run, files in newest for name in files
+            if name in _KEPT or name.startswith("boot/")}
+
+
+def _file_name(stack: Mapping[str, Any]) -> str:
+    """A deployment's name is used again and again; the end of its id is not."""
+    return f"stacks/{stack['StackName']}-{str(stack['StackId']).rpartition('/')[2][:8]}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, default=str)
