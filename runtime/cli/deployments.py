@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime import __version__
 from runtime.cli.arguments import positive, say
 from runtime.errors import OperationError, RunError
 from runtime.names import OURS, experiment_name, stack_name
@@ -135,7 +136,8 @@ def _report_problem(options: argparse.Namespace) -> int:
     client, account, region = _account()
     name = _name(options)
     path = options.out or Path(f"{name}-problem.zip")
-    files = write_report(client, name, path, account=account, region=region, now_s=time.time())
+    files = write_report(client, name, path, account=account, region=region, version=__version__,
+                         now_s=time.time())
     say("\n".join([*files, "", f"written to:   {path}", "Look through it before you send it: README.txt says what was "
                    "replaced, problems.txt what could not be read."]))
     return 0

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime import __version__
 from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
 from runtime.aws.stacks import find_stack, resources_of
@@ -43,7 +42,9 @@ are as they were, and an environment may print anything.
 """
 
 
-def write_report(client: Client, experiment: str, path: Path, *, account: str, region: str, now_s: float) -> list[str]:
+def write_report(
+    client: Client, experiment: str, path: Path, *, account: str, region: str, version: str, now_s: float
+) -> list[str]:
     """Gathers what AWS and the bucket know of an experiment, without secrets; what cannot be read is named in it.
 
     Args:
@@ -52,6 +53,7 @@ def write_report(client: Client, experiment: str, path: Path, *, account: str, r
         path: The ZIP file to write; it must not be there yet.
         account: Number of the client's account.
         region: The client's.
+        version: This program's.
         now_s: Seconds since 1970.
 
     Returns:
@@ -77,7 +79,7 @@ def write_report(client: Client, experiment: str, path: Path, *, account: str, r
         gather(f"logs of {stack}", lambda stack=stack: _logs(client, stack))  # type: ignore[misc]  # bound at once
     gather("quotas", lambda: {"quotas.json": _json(_quotas(client))})
     gather("bucket", lambda: _kept(client, experiment))
-    found["versions.txt"] = (f"nitro {__version__}\npython {sys.version}\n{platform.platform()}\nregion {region}\n")
+    found["versions.txt"] = (f"nitro {version}\npython {sys.version}\n{platform.platform()}\nregion {region}\n")
     found["problems.txt"] = "".join(f"{problem}\n" for problem in problems) or "everything could be read\n"
     found["README.txt"] = _README.format(variables=", ".join(_SECRET_VARIABLES))
     try:
