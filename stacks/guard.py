@@ -140,18 +140,20 @@ class GuardStack(Stack):
 
     def _actor_statements(self) -> list[iam.PolicyStatement]:
         """Among them the right to invoke: an actor sets the stop key if the learner cannot."""
-        actions = ("InvokeFunction", "GetProvisionedConcurrencyConfig", "DeleteProvisionedConcurrencyConfig",
-                   "GetFunctionConcurrency", "PutFunctionConcurrency")
-        return [iam.PolicyStatement(sid="BarActors", actions=[f"lambda:{action}" for action in actions],
-                                    resources=[self._functions_arn, f"{self._functions_arn}:*"])]
+        return [
+            iam.PolicyStatement(sid="BarActors", resources=[self._functions_arn], actions=[
+                "lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"]),
+            iam.PolicyStatement(sid="EndWarmActors", resources=[f"{self._functions_arn}:*"], actions=[
+                "lambda:GetProvisionedConcurrencyConfig", "lambda:DeleteProvisionedConcurrencyConfig",
+                "lambda:InvokeFunction"]),
+        ]
 
     def _cache_statements(self) -> list[iam.PolicyStatement]:
         """With what ElastiCache asks of the caller besides; it takes network interfaces away with a role of its own."""
+        kinds = {"ServerlessCache": "serverlesscache", "ReplicationGroup": "replicationgroup"}
         return [
-            iam.PolicyStatement(sid="DeleteCaches", resources=self._cache_arns, actions=[
-                f"elasticache:{action}" for action in (
-                    "DescribeServerlessCaches", "DescribeReplicationGroups", "DeleteServerlessCache",
-                    "DeleteReplicationGroup")]),
+            *(iam.PolicyStatement(sid=f"Delete{name}s", resources=[self._cache_arn(kind)], actions=[
+                f"elasticache:Describe{name}s", f"elasticache:Delete{name}"]) for name, kind in kinds.items()),
             iam.PolicyStatement(sid="CacheInterfaces", resources=["*"], actions=[
                 f"ec2:{action}" for action in (
                     "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeTags", "DescribeVpcs")]),
@@ -176,16 +178,14 @@ class GuardStack(Stack):
         return self.format_arn(service="lambda", resource="function", resource_name=f"{STACK_PREFIX}*{ACTOR_SUFFIX}",
                                arn_format=ArnFormat.COLON_RESOURCE_NAME)
 
-    @property
-    def _cache_arns(self) -> list[str]:
-        return [self.format_arn(service="elasticache", resource=kind, resource_name=f"{CACHE_PREFIX}*",
-                                arn_format=ArnFormat.COLON_RESOURCE_NAME)
-                for kind in ("serverlesscache", "replicationgroup")]
+    def _cache_arn(self, kind: str) -> str:
+        return self.format_arn(service="elasticache", resource=kind, resource_name=f"{CACHE_PREFIX}*",
+                               arn_format=ArnFormat.COLON_RESOURCE_NAME)
 
     def _experiments(self) -> list[str]:
         """The resources with wildcards, as the security rules write them."""
         arns = [self._stacks_arn, self._groups_arn, self._instances_arn, self._functions_arn,
-                f"{self._functions_arn}:*", *self._cache_arns]
+                f"{self._functions_arn}:*", self._cache_arn("serverlesscache"), self._cache_arn("replicationgroup")]
         return [_as_written(self.resolve(arn)) for arn in arns]
 
     def _make_function(self) -> lambda_.Function:

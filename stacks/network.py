@@ -61,7 +61,7 @@ class NetworkStack(Stack):
             ],
         )
         self._add_flow_log()
-        self._add_endpoints(results_bucket)
+        self._add_endpoint(results_bucket)
         self.actors = self._make_actors_group()
         self._export_all()
 
@@ -72,15 +72,15 @@ class NetworkStack(Stack):
         self.vpc.add_flow_log("FlowLog", destination=ec2.FlowLogDestination.to_cloud_watch_logs(group),
                               traffic_type=ec2.FlowLogTrafficType.REJECT)
 
-    def _add_endpoints(self, results_bucket: s3.IBucket) -> None:
-        """Gateway endpoints, which are free, in the isolated subnets only."""
+    def _add_endpoint(self, results_bucket: s3.IBucket) -> None:
+        """A gateway endpoint, which is free, in the isolated subnets only.
+
+        It lets any role of this account through, within rights of its own: roles come and go with experiments.
+        """
         bucket = self.vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[ISOLATED])
-        bucket.add_to_policy(_own_principals(["s3:GetObject"], results_bucket.arn_for_objects("*")))
-        tables = self.vpc.add_gateway_endpoint("DynamoDb", service=ec2.GatewayVpcEndpointAwsService.DYNAMODB,
-                                               subnets=[ISOLATED])
-        tables.add_to_policy(_own_principals(
-            ["dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:Query"],
-            self.format_arn(service="dynamodb", resource="table", resource_name="*")))
+        bucket.add_to_policy(iam.PolicyStatement(
+            principals=[iam.AnyPrincipal()], actions=["s3:GetObject"], resources=[results_bucket.arn_for_objects("*")],
+            conditions={"StringEquals": {"aws:PrincipalAccount": Aws.ACCOUNT_ID}}))
 
     def _make_actors_group(self) -> ec2.SecurityGroup:
         group = ec2.SecurityGroup(self, "Actors", vpc=self.vpc, allow_all_outbound=False,
@@ -99,9 +99,3 @@ class NetworkStack(Stack):
         self.export_value(self.actors.security_group_id)
         for subnet in (*self.vpc.public_subnets, *self.vpc.isolated_subnets):
             self.export_value(subnet.subnet_id)
-
-
-def _own_principals(actions: list[str], resource: str) -> iam.PolicyStatement:
-    """Whoever of this account, within rights of their own: roles come and go with experiments."""
-    return iam.PolicyStatement(principals=[iam.AnyPrincipal()], actions=actions, resources=[resource],
-                               conditions={"StringEquals": {"aws:PrincipalAccount": Aws.ACCOUNT_ID}})

@@ -99,7 +99,7 @@ class Learner(Construct):
             iam.PolicyStatement(sid="Metrics", actions=["cloudwatch:PutMetricData"], resources=["*"],
                                 conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}}),
             iam.PolicyStatement(
-                sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams"],
+                sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
                 resources=[self.log_group.log_group_arn]),
         ]
 

@@ -1,147 +1,106 @@
-"""Every right that anything in the templates has, word for word, and that nothing has more."""
+"""Every right in the templates, held against what the code asks for: none is missing, none is more than is needed.
+
+docs/design/permissions.md says how, and what this cannot tell.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
-from tests.stacks.conftest import KINDS, NAME, RUN, STACK, Assembly, Synthesise, flat, listed
-
-BUCKET = "<NitroResults:ExportsOutputFnGetAttResults25575328Arn5DD4F5AA>"
-ACCOUNT = "arn:<AWS::Partition>:{}:<AWS::Region>:<AWS::AccountId>:{}"
-CONNECT = {
-    "serverless": [ACCOUNT.format("elasticache", f"{kind}:nitro-{NAME}") for kind in ("serverlesscache", "user")],
-    "node": [ACCOUNT.format("elasticache", f"{kind}:nitro-{NAME}") for kind in ("replicationgroup", "user")],
-}
-NETWORK = ["ec2:AssignPrivateIpAddresses", "ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface",
-           "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:UnassignPrivateIpAddresses"]
-SESSION = ["ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
-           "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"]
-GUARD_NETWORK = ["ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:DescribeTags", "ec2:DescribeVpcs"]
-DESCRIBE = ["autoscaling:DescribeAutoScalingGroups", "cloudformation:DescribeStacks", "ec2:DescribeInstances"]
-LIST = ["cloudformation:ListStacks"]
-"""Asked for, too, where DescribeStacks is called without a name."""
-LEDGER = "<NitroGuard:ExportsOutputFnGetAttLedgerB7379752Arn8FB7B3DC>"
-WITHOUT_RESOURCES = {
-    **dict.fromkeys(NETWORK, "Lambda checks them on every resource when the function is made; its code is denied them"),
-    **dict.fromkeys(SESSION, "as the Session Manager guide has them: the instance is not known before it starts"),
-    "lambda:GetAccountSettings": "concerns the account",
-    "cloudwatch:PutMetricData": "bound to one namespace by a condition",
-    **dict.fromkeys(GUARD_NETWORK + DESCRIBE, "Describe calls know no resources"),
-    **dict.fromkeys(LIST, "concerns all stacks of the account"),
-}
-"""Actions that IAM, or who checks them, knows no narrower resource for, and why."""
-FREE_PARTS = {
-    f"{BUCKET}/{NAME}/{RUN}/*": "the run's own objects",
-    f"{BUCKET}/{NAME}/{RUN}/checkpoints/*": "the run's own checkpoints",
-    ACCOUNT.format("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{STACK}-learner"):
-        "the identifier in the middle is drawn by AWS",
-}
-
-Rights = dict[str, tuple[str, list[str], list[str], Any]]
+from runtime.names import GUARD_STACK, NETWORK_STACK
+from tests.stacks.conftest import KINDS, STACK, Assembly, Synthesise, flat
+from tests.stacks.iam.account import Account
+from tests.stacks.iam.database import all_actions, condition_keys, deletion_actions
+from tests.stacks.iam.needs import Role, endpoint, roles_of
+from tests.stacks.iam.policies import Statement
 
 
-def role_rights(made: Assembly, role: str, stack: str | None = None) -> Rights:
-    """Statements of all policies of the role that begins with ``role``, by Sid: effect, actions, resources, when."""
-    statements = [statement for name, policy in made.resources("AWS::IAM::Policy", stack).items()
-                  if name.startswith(role)
-                  for statement in policy["Properties"]["PolicyDocument"]["Statement"]]
-    rights = {statement["Sid"]: (statement["Effect"], listed(statement["Action"]), listed(statement["Resource"]),
-                                 statement.get("Condition")) for statement in statements}
-    assert len(rights) == len(statements)
-    return rights
+@pytest.fixture(scope="module", params=KINDS)
+def account(request: pytest.FixtureRequest, synthesise: Synthesise) -> Account:
+    return Account(synthesise(cache=request.param))
 
 
-def log_group(made: Assembly, whose: str) -> str:
-    (name,) = [name for name in made.resources("AWS::Logs::LogGroup") if name.startswith(whose)]
-    return f"<{name}>"
+@pytest.fixture(scope="module")
+def roles(account: Account) -> list[Role]:
+    return roles_of(account)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_an_actor_may_do(synthesise: Synthesise, kind: str) -> None:
-    made = synthesise(cache=kind)
-    rights = role_rights(made, "Actor")
-    effect, actions, resources, condition = rights.pop("NetworkForLambdaOnly")
-    assert (effect, actions, resources) == ("Deny", NETWORK, ["*"])
-    assert flat(condition["ArnEquals"]["lambda:SourceFunctionArn"]) == ACCOUNT.format(
-        "lambda", f"function:{made.only('AWS::Lambda::Function')['FunctionName']}")
-    credential = (
-        {"CacheCredential": ("Allow", ["s3:GetObject"], [f"{BUCKET}/{NAME}/{RUN}/cache-credential.json"], None)}
-        if kind == "learner" else {"CacheConnect": ("Allow", ["elasticache:Connect"], CONNECT[kind], None)})
-    assert rights == {
-        "Logs": ("Allow", ["logs:CreateLogStream", "logs:PutLogEvents"], [log_group(made, "Actor")], None),
-        "Network": ("Allow", NETWORK, ["*"], None),
-        **credential,
-    }
+def test_each_role_has_what_it_needs_and_nothing_else(roles: list[Role]) -> None:
+    assert [problem for role in roles for problem in role.problems()] == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_the_learner_may_do(synthesise: Synthesise, kind: str) -> None:
-    made = synthesise(cache=kind)
-    alias, function = made.name("AWS::Lambda::Alias"), made.name("AWS::Lambda::Function")
-    connect = {} if kind == "learner" else {
-        "CacheConnect": ("Allow", ["elasticache:Connect"], CONNECT[kind], None)}
-    assert role_rights(made, "Learner") == {
-        "Results": ("Allow", ["s3:GetObject", "s3:PutObject"], [f"{BUCKET}/{NAME}/{RUN}/*"], None),
-        "OldCheckpoints": ("Allow", ["s3:DeleteObject"], [f"{BUCKET}/{NAME}/{RUN}/checkpoints/*"], None),
-        "ListResults": ("Allow", ["s3:ListBucket"], [BUCKET], {"StringLike": {"s3:prefix": f"{NAME}/{RUN}/*"}}),
-        "OwnFiles": ("Allow", ["s3:GetObject"], [f"arn:<AWS::Partition>:s3:::{made.learner_key()}"], None),
-        "Metrics": ("Allow", ["cloudwatch:PutMetricData"], ["*"],
-                    {"StringEquals": {"cloudwatch:namespace": "Nitro"}}),
-        "Logs": ("Allow", ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
-                 [log_group(made, "Learner")], None),
-        "OwnStack": ("Allow", ["cloudformation:DescribeStacks", "cloudformation:SignalResource"], ["<AWS::StackId>"],
-                     None),
-        "OwnGroup": ("Allow", ["autoscaling:SetDesiredCapacity"], [ACCOUNT.format(
-            "autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{STACK}-learner")], None),
-        "SessionManager": ("Allow", SESSION, ["*"], None),
-        "ActorInvoke": ("Allow", ["lambda:InvokeFunction"], [f"<{alias}>"], None),
-        "ActorRelease": ("Allow", ["lambda:DeleteProvisionedConcurrencyConfig"], [f"<{alias}>"], None),
-        "ActorConcurrency": ("Allow", ["lambda:GetFunctionConcurrency"], [f"<{function}>"], None),
-        "AccountConcurrency": ("Allow", ["lambda:GetAccountSettings"], ["*"], None),
-        "LedgerWrite": ("Allow", ["dynamodb:UpdateItem"], [LEDGER], {
-            "ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [f"{NAME}/{RUN}"]}}),
-        "LedgerRead": ("Allow", ["dynamodb:GetItem"], [LEDGER], {
-            "ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [f"{NAME}/{RUN}", "guard"]}}),
-        **connect,
-    }
+def test_the_endpoint_lets_through_what_actors_ask_for(synthesise: Synthesise) -> None:
+    """The network is the same for all experiments, whatever their cache."""
+    role = endpoint([Account(synthesise(cache=kind)) for kind in KINDS])
+    assert list(role.problems()) == []
 
 
-def test_what_the_guard_may_do(serverless: Assembly) -> None:
-    functions = ACCOUNT.format("lambda", "function:Nitro-*-actor")
-    rights = role_rights(serverless, "Role", "NitroGuard")
-    ledger, topic, group = (f"<{name}>" for kind in ("DynamoDB::Table", "SNS::Topic", "Logs::LogGroup")
-                            for name in serverless.resources(f"AWS::{kind}", "NitroGuard"))
-    assert rights == {
-        "Ledger": ("Allow", ["dynamodb:GetItem", "dynamodb:Scan", "dynamodb:UpdateItem"], [ledger], None),
-        "Report": ("Allow", ["sns:Publish"], [topic], None),
-        "Logs": ("Allow", ["logs:CreateLogStream", "logs:PutLogEvents"], [group], None),
-        "FindStacks": ("Allow", ["cloudformation:DescribeStacks", "cloudformation:ListStacks"], ["*"], None),
-        "DeleteStacks": ("Allow", ["cloudformation:DeleteStack", "cloudformation:ListStackResources"], [
-            ACCOUNT.format("cloudformation", "stack/Nitro-*/*")], None),
-        "FindLearners": ("Allow", ["autoscaling:DescribeAutoScalingGroups", "ec2:DescribeInstances"], ["*"], None),
-        "EndGroups": ("Allow", ["autoscaling:UpdateAutoScalingGroup"], [
-            ACCOUNT.format("autoscaling", "autoScalingGroup:*:autoScalingGroupName/Nitro-*-learner")], None),
-        "EndLearners": ("Allow", ["ec2:TerminateInstances"], [ACCOUNT.format("ec2", "instance/*")],
-                        {"Null": {"aws:ResourceTag/nitro:experiment": "false"}}),
-        "BarActors": ("Allow", [
-            "lambda:DeleteProvisionedConcurrencyConfig", "lambda:GetFunctionConcurrency",
-            "lambda:GetProvisionedConcurrencyConfig", "lambda:InvokeFunction", "lambda:PutFunctionConcurrency"],
-            [functions, f"{functions}:*"], None),
-        "DeleteCaches": ("Allow", [
-            "elasticache:DeleteReplicationGroup", "elasticache:DeleteServerlessCache",
-            "elasticache:DescribeReplicationGroups", "elasticache:DescribeServerlessCaches"],
-            [ACCOUNT.format("elasticache", f"{kind}:nitro-*") for kind in ("replicationgroup", "serverlesscache")],
-            None),
-        "CacheInterfaces": ("Allow", GUARD_NETWORK, ["*"], None),
-    }
+def without_one(role: Role) -> Iterator[tuple[str, list[Statement]]]:
+    """A role's statements without one action, one resource, one condition, or with a resource more."""
+    for index, one in enumerate(role.statements):
+        before, after = role.statements[:index], role.statements[index + 1:]
+        changed = [(f"without {action}", one.without_action(action)) for action in one.actions]
+        changed += [(f"without {name}", one.without_resource(name)) for name in one.resources]
+        changed += [(f"without {condition}", replace(one, conditions=tuple(
+            other for other in one.conditions if other != condition))) for condition in one.conditions]
+        if one.effect == "Allow" and one.resources != ("*",):
+            changed.append(("on everything", replace(one, resources=("*",))))
+        for what, statement in changed:
+            yield f"{one.sid} {what}", [*before, statement, *after]
+
+
+def test_no_part_of_a_policy_can_be_taken_away_unseen(roles: list[Role]) -> None:
+    mutants = [(role, name, changed) for role in roles for name, changed in without_one(role)]
+    assert len(mutants) > 60
+    assert [(role.name, name) for role, name, changed in mutants if not any(role.problems(changed))] == []
+
+
+def test_no_action_can_be_added_unseen(synthesise: Synthesise) -> None:
+    """Each action of each service that a role knows, added to each of its statements."""
+    for role in roles_of(Account(synthesise())):
+        needed = {need.action for need in role.needs}
+        services = {action.partition(":")[0] for action in needed} | {"iam"}
+        more = tuple(action for service in sorted(services) for action in all_actions(service) if action not in needed)
+        for index, one in enumerate(role.statements):
+            if one.effect == "Allow":
+                changed = [*role.statements[:index], replace(one, actions=one.actions + more),
+                           *role.statements[index + 1:]]
+                seen = " ".join(role.problems(changed))
+                assert [action for action in more if f"needs {action} on" not in seen] == []
+
+
+def test_everything_in_a_statement_means_something(roles: list[Role]) -> None:
+    """Else IAM takes it, and it never matches: an action without wildcards, and keys that its requests have."""
+    for statement in [one for role in roles for one in role.statements]:
+        for action in statement.actions:
+            assert action in all_actions(action.partition(":")[0]), f"{statement.sid}: {action}"
+            keys = {key.partition("/")[0] for _, key, _ in statement.conditions if not key.startswith("lambda:Source")}
+            assert keys <= condition_keys(action), f"{statement.sid}: {action}"
+
+
+def test_stacks_are_deleted_by_the_role_that_the_bootstrap_made(account: Account) -> None:
+    """CloudFormation remembers the role that a stack was made with: what deletions need is asked of that one."""
+    manifest = json.loads((account.made.directory / "manifest.json").read_text())["artifacts"]
+    for stack, template in account.templates.items():
+        assert "role/cdk-hnb659fds-cfn-exec-role-" in manifest[stack]["properties"]["cloudFormationExecutionRoleArn"]
+        for kind in {resource["Type"] for resource in template["Resources"].values()}:
+            assert deletion_actions(kind), f"nobody can tell what the deletion of {kind} needs"
+
+
+def test_actors_interfaces_can_be_deleted_as_long_as_their_function_is_there(account: Account) -> None:
+    """Lambda deletes them with the function's role, whose rights therefore go after the function."""
+    (function,) = account.resources("AWS::Lambda::Function", STACK).values()
+    policies = [name for name in account.resources("AWS::IAM::Policy", STACK) if name.startswith("Actor")]
+    assert set(policies) <= set(function["DependsOn"])
 
 
 def test_each_role_is_for_one_service_and_has_no_other_policies(each_kind: Assembly) -> None:
-    roles = {name: role for stack in (STACK, "NitroNetwork", "NitroGuard")
+    roles = {name: role for stack in (STACK, NETWORK_STACK, GUARD_STACK)
              for name, role in each_kind.resources("AWS::IAM::Role", stack).items()}
     trusted = {}
     for name, role in roles.items():
@@ -151,38 +110,6 @@ def test_each_role_is_for_one_service_and_has_no_other_policies(each_kind: Assem
         trusted[re.match(r"[A-Z][a-z]+", name)[0]] = flat(statement["Principal"]["Service"])
     assert trusted == {"Actor": "lambda.amazonaws.com", "Learner": "ec2.amazonaws.com",
                        "Vpc": "vpc-flow-logs.amazonaws.com", "Role": "lambda.amazonaws.com"}
-
-
-def statements(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every policy statement in a template, wherever it stands."""
-    if isinstance(tree, dict):
-        if "Effect" in tree and "Action" in tree:
-            yield tree
-        tree = list(tree.values())
-    for child in tree if isinstance(tree, list) else []:
-        yield from statements(child)
-
-
-@pytest.mark.parametrize("stack", ["NitroNetwork", "NitroResults", "NitroGuard", STACK])
-def test_wildcards_only_where_no_resource_is_known(each_kind: Assembly, stack: str) -> None:
-    found = [statement for statement in statements(each_kind.template(stack))
-             if statement["Effect"] == "Allow" and "AssumeRole" not in str(statement["Action"])]
-    assert bool(found) is (stack != "NitroResults")
-    for statement in found:
-        actions, resources = listed(statement["Action"]), listed(statement["Resource"])
-        assert not any("*" in action for action in actions)
-        for resource in resources:
-            if resource == "*":
-                assert [action for action in actions if action not in WITHOUT_RESOURCES] == []
-            elif "*" in resource and stack == STACK:
-                assert resource in FREE_PARTS
-
-
-def test_the_walk_finds_statements_everywhere(serverless: Assembly) -> None:
-    network = [listed(statement["Action"]) for statement in statements(serverless.template("NitroNetwork"))]
-    assert ["s3:GetObject"] in network, "an endpoint's policy"
-    assert any("logs:PutLogEvents" in actions for actions in network), "a role's policy"
-    assert ["s3:*"] in [listed(found["Action"]) for found in statements(serverless.template("NitroResults"))]
 
 
 def test_no_secret_in_any_template_or_asset(each_kind: Assembly) -> None:

@@ -14,7 +14,7 @@ from stacks.guard import GuardStack
 from stacks.network import NetworkStack
 from stacks.plan import zone_names
 from stacks.results import ResultsStack
-from tests.stacks.conftest import SETTINGS, Assembly, Synthesise, flat, listed
+from tests.stacks.conftest import SETTINGS, Assembly, Synthesise, flat
 
 SHARED = ("NitroGuard", "NitroNetwork", "NitroResults")
 ALWAYS_ON = {"AWS::Lambda::Function", "AWS::Lambda::Permission", "AWS::Events::Rule", "AWS::DynamoDB::Table",
@@ -105,18 +105,6 @@ def test_actors_reach_caches_and_s3_and_nothing_reaches_them(serverless: Assembl
     assert out == [(f"<{vpc}.CidrBlock>", "tcp", 6379, 6379), (f"<{vpc}.CidrBlock>", "tcp", 6380, 6380),
                    ("0.0.0.0/0", "tcp", 443, 443)]
     assert "SecurityGroupIngress" not in group["Properties"]
-
-
-def test_what_passes_the_endpoints(serverless: Assembly) -> None:
-    allowed = {}
-    for found in serverless.resources("AWS::EC2::VPCEndpoint", "NitroNetwork").values():
-        (statement,) = found["Properties"]["PolicyDocument"]["Statement"]
-        assert statement["Condition"] == {"StringEquals": {"aws:PrincipalAccount": {"Ref": "AWS::AccountId"}}}
-        allowed[flat(statement["Resource"])] = listed(statement["Action"])
-    assert allowed == {
-        "<NitroResults:ExportsOutputFnGetAttResults25575328Arn5DD4F5AA>/*": ["s3:GetObject"],
-        "arn:<AWS::Partition>:dynamodb:<AWS::Region>:<AWS::AccountId>:table/*": [
-            "dynamodb:DeleteItem", "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:Query", "dynamodb:UpdateItem"]}
 
 
 def test_refused_traffic_is_logged_for_a_while(serverless: Assembly) -> None:

@@ -1,0 +1,506 @@
+"""The AWS calls that a program makes, read from its source: no list of them is kept by hand.
+
+From the entry on, each function that can be reached is read, and clients are followed: through variables, arguments,
+attributes and results. What a client is asked for, called or handed on, is a call. A client that cannot be followed is
+an error, not a call that is missed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import botocore.session
+from botocore import xform_name
+
+from stacks.staging import ROOT, import_closure
+
+ALL = "*"
+
+
+class Call(NamedTuple):
+    """A call to AWS.
+
+    Attributes:
+        service, operation: As botocore names them: ``s3``, ``ListObjectsV2``.
+        on: What a script names in it, such as ``s3://bucket/key``; `ALL` if it is paginated, so that it may ask for
+            all that there is; else empty.
+    """
+
+    service: str
+    operation: str
+    on: str = ""
+
+
+Value = frozenset[str]
+"""What an expression may be: ``client:SERVICE``, or a text as it stands in the code."""
+
+_NOTHING: Value = frozenset()
+_CLIENT = "client:"
+_NO_CALLS = {"close", "exceptions", "meta", "can_paginate"}
+_PLACE = re.compile(r"(?:runtime|lambda_actor)(?:\.\w+)+:(\w+)")
+_SESSION = botocore.session.get_session()
+_SERVICES = frozenset(_SESSION.get_available_services())
+
+
+class UnfollowedError(Exception):
+    """The code does with a client what this reader does not understand."""
+
+
+@cache
+def operations(service: str) -> Mapping[str, str]:
+    """Operations of a service, by their names in Python."""
+    return {xform_name(name): name for name in _SESSION.get_service_model(service).operation_names}
+
+
+@cache
+def calls_from(module: str, function: str) -> frozenset[Call]:
+    """All calls that ``module.function`` and what it calls may make.
+
+    Raises:
+        UnfollowedError: They cannot be told.
+    """
+    return frozenset(_Reader(module, function).read())
+
+
+@dataclass(eq=False)
+class _Function:
+    """A function or a method; class bodies and modules are read as functions without arguments."""
+
+    module: _Module
+    node: ast.FunctionDef | ast.Module | ast.ClassDef
+    owner: _Class | None = None
+
+    def arguments(self) -> list[str]:
+        if not isinstance(self.node, ast.FunctionDef):
+            return []
+        names = self.node.args
+        listed = [one.arg for one in (*names.posonlyargs, *names.args)]
+        is_bound = self.owner is not None and not any(
+            ast.unparse(one) == "staticmethod" for one in self.node.decorator_list)
+        return [*listed[is_bound:], *(one.arg for one in names.kwonlyargs)]
+
+
+@dataclass(eq=False)
+class _Class:
+    module: _Module
+    node: ast.ClassDef
+    methods: dict[str, _Function] = field(default_factory=dict)
+    attributes: dict[str, Value] = field(default_factory=dict)
+
+    def fields(self) -> list[str]:
+        """A dataclass'."""
+        return [one.target.id for one in self.node.body
+                if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
+
+
+@dataclass(eq=False)
+class _Module:
+    name: str
+    tree: ast.Module
+    defined: dict[str, _Function | _Class] = field(default_factory=dict)
+    imported: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _load(path: Path) -> _Module:
+    module = _Module(_dotted(path), ast.parse((ROOT / path).read_text()))
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                module.imported[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0], None)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            module.imported |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+    for statement in module.tree.body:
+        if isinstance(statement, ast.FunctionDef):
+            module.defined[statement.name] = _Function(module, statement)
+        elif isinstance(statement, ast.ClassDef):
+            made = _Class(module, statement)
+            made.methods = {one.name: _Function(module, one, made) for one in statement.body
+                            if isinstance(one, ast.FunctionDef)}
+            module.defined[statement.name] = made
+    return module
+
+
+_Reading = tuple[_Function, frozenset[tuple[str, Value]]]
+"""A function, and what its arguments may be."""
+
+
+class _Reader:
+    """Reads until nothing new is found: functions that are reached, and what attributes and variables may be."""
+
+    def __init__(self, module: str, function: str) -> None:
+        self.modules: dict[str, _Module] = {}
+        self.calls: set[Call] = set()
+        self.reached: set[_Reading] = set()
+        self.waiting: list[_Reading] = []
+        self.classes: set[_Class] = set()
+        self.used: set[str] = set()
+        self.results: dict[_Function, Value] = {}
+        self.has_changed = False
+        self.paginated: dict[str, bool] = {}
+        self.unfollowed: set[tuple[str, str]] = set()
+        self.words: set[str] = set()
+        """Texts that may name a service or an operation; others are not followed."""
+        self.add_module(module)
+        entry = self.modules[module].defined[function]
+        assert isinstance(entry, _Function)
+        self.reach(entry)
+
+    def add_module(self, name: str) -> None:
+        """With all modules that it imports."""
+        if name in self.modules:
+            return
+        for path in import_closure(name):
+            found = _dotted(path)
+            if found not in self.modules:
+                self.modules[found] = module = _load(path)
+                services = {node.value for node in ast.walk(module.tree) if isinstance(node, ast.Constant)
+                            and isinstance(node.value, str)} & _SERVICES
+                self.words |= services.union(*map(operations, services))
+                self.reach(_Function(module, module.tree))
+
+    def reach(self, function: _Function, bound: Mapping[str, Value] | None = None) -> None:
+        for context in ({}, bound or {}):
+            reading = (function, frozenset(context.items()))
+            if reading not in self.reached:
+                self.reached.add(reading)
+                self.waiting.append(reading)
+
+    def reach_class(self, found: _Class) -> None:
+        if found not in self.classes:
+            self.classes.add(found)
+            for base in found.node.bases:
+                if isinstance(one := self.resolve(found.module, base), _Class):
+                    self.reach_class(one)
+
+    def read(self) -> set[Call]:
+        while self.waiting or self.has_changed:
+            if not self.waiting:
+                # What was read before may mean more by now.
+                self.has_changed = False
+                self.waiting = list(self.reached)
+            while self.waiting:
+                function, context = self.waiting.pop()
+                _Scope(self, function, dict(context)).run()
+            for method in [method for found in self.classes for name, method in found.methods.items()
+                           if name in self.used or name.startswith("__")]:
+                self.reach(method)
+        self._check()
+        return self.calls
+
+    def _check(self) -> None:
+        """Whatever looks like a call, and is none of ours, must have been understood somewhere."""
+        if lost := sorted(self.paginated.keys() - {place for place, is_known in self.paginated.items() if is_known}):
+            raise UnfollowedError(f"{lost}: nobody can tell which operation is paginated")
+        ours = {name for module in self.modules.values() for name in module.defined} | {
+            name for found in self.classes for name in (*found.methods, *found.fields(), *found.attributes)}
+        called = {xform_name(call.operation) for call in self.calls}
+        for name, place in sorted(self.unfollowed):
+            if name in self.words and name not in ours | called:
+                raise UnfollowedError(f"{place}: nobody can tell whose {name} this is")
+
+    def note(self, service: str, name: str, on: str = "") -> bool:
+        if name in operations(service):
+            self.calls.add(Call(service, operations(service)[name], on))
+            return True
+        return False
+
+    def widen(self, values: dict[str, Value], name: str, value: Value) -> None:
+        if not value <= values.get(name, _NOTHING):
+            values[name] = values.get(name, _NOTHING) | value
+            self.has_changed = True
+
+    def resolve(self, module: _Module, node: ast.expr) -> _Function | _Class | _Module | None:
+        """What a name, or an attribute of a module, stands for."""
+        if isinstance(node, ast.Name):
+            return self.find(module.name, node.id)
+        if isinstance(node, ast.Attribute):
+            base = self.resolve(module, node.value)
+            return self.find(base.name, node.attr) if isinstance(base, _Module) else None
+        return None
+
+    def find(self, module: str, name: str) -> _Function | _Class | _Module | None:
+        found = self.modules.get(module)
+        if found is None:
+            return None
+        if name in found.defined:
+            return found.defined[name]
+        if f"{module}.{name}" in self.modules:
+            return self.modules[f"{module}.{name}"]
+        if name in found.imported:
+            home, what = found.imported[name]
+            if what is None:
+                return self.modules.get(home)
+            return self.modules.get(f"{home}.{what}") or (self.find(home, what) if home != module else None)
+        return None
+
+
+class _Scope:
+    """One reading of one function, with what its arguments may be."""
+
+    def __init__(self, reader: _Reader, function: _Function, values: dict[str, Value]) -> None:
+        self.reader, self.function, self.values = reader, function, values
+        self.module, self.owner = function.module, function.owner
+        self.nested: dict[str, ast.FunctionDef] = {}
+
+    def run(self) -> None:
+        node = self.function.node
+        body = node.body
+        for _ in range(2):  # loops bring later values to earlier lines
+            for statement in body:
+                self.statement(statement)
+
+    def statement(self, node: ast.stmt) -> None:
+        is_file = isinstance(self.function.node, ast.Module)
+        if isinstance(node, ast.ClassDef):
+            for one in (*node.body, *node.decorator_list):
+                if isinstance(one, ast.expr):
+                    self.value(one)
+                elif not isinstance(one, ast.FunctionDef):
+                    self.statement(one)
+        elif isinstance(node, ast.FunctionDef) and is_file:
+            for one in node.decorator_list:
+                self.value(one)
+        elif isinstance(node, ast.FunctionDef):
+            self.nested[node.name] = node
+            for one in node.body:
+                self.statement(one)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
+            return
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                self.assign(target, node.value)
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+            if node.value is not None:
+                self.assign(node.target, node.value)
+        elif isinstance(node, ast.Return):
+            result = self.value(node.value) if node.value else _NOTHING
+            known = self.reader.results.get(self.function, _NOTHING)
+            if not result <= known:
+                self.reader.results[self.function] = known | result
+                self.reader.has_changed = True
+        else:
+            for child in ast.iter_child_nodes(node):
+                self.child(child)
+
+    def child(self, node: ast.AST) -> None:
+        if isinstance(node, ast.stmt):
+            self.statement(node)
+        elif isinstance(node, ast.expr):
+            self.value(node)
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            self.assign(node.optional_vars, node.context_expr)
+        else:
+            for child in ast.iter_child_nodes(node):
+                self.child(child)
+
+    def assign(self, target: ast.expr, node: ast.expr) -> None:
+        if isinstance(target, ast.Tuple) and isinstance(node, ast.Tuple) and len(target.elts) == len(node.elts):
+            for one, other in zip(target.elts, node.elts, strict=True):
+                self.assign(one, other)
+            return
+        value = self.value(node)
+        if not value:
+            self.value(target)
+        elif isinstance(target, ast.Name):
+            if isinstance(self.function.node, ast.Module):
+                self.reader.widen(self.module.values, target.id, value)
+            self.values[target.id] = self.values.get(target.id, _NOTHING) | value
+        elif isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and self.owner:
+            self.reader.widen(self.owner.attributes, target.attr, value)
+        elif _clients(value):
+            raise UnfollowedError(f"{self.place(target)}: a client is kept in {ast.unparse(target)}")
+
+    def value(self, node: ast.expr) -> Value:
+        if isinstance(node, ast.Constant):
+            return self.text(node.value)
+        if isinstance(node, ast.Name):
+            return self.name(node)
+        if isinstance(node, ast.Attribute):
+            return self.attribute(node)
+        if isinstance(node, ast.Call):
+            return self.call(node)
+        if isinstance(node, ast.Lambda):
+            return self.value(node.body)
+        if isinstance(node, ast.BoolOp | ast.IfExp | ast.NamedExpr):
+            values = [self.value(one) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+            value = _NOTHING.union(*values)
+            if isinstance(node, ast.NamedExpr) and isinstance(node.target, ast.Name):
+                self.values[node.target.id] = self.values.get(node.target.id, _NOTHING) | value
+            return value
+        for child in ast.iter_child_nodes(node):
+            self.child(child)
+        return _NOTHING
+
+    def text(self, value: object) -> Value:
+        if not isinstance(value, str):
+            return _NOTHING
+        if place := _PLACE.fullmatch(value):
+            # A variant that is imported by name.
+            module = value.partition(":")[0]
+            self.reader.add_module(module)
+            self.reach(self.reader.modules[module].defined.get(place[1]))
+        return frozenset({value}) if value in self.reader.words else _NOTHING
+
+    def name(self, node: ast.Name) -> Value:
+        if node.id in self.nested or node.id in self.values:
+            return self.values.get(node.id, _NOTHING)
+        found = self.reader.resolve(self.module, node)
+        self.reach(found)
+        if found is None and node.id in self.module.imported:
+            home, what = self.module.imported[node.id]
+            if home in self.reader.modules and what:
+                return self.reader.modules[home].values.get(what, _NOTHING)
+        return self.module.values.get(node.id, _NOTHING)
+
+    def reach(self, found: _Function | _Class | _Module | None) -> None:
+        if isinstance(found, _Function):
+            self.reader.reach(found)
+        elif isinstance(found, _Class):
+            self.reader.reach_class(found)
+
+    def attribute(self, node: ast.Attribute) -> Value:
+        base = self.value(node.value)
+        found = self.reader.resolve(self.module, node)
+        if found is not None:
+            self.reach(found)
+            return _NOTHING
+        if clients := _clients(base):
+            if node.attr not in _NO_CALLS and not any([self.reader.note(one, node.attr) for one in clients]):
+                raise UnfollowedError(f"{self.place(node)}: {node.attr} is no operation of {', '.join(clients)}")
+            return _NOTHING
+        self.reader.used.add(node.attr)
+        if "_" in node.attr or _is_client(node.value):
+            self.reader.unfollowed.add((node.attr, self.place(node)))
+        if isinstance(node.value, ast.Name) and node.value.id == "self" and self.owner:
+            holders = self.family(self.owner)
+        else:
+            holders = self.reader.classes
+        value = _NOTHING
+        for one in holders:
+            value |= one.attributes.get(node.attr, _NOTHING)
+            if node.attr in one.methods:
+                value |= self.reader.results.get(one.methods[node.attr], _NOTHING)
+        return value
+
+    def family(self, found: _Class) -> set[_Class]:
+        bases = [self.reader.resolve(found.module, base) for base in found.node.bases]
+        return {found}.union(*(self.family(base) for base in bases if isinstance(base, _Class)))
+
+    def call(self, node: ast.Call) -> Value:
+        given = [self.value(one) for one in node.args]
+        named = {one.arg: self.value(one.value) for one in node.keywords}
+        if _is_client(node.func) and given and given[0] & _SERVICES:
+            self.value(node.func)
+            return frozenset(_CLIENT + service for service in given[0] & _SERVICES)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("get_paginator", "get_waiter"):
+            return self.paginate(node, _clients(self.value(node.func.value)), given[0])
+        if isinstance(node.func, ast.Name) and node.func.id == "getattr" and given and _clients(given[0]):
+            raise UnfollowedError(f"{self.place(node)}: an operation is looked up by its name")
+        result = self.value(node.func)
+        for function, bound in self.targets(node.func, given, named):
+            self.reader.reach(function, {name: value for name, value in bound.items() if value})
+            result |= self.reader.results.get(function, _NOTHING)
+        return result if isinstance(node.func, ast.Attribute | ast.Name) else _NOTHING
+
+    def paginate(self, node: ast.Call, clients: list[str], names: Value) -> Value:
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "get_waiter":
+            raise UnfollowedError(f"{self.place(node)}: waiters are not read")
+        is_known = any([self.reader.note(client, name, ALL) for client in clients for name in names])
+        self.reader.paginated[self.place(node)] = self.reader.paginated.get(self.place(node), False) or is_known
+        return _NOTHING
+
+    def targets(
+        self, called: ast.expr, given: list[Value], named: Mapping[str | None, Value]
+    ) -> Iterator[tuple[_Function, dict[str, Value]]]:
+        """The functions that a call may mean, with what their arguments are."""
+        if isinstance(called, ast.Name) and called.id in self.nested:
+            nested = _Function(self.module, self.nested[called.id])
+            for name, value in _bound(nested.arguments(), given, named).items():
+                self.values[name] = self.values.get(name, _NOTHING) | value
+            return
+        found = self.reader.resolve(self.module, called)
+        if isinstance(found, _Function):
+            yield found, _bound(found.arguments(), given, named)
+        elif isinstance(found, _Class):
+            yield from self.made(found, given, named)
+        elif isinstance(called, ast.Attribute) and any(called.attr in one.methods for one in self.reader.classes):
+            for method in [one.methods[called.attr] for one in self.reader.classes if called.attr in one.methods]:
+                yield method, _bound(method.arguments(), given, named)
+        elif _clients(_NOTHING.union(*given, *named.values())):
+            raise UnfollowedError(f"{self.place(called)}: a client is given to {ast.unparse(called)}")
+
+    def made(
+        self, found: _Class, given: list[Value], named: Mapping[str | None, Value]
+    ) -> Iterator[tuple[_Function, dict[str, Value]]]:
+        constructors = [one.methods["__init__"] for one in self.family(found) if "__init__" in one.methods]
+        for constructor in constructors:
+            yield constructor, _bound(constructor.arguments(), given, named)
+        if not constructors:
+            for name, value in _bound(found.fields(), given, named).items():
+                self.reader.widen(found.attributes, name, value)
+
+    def place(self, node: ast.expr) -> str:
+        return f"{self.module.name}:{node.lineno}"
+
+
+def calls_of_script(text: str, variables: Mapping[str, str]) -> list[Call]:
+    """The calls that a shell script makes with AWS' command line.
+
+    Args:
+        text: The script.
+        variables: What it is given, and what it says itself; unknown ones are ``?``.
+
+    Raises:
+        UnfollowedError: A command is not known.
+    """
+    lines = re.sub(r"\\\n", " ", re.sub(r"(?m)^\s*#.*$", "", text))
+    found = []
+    for command in re.findall(r"(?<![\w/.$-])aws ([a-z].*?)(?= \|| ;|;|\)?$| 2>)", lines, re.MULTILINE):
+        filled = re.sub(r"\$(?:\{(\w+)[^}]*\}|(\w+))", lambda name: variables.get(name[1] or name[2], "?"), command)
+        words = shlex.split(filled)
+        found.append(_call_of(words[0], words[1], words[2:]))
+    return found
+
+
+def _call_of(service: str, command: str, words: list[str]) -> Call:
+    if (service, command) == ("s3", "cp"):
+        source, target = [word for word in words if not word.startswith("--")][:2]
+        return (Call("s3", "GetObject", source) if source.startswith("s3://") else Call("s3", "PutObject", target))
+    if (service, command) == ("ecr", "get-login-password"):
+        return Call("ecr", "GetAuthorizationToken")
+    service = {"s3api": "s3"}.get(service, service)
+    known = {name.replace("_", "-"): operation for name, operation in operations(service).items()}
+    if service not in _SERVICES or command not in known:
+        raise UnfollowedError(f"aws {service} {command}: not a command that is known here")
+    prefix = words[words.index("--prefix") + 1] if "--prefix" in words else ""
+    is_named = any(word in ("--stack-name", "--prefix") for word in words)
+    return Call(service, known[command], prefix if is_named else "" if command != "describe-stacks" else ALL)
+
+
+def _bound(names: list[str], given: list[Value], named: Mapping[str | None, Value]) -> dict[str, Value]:
+    return {**dict(zip(names, given, strict=False)), **{name: named[name] for name in names if name in named}}
+
+
+def _clients(value: Value) -> list[str]:
+    return sorted(one.removeprefix(_CLIENT) for one in value if one.startswith(_CLIENT))
+
+
+def _is_client(node: ast.expr) -> bool:
+    """Whether it is called a client, or what makes one: ``self._client``, ``waiting_client``, ``clients()``."""
+    if isinstance(node, ast.Call):
+        return _is_client(node.func) and not node.args
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return re.fullmatch(r"_?(\w+_)?clients?", name) is not None

