@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from stacks.staging import GUARD_MODULE
 from tests.backends.test_learner_server import require_tls
 from tests.simulators.rehearsal.rehearsal import Rehearsal
 from tests.simulators.rehearsal.scenarios import rehearse
+from tests.stacks.iam.calls import calls_from
 
 
 @pytest.mark.parametrize("name", ["budget", "killed"])
@@ -19,6 +21,9 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(name: st
     result = rehearse(name, tmp_path)
     assert (result["result"], result["problems"]) == ("ok", [])
     assert json.loads((tmp_path / "rehearsal.json").read_text()) == result
+    for role, made in {"guard": calls_from(GUARD_MODULE, "handler"),
+                       "learner": calls_from("runtime.backends.aws.learner", "main")}.items():
+        assert set(result["calls"][role]) <= {f"{call.service} {call.operation}" for call in made}, role
     assert {kind for kind, found in result["found_after"].items() if found} == {"buckets"}
     assert len(result["found_after"]) > 12
     (spend,) = result["spend"].values()

@@ -27,6 +27,7 @@ from tests.simulators.aws.moto_types import deploy
 from tests.simulators.rehearsal import GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE
 from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
 from tests.simulators.rehearsal.functions import FunctionsApi, MeteredEndpoint
+from tests.simulators.rehearsal.recording import FOLDER_VARIABLE
 
 RESULTS, NETWORK, GUARD = SHARED_STACKS = ("NitroResults", "NitroNetwork", "NitroGuard")
 RUN = "rehearsal"
@@ -128,6 +129,7 @@ class Account:
         functions: What runs functions.
         cache: Behind each serverless cache.
         variables: With which programs reach the account.
+        calls: Where the calls of each role are recorded.
     """
 
     def __init__(self, directory: Path, **moto_variables: str) -> None:
@@ -136,6 +138,7 @@ class Account:
         moto_variables: See `tests.simulators.aws.moto_types`.
         """
         self.directory = directory
+        self.calls = directory / "calls"
         self.clock = Clock(directory / "clock")
         self._moto_variables = moto_variables
         self._stack = ExitStack()
@@ -144,6 +147,7 @@ class Account:
         _check_this_machine()
         folder = self.directory / "cache"
         folder.mkdir()
+        self.calls.mkdir()
         self.clock.start()
         with ExitStack() as stack:
             self.cache = stack.enter_context(ElastiCache(folder))
@@ -154,7 +158,7 @@ class Account:
             self.variables = {
                 **CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": self.moto.url,
                 "AWS_ENDPOINT_URL_LAMBDA": api.url, "SSL_CERT_FILE": str(self.cache.certificate),
-                PATH_VARIABLE: str(self.clock.path)}
+                PATH_VARIABLE: str(self.clock.path), FOLDER_VARIABLE: str(self.calls)}
             self._stack = stack.pop_all()
         return self
 

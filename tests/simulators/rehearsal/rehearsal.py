@@ -15,6 +15,7 @@ from runtime.guard.ledger import FINISHED, Entry
 from tests.simulators.rehearsal.account import RUN, SHARED_STACKS, Account, Deployment, RehearsalError, difference
 from tests.simulators.rehearsal.machines import Machine, Machines
 from tests.simulators.rehearsal.record import Bill, Record, Watch
+from tests.simulators.rehearsal.recording import recorded_calls
 
 RATE = 60.0
 """Seconds of the clock in one on the wall, at most."""
@@ -232,6 +233,7 @@ class Rehearsal:
             "found_before": self.found_deployed,
             "found_after": {kind: found.get(kind, []) for kind in self.account.inventory()}, "spend": spend,
             "bucket": {name: sorted(self.account.objects(self._prefix(name))) for name in names},
+            "calls": recorded_calls(self.account.calls),
             "dollars": self.record.dollars, "ticks_s": self.record.ticks_s, "events": self.record.events,
             "note": "Dollars are modelled from list prices; minutes are those of a clock that goes faster than the "
                     "one on the wall."}

@@ -1,0 +1,34 @@
+"""Which calls to AWS a role's process makes in a rehearsal."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import botocore.client
+
+FOLDER_VARIABLE = "REHEARSAL_CALLS"
+"""The folder in which each role has a file."""
+
+
+def record_calls(role: str) -> None:
+    """From now on each kind of call is a line of the role's file, ``SERVICE OPERATION``."""
+    call = botocore.client.BaseClient._make_api_call
+    path = Path(os.environ[FOLDER_VARIABLE]) / role
+    known: set[str] = set()
+
+    def call_and_note(self: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        kind = f"{self.meta.service_model.service_name} {operation}\n"
+        if kind not in known:
+            known.add(kind)
+            with path.open("a") as file:
+                file.write(kind)
+        return call(self, operation, arguments)
+
+    botocore.client.BaseClient._make_api_call = call_and_note
+
+
+def recorded_calls(folder: Path) -> dict[str, list[str]]:
+    """The kinds of calls by role."""
+    return {path.name: sorted(set(path.read_text().splitlines())) for path in folder.iterdir()}
