@@ -33,7 +33,7 @@ FUNCTION_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 """AWSLambdaBasicExecutionRole, without CreateLogGroup: the groups are there."""
 AGENT_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 """amazon-cloudwatch-agent, plugins/outputs/cloudwatchlogs/internal/pusher: it makes a group only if there is none, and
-describes groups only if it sets their retention."""
+describes groups only if it sets their retention. Docker's driver awslogs: Docker's manual, "AWS credentials"."""
 SESSION = ("ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
            "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel")
 """Systems Manager User Guide, "Verify or add instance permissions for Session Manager"."""
@@ -154,7 +154,8 @@ def learner(account: Account) -> Role:
     role = Role(account, account.role_of_instances())
     told, key, prefix = account.variables(), run_key(NAME, RUN), f"{run_key(NAME, RUN)}/"
     bucket = f"arn:aws:s3:::{told['NITRO_RESULTS_BUCKET']}"
-    own = [arn for arn in account.arns(STACK) if ":log-group:" not in arn]
+    stream = _arn("logs", f"log-group:{told['BOOT_LOG_GROUP']}:log-stream:one")
+    own = [stream, *(arn for arn in account.arns(STACK) if ":log-group:" not in arn)]
     ledger = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
     contexts: dict[str, list[Context]] = {
         "s3:ListBucket": [{"s3:prefix": (prefix,)}],
@@ -170,8 +171,8 @@ def learner(account: Account) -> Role:
             :1 if call.operation == "DeleteObject" else 3]
         role.need_call(call, [*own, *ledger, bucket, *(f"{bucket}/{prefix}{name}" for name in names)], contexts)
     _need_cache(role, _credentials(account)[0])
-    for action in AGENT_LOGS if "amazon-cloudwatch-agent" in script else ():
-        role.need(action, _arn("logs", f"log-group:{told['BOOT_LOG_GROUP']}:log-stream:one"))
+    for action in AGENT_LOGS if re.search("amazon-cloudwatch-agent|awslogs", script) else ():
+        role.need(action, stream)
     for action in IMAGE_PULL if re.search(r"\b(docker|podman|nerdctl) .*\b(pull|run)\b", script) else ():
         role.need(action, _arn("ecr", f"repository/cdk-hnb659fds-container-assets-{ACCOUNT}-{REGION}"))
     for action in SESSION:
