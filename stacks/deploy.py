@@ -13,14 +13,16 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lambda_actor.errors import ActorError
-from runtime.aws.asking import AccountError
-from runtime.aws.clients import Session, clients, identify, open_session
+from runtime.aws.asking import AccountError, ask
+from runtime.aws.clients import Client, Session, clients, identify, open_session
 from runtime.aws.failures import BotoCoreError
+from runtime.aws.stacks import find_stack
 from runtime.config.loading import load_experiment
 from runtime.config.schema import Experiment
 from runtime.cost.estimate import START_S
@@ -29,6 +31,8 @@ from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_pr
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.display.terminal import is_confirmed, laid_out
 from runtime.errors import ExperimentError, RunError
+from runtime.guard.ledger import Entry, Ledger, find_ledger
+from runtime.guard.stacks import read_deployment
 from runtime.guard.times import INTERVAL_S, LATE_S, MISSING_S, STARTING_S
 from runtime.names import SHARED_STACKS
 from runtime.operations.quotas import Account, read_account
@@ -38,6 +42,8 @@ from stacks.cdk import TEMPLATES, run_cdk, synthesise
 from stacks.plan import Plan
 
 TOOL_TIMEOUT_S = 20.0
+TEARDOWN_S = 600.0
+"""What a teardown is taken to last, until its stack is gone."""
 _APPROVAL = "--require-approval"
 
 
@@ -65,11 +71,12 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         path = Path(folder) / "prices.json"
         path.write_bytes(prices.to_json())
         context |= {"prices": str(path)}
-        plan = _checked_plan(context)
+        plan, needed_usd = _checked_plan(context)
         if remark:
             print("\n".join(laid_out({"remark": remark})), flush=True)
         identify(session)
         _check_tools()
+        _check_spent(plan, needed_usd, clients(session), time.time())
         account = read_account(session, plan.experiment, stack=plan.stack_name)
         print("\n".join(account_lines(plan, account)), flush=True)
         approval = _ask(options, more)
@@ -132,7 +139,7 @@ def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequen
 
 def _synthesise(options: argparse.Namespace) -> int:
     context = _context(options)
-    plan = _checked_plan(context)
+    plan, _ = _checked_plan(context)
     if synthesise(context):
         raise ExperimentError("the templates could not be made")
     print(f"templates    {TEMPLATES}: {plan.stack_name}.template.json and those of the shared stacks")
@@ -144,16 +151,15 @@ def _context(options: argparse.Namespace) -> dict[str, object]:
     return {"experiment": str(options.experiment.resolve()), **({"run": options.run} if options.run else {})}
 
 
-def _checked_plan(context: Mapping[str, object]) -> Plan:
-    """Tells the limits of what is to be deployed.
+def _checked_plan(context: Mapping[str, object]) -> tuple[Plan, float]:
+    """Tells the limits of what is to be deployed; returns it, and the dollars that it needs at least.
 
     Raises:
         RunError: The file is wrong, or its budget too small.
     """
     plan = Plan.from_context(context.get)
     print("\n".join(limits(plan)), flush=True)
-    _check_budget(plan)
-    return plan
+    return plan, _check_budget(plan)
 
 
 def limits(plan: Plan) -> list[str]:
@@ -221,8 +227,8 @@ def account_lines(plan: Plan, account: Account) -> list[str]:
     return lines
 
 
-def _check_budget(plan: Plan) -> None:
-    """Checks that the budget holds a start, a round and the teardown.
+def _check_budget(plan: Plan) -> float:
+    """Checks that the budget holds a start, a round and the teardown; returns what these can cost, in dollars.
 
     Raises:
         AccountError: The start and the end would use the budget up.
@@ -241,10 +247,84 @@ def _check_budget(plan: Plan) -> None:
                   "a folder, PYTHONPATH=FOLDER lets it be checked")
         print("\n".join(laid_out({"remark": remark})), flush=True)
     if plan.experiment.budget.usd < needed_usd:
-        # Rounded up: what is printed must be accepted.
         raise AccountError(f"budget.usd = {plan.experiment.budget.usd:g} cannot hold the {START_S / 60:.0f} minutes "
                            f"that a start takes, what taking everything down can cost{and_round}; allowed: "
-                           f"budget.usd from {math.ceil(needed_usd * 100) / 100:.2f}")
+                           f"budget.usd from {_rounded_up(needed_usd)}")
+    return needed_usd
+
+
+def _check_spent(plan: Plan, needed_usd: float, client: Client, now_s: float) -> None:
+    """Tells what earlier deployments of the run have cost, and checks that the budget holds another one.
+
+    Args:
+        plan: What is to be deployed.
+        needed_usd: What it needs at least.
+        client: Of any service.
+        now_s: Seconds since 1970.
+
+    Raises:
+        AccountError: The budget does not hold it, or a deployment of that name is being taken down.
+        LedgerError: The ledger cannot be read.
+    """
+    ledger = find_ledger(client)
+    if ledger is None:
+        return
+    _check_no_teardown(plan, ledger, client, now_s)
+    entry = ledger.get(plan.key)
+    if entry is None:
+        return
+    if entry.damage:
+        raise AccountError(f"the ledger cannot tell what run {plan.key} has spent: {entry.damage}. --run NAME begins "
+                           "another run")
+    spent_usd, budget_usd = _spent_usd(entry, client, now_s), plan.experiment.budget.usd
+    still_open = ", its last deployment's end, which is not settled yet, included" if entry.is_open else ""
+    left_usd = max(0.0, budget_usd - spent_usd)
+    print("\n".join(laid_out({
+        "spent": f"${spent_usd:.4f} of ${budget_usd:g} by earlier deployments of run {plan.key}{still_open}; "
+                 f"${left_usd:.4f} are left, and this one needs ${_rounded_up(needed_usd)} at least"})), flush=True)
+    if left_usd < needed_usd:
+        raise AccountError(
+            f"run {plan.key} has spent ${spent_usd:.2f} of budget.usd = {budget_usd:g}{still_open}, and another "
+            f"deployment needs ${_rounded_up(needed_usd)} at least: its start, a round's worst case, and taking it "
+            f"down. Nothing was deployed; allowed: budget.usd from {_rounded_up(spent_usd + needed_usd)}")
+
+
+def _check_no_teardown(plan: Plan, ledger: Ledger, client: Client, now_s: float) -> None:
+    """Checks that no deployment of that name is being taken down.
+
+    Raises:
+        AccountError: One is; the text says for how long to wait.
+    """
+    stack = ask(lambda: find_stack(client("cloudformation"), plan.stack_name))
+    deployed = read_deployment(stack) if stack else None
+    if deployed is None or deployed.status == "ROLLBACK_COMPLETE":
+        # The CDK clears away what is left of a failed creation, and the guard bills it.
+        return
+    entry = ledger.get(deployed.run)
+    order = entry.order_for(deployed.stack) if entry else None
+    if order is None and deployed.status not in ("DELETE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"):
+        return
+    since = f" since {(now_s - order.ordered_at_s) / 60:.0f} minutes ({order.reason})" if order else ""
+    left_s = TEARDOWN_S - (now_s - order.ordered_at_s if order else 0.0)
+    raise AccountError(
+        f"{plan.stack_name} is being taken down{since}; it is {deployed.status}. Nothing was deployed; try again in "
+        f"about {max(1, math.ceil(left_s / 60))} minutes. `python -m runtime status {plan.name}` tells how far it is")
+
+
+def _spent_usd(entry: Entry, client: Client, now_s: float) -> float:
+    """The most that a run's deployments have cost, with all that the end of one can cost that is not closed yet."""
+    if not entry.is_open:
+        return entry.promised_usd
+    stack = ask(lambda: find_stack(client("cloudformation"), entry.stack))
+    deployed = read_deployment(stack, is_deleted=True) if stack else None
+    if deployed is None:
+        return entry.promised_usd
+    return deployed.begun(entry, 0.0).projected_usd(entry, now_s) + deployed.tail_usd
+
+
+def _rounded_up(usd: float) -> str:
+    """To whole cents: what is named must be accepted."""
+    return f"{math.ceil(usd * 100) / 100:.2f}"
 
 
 def _check_tools() -> None:

@@ -52,6 +52,7 @@ def _tags(plan: Plan) -> dict[str, str]:
     expected, budget = plan.estimate, plan.experiment.budget
     return tags_of_limits(
         experiment=plan.name, run=plan.run, budget_usd=budget.usd, tail_usd=expected.tail_usd,
-        burn_usd_per_hour=expected.burn_usd_per_hour, cache_usd_per_hour=expected.cache_usd_per_hour,
+        burn_usd_per_hour=expected.burn_usd_per_hour, floor_usd_per_hour=expected.floor_usd_per_hour,
+        cache_usd_per_hour=expected.cache_usd_per_hour,
         provisioned_usd_per_hour=expected.provisioned_usd_per_hour,
         lifetime_hours=budget.lifetime_hours)

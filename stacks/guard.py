@@ -131,7 +131,8 @@ class GuardStack(Stack):
     def _learner_statements(self) -> list[iam.PolicyStatement]:
         return [
             iam.PolicyStatement(sid="FindLearners", resources=["*"],
-                                actions=["autoscaling:DescribeAutoScalingGroups", "ec2:DescribeInstances"]),
+                                actions=["autoscaling:DescribeAutoScalingGroups",
+                                         "autoscaling:DescribeScalingActivities", "ec2:DescribeInstances"]),
             iam.PolicyStatement(sid="EndGroups", actions=["autoscaling:UpdateAutoScalingGroup"],
                                 resources=[self._groups_arn]),
             iam.PolicyStatement(sid="EndLearners", actions=["ec2:TerminateInstances"], resources=[self._instances_arn],

@@ -36,12 +36,14 @@ class Estimate:
             its requests to the bucket.
         cache_usd_per_hour: The cache's capacity.
         provisioned_usd_per_hour: The actors' provisioned concurrency.
+        floor_usd_per_hour: All that exists, with the cheapest type that may be launched.
         tail_usd: Part of the budget that is kept for taking the deployment down; see `tail_usd`.
     """
 
     learner_usd_per_hour: float
     cache_usd_per_hour: float
     provisioned_usd_per_hour: float
+    floor_usd_per_hour: float
     tail_usd: float
 
     @property
@@ -70,7 +72,7 @@ def estimate(
                    + dearest.upload_usd(HOUR_S))
     provisioned_usd = dearest.provisioned_usd(round(HOUR_S / PROVISIONED_BLOCK_S))
     return Estimate(
-        learner_usd, cache_usd, provisioned_usd,
+        learner_usd, cache_usd, provisioned_usd, min(model.burn_usd_per_hour for model in models),
         tail_usd(learner_usd, cache_usd, provisioned_usd, is_node=cache_kind == "node", ending=ending))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,9 +27,9 @@ _ORDER = "teardown"
 _SHOWN_CHARACTERS = 100
 _FIGURE_MAX = 1e12
 """More than any dollars, and any seconds since 1970, that somebody could mean."""
-_TEXTS = ("stack", "closed_stack", "writer", "state", "reason", "instance_id", "stop_event")
+_TEXTS = ("stack", "closed_stack", "began_stack", "writer", "state", "reason", "instance_id", "stop_event")
 _NUMBERS = ("spent_usd", "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd",
-            "seen_heartbeat_s", "seen_at_s")
+            "seen_heartbeat_s", "seen_at_s", "seen_spent_usd", "before_usd", "began_at_s")
 
 
 class LedgerError(RunError):
@@ -83,6 +84,9 @@ class Entry:
         budget_usd: Of the whole run.
         seen_heartbeat_s, seen_at_s: The newest heartbeat that the guard has seen, and when it first saw that one, by
             the guard's clock.
+        seen_spent_usd: The most that the guard has seen in ``spent_usd``.
+        before_usd: What all deployments cost that are closed.
+        began_stack, began_at_s: When the creation of that stack was executed at the earliest, as the guard saw it.
         order: To take the deployment down; None if there is none.
         damage: What in the item cannot be read; empty if everything can.
     """
@@ -103,6 +107,10 @@ class Entry:
     budget_usd: float = 0.0
     seen_heartbeat_s: float = 0.0
     seen_at_s: float = 0.0
+    seen_spent_usd: float = 0.0
+    before_usd: float = 0.0
+    began_stack: str = ""
+    began_at_s: float = 0.0
     order: Order | None = None
     damage: str = ""
 
@@ -110,6 +118,15 @@ class Entry:
     def is_open(self) -> bool:
         """Whether there is a deployment whose last dollars are not known yet."""
         return bool(self.stack) and self.stack != self.closed_stack
+
+    @property
+    def promised_usd(self) -> float:
+        """What is spent and reserved. What was once spent, or closed, stays spent, whatever a learner writes later."""
+        return max(self.spent_usd, self.seen_spent_usd, self.before_usd) + self.reserved_usd
+
+    def began_s(self, stack: str) -> float | None:
+        """When the creation of that stack was executed, seconds since 1970; None if the guard has not seen it yet."""
+        return self.began_at_s if self.began_stack == stack else None
 
     def order_for(self, stack: str) -> Order | None:
         """The order to take that stack down; None if there is none."""
@@ -221,13 +238,24 @@ class Ledger:
         # Nobody can tell which stack it is about: it begins anew, and is still known to be damaged.
         return replace(self._update(run, figures), damage=known.damage)
 
-    def saw(self, run: str, *, heartbeat_at_s: float, now_s: float) -> None:
-        """Notes the newest heartbeat that the guard has seen, and when.
+    def begin(self, run: str, *, stack: str, began_at_s: float) -> None:
+        """Notes when the creation of a stack was executed; the first time counts.
 
         Raises:
             LedgerError: The ledger cannot be written.
         """
-        self._update(run, {"seen_heartbeat_s": heartbeat_at_s, "seen_at_s": now_s})
+        with suppress(_HeldError):
+            self._update(run, {"began_stack": stack, "began_at_s": began_at_s},
+                         condition="attribute_not_exists(#began) OR #began <> :this", names={"#began": "began_stack"},
+                         values={":this": {"S": stack}}, refused=_HeldError())
+
+    def saw(self, run: str, *, heartbeat_at_s: float, spent_usd: float, now_s: float) -> None:
+        """Notes the newest heartbeat that the guard has seen, and when, and the most that was spent.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        self._update(run, {"seen_heartbeat_s": heartbeat_at_s, "seen_at_s": now_s, "seen_spent_usd": spent_usd})
 
     def order(self, run: str, *, stack: str, reason: str, now_s: float) -> Entry:
         """Orders that the deployment be taken down, if nobody has; returns the entry with the order that holds.
@@ -280,7 +308,7 @@ class Ledger:
         """
         self._update(
             run, {"stack": stack, "closed_stack": stack, "writer": "", "state": FINISHED, "spent_usd": spent_usd,
-                  "reserved_usd": 0.0, "covered_until_s": now_s},
+                  "seen_spent_usd": spent_usd, "before_usd": spent_usd, "reserved_usd": 0.0, "covered_until_s": now_s},
             condition="attribute_not_exists(#stack) OR #stack = :this", names={"#stack": "stack"},
             values={":this": {"S": stack}}, refused=_late(run))
 
@@ -404,10 +432,10 @@ def _figure(text: str) -> float:
     """Reads a number.
 
     Raises:
-        ValueError: It is no number, or so large that what is reckoned from it may be none.
+        ValueError: It is no number, or negative, or so large that what is reckoned from it may be none.
     """
     value = float(text)
-    if not abs(value) <= _FIGURE_MAX:
+    if not 0.0 <= value <= _FIGURE_MAX:
         raise ValueError(text)
     return value
 

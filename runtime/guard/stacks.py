@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runtime.aws.stacks import WITHOUT_RESOURCES, all_stacks, tags_of
@@ -12,6 +12,16 @@ from runtime.guard.ledger import Entry
 from runtime.names import EXPERIMENT_TAG, RUN_TAG, TAG_PREFIX, run_key
 
 _LIMIT_MAX = 1e6
+NEVER = (0.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stood:
+    """From when to when the parts of a deployment stood, seconds since 1970; `NEVER` if they never did."""
+
+    learner: tuple[float, float] = NEVER
+    cache: tuple[float, float] = NEVER
+    provisioned: tuple[float, float] = NEVER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +34,11 @@ class GuardedStack:
         stack: The stack's id.
         name: The stack's name.
         status: As CloudFormation says it.
-        created_at_s: Since when it costs money, seconds since 1970.
+        created_at_s: Since when it costs money, seconds since 1970: not before its creation was executed.
         budget_usd: Of the whole run; 0 if the tags do not say it.
         tail_usd: The part of it that is kept for the teardown.
         burn_usd_per_hour: What exists of it costs at most so much, whether anything is trained or not.
+        floor_usd_per_hour: And at least so much, with the cheapest instance type that may be launched.
         cache_usd_per_hour, provisioned_usd_per_hour: The cache's and the warm actors' parts of that.
         lifetime_s: How long it may exist.
         unreadable: What is wrong with its tags; empty if nothing is.
@@ -42,10 +53,23 @@ class GuardedStack:
     budget_usd: float = 0.0
     tail_usd: float = 0.0
     burn_usd_per_hour: float = 0.0
+    floor_usd_per_hour: float = 0.0
     cache_usd_per_hour: float = 0.0
     provisioned_usd_per_hour: float = 0.0
     lifetime_s: float = 0.0
     unreadable: str = ""
+
+    def begun(self, entry: Entry | None, looked_at_s: float) -> GuardedStack:
+        """With the time from which it costs money, instead of that at which somebody prepared it.
+
+        A stack is created with its change set, and begins when somebody executes that: minutes later, or days.
+
+        Args:
+            entry: The ledger's, where that is noted.
+            looked_at_s: When the guard looked last. If it is not noted yet, nothing of it existed then.
+        """
+        began_s = entry.began_s(self.stack) if entry is not None else None
+        return replace(self, created_at_s=max(self.created_at_s, looked_at_s if began_s is None else began_s))
 
     def projected_usd(self, entry: Entry | None, now_s: float) -> float:
         """The most that the run can have cost by ``now_s``, with all deployments before this one; modelled.
@@ -55,24 +79,41 @@ class GuardedStack:
                 that is silent, or whose clock is wrong, is not taken to be cheap.
             now_s: Seconds since 1970.
         """
-        spent_usd, covered_until_s, burn_usd_per_hour = 0.0, self.created_at_s, self.burn_usd_per_hour
-        if entry is not None:
-            spent_usd = entry.spent_usd + entry.reserved_usd
-            if entry.stack == self.stack:
-                covered_until_s = max(covered_until_s, entry.covered_until_s)
-                # What the learner says may be that of another instance, before this one has written.
-                burn_usd_per_hour = max(burn_usd_per_hour, entry.burn_usd_per_hour)
-        return spent_usd + burn_usd_per_hour * max(0.0, now_s - covered_until_s) / 3600
+        whole = (self.created_at_s, now_s)
+        return self.cost_usd(entry, Stood(learner=whole, cache=whole, provisioned=whole))
+
+    def cost_usd(self, entry: Entry | None, stood: Stood) -> float:
+        """The most that the run can have cost, with all deployments before this one, if just that stood of this one.
+
+        What a learner says is not believed below what the guard knows by itself: dollars that were spent stay spent,
+        and what stood has cost at least the price of the cheapest instance type, whatever is said to be covered.
+        """
+        if entry is None:
+            return self._stood_usd(stood, self.created_at_s, self.burn_usd_per_hour)
+        covered_until_s, burn_usd_per_hour = self.created_at_s, self.burn_usd_per_hour
+        if entry.stack == self.stack:
+            covered_until_s = max(covered_until_s, entry.covered_until_s)
+            # What the learner says may be that of another instance, before this one has written.
+            burn_usd_per_hour = max(burn_usd_per_hour, entry.burn_usd_per_hour)
+        said_usd = entry.promised_usd + self._stood_usd(stood, covered_until_s, burn_usd_per_hour)
+        return max(said_usd, entry.before_usd + self._stood_usd(stood, self.created_at_s, self.floor_usd_per_hour))
+
+    def _stood_usd(self, stood: Stood, since_s: float, usd_per_hour: float) -> float:
+        learner_usd_per_hour = max(0.0, usd_per_hour - self.cache_usd_per_hour - self.provisioned_usd_per_hour)
+        return sum(rate * max(0.0, until_s - max(since_s, from_s)) / 3600 for rate, (from_s, until_s) in (
+            (learner_usd_per_hour, stood.learner), (self.cache_usd_per_hour, stood.cache),
+            (self.provisioned_usd_per_hour, stood.provisioned)))
 
 
 def tags_of_limits(
     *, experiment: str, run: str, budget_usd: float, tail_usd: float, burn_usd_per_hour: float,
-    cache_usd_per_hour: float, provisioned_usd_per_hour: float, lifetime_hours: float,
+    floor_usd_per_hour: float, cache_usd_per_hour: float, provisioned_usd_per_hour: float, lifetime_hours: float,
 ) -> dict[str, str]:
     """The tags by which a deployment is found, and told how far it may go."""
     return {EXPERIMENT_TAG: experiment, RUN_TAG: run, f"{TAG_PREFIX}budget-usd": str(budget_usd),
             f"{TAG_PREFIX}tail-usd": _rounded_up(tail_usd),
             f"{TAG_PREFIX}burn-usd-per-hour": _rounded_up(burn_usd_per_hour),
+            f"{TAG_PREFIX}floor-usd-per-hour": _rounded_up(floor_usd_per_hour),
             f"{TAG_PREFIX}cache-usd-per-hour": _rounded_up(cache_usd_per_hour),
             f"{TAG_PREFIX}provisioned-usd-per-hour": _rounded_up(provisioned_usd_per_hour),
             f"{TAG_PREFIX}lifetime-hours": str(lifetime_hours)}
@@ -103,8 +144,8 @@ def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> Gu
     if EXPERIMENT_TAG not in tags or (stack["StackStatus"] in WITHOUT_RESOURCES and not is_deleted):
         return None
     limits, problems = {}, []
-    for name in ("budget-usd", "tail-usd", "burn-usd-per-hour", "cache-usd-per-hour", "provisioned-usd-per-hour",
-                 "lifetime-hours"):
+    for name in ("budget-usd", "tail-usd", "burn-usd-per-hour", "floor-usd-per-hour", "cache-usd-per-hour",
+                 "provisioned-usd-per-hour", "lifetime-hours"):
         value = _positive(tags.get(TAG_PREFIX + name))
         if value is None:
             problems.append(f"its tag {TAG_PREFIX}{name} is {tags.get(TAG_PREFIX + name)!r}")

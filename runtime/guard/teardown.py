@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS, ClientError, code_of, message_of
 from runtime.aws.stacks import find_stack
+from runtime.guard.bill import final_usd
 from runtime.guard.decision import silent_s
 from runtime.guard.deletion import TeardownError, what_is_left
 from runtime.guard.ledger import STARTING, TRAINING, Entry, Ledger, Order
@@ -31,8 +32,6 @@ from runtime.names import EXPERIMENT_TAG
 
 _PASSED_OVER_AFTER_S = 300.0
 """A step that is refused holds the stack's deletion up no longer."""
-_BLOCK_S = 300
-"""Provisioned concurrency is billed by these."""
 _BILL, _STACK, GONE = "bill", "stack", "gone"
 _ANSWER_CHARACTERS = 300
 
@@ -178,12 +177,8 @@ class Teardown:
             return ""
         steps = _order(entry).steps
         learner_gone_s, cache_gone_s = (steps.get(name, self._now()) for name in ("concurrency", "cache"))
-        covered_until_s = max(learner_gone_s, entry.covered_until_s)
-        # Of warm actors the block that has begun is billed whole.
-        more_usd = (deployed.cache_usd_per_hour * max(0.0, cache_gone_s - covered_until_s)
-                    + deployed.provisioned_usd_per_hour * _BLOCK_S) / 3600
-        self._ledger.close(deployed.run, stack=deployed.stack, now_s=max(cache_gone_s, covered_until_s),
-                           spent_usd=deployed.projected_usd(entry, learner_gone_s) + more_usd)
+        usd = final_usd(self._client, deployed, entry, learner_gone_s=learner_gone_s, cache_gone_s=cache_gone_s)
+        self._ledger.close(deployed.run, stack=deployed.stack, spent_usd=usd, now_s=cache_gone_s)
         return ""
 
     def _delete_stack(self, deployed: GuardedStack) -> str:

@@ -70,8 +70,10 @@ class Guard:
             ClientError: CloudFormation refuses.
             BotoCoreError: CloudFormation cannot be asked.
         """
+        looked_at_s = self._ledger.last_tick_s() or 0.0
         entries = self._ledger.entries()
-        found = find_deployments(self._client("cloudformation"))
+        known = {entry.run: entry for entry in entries}
+        found = [one.begun(known.get(one.run), looked_at_s) for one in find_deployments(self._client("cloudformation"))]
         if not is_rehearsed:
             self._ledger.tick(self._now())
         deleted, troubles = self._deleted(entries, {one.stack: one.run for one in found}, is_rehearsed)
@@ -106,7 +108,7 @@ class Guard:
             try:
                 if stack in known:
                     raise _ForeignStackError(f"the ledger's entry of {entry.run} names a stack of {known[stack]}")
-                deleted.append(self._find_deleted(entry.run, stack))
+                deleted.append(self._find_deleted(entry.run, stack).begun(entry, 0.0))
             except Exception as error:
                 # A learner can write anything into its entry: that must not keep the guard from the others.
                 troubles.append({"stack": stack[:_NAME_CHARACTERS], "run": entry.run, "decision": "",
@@ -144,7 +146,7 @@ class Guard:
         if isinstance(problem, _ForeignStackError) and not is_rehearsed:
             try:
                 if entry.is_open and entry.stack == stack:
-                    self._ledger.close(entry.run, stack=stack, spent_usd=entry.spent_usd + entry.reserved_usd,
+                    self._ledger.close(entry.run, stack=stack, spent_usd=entry.promised_usd,
                                        now_s=self._now())
                 if entry.order_for(stack):
                     self._ledger.step_done(entry.run, GONE, stack=stack, now_s=self._now())
@@ -167,12 +169,15 @@ class Guard:
         is_new = entry is None or entry.stack != deployed.stack
         if is_new and deployed.status != "DELETE_COMPLETE" and not is_rehearsed:
             entry = self._ledger.notice(deployed.run, stack=deployed.stack, created_at_s=deployed.created_at_s)
+        if entry is not None and entry.began_s(deployed.stack) is None and not is_rehearsed:
+            self._ledger.begin(deployed.run, stack=deployed.stack, began_at_s=deployed.created_at_s)
         order = entry.order_for(deployed.stack) if entry else None
         reason = order.reason if order else reason_of_stack(deployed) or reason_to_end(deployed, entry, now_s)
         if is_rehearsed:
             return {"decision": reason}
         if entry is not None and entry.stack == deployed.stack and entry.heartbeat_at_s != entry.seen_heartbeat_s:
-            self._ledger.saw(deployed.run, heartbeat_at_s=entry.heartbeat_at_s, now_s=now_s)
+            self._ledger.saw(deployed.run, heartbeat_at_s=entry.heartbeat_at_s, now_s=now_s,
+                             spent_usd=max(entry.spent_usd, entry.seen_spent_usd))
         if not reason:
             return {}
         ordered = entry if entry is not None and order else self.teardown.order(deployed, reason)

@@ -40,7 +40,8 @@ def survey(client: Client, experiment: str | None, *, account: str, region: str,
     guard = _guard(client, guard_stack, now_s)
     entries = {entry.run: entry for entry in _entries(client, guard)}
     stacks, instances = Stacks(found), find_instances(client)
-    deployments = [_deployment(stack, deployed, entries.get(deployed.run), instances, now_s)
+    deployments = [_deployment(stack, deployed.begun(entries.get(deployed.run), 0.0), entries.get(deployed.run),
+                               instances, now_s)
                    for stack in found if (deployed := _read(stack)) is not None]
     document = {
         "account": account, "region": region, "at": iso(now_s),

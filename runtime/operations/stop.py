@@ -109,6 +109,7 @@ def take_down(
     if deployed is None or ledger is None:
         delete_stack(client("cloudformation"), stack["StackId"], report, sleep=sleep)
         return
+    deployed = deployed.begun(ledger.get(deployed.run), 0.0)
     teardown = Teardown(client, ledger, lambda subject, text: report(f"{subject}: {text}"), now or _aws_clock(client))
     try:
         entry = teardown.order(deployed, REASON)

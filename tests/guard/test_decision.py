@@ -17,8 +17,8 @@ CREATED_S = 1_700_000_000.0
 STACK = "arn:aws:cloudformation:us-east-1:1:stack/Nitro-hopper/one"
 DEPLOYED = GuardedStack(
     experiment="hopper", run="hopper/first", stack=STACK, name="Nitro-hopper", status="CREATE_COMPLETE",
-    created_at_s=CREATED_S, budget_usd=10.0, tail_usd=1.0, burn_usd_per_hour=3.6, cache_usd_per_hour=0.1,
-    provisioned_usd_per_hour=0.2, lifetime_s=36_000.0)
+    created_at_s=CREATED_S, budget_usd=10.0, tail_usd=1.0, burn_usd_per_hour=3.6, floor_usd_per_hour=0.4,
+    cache_usd_per_hour=0.1, provisioned_usd_per_hour=0.2, lifetime_s=36_000.0)
 ENTRY = Entry("hopper/first", stack=STACK, state=TRAINING, spent_usd=2.0, reserved_usd=1.0, burn_usd_per_hour=1.8,
               covered_until_s=CREATED_S + 1000, heartbeat_at_s=CREATED_S + 900, seen_heartbeat_s=CREATED_S + 900,
               seen_at_s=CREATED_S + 910)
@@ -26,7 +26,8 @@ ENTRY = Entry("hopper/first", stack=STACK, state=TRAINING, spent_usd=2.0, reserv
 
 def tags(**changes: str) -> list[dict[str, str]]:
     made = tags_of_limits(experiment="hopper", run="first", budget_usd=10.0, tail_usd=1.0, burn_usd_per_hour=3.6,
-                          cache_usd_per_hour=0.1, provisioned_usd_per_hour=0.2, lifetime_hours=10.0)
+                          floor_usd_per_hour=0.4, cache_usd_per_hour=0.1, provisioned_usd_per_hour=0.2,
+                          lifetime_hours=10.0)
     made |= {f"nitro:{name.replace('_', '-')}": value for name, value in changes.items()}
     return [{"Key": key, "Value": value} for key, value in made.items() if value is not None]
 
@@ -45,7 +46,9 @@ def test_a_deployment_is_what_its_tags_say() -> None:
 
 def test_amounts_are_rounded_up_in_tags() -> None:
     made = tags_of_limits(experiment="e", run="r", budget_usd=0.1 + 0.2, tail_usd=0.00001, burn_usd_per_hour=1.00001,
-                          cache_usd_per_hour=0.0, provisioned_usd_per_hour=0.0, lifetime_hours=1 / 3)
+                          floor_usd_per_hour=1.00009, cache_usd_per_hour=0.0, provisioned_usd_per_hour=0.0,
+                          lifetime_hours=1 / 3)
+    assert made["nitro:floor-usd-per-hour"] == "1.0001"
     assert (made["nitro:tail-usd"], made["nitro:burn-usd-per-hour"], made["nitro:cache-usd-per-hour"]) == (
         "0.0001", "1.0001", "0.0000")
     assert (float(made["nitro:budget-usd"]), float(made["nitro:lifetime-hours"])) == (0.1 + 0.2, 1 / 3)
@@ -93,6 +96,31 @@ def test_earlier_deployments_count_and_the_time_between_them_does_not() -> None:
     assert DEPLOYED.projected_usd(earlier, CREATED_S + 1800) == pytest.approx(3.0 + 1.8)
     taken_over = replace(earlier, stack=STACK, burn_usd_per_hour=0.0)
     assert DEPLOYED.projected_usd(taken_over, CREATED_S + 1800) == pytest.approx(3.0 + 1.8)
+
+
+def test_time_counts_from_the_execution_of_a_stack_that_was_prepared_before() -> None:
+    day_s = 86_400.0
+    new = DEPLOYED.begun(None, CREATED_S + day_s)
+    assert new.created_at_s == CREATED_S + day_s, "nothing of it existed when the guard looked last"
+    assert new.projected_usd(None, CREATED_S + day_s + 1800) == pytest.approx(1.8)
+    assert reason_to_end(new, None, CREATED_S + day_s + 60) == ""
+    noted = replace(ENTRY, began_stack=STACK, began_at_s=CREATED_S + day_s)
+    assert DEPLOYED.begun(noted, CREATED_S + 3 * day_s).created_at_s == CREATED_S + day_s
+    assert DEPLOYED.begun(replace(noted, began_stack="arn:another"), 0.0) == DEPLOYED
+
+
+@pytest.mark.parametrize("lie", [
+    {"covered_until_s": CREATED_S + 10**9}, {"spent_usd": 0.0},
+    {"spent_usd": 0.0, "covered_until_s": CREATED_S + 10**9},
+    {"burn_usd_per_hour": 0.0, "reserved_usd": 0.0, "covered_until_s": CREATED_S + 10**9}])
+def test_a_learner_that_lies_is_not_believed_below_what_the_guard_knows(lie: dict[str, float]) -> None:
+    truth = replace(ENTRY, before_usd=1.0, seen_spent_usd=2.0)
+    lied = replace(truth, **lie)
+    assert DEPLOYED.projected_usd(lied, CREATED_S + 920) >= 2.0, "what was spent stays spent"
+    # 1 dollar before, and 20 hours at the lowest price of all that exists.
+    assert DEPLOYED.projected_usd(lied, CREATED_S + 72_000) >= 1.0 + 20 * 0.4
+    assert reason_to_end(replace(DEPLOYED, lifetime_s=10**9), replace(lied, seen_at_s=CREATED_S + 72_000),
+                         CREATED_S + 73_000).startswith("its budget is used up")
 
 
 # Why it is ended

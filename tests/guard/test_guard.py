@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import io
 import json
@@ -240,6 +241,21 @@ def test_a_deployment_that_nobody_announced_is_ended_when_its_time_is_up(account
     assert (entry.state, entry.reserved_usd, account.invoked) == (FINISHED, 0.0, [])
 
 
+def test_time_and_money_count_from_the_execution_of_a_stack_that_was_prepared_days_before(account: Account) -> None:
+    account.now_s = time.time()
+    account.tick()
+    looked_s = account.now_s
+    account.deploy("hopper")
+    backend = moto.backends.get_backend("cloudformation")["123456789012"]["us-east-1"]
+    (stack,) = [one for one in backend.stacks.values() if one.name == "Nitro-hopper"]
+    stack.creation_time = datetime.datetime.fromtimestamp(looked_s - 2 * 86_400, datetime.UTC)
+    report = account.tick()["Nitro-hopper"]
+    assert (report["decision"], report["projected_usd"] < 0.03) == ("", True)
+    assert account.ledger.get(f"hopper/{RUN}").began_s(stack.stack_id) == looked_s
+    assert account.tick(MISSING_S - 120)["Nitro-hopper"]["decision"] == ""
+    assert account.tick(61)["Nitro-hopper"]["decision"].startswith("its learner was never heard of")
+
+
 def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account) -> None:
     stack = account.deploy("hopper")
     account.train("hopper", stack)
@@ -383,6 +399,8 @@ def test_ticks_that_come_twice_do_nothing_twice(account: Account) -> None:
 
 def test_what_the_teardown_has_cost_is_in_the_ledger(account: Account) -> None:
     stack = account.deploy("hopper")
+    # The instance was launched before that.
+    account.now_s = time.time()
     account.train("hopper", stack, state=FINISHED, reason="max_rounds", spent_usd=0.25, reserved_usd=0.0,
                   covered_until_s=account.now_s, burn_usd_per_hour=0.6)
     (deployed,) = find_deployments(client_of("cloudformation"))

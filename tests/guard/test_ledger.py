@@ -112,14 +112,39 @@ def test_each_step_is_noted_once_and_each_failure_counted(ledger: Ledger) -> Non
 
 def test_the_guards_writes_and_the_learners_do_not_touch_each_other(ledger: Ledger) -> None:
     take_over(ledger)
-    ledger.saw(RUN, heartbeat_at_s=1.5, now_s=4.0)
+    ledger.saw(RUN, heartbeat_at_s=1.5, spent_usd=0.5, now_s=4.0)
     ledger.order(RUN, stack="one", reason="its budget", now_s=5.0)
     entry = ledger.record(RUN, writer="w1", spent_usd=1.0, heartbeat_at_s=6.0)
     assert (entry.seen_heartbeat_s, entry.seen_at_s, entry.order.reason) == (1.5, 4.0, "its budget")
+    assert (entry.seen_spent_usd, entry.promised_usd) == (0.5, 1.0)
     ledger.finish(RUN, stack="one", reason="taken down")
     entry = ledger.get(RUN)
     assert (entry.state, entry.reason, entry.spent_usd, entry.order.reason) == (
         FINISHED, "taken down", 1.0, "its budget")
+
+
+def test_when_a_stack_began_is_noted_once(ledger: Ledger) -> None:
+    take_over(ledger)
+    for at_s in (5.0, 4.0, 6.0):
+        ledger.begin(RUN, stack="one", began_at_s=at_s)
+    entry = ledger.get(RUN)
+    assert (entry.began_s("one"), entry.began_s("two")) == (5.0, None)
+    ledger.begin(RUN, stack="two", began_at_s=7.0)
+    assert ledger.get(RUN).began_s("two") == 7.0
+
+
+@pytest.mark.parametrize(("figures", "damage"), [
+    ({"spent_usd": -1.0}, "spent_usd"), ({"reserved_usd": -1e-9}, "reserved_usd"),
+    ({"burn_usd_per_hour": -9.0}, "burn_usd_per_hour"), ({"covered_until_s": -5.0}, "covered_until_s"),
+    ({"spent_usd": 1e13}, "spent_usd")])
+def test_what_cannot_be_is_damage_and_gives_no_money_back(
+        ledger: Ledger, figures: dict[str, float], damage: str) -> None:
+    take_over(ledger)
+    ledger.record(RUN, writer="w1", spent_usd=2.0, reserved_usd=0.5)
+    ledger.saw(RUN, heartbeat_at_s=1.5, spent_usd=2.0, now_s=4.0)
+    entry = ledger.record(RUN, writer="w1", **figures)
+    assert entry.damage.startswith(f"{damage} = ")
+    assert entry.promised_usd >= 2.0
 
 
 def test_a_close_settles_what_was_reserved(ledger: Ledger) -> None:
@@ -129,6 +154,7 @@ def test_a_close_settles_what_was_reserved(ledger: Ledger) -> None:
     ledger.close(RUN, stack="one", spent_usd=1.4, now_s=9.0)
     entry = ledger.get(RUN)
     assert (entry.spent_usd, entry.reserved_usd, entry.is_open) == (1.4, 0.0, False)
+    assert entry.before_usd == 1.4
     # What a learner that is ending says now is too late.
     with pytest.raises(LostRunError):
         ledger.record(RUN, writer="w1", spent_usd=1.1)

@@ -73,7 +73,8 @@ class Account:
             "VPCZoneIdentifier": [self.subnet], "LaunchConfigurationName": {"Ref": "Configuration"},
             "Tags": [{"Key": EXPERIMENT_TAG, "Value": name, "PropagateAtLaunch": True}]}}
         limits = tags_of_limits(experiment=name, run=run, budget_usd=2.0, tail_usd=0.01, burn_usd_per_hour=1.5,
-                                cache_usd_per_hour=0.0084, provisioned_usd_per_hour=0.0, lifetime_hours=hours)
+                                floor_usd_per_hour=1.5, cache_usd_per_hour=0.0084, provisioned_usd_per_hour=0.0,
+                                lifetime_hours=hours)
         return self.make_stack(f"Nitro-{name}", {
             "Resources": {**logs, **LEARNER, "LearnerGroup": group},
             "Outputs": {"LearnerLogs": {"Value": {"Ref": "LearnerLogs1A2B"}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import io
 import math
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -19,6 +21,8 @@ import pytest
 
 from runtime.aws.asking import AccountError
 from runtime.cost.prices import PRICES, PriceTable
+from runtime.guard.ledger import Entry, Order
+from runtime.guard.stacks import tags_of_limits
 from runtime.operations.quotas import Account
 from stacks import cdk, deploy
 from stacks.plan import Plan
@@ -37,6 +41,8 @@ CACHE, WARM = 0.032, 10 * 0.5 * 3600 * 4.1667e-6
 """Dollars an hour."""
 ZONES = ("us-east-1d", "us-east-1a", "us-east-1b")
 NEVER = ["--require-approval", "never"]
+NOW_S = 1_800_000_000.0
+STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/Nitro-hopper/one"
 VCPUS = {"g4dn.xlarge": (4, 8.0), "g6.xlarge": (4, 8.0)}
 
 
@@ -51,6 +57,8 @@ class Cdk:
         self.problem: Exception | None = None
         self.guard_problem: Exception | None = None
         self.prices, self.remark = PRICES, ""
+        self.entries: dict[str, Entry] | None = None
+        self.stacks: dict[str, dict[str, Any]] = {}
 
     def run(self, arguments: Sequence[str], *, region: str | None = None) -> int:
         paths = [word.removeprefix("prices=") for word in arguments if word.startswith("prices=")]
@@ -61,6 +69,12 @@ class Cdk:
     def choose_prices(self, client: Any, *_: Any) -> tuple[PriceTable, str]:
         assert client.meta.service_model.service_name == "pricing"
         return self.prices, self.remark
+
+    def find_ledger(self, client: Any) -> Any:
+        return None if self.entries is None else self.entries
+
+    def find_stack(self, client: Any, name: str) -> dict[str, Any] | None:
+        return self.stacks.get(name)
 
     def check_guard(self, client: Any) -> dict[str, str]:
         assert self.calls[-1][0][1] == "NitroResults", "after the shared stacks, before the experiment"
@@ -86,8 +100,9 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cdk:
     monkeypatch.setattr(deploy, "run_cdk", found.run)
     for module in (deploy, cdk):
         monkeypatch.setattr(module, "identify", lambda session: "123456789012")
-    for name in ("read_account", "choose_prices", "check_guard"):
+    for name in ("read_account", "choose_prices", "check_guard", "find_ledger", "find_stack"):
         monkeypatch.setattr(deploy, name, getattr(found, name))
+    monkeypatch.setattr(deploy, "time", SimpleNamespace(time=lambda: NOW_S))
     monkeypatch.setenv("CDK_DOCKER", shutil.which("true"))
     for name in ("AWS_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -234,6 +249,75 @@ def test_the_smallest_budget_that_is_named_is_accepted(aws: Cdk, file: Path, cap
     assert 0.0 <= float(usd) - needed < 0.01
     file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
     assert deploy.main([str(file), "--yes"]) == 0
+
+
+def deployed(status: str, *, ago_s: float = 600.0, run: str = "abc") -> dict[str, Any]:
+    """A deployment of which 3.6 dollars an hour stand, and whose teardown takes a quarter of a dollar."""
+    limits = tags_of_limits(experiment="hopper", run=run, budget_usd=3.5, tail_usd=0.25, burn_usd_per_hour=3.6,
+                            floor_usd_per_hour=0.0, cache_usd_per_hour=0.0, provisioned_usd_per_hour=0.0,
+                            lifetime_hours=5)
+    return {"StackName": "Nitro-hopper", "StackId": STACK, "StackStatus": status,
+            "CreationTime": datetime.datetime.fromtimestamp(NOW_S - ago_s, datetime.UTC),
+            "Tags": [{"Key": key, "Value": value} for key, value in limits.items()]}
+
+
+def test_a_run_that_goes_on_is_told_what_it_has_spent(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws.entries = {"hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack=STACK, spent_usd=1.25)}
+    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
+    said = lines_of(capsys.readouterr().out)["spent"]
+    assert said.startswith("$1.2500 of $3.5 by earlier deployments of run hopper/abc; $2.2500 are left, and this one ")
+    assert deploy.main([str(file), "--yes", "--run", "another"]) == 0
+    assert "spent" not in lines_of(capsys.readouterr().out)
+
+
+def test_an_exhausted_run_is_refused_with_the_sum_that_is_needed(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws.entries = {"hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack=STACK, spent_usd=3.3)}
+    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 2
+    error = capsys.readouterr().err
+    assert "run hopper/abc has spent $3.30 of budget.usd = 3.5, and another deployment needs $" in error
+    assert (aws.asked, aws.calls) == ([], [])
+    usd = re.search(r"budget.usd from (\S+)", error)[1]
+    file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
+    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
+    file.write_text(FILE.replace("usd: 3.5", f"usd: {float(usd) - 0.01:.2f}"))
+    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 2
+
+
+def test_a_deployment_that_is_not_settled_counts_with_all_that_its_end_can_cost(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws.entries = {"hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack="before", spent_usd=1.0)}
+    aws.stacks = {STACK: deployed("DELETE_COMPLETE")}
+    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
+    said = lines_of(capsys.readouterr().out)["spent"]
+    # Before it one dollar, ten minutes of it, and its end.
+    assert float(said[1:].partition(" ")[0]) == pytest.approx(1.0 + 0.6 + 0.25)
+    assert "its last deployment's end, which is not settled yet, included" in said
+
+
+@pytest.mark.parametrize(("status", "order", "text"), [
+    ("DELETE_IN_PROGRESS", True, "is being taken down since 4 minutes (stopped by hand); it is DELETE_IN_PROGRESS. "
+     "Nothing was deployed; try again in about 6 minutes."),
+    ("CREATE_COMPLETE", True, "is being taken down since 4 minutes (stopped by hand); it is CREATE_COMPLETE."),
+    ("DELETE_IN_PROGRESS", False, "is being taken down; it is DELETE_IN_PROGRESS. Nothing was deployed; try again in "
+     "about 10 minutes."),
+    ("ROLLBACK_IN_PROGRESS", False, "is being taken down; it is ROLLBACK_IN_PROGRESS."),
+    ("CREATE_COMPLETE", False, ""), ("ROLLBACK_COMPLETE", True, "")])
+def test_what_is_being_taken_down_is_waited_for(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], status: str, order: bool, text: str):
+    """Of whatever run it is; what else is there, the account says."""
+    aws.stacks = {"Nitro-hopper": deployed(status, run="old")}
+    ordered = Order(STACK, "stopped by hand", NOW_S - 250) if order else None
+    aws.entries = {"hopper/old": Entry("hopper/old", stack=STACK, closed_stack=STACK, order=ordered)}
+    assert deploy.main([str(file), "--yes", "--run", "abc"]) == (2 if text else 0)
+    assert f"error: Nitro-hopper {text}" in capsys.readouterr().err if text else aws.calls
+
+
+def test_a_damaged_ledger_is_no_empty_one(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws.entries = {"hopper/abc": Entry("hopper/abc", damage="spent_usd = much")}
+    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 2
+    assert "cannot tell what run hopper/abc has spent: spent_usd = much" in capsys.readouterr().err
 
 
 def test_an_environment_that_is_only_installed_there_is_no_obstacle(

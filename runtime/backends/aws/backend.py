@@ -119,7 +119,7 @@ class AwsBackend:
                 concurrency=concurrency, timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
                 log_path=run.directory.actors_log_path, function_arn=deployment.actor_function))
             run.stack.callback(fleet.close)
-        meter = self._meter(run, concurrency)
+        meter = self._meter(run, self._entry, concurrency)
         keeping = AwsKeeping(
             experiment, deployment, results=self._results, heartbeat=self.heartbeat, metrics=metrics, meter=meter,
             events=run.events, spent_usd=self._entry.spent_usd, now=self._now)
@@ -142,14 +142,15 @@ class AwsBackend:
         # Whatever becomes of this process, its actors see that nobody waits for them any more.
         run.stack.callback(_stop_actors, cache, run)
 
-    def _meter(self, run: RunContext, concurrency: int) -> WallClockMeter:
+    def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
         experiment, deployment = run.experiment, self._deployment
+        # The stack may have been prepared long before somebody executed its creation, which the guard has seen.
+        since_s = max(float(deployment.billed_since), entry.began_s(deployment.stack) or 0.0)
         model = make_cost_model(experiment, run.spaces, self.prices, instance_type=deployment.instance_type,
                                 waves=experiment.scaler.waves(concurrency))
         # What is kept for the teardown is not the learner's to spend.
         usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
-        return WallClockMeter(model, Budget(usable_usd), billed_since_s=float(deployment.billed_since),
-                              now=self._now)
+        return WallClockMeter(model, Budget(usable_usd), billed_since_s=since_s, now=self._now)
 
     def _facts(self, url: str, concurrency: int) -> dict[str, str]:
         deployment = self._deployment

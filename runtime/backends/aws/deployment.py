@@ -31,7 +31,7 @@ class Deployment:
         tail_usd: Part of the budget that is kept for taking the deployment down.
         learner_group: Name of the Auto Scaling group that holds the learner.
         learner_resource: That group's logical id in the stack.
-        billed_since: When the deployment began to cost money, seconds since 1970.
+        billed_since: When the stack was created, seconds since 1970: before that, nothing of it cost money.
         instance_id, instance_type, image_id: Of this instance.
         private_address: Of this instance.
     """

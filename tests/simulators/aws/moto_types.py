@@ -33,6 +33,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from botocore.model import Shape
 from moto.autoscaling.models import FakeAutoScalingGroup
+from moto.autoscaling.responses import AutoScalingResponse
 from moto.awslambda.exceptions import LambdaClientError
 from moto.awslambda.responses import LambdaResponse
 from moto.awslambda.urls import url_paths as lambda_url_paths
@@ -45,6 +46,7 @@ from moto.core.botocore_stubber import BotocoreStubber
 from moto.core.common_models import CloudFormationModel
 from moto.core.models import botocore_stubber
 from moto.core.responses import ActionResult, EmptyResult
+from moto.ec2.models import ec2_backends
 from moto.ec2.models.flow_logs import FlowLogs
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.internet_gateways import InternetGateway
@@ -743,6 +745,19 @@ def _no_provisioned_concurrency() -> LambdaClientError:
     return error
 
 
+class _ScalingOperations:
+    """What groups have launched: moto counts no activities. Its times are those on the wall, so none is filtered."""
+
+    def describe_scaling_activities(self) -> ActionResult:
+        name = self._get_param("AutoScalingGroupName")
+        launched = [one for one in ec2_backends[self.current_account][self.region].all_instances() if any(
+            tag["key"] == "aws:autoscaling:groupName" and tag["value"] == name for tag in one.get_tags())]
+        return ActionResult({"Activities": [
+            {"ActivityId": one.id, "AutoScalingGroupName": name, "Cause": "capacity", "StatusCode": "Successful",
+             "Description": f"Launching a new EC2 instance: {one.id}", "StartTime": one.launch_time}
+            for one in launched]})
+
+
 class _StackOperations:
     """Signals, which moto's stacks do not wait for: those that they would wait for are taken all the same."""
 
@@ -787,8 +802,9 @@ def _delete_stack(backend: CloudFormationBackend, name_or_id: str) -> None:
 def _register() -> None:
     for function in (parsing.get_model_list, parsing.get_model_map, parsing.get_name_type_map):
         function.cache_clear()
-    for operations, responses in ((_ElastiCacheOperations, ElastiCacheResponse), (_LambdaOperations, LambdaResponse),
-                                  (_StackOperations, CloudFormationResponse)):
+    for operations, responses in (
+            (_ElastiCacheOperations, ElastiCacheResponse), (_LambdaOperations, LambdaResponse),
+            (_ScalingOperations, AutoScalingResponse), (_StackOperations, CloudFormationResponse)):
         for name, method in vars(operations).items():
             if callable(method):
                 setattr(responses, name, method)

@@ -1,0 +1,82 @@
+"""What a deployment has cost in the end: what stood counts for as long as it stood, and what never existed not at all.
+
+Whatever AWS does not tell counts as if it had stood from the beginning until the teardown saw that it was gone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from runtime.aws.asking import list_all
+from runtime.aws.clients import Client
+from runtime.aws.failures import AWS_ERRORS
+from runtime.aws.stacks import resources_of
+from runtime.guard.ledger import Entry
+from runtime.guard.stacks import NEVER, GuardedStack, Stood
+
+BLOCK_S = 300
+"""Provisioned concurrency is billed by these."""
+_HOUR_S = 3600
+_GROUP, _ALIAS = "AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias"
+_SERVERLESS, _NODE = "AWS::ElastiCache::ServerlessCache", "AWS::ElastiCache::ReplicationGroup"
+_NOT_LAUNCHED = ("Failed", "Cancelled")
+"""Statuses of an activity of Auto Scaling whose attempt to launch an instance failed."""
+
+
+def final_usd(client: Client, deployed: GuardedStack, entry: Entry, *, learner_gone_s: float, cache_gone_s: float
+              ) -> float:
+    """What the run has cost, with all deployments before this one, when nothing of this one is billed any more.
+
+    Args:
+        client: Of any service.
+        deployed: The deployment.
+        entry: The ledger's.
+        learner_gone_s: When neither the learner nor warm actors were there any more, seconds since 1970.
+        cache_gone_s: When the cache was not.
+    """
+    try:
+        parts = {one["ResourceType"]: one for one in resources_of(client("cloudformation"), deployed.stack)
+                 if one.get("PhysicalResourceId")}
+    except AWS_ERRORS:
+        parts = dict.fromkeys((_GROUP, _ALIAS, _SERVERLESS, _NODE), {})
+    began_s = deployed.created_at_s
+    cache = _span(began_s, parts.get(_SERVERLESS) or parts.get(_NODE), cache_gone_s)
+    provisioned = _span(began_s, parts.get(_ALIAS), learner_gone_s)
+    learner = _span(began_s, parts.get(_GROUP), learner_gone_s)
+    if learner != NEVER:
+        learner = (_launched_at_s(client, parts[_GROUP].get("PhysicalResourceId"), began_s, learner[1]), learner[1])
+    usd = deployed.cost_usd(entry, Stood(learner=learner, cache=cache, provisioned=provisioned))
+    # Of warm actors the block that has begun is billed whole, and of a cache node the hour.
+    if provisioned != NEVER:
+        usd += deployed.provisioned_usd_per_hour * BLOCK_S / _HOUR_S
+    if _NODE in parts:
+        usd += deployed.cache_usd_per_hour * (-(cache[1] - cache[0]) % _HOUR_S) / _HOUR_S
+    return usd
+
+
+def _span(began_s: float, part: Mapping[str, Any] | None, gone_s: float) -> tuple[float, float]:
+    """From when to when a part stood; CloudFormation tells when it has deleted one."""
+    if part is None:
+        return NEVER
+    if part.get("ResourceStatus") == "DELETE_COMPLETE":
+        gone_s = min(gone_s, part["LastUpdatedTimestamp"].timestamp())
+    return began_s, max(began_s, gone_s)
+
+
+def _launched_at_s(client: Client, group: str | None, began_s: float, gone_s: float) -> float:
+    """When the group launched an instance first; ``gone_s`` if it never did."""
+    if group is None:
+        return began_s
+    since = datetime.datetime.fromtimestamp(math.floor(began_s), datetime.UTC).isoformat()
+    try:
+        # The group may be gone by now; another deployment's had the same name.
+        activities: Iterable[Mapping[str, Any]] = list_all(
+            client("autoscaling"), "describe_scaling_activities", "Activities", AutoScalingGroupName=group,
+            IncludeDeletedGroups=True, Filters=[{"Name": "StartTimeLowerBound", "Values": [since]}])
+    except AWS_ERRORS:
+        return began_s
+    return min((max(began_s, one["StartTime"].timestamp()) for one in activities
+                if one["StatusCode"] not in _NOT_LAUNCHED), default=gone_s)
