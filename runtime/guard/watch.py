@@ -70,12 +70,13 @@ class Guard:
             ClientError: CloudFormation refuses.
             BotoCoreError: CloudFormation cannot be asked.
         """
-        looked_at_s = self._ledger.last_tick_s() or 0.0
+        now_s, looked_at_s = self._now(), self._ledger.last_tick_s() or 0.0
         entries = self._ledger.entries()
         known = {entry.run: entry for entry in entries}
         found = [one.begun(known.get(one.run), looked_at_s) for one in find_deployments(self._client("cloudformation"))]
         if not is_rehearsed:
-            self._ledger.tick(self._now())
+            # Before it asked which stacks there are: what it did not see did not exist then.
+            self._ledger.tick(now_s)
         deleted, troubles = self._deleted(entries, {one.stack: one.run for one in found}, is_rehearsed)
         # First what a stack of before has cost, then what has come in its place.
         found = deleted + found
