@@ -37,7 +37,8 @@ RESOURCES_MAX = 500
 
 
 TAGS = {"nitro:experiment": NAME, "nitro:run": RUN, "nitro:budget-usd": "1.0", "nitro:lifetime-hours": "24.0"}
-DOLLARS = {"nitro:burn-usd-per-hour", "nitro:cache-usd-per-hour", "nitro:provisioned-usd-per-hour", "nitro:tail-usd"}
+DOLLARS = {"nitro:burn-usd-per-hour", "nitro:floor-usd-per-hour", "nitro:cache-usd-per-hour",
+           "nitro:provisioned-usd-per-hour", "nitro:tail-usd"}
 
 
 def without_dollars(tags: list[dict[str, str]]) -> dict[str, str]:
@@ -73,7 +74,8 @@ def test_the_guard_finds_the_stack_by_its_own_tags_and_they_are_the_estimates(sy
         found = read_deployment({"StackName": STACK, "StackId": "id", "StackStatus": "CREATE_COMPLETE", "Tags": tags,
                                  "CreationTime": datetime.datetime.now(datetime.UTC)})
         assert (found.run, found.unreadable, found.lifetime_s) == (f"{NAME}/{RUN}", "", 86_400.0)
-        for name in ("burn_usd_per_hour", "cache_usd_per_hour", "provisioned_usd_per_hour", "tail_usd"):
+        for name in ("burn_usd_per_hour", "floor_usd_per_hour", "cache_usd_per_hour", "provisioned_usd_per_hour",
+                     "tail_usd"):
             assert 0.0 <= getattr(found, name) - getattr(expected, name) <= 0.0001
         assert not any("tags" in manifest[name]["properties"] for name in (
             "NitroGuard", "NitroNetwork", "NitroResults"))
