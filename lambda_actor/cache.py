@@ -1,25 +1,24 @@
 """The trajectory cache: weights out to the actors, each trajectory in exactly once. The only door to redis.
 
-All keys of a run share the hash tag ``{run_id}``, so that a clustered server keeps them in one slot and a script may
-touch several of them:
+All keys of a run share the hash tag ``{run_id}``, so that a clustered server keeps them in one slot:
 
     {run}:weights:<version>     WEIGHTS message of a policy version
     {run}:episode:<id>          EPISODE message of an open episode that this round continues
-    {run}:invocations           hash: invocation id -> "expected" | "accepted"; an actor that is not in it gives up
-    {run}:trajectory:<id>       TRAJECTORY message, keyed by the invocation id (paper §4)
-    {run}:ready                 list of accepted invocation ids, for blocking takes
-    {run}:stop                  there once the run has ended: every actor gives up
-    {run}:bytes, {run}:late     counters
+    {run}:trajectory:<id>       the door of an invocation: empty while it is awaited, then its TRAJECTORY message, keyed
+                                by the invocation id (paper §4); an actor whose door is gone gives up
+    {run}:stop                  holds the run's stop word once the run has ended: every actor gives up
 
-Everything carries a time to live, so that nothing outlives a killed run for long.
+Everything carries a time to live, so that nothing outlives a killed run for long. Actors and the learner are different
+users of the server. There is no queue and no script: the learner asks for the one trajectory that it awaits, and reads
+no more of it than a trajectory may have. So whatever else an actor stores costs the learner nothing.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any
 
 import redis
@@ -27,45 +26,34 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from lambda_actor.credentials import connection_options
-from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, CacheUnavailableError
+from lambda_actor.errors import (
+    CacheError,
+    CacheFullError,
+    CacheMissError,
+    CacheUnavailableError,
+    OversizedMessageError,
+)
+from lambda_actor.wire import MESSAGE_BYTES_MAX
 
-ACCEPTED, DUPLICATE, LATE = "accepted", "duplicate", "late"
+ACCEPTED, LATE = "accepted", "late"
+
+LEARNER_RIGHTS = "on ~{*}:* -@all +ping +set +getrange +del +scan +multi +exec"
+"""The learner's rights on a server of its own or of AWS, as an ACL of Valkey or of Redis 7: what it sends."""
+ACTOR_RIGHTS = ("on %R~{*}:weights:* %R~{*}:episode:* %W~{*}:trajectory:* ~{*}:stop -@all +ping +get +getrange +exists "
+                "+set")
+"""The actors' rights: they read weights and episodes, and store trajectories, which they cannot read.
+
+They may write the stop key, since the guard stops actors through one of them; without the run's stop word that stops
+nobody.
+"""
 
 _SOCKET_TIMEOUT_S = 6.0
-_IDS_PER_COMMAND = 1000
+_STOP_WORD_BYTES_MAX = 64
 
-_SUBMIT = """
-local state = redis.call('HGET', KEYS[1], ARGV[1])
-if state == 'accepted' then return 'duplicate' end
-if state ~= 'expected' then
-  redis.call('INCR', KEYS[5])
-  redis.call('EXPIRE', KEYS[5], ARGV[3])
-  return 'late'
-end
-local bytes = tonumber(redis.call('GET', KEYS[4]) or '0')
-if bytes + #ARGV[2] > tonumber(ARGV[4]) then return 'full' end
-redis.call('SET', KEYS[2], ARGV[2], 'EX', ARGV[3])
-redis.call('INCRBY', KEYS[4], #ARGV[2])
-redis.call('HSET', KEYS[1], ARGV[1], 'accepted')
-redis.call('RPUSH', KEYS[3], ARGV[1])
-redis.call('EXPIRE', KEYS[1], ARGV[3])
-redis.call('EXPIRE', KEYS[3], ARGV[3])
-redis.call('EXPIRE', KEYS[4], ARGV[3])
-return 'accepted'
-"""
-_CANCEL = """
-if redis.call('HGET', KEYS[1], ARGV[1]) == 'accepted' then return 0 end
-redis.call('HDEL', KEYS[1], ARGV[1])
-return 1
-"""
-_TAKE = """
-local payload = redis.call('GET', KEYS[1])
-if payload then
-  redis.call('DEL', KEYS[1])
-  redis.call('DECRBY', KEYS[2], #payload)
-end
-return payload
-"""
+
+def stop_digest(stop_word: str) -> str:
+    """What actors are told of the run's stop word: enough to know it, not enough to say it."""
+    return sha256(stop_word.encode()).hexdigest()
 
 
 class TrajectoryCache:
@@ -83,7 +71,8 @@ class TrajectoryCache:
         password: str | None = None,
         credential: str = "",
         ttl_s: int = 3600,
-        bytes_max: int = 2**30,
+        bytes_max: int = MESSAGE_BYTES_MAX,
+        digest: str = "",
         connect_attempts: int = 3,
     ) -> None:
         """Connects to the server, lazily.
@@ -94,7 +83,8 @@ class TrajectoryCache:
             username, password: Override what the URL says.
             credential: Where to find credentials instead; see `lambda_actor.credentials`.
             ttl_s: How long anything may stay on the server untouched.
-            bytes_max: Largest sum of the trajectories that wait to be taken.
+            bytes_max: Largest trajectory that the learner takes.
+            digest: The `stop_digest` of the word that stops the run's actors.
             connect_attempts: Tries of each command while the connection fails, with growing jittered pauses ≤ 1 s.
 
         Raises:
@@ -103,7 +93,7 @@ class TrajectoryCache:
         """
         self._prefix = f"{{{run_id}}}:"
         self._ttl_s = ttl_s
-        self._bytes_max = bytes_max
+        self._bytes_max, self._digest = bytes_max, digest
         options: dict[str, Any] = {
             name: value for name, value in (("username", username), ("password", password)) if value}
         if credential:
@@ -119,14 +109,13 @@ class TrajectoryCache:
                 socket_connect_timeout=5,
                 socket_timeout=_SOCKET_TIMEOUT_S,
                 health_check_interval=30,
+                # Else its name is told, which Redis 7.0 does not understand.
+                driver_info=None,
                 **options,
             )
         except ValueError:
             raise CacheUnavailableError(_not_a_url(url)) from None
         self._url = redacted(url)
-        self._submit = self._redis.register_script(_SUBMIT)
-        self._cancel = self._redis.register_script(_CANCEL)
-        self._take = self._redis.register_script(_TAKE)
 
     # What actors do
 
@@ -150,30 +139,24 @@ class TrajectoryCache:
         """Hands one trajectory in, safely repeatable.
 
         Returns:
-            ``accepted``; ``duplicate`` if this invocation's trajectory was accepted before; ``late`` if the
-            round no longer waits for it.
+            ``accepted``; ``late`` if the learner no longer waits for it.
 
         Raises:
-            CacheFullError: The trajectories waiting would exceed ``bytes_max``.
+            CacheFullError: The server has no room for it.
         """
         with self._translated():
-            status: str = self._submit(
-                keys=[self._key(name) for name in
-                      ("invocations", f"trajectory:{invocation_id}", "ready", "bytes", "late")],
-                args=[invocation_id, trajectory, self._ttl_s, self._bytes_max],
-            ).decode()
-        if status == "full":
-            raise CacheFullError(f"trajectories of {self._bytes_max} bytes already wait for the learner")
-        return status
+            # Only where there is a door. What an unanswered try has stored is stored again.
+            is_stored = self._redis.set(self._key(f"trajectory:{invocation_id}"), trajectory, xx=True, keepttl=True)
+        return ACCEPTED if is_stored else LATE
 
     def is_wanted(self, invocation_id: str) -> bool:
         """Whether the learner still waits for this invocation; else its actor may as well give up."""
         with self._translated():
             pipe = self._redis.pipeline(transaction=False)
-            pipe.exists(self._key("stop"))
-            pipe.hexists(self._key("invocations"), invocation_id)
-            is_stopped, is_expected = pipe.execute()
-            return bool(is_expected) and not is_stopped
+            pipe.getrange(self._key("stop"), 0, _STOP_WORD_BYTES_MAX)
+            pipe.exists(self._key(f"trajectory:{invocation_id}"))
+            word, is_awaited = pipe.execute()
+        return bool(is_awaited) and sha256(word).hexdigest() != self._digest
 
     # What the learner does
 
@@ -207,62 +190,37 @@ class TrajectoryCache:
 
     def expect(self, invocation_ids: Iterable[str]) -> None:
         """Opens the door for these invocations' trajectories, one each."""
-        ids = list(invocation_ids)
-        if not ids:
-            return
-        key = self._key("invocations")
-        self._pipelined(lambda pipe: [*(pipe.hset(key, mapping=dict.fromkeys(some, "expected"))
-                                        for some in _batched(ids)), pipe.expire(key, self._ttl_s)])
+        self._pipelined(lambda pipe: [pipe.set(self._key(f"trajectory:{one}"), b"", ex=self._ttl_s)
+                                      for one in invocation_ids])
 
-    def cancel(self, invocation_id: str) -> bool:
-        """Closes the door for one invocation; False if its trajectory is already in and will be taken."""
-        with self._translated():
-            return bool(self._cancel(keys=[self._key("invocations")], args=[invocation_id]))
-
-    def take(self, timeout_s: float) -> tuple[str, bytes] | None:
-        """The next accepted trajectory with its invocation id, waiting for it without polling.
+    def take(self, invocation_id: str) -> bytes | None:
+        """Closes the door of one invocation, for good.
 
         Returns:
-            None after ``timeout_s`` without one.
+            Its trajectory, if it has been accepted.
+
+        Raises:
+            OversizedMessageError: It is larger than any trajectory may be.
         """
-        deadline = time.monotonic() + timeout_s
+        key = self._key(f"trajectory:{invocation_id}")
         with self._translated():
-            while True:
-                remaining_s = deadline - time.monotonic()
-                # Shorter than the socket's own timeout, and never 0, which would wait for ever.
-                slice_s = min(max(remaining_s, 0.01), _SOCKET_TIMEOUT_S / 2)
-                popped = self._redis.blpop([self._key("ready")], timeout=slice_s)
-                if popped is None:
-                    if remaining_s <= 0:
-                        return None
-                    continue
-                invocation_id = popped[1].decode(errors="replace")
-                payload = self._take(keys=[self._key(f"trajectory:{invocation_id}"), self._key("bytes")])
-                if payload is not None:
-                    return invocation_id, payload
+            pipe = self._redis.pipeline(transaction=True)
+            # One byte more than it may have, which tells that there are more.
+            pipe.getrange(key, 0, self._bytes_max)
+            pipe.delete(key)
+            found: bytes = pipe.execute()[0]
+        if len(found) > self._bytes_max:
+            raise OversizedMessageError(f"more than the {self._bytes_max} bytes that a trajectory may have here")
+        return found or None
 
-    def forget(self, invocation_ids: Iterable[str]) -> int:
-        """Closes the door for these invocations for good, and drops what of theirs was never taken.
+    def stop(self, stop_word: str) -> None:
+        """Ends the run for its actors: each that still runs gives up within about a second.
 
-        Returns:
-            How many trajectories came too late, of whatever invocation, since the last call.
+        Args:
+            stop_word: The run's, whose digest they know.
         """
-        ids = list(invocation_ids)
         with self._translated():
-            # The door first: what is submitted from now on is late.
-            for some in _batched(ids):
-                self._redis.hdel(self._key("invocations"), *some)
-            pipe = self._redis.pipeline(transaction=False)
-            for invocation_id in ids:
-                self._take(keys=[self._key(f"trajectory:{invocation_id}"), self._key("bytes")], client=pipe)
-            pipe.get(self._key("late"))
-            pipe.delete(self._key("late"))
-            return int(pipe.execute()[-2] or 0)
-
-    def stop(self) -> None:
-        """Ends the run for its actors: each that still runs gives up within about a second."""
-        with self._translated():
-            self._redis.set(self._key("stop"), b"1", ex=self._ttl_s)
+            self._redis.set(self._key("stop"), stop_word.encode(), ex=self._ttl_s)
 
     def remove_run(self) -> None:
         """Deletes every key of the run; actors that still run give up then."""
@@ -305,11 +263,6 @@ class TrajectoryCache:
             raise CacheUnavailableError(f"{self._url}: an option of this URL is not known: {error}") from error
         except redis.RedisError as error:
             raise CacheError(f"the server at {self._url} refused a command: {error}") from error
-
-
-def _batched(ids: list[str]) -> Iterator[list[str]]:
-    """``ids`` in as many as fit into one command: ElastiCache Serverless refuses more than 3,999 arguments."""
-    return (ids[i:i + _IDS_PER_COMMAND] for i in range(0, len(ids), _IDS_PER_COMMAND))
 
 
 def split_credentials(url: str) -> tuple[str, str | None, str | None]:

@@ -30,9 +30,9 @@ STOP_FIELDS: dict[str, type] = {
     "cache_url": str,
     "cache_credential": str,
     "cache_ttl_s": int,
-    "cache_bytes_max": int,
+    "stop_digest": str,
 }
-"""What an event must carry that has a field ``stop``: it tells all actors of the run to give up."""
+"""What an event must carry whose field ``stop`` is the run's stop word: it tells all actors to give up."""
 PREWARM_FIELDS: dict[str, type] = {
     **STOP_FIELDS,
     "invocation_id": str,
@@ -79,7 +79,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         context: Lambda's context object; not used.
 
     Returns:
-        ``invocation_id``, ``status`` (accepted | duplicate | late), ``env_steps``, ``fetch_s``, ``rollout_s``,
+        ``invocation_id``, ``status`` (accepted | late), ``env_steps``, ``fetch_s``, ``rollout_s``,
         ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (None without a finished episode). For a
         ``prewarm`` event only ``invocation_id`` and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
 
@@ -121,8 +121,8 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
 def _stop(event: Mapping[str, Any]) -> dict[str, Any]:
     """Sets the stop key, for whoever cannot reach the cache."""
-    _check_event(event, STOP_FIELDS)
-    _cache(event).stop()
+    _check_event(event, {**STOP_FIELDS, "stop": str})
+    _cache(event).stop(event["stop"])
     return {"status": "stopped"}
 
 
@@ -143,14 +143,14 @@ def _check_event(event: Mapping[str, Any], fields: Mapping[str, type]) -> None:
 
 
 def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
-    key = (event["cache_url"], event["run_id"])
+    key = (event["cache_url"], event["run_id"], event["stop_digest"])
     if sandbox.cache is None or sandbox.cache_key != key:
         if sandbox.cache is not None:
             sandbox.cache.close()
         sandbox.cache = TrajectoryCache(
             event["cache_url"], event["run_id"],
             username=os.environ.get("ACTOR_CACHE_USERNAME"), password=os.environ.get("ACTOR_CACHE_PASSWORD"),
-            credential=event["cache_credential"], ttl_s=event["cache_ttl_s"], bytes_max=event["cache_bytes_max"],
+            credential=event["cache_credential"], ttl_s=event["cache_ttl_s"], digest=event["stop_digest"],
         )
         sandbox.cache_key = key
     return sandbox.cache

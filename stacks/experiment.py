@@ -28,7 +28,7 @@ class ExperimentStack(Stack):
                          tags=_tags(plan))
         cache = make_cache(self, plan=plan, network=network, results_bucket=results.bucket)
         actor = ActorFunction(self, "Actor", plan=plan, network=network)
-        cache.grant_connect(actor.role)
+        cache.grant_actors(actor.role)
         learner = Learner(self, "Learner", plan=plan, network=network, results=results, guard=guard, actor=actor,
                           cache=cache)
         dashboard = Dashboard(self, "Dashboard", plan=plan, function=actor.function)

@@ -113,15 +113,18 @@ class Plan:
 
     @property
     def cache_name(self) -> str:
-        """Name of the cache, its user and its user group.
+        """Name of the cache, the learner's user and the user group.
 
         ElastiCache allows 40 characters; longer names are cut and told apart by a digest.
         """
         name = CACHE_PREFIX + self.name
-        if len(name) <= _ELASTICACHE_NAME_CHARACTERS:
-            return name
-        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-        return f"{name[:_ELASTICACHE_NAME_CHARACTERS - 9].rstrip('-')}-{digest}"
+        return name if len(name) <= _ELASTICACHE_NAME_CHARACTERS else _with_digest(name, name)
+
+    @property
+    def actor_user(self) -> str:
+        """Name of the cache's other user: what actors are to it."""
+        name = CACHE_PREFIX + self.name
+        return _with_digest(name, f"actors of {name}")
 
     @property
     def reserved_actors(self) -> int | None:
@@ -141,6 +144,11 @@ class Plan:
         if self.actor_concurrency is None:
             return wanted
         return min(wanted, max(0, self.actor_concurrency - UNRESERVABLE_CONCURRENCY))
+
+
+def _with_digest(name: str, what: str) -> str:
+    digest = hashlib.sha256(what.encode()).hexdigest()[:8]
+    return f"{name[:_ELASTICACHE_NAME_CHARACTERS - 9].rstrip('-')}-{digest}"
 
 
 def _located(package: str | None, folder: Path) -> str | None:

@@ -2,64 +2,63 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted
 from lambda_actor.errors import ActorError
 from runtime.config.resolved import ResolvedExperiment
+from runtime.cost.sizes import trajectory_bytes_max
 from runtime.errors import ServerError
+from runtime.interfaces import RunContext
 
 _SMALLEST_CONCURRENCY = 10
 """What a new AWS account may have of concurrent executions."""
 
 
-def connect(experiment: ResolvedExperiment, url: str, run_id: str, **options: Any) -> TrajectoryCache:
+def connect(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
     """Makes the run's cache, which connects when it is first used.
 
     Args:
-        experiment: Resolved.
+        run: Whose cache it is.
         url: Of the server.
-        run_id: What the run's keys begin with.
         **options: Credentials and attempts, as `TrajectoryCache` takes them.
     """
-    return TrajectoryCache(url, run_id, ttl_s=ttl_s(experiment), bytes_max=_bytes_max(experiment), **options)
+    steps = run.experiment.actor.fragment_steps
+    return TrajectoryCache(
+        url, run.run_id, ttl_s=ttl_s(run.experiment),
+        bytes_max=trajectory_bytes_max(run.spaces, fragment_steps=steps), **options)
 
 
-def open_cache(
-    experiment: ResolvedExperiment, url: str, run_id: str, stack: ExitStack, **options: Any
-) -> TrajectoryCache:
+def open_cache(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
     """Makes the run's cache, and proves that it answers.
 
     Args:
-        experiment: Resolved.
+        run: Whose cache it is; its stack closes it.
         url: Of the server.
-        run_id: What the run's keys begin with.
-        stack: Closes it.
         **options: As of `connect`.
 
     Raises:
         ServerError: It does not answer.
     """
     try:
-        cache = connect(experiment, url, run_id, **options)
-        stack.callback(cache.close)
+        cache = connect(run, url, **options)
+        run.stack.callback(cache.close)
         cache.ping()
     except ActorError as error:
         raise ServerError(f"cache.url = {redacted(url)}: {error}") from None
     return cache
 
 
-def actor_event(experiment: ResolvedExperiment, url: str, credential: str) -> dict[str, Any]:
+def actor_event(experiment: ResolvedExperiment, url: str, credential: str, digest: str) -> dict[str, Any]:
     """Returns the fields of an actor's event that lead it to the cache.
 
     Args:
         experiment: Resolved.
         url: Without credentials.
         credential: Where the actor finds them, as `lambda_actor.credentials` explains; empty if its process has them.
+        digest: Of the word that stops the run's actors; empty if nothing does.
     """
-    return {"cache_url": url, "cache_credential": credential, "cache_ttl_s": ttl_s(experiment),
-            "cache_bytes_max": _bytes_max(experiment)}
+    return {"cache_url": url, "cache_credential": credential, "cache_ttl_s": ttl_s(experiment), "stop_digest": digest}
 
 
 def ttl_s(experiment: ResolvedExperiment) -> int:
@@ -70,7 +69,3 @@ def ttl_s(experiment: ResolvedExperiment) -> int:
     fleet = experiment.fleet
     waves = experiment.scaler.waves(_SMALLEST_CONCURRENCY if fleet.kind == "lambda" else fleet.processes)
     return 2 * (fleet.round_deadline_s * waves + experiment.learner.update_timeout_s) + 600
-
-
-def _bytes_max(experiment: ResolvedExperiment) -> int:
-    return experiment.cache.memory_mib * 2**20

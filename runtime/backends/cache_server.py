@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from lambda_actor.cache import TrajectoryCache
+from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS, TrajectoryCache
 from lambda_actor.credentials import credential_object
 from lambda_actor.errors import CacheError
 from runtime.errors import ServerError
@@ -29,7 +30,7 @@ START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0
 _MEMORY_MARGIN_MIB = 512
 _SOCKET_PARENT_BYTES_MAX = 60
-_USERNAME = "nitro"
+_LEARNER, _ACTOR = "learner", "actor"
 
 # Kills the server when standard input ends, whose other end only this process holds: it ends when this process dies,
 # however it dies. The shell itself ends when the server does.
@@ -137,11 +138,15 @@ class EmbeddedServer(_GuardedServer):
 
 
 class LearnerServer(_GuardedServer):
-    """A server on the learner instance that actors reach over TLS, with a password and a CA made for it alone.
+    """A server on the learner instance that actors reach over TLS, with passwords and a CA made for it alone.
+
+    Actors are a user of their own, who may do no more than they need.
 
     Attributes:
         url: ``rediss://address:port``.
-        credential: What an actor needs to use it, as `lambda_actor.credentials` reads it.
+        actor_credential: What an actor needs to use it, as `lambda_actor.credentials` reads it.
+        learner_url: The same server as its owner reaches it on this machine, its CA's file included.
+        learner_credential: User and password of the owner, as `TrajectoryCache` takes them.
     """
 
     def __init__(self, memory_mib: int, *, address: str, port: int) -> None:
@@ -150,23 +155,27 @@ class LearnerServer(_GuardedServer):
         Args:
             address: An IP address of this machine, the only one that it listens on.
         """
-        self._address, self._port, self._password = address, port, secrets.token_urlsafe(32)
+        self._address, self._port = address, port
+        self._actor_password, self._learner_password = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self.learner_credential: dict[str, Any] = {"username": _LEARNER, "password": self._learner_password}
         self.url = f"rediss://{address}:{port}"
         super().__init__(memory_mib, self._settings)
 
     def _settings(self, directory: Path) -> list[str]:
         key, certificate = directory / "key.pem", directory / "certificate.pem"
         _make_certificate(key, certificate, self._address)
-        self.credential = credential_object(
-            username=_USERNAME, password=self._password, ca_certificate=certificate.read_text())
+        self.learner_url = f"{self.url}?ssl_ca_certs={quote(str(certificate))}"
+        self.actor_credential = credential_object(
+            username=_ACTOR, password=self._actor_password, ca_certificate=certificate.read_text())
         return ["port 0", f"tls-port {self._port}", f"bind {self._address}", "tls-auth-clients no",
                 f'tls-cert-file "{certificate}"', f'tls-key-file "{key}"', f'tls-ca-cert-file "{certificate}"',
-                "user default off", f"user {_USERNAME} on >{self._password} ~* &* +@all -@admin -@dangerous"]
+                "user default off", f"user {_LEARNER} >{self._learner_password} {LEARNER_RIGHTS}",
+                f"user {_ACTOR} >{self._actor_password} {ACTOR_RIGHTS}"]
 
     def _probe(self) -> None:
         # Not just a connection: the server of a killed learner may still be there for a moment.
-        with closing(TrajectoryCache(f"{self.url}?ssl_ca_certs={self.directory / 'certificate.pem'}", "start",
-                                     username=_USERNAME, password=self._password, connect_attempts=0)) as cache:
+        with closing(TrajectoryCache(
+                self.learner_url, "start", connect_attempts=0, **self.learner_credential)) as cache:
             cache.ping()
 
 

@@ -60,7 +60,7 @@ class ThisMachine:
         """
         experiment = run.experiment
         server = _find_server(experiment, run.stack, run.shield)
-        cache = open_cache(experiment, server.url, run.run_id, run.stack, **_own_credentials())
+        cache = open_cache(run, server.url, **_own_credentials())
         if experiment.cache.url:
             run.stack.callback(_remove_keys, run, server.url)
         with run.shield():
@@ -72,7 +72,7 @@ class ThisMachine:
         model = make_cost_model(experiment, run.spaces, self.prices)
         return Supplies(
             cache, fleet, Meter(model, Budget(experiment.budget.usd)), NotKept(),
-            actor_event=actor_event(experiment, split_credentials(server.url)[0], ""),
+            actor_event=actor_event(experiment, split_credentials(server.url)[0], "", ""),
             facts={"server": f"{redacted(server.url)} ({server.program})",
                    "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}"})
 
@@ -125,7 +125,7 @@ def _remove_keys(run: RunContext, url: str) -> None:
 
 
 def _reconnect(run: RunContext, url: str) -> TrajectoryCache:
-    return connect(run.experiment, url, run.run_id, connect_attempts=0, **_own_credentials())
+    return connect(run, url, connect_attempts=0, **_own_credentials())
 
 
 def _own_credentials() -> dict[str, str | None]:

@@ -197,7 +197,7 @@ class CacheSection(Section):
         None, description="redis://, rediss:// or unix:// server to use instead of starting one; a password is "
         "better given in the variable CACHE_PASSWORD")
     memory_mib: Annotated[int, Field(ge=16, le=1_048_576)] = Field(
-        1024, description="most that a round's waiting trajectories may take, MiB")
+        1024, description="room for a round's waiting trajectories in a cache of the run's own, MiB")
 
 
 class BudgetSection(Section):

@@ -21,8 +21,30 @@ def traffic_bytes_max(spaces: Spaces, *, fragment_steps: int, network: str) -> i
         fragment_steps: ``actor.fragment_steps``.
         network: ``network.kind``.
     """
-    return (_fragment_bytes_max(spaces, fragment_steps) + _weights_bytes(spaces, network) + 2 * EPISODE_BYTES_MAX
-            + _HEADERS_BYTES)
+    return (trajectory_bytes_max(spaces, fragment_steps=fragment_steps) + weights_bytes(spaces, network)
+            + EPISODE_BYTES_MAX)
+
+
+def trajectory_bytes_max(spaces: Spaces, *, fragment_steps: int) -> int:
+    """Returns the most bytes that a trajectory has, an open episode included.
+
+    Args:
+        spaces: Of the environment.
+        fragment_steps: ``actor.fragment_steps``.
+    """
+    return _fragment_bytes_max(spaces, fragment_steps) + EPISODE_BYTES_MAX + _HEADERS_BYTES
+
+
+def weights_bytes(spaces: Spaces, network: str) -> int:
+    """Returns the bytes of a policy's weights, log σ and the observations' moments included.
+
+    Args:
+        spaces: Of the environment.
+        network: ``network.kind``.
+    """
+    parameters = sum(math.prod(shape) for shape in parameter_shapes(spaces, network).values())
+    moments = 0 if spaces.is_pixels else 2 * spaces.observation_size
+    return 4 * (parameters + spaces.action_size + moments)
 
 
 def check_sizes(spaces: Spaces, *, environment_id: str, fragment_steps: int, network: str) -> None:
@@ -37,11 +59,11 @@ def check_sizes(spaces: Spaces, *, environment_id: str, fragment_steps: int, net
     Raises:
         ExperimentError: A message would be larger than any may be.
     """
-    weights_bytes = _weights_bytes(spaces, network)
-    if weights_bytes > MESSAGE_BYTES_MAX:
+    size = weights_bytes(spaces, network)
+    if size > MESSAGE_BYTES_MAX:
         raise ExperimentError(
             f"environment.id = {environment_id!r}: a network for its observations of "
-            f"{spaces.observation_size:,} numbers takes {weights_bytes:,} bytes; allowed: up to {MESSAGE_BYTES_MAX:,}. "
+            f"{spaces.observation_size:,} numbers takes {size:,} bytes; allowed: up to {MESSAGE_BYTES_MAX:,}. "
             "A wrapper may make its observations smaller")
     step_bytes = math.prod(spaces.frame_shape) if spaces.is_pixels else 4 * spaces.observation_size
     if fragment_steps * step_bytes > MESSAGE_BYTES_MAX:
@@ -58,10 +80,3 @@ def _fragment_bytes_max(spaces: Spaces, steps: int) -> int:
     frames = (2 * steps + spaces.frame_stack) * math.prod(spaces.frame_shape) if spaces.is_pixels else 0
     # What cannot be deflated grows by a few bytes in each 16 KiB.
     return steps * step + frames + frames // 1000
-
-
-def _weights_bytes(spaces: Spaces, network: str) -> int:
-    """Log σ and the observations' moments included."""
-    parameters = sum(math.prod(shape) for shape in parameter_shapes(spaces, network).values())
-    moments = 0 if spaces.is_pixels else 2 * spaces.observation_size
-    return 4 * (parameters + spaces.action_size + moments)

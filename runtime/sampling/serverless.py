@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from lambda_actor.cache import LATE
-from lambda_actor.errors import CacheError, CorruptedMessageError, WireError
+from lambda_actor.errors import CacheError, OversizedMessageError, WireError
 from lambda_actor.handler import PREWARMED
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.interfaces import Actor, Cache, CostMeter, Ended, Fleet, Outcome, Trajectory, Usage
@@ -25,7 +25,6 @@ class ServerlessSampler:
         meter: CostMeter,
         *,
         clock: Callable[[], float] = time.monotonic,
-        take_timeout_s: float = 10.0,
         give_up_timeout_s: float = 10.0,
     ) -> None:
         """Starts nothing yet.
@@ -33,17 +32,16 @@ class ServerlessSampler:
         Args:
             meter: Settles each actor when it ends; whoever starts actors has reserved their worst cases.
             clock: Monotonic seconds.
-            take_timeout_s: Longest wait for a trajectory that the cache has accepted.
             give_up_timeout_s: Longest wait for the end of an actor that was given up.
         """
         self._fleet, self._cache, self._meter, self._clock = fleet, cache, meter, clock
-        self._take_timeout_s, self._give_up_timeout_s = take_timeout_s, give_up_timeout_s
+        self._give_up_timeout_s = give_up_timeout_s
         self._in_flight: dict[str, Actor] = {}
-        self._arrived: dict[str, bytes] = {}
+        self._taken: dict[str, bytes | WireError | None] = {}
         self._delivered: dict[str, int] = {}
         self._given_up_s: dict[str, float] = {}
         self._outcomes: deque[Outcome] = deque()
-        self._gone: list[str] = []
+        self._late = 0
         self._versions: list[int] = []
         self._episodes: set[str] = set()
 
@@ -102,34 +100,31 @@ class ServerlessSampler:
         Raises:
             WireError: It has been accepted, but cannot be used.
         """
-        if self._cache.cancel(actor.invocation_id):
+        taken = self._take(actor.invocation_id)
+        if taken is None:
             self._give_up([actor])
             return None
-        data = self._take(actor.invocation_id)
-        self._delivered[actor.invocation_id] = len(data or b"")
-        if data is None:
-            raise CorruptedMessageError("its trajectory was accepted, but is not in the cache any more")
-        return decode_trajectory(data, actor)
+        del self._taken[actor.invocation_id]
+        self._delivered[actor.invocation_id] = 0 if isinstance(taken, WireError) else len(taken)
+        return _decoded(taken, actor)
 
     def give_up_all(self) -> Iterator[Ended]:
         """Gives up all actors; yields each as it ends. Those that do not end soon are billed to their limit."""
         with suppress(CacheError):
             for invocation_id in self._in_flight:
                 # An actor that the fleet cannot end asks the cache whether it is still wanted.
-                self._cache.cancel(invocation_id)
+                self._take(invocation_id)
         self._give_up(list(self._in_flight.values()))
         until_s = self._clock() + self._give_up_timeout_s
         while self._in_flight and (left_s := until_s - self._clock()) > 0:
             if (ended := self.next(left_s)) is not None:
                 yield ended
         for invocation_id in list(self._in_flight):
-            self._cache.cancel(invocation_id)
             yield self._ended(self._deaf(invocation_id))
 
     def tidy(self) -> int:
         """Has the cache forget what no actor in flight needs; returns how many trajectories came too late since."""
-        gone, self._gone = self._gone, []
-        late = self._cache.forget(gone)
+        late, self._late = self._late, 0
         continued = {actor.episode_id for actor in self._in_flight.values()}
         self._cache.discard_episodes(sorted(self._episodes - continued))
         self._episodes &= continued
@@ -147,42 +142,38 @@ class ServerlessSampler:
     def _ended(self, outcome: Outcome) -> Ended:
         invocation_id = outcome.invocation_id
         actor = self._in_flight.pop(invocation_id)
-        self._gone.append(invocation_id)
         was_given_up = self._given_up_s.pop(invocation_id, None) is not None
         delivered_bytes = self._delivered.pop(invocation_id, None)
-        data, reason = (None, "") if delivered_bytes is not None else self._trajectory_of(outcome)
-        seconds = self._settle(actor, outcome, len(data or b"") + (delivered_bytes or 0))
-        trajectory = None
-        if data is not None:
+        taken = None if delivered_bytes is not None else self._take(invocation_id)
+        self._taken.pop(invocation_id, None)
+        taken_bytes = len(taken) if isinstance(taken, bytes) else 0
+        seconds = self._settle(actor, outcome, taken_bytes + (delivered_bytes or 0))
+        trajectory, reason = None, ""
+        if delivered_bytes is None and not _was_prewarmed(outcome):
             try:
-                trajectory = decode_trajectory(data, actor)
+                trajectory, reason = (None, self._reason(outcome)) if taken is None else (_decoded(taken, actor), "")
             except WireError as error:
                 reason = f"{type(error).__name__}: {error}"
         return Ended(actor, outcome, trajectory, reason, seconds, was_given_up=was_given_up,
                      was_delivered=delivered_bytes is not None)
 
-    def _trajectory_of(self, outcome: Outcome) -> tuple[bytes | None, str]:
-        """The trajectory's bytes if it was accepted, whatever became of its actor afterwards; else why not."""
-        status = outcome.response["status"] if outcome.response is not None else ""
-        if outcome.status == "ok":
-            if status in (LATE, PREWARMED):
-                return None, "its trajectory came too late" if status == LATE else ""
-        elif self._cache.cancel(outcome.invocation_id):
-            return None, outcome.error
-        data = self._take(outcome.invocation_id)
-        if data is None:
-            self._cache.cancel(outcome.invocation_id)
-            return None, "its trajectory was accepted, but is not in the cache any more"
-        return data, ""
+    def _take(self, invocation_id: str) -> bytes | WireError | None:
+        """Closes an actor's door; returns what it has submitted, whatever became of it afterwards."""
+        if invocation_id not in self._taken:
+            try:
+                self._taken[invocation_id] = self._cache.take(invocation_id)
+            except OversizedMessageError as error:
+                self._taken[invocation_id] = error
+        return self._taken[invocation_id]
 
-    def _take(self, invocation_id: str) -> bytes | None:
-        """What was accepted of that actor; keeps what comes before it of others."""
-        while invocation_id not in self._arrived:
-            taken = self._cache.take(self._take_timeout_s)
-            if taken is None:
-                return None
-            self._arrived[taken[0]] = taken[1]
-        return self._arrived.pop(invocation_id)
+    def _reason(self, outcome: Outcome) -> str:
+        """Why an actor brought no trajectory."""
+        if outcome.status != "ok" or outcome.response is None:
+            return outcome.error
+        if outcome.response["status"] != LATE:
+            return "its trajectory was accepted, but is not in the cache any more"
+        self._late += 1
+        return "its trajectory came too late"
 
     def _settle(self, actor: Actor, outcome: Outcome, trajectory_bytes: int) -> float | None:
         if not outcome.was_started:
@@ -192,3 +183,13 @@ class ServerlessSampler:
         return self._meter.settle(actor.work, Usage(
             billed_s=outcome.billed_s, init_s=outcome.init_s, is_metered=outcome.is_metered,
             traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes))
+
+
+def _was_prewarmed(outcome: Outcome) -> bool:
+    return outcome.response is not None and outcome.response["status"] == PREWARMED
+
+
+def _decoded(taken: bytes | WireError, actor: Actor) -> Trajectory:
+    if isinstance(taken, WireError):
+        raise taken
+    return decode_trajectory(taken, actor)

@@ -10,6 +10,7 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import unpack_frames
+from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.interfaces import Actor, Trajectory
 
 
@@ -68,15 +69,23 @@ def _check_values(trajectory: Trajectory, actor: Actor, whose: str) -> None:
                           f"{spaces.action_count - 1}")
     if not ((bootstrap_steps >= 0) & (bootstrap_steps < steps)).all() or (np.diff(bootstrap_steps) <= 0).any():
         raise SchemaError(f"{whose}: bootstrap_steps are not increasing steps of the fragment")
+    if trajectory["open_episode"].nbytes > EPISODE_BYTES_MAX:
+        raise SchemaError(f"{whose}: open_episode has {trajectory['open_episode'].nbytes} bytes; allowed: up to "
+                          f"{EPISODE_BYTES_MAX}")
+    if len(trajectory["episode_returns"]) > steps:
+        raise SchemaError(f"{whose}: {len(trajectory['episode_returns'])} episodes ended in {steps} steps")
     for name in ("observations", "actions", "log_probs", "rewards", "bootstrap_observations", "episode_returns"):
         if name in trajectory and not np.isfinite(trajectory[name]).all():
             raise SchemaError(f"{whose}: {name} is not finite")
 
 
 def _check_frames(trajectory: Trajectory, actor: Actor, whose: str) -> None:
+    spaces, shape = actor.spec.spaces, tuple(int(length) for length in trajectory["frames_shape"])
+    # Before they are inflated: a few bytes may say that they are many.
+    frames_max = 2 * actor.spec.event["fragment_steps"] + spaces.frame_stack
+    if shape[1:] != spaces.frame_shape or shape[0] > frames_max:
+        raise SchemaError(f"{whose}: frames are {shape}, asked for were {spaces.frame_shape}, at most {frames_max}")
     frames = unpack_frames(trajectory)
-    if frames.shape[1:] != actor.spec.spaces.frame_shape:
-        raise SchemaError(f"{whose}: frames are {frames.shape[1:]}, asked for were {actor.spec.spaces.frame_shape}")
     for name in ("observation_frames", "bootstrap_frames"):
         if not ((trajectory[name] >= 0) & (trajectory[name] < len(frames))).all():
             raise SchemaError(f"{whose}: {name} name others than the {len(frames)} frames that are there")

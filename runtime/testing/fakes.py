@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from lambda_actor import wire
-from lambda_actor.cache import ACCEPTED, DUPLICATE, LATE
+from lambda_actor.cache import ACCEPTED, LATE
 from lambda_actor.errors import CacheMissError
 from lambda_actor.handler import PREWARMED
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
@@ -75,10 +75,7 @@ class FakeCache:
         self.log: list[Any] = log if log is not None else []
         self.weights: dict[int, bytes] = {}
         self.episodes: dict[str, bytes] = {}
-        self.states: dict[str, str] = {}
-        self.trajectories: dict[str, bytes] = {}
-        self.ready: deque[str] = deque()
-        self.late = 0
+        self.doors: dict[str, bytes] = {}
         self.before_access: Callable[[], None] = lambda: None
 
     # What actors do
@@ -90,15 +87,9 @@ class FakeCache:
         return self._fetch(self.episodes, episode_id, f"episode:{episode_id}")
 
     def submit(self, invocation_id: str, trajectory: bytes) -> str:
-        state = self.states.get(invocation_id)
-        if state == "accepted":
-            return DUPLICATE
-        if state != "expected":
-            self.late += 1
+        if invocation_id not in self.doors:
             return LATE
-        self.states[invocation_id] = "accepted"
-        self.trajectories[invocation_id] = trajectory
-        self.ready.append(invocation_id)
+        self.doors[invocation_id] = trajectory
         return ACCEPTED
 
     # What the learner does
@@ -119,30 +110,12 @@ class FakeCache:
             self.episodes.pop(episode_id, None)
 
     def expect(self, invocation_ids: Iterable[str]) -> None:
-        self.states.update(dict.fromkeys(invocation_ids, "expected"))
+        self.doors.update(dict.fromkeys(invocation_ids, b""))
 
-    def cancel(self, invocation_id: str) -> bool:
+    def take(self, invocation_id: str) -> bytes | None:
         self.before_access()
-        self.log.append(("cancel", invocation_id))
-        if self.states.get(invocation_id) == "accepted":
-            return False
-        self.states.pop(invocation_id, None)
-        return True
-
-    def take(self, timeout_s: float) -> tuple[str, bytes] | None:
-        while self.ready:
-            invocation_id = self.ready.popleft()
-            if invocation_id in self.trajectories:
-                return invocation_id, self.trajectories.pop(invocation_id)
-        return None
-
-    def forget(self, invocation_ids: Iterable[str]) -> int:
-        self.log.append(("forget", None))
-        for invocation_id in invocation_ids:
-            self.states.pop(invocation_id, None)
-            self.trajectories.pop(invocation_id, None)
-        late, self.late = self.late, 0
-        return late
+        self.log.append(("take", invocation_id))
+        return self.doors.pop(invocation_id, b"") or None
 
     @staticmethod
     def _fetch(shelf: Mapping[Any, bytes], key: Any, name: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from typing import Protocol
 
 from aws_cdk import ArnFormat, Stack
@@ -12,7 +13,13 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from constructs import Construct, IDependable
 
+from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS
+from lambda_actor.environments import make_environment
+from lambda_actor.errors import UnusableEnvironmentError
+from lambda_actor.spaces import Spaces
+from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.prices import CACHE_NODE_TYPE
+from runtime.cost.sizes import weights_bytes
 from runtime.names import CACHE_PORT, SERVERLESS_CACHE_PORT
 from stacks.acknowledgements import acknowledge
 from stacks.network import ISOLATED, NetworkStack
@@ -23,13 +30,10 @@ NODE_PARAMETER_FAMILY = "valkey8"
 SERVERLESS_ENGINE_VERSION = "8"
 ECPU_PER_S_MIN = 1000
 ECPU_PER_S_MAX = 15_000_000
-ECPU_PER_S_AND_ACTOR = 1000
-"""One unit is a KiB moved: weights of the largest MuJoCo environment and a fragment, each second."""
-COMMANDS = ("ping", "get", "set", "del", "exists", "expire", "incr", "incrby", "decrby", "hget", "hset", "hdel",
-            "hexists", "rpush", "blpop", "scan", "evalsha", "script|exists", "script|load", "client|setinfo")
-"""What `lambda_actor.cache` and its client's handshake send, its scripts included; tests run them under this list."""
-ACCESS_STRING = " ".join(["on", "~*", "-@all", *(f"+{command}" for command in COMMANDS)])
+FRAGMENT_KIB = 1000
+"""Of the largest MuJoCo environment's fragment, rounded up: what an actor may move each second besides its weights."""
 CREDENTIAL_OBJECT = "cache-credential.json"
+_GAME = Spaces((4, 84, 84), (1, 84, 84), 4, action_count=18)
 
 
 class Cache(Protocol):
@@ -37,12 +41,14 @@ class Cache(Protocol):
 
     Attributes:
         url: ``rediss://host:port``, without credentials; empty if the learner finds it out itself.
-        credential: Where actors and learner find credentials; see `lambda_actor.credentials`.
+        credential: Where the learner finds its credential (see `lambda_actor.credentials`); empty if it makes it.
+        actor_credential: Where actors find theirs.
         port: Port on which it listens.
     """
 
     url: str
     credential: str
+    actor_credential: str
     port: int
 
     @property
@@ -53,8 +59,11 @@ class Cache(Protocol):
     def resource(self) -> IDependable | None:
         """What has to be there before a learner starts; None if that is nothing."""
 
-    def grant_connect(self, role: iam.IRole) -> None:
-        """Lets ``role`` authenticate to this cache, as its one user."""
+    def grant_learner(self, role: iam.IRole) -> None:
+        """Lets ``role`` authenticate to this cache as the learner."""
+
+    def grant_actors(self, role: iam.IRole) -> None:
+        """Lets ``role`` authenticate to this cache as an actor."""
 
 
 def make_cache(scope: Construct, *, plan: Plan, network: NetworkStack, results_bucket: s3.IBucket) -> Cache:
@@ -66,20 +75,21 @@ def make_cache(scope: Construct, *, plan: Plan, network: NetworkStack, results_b
     return LearnerCache(plan=plan, results_bucket=results_bucket)
 
 
-class _CacheUser(Construct):
-    """The one user of an ElastiCache cache, who proves himself with IAM tokens, and the group he is in.
+class _CacheUsers(Construct):
+    """The users of an ElastiCache cache, who prove themselves with IAM tokens, and the group they are in.
 
     A Valkey user group needs no user named ``default``: without one, nobody gets in unauthenticated.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, name: str) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, plan: Plan) -> None:
         super().__init__(scope, construct_id)
         # With IAM authentication, id and name have to be equal.
-        self.user = elasticache.CfnUser(
-            self, "User", engine="valkey", user_id=name, user_name=name, authentication_mode={"Type": "iam"},
-            access_string=ACCESS_STRING)
+        users = [elasticache.CfnUser(
+            self, what, engine="valkey", user_id=name, user_name=name, authentication_mode={"Type": "iam"},
+            access_string=rights) for what, name, rights in (
+                ("Learner", plan.cache_name, LEARNER_RIGHTS), ("Actors", plan.actor_user, ACTOR_RIGHTS))]
         self.group = elasticache.CfnUserGroup(
-            self, "Group", engine="valkey", user_group_id=name, user_ids=[self.user.ref])
+            self, "Group", engine="valkey", user_group_id=plan.cache_name, user_ids=[user.ref for user in users])
 
 
 def _cache_group(scope: Construct, network: NetworkStack, port: int) -> ec2.SecurityGroup:
@@ -89,13 +99,14 @@ def _cache_group(scope: Construct, network: NetworkStack, port: int) -> ec2.Secu
     return group
 
 
-def _grant_connect(role: iam.IRole, resource: str, name: str) -> None:
+def _grant_connect(role: iam.IRole, kind: str, cache: str, user: str) -> None:
     """``elasticache:Connect`` asks for the cache and for the user, each by its ARN, whose name is in lower case."""
     stack = Stack.of(role)
     role.add_to_principal_policy(iam.PolicyStatement(
         sid="CacheConnect", actions=["elasticache:Connect"],
-        resources=[stack.format_arn(service="elasticache", resource=kind, resource_name=name,
-                                    arn_format=ArnFormat.COLON_RESOURCE_NAME) for kind in (resource, "user")]))
+        resources=[stack.format_arn(service="elasticache", resource=resource, resource_name=name,
+                                    arn_format=ArnFormat.COLON_RESOURCE_NAME)
+                   for resource, name in ((kind, cache), ("user", user))]))
 
 
 class ServerlessCache(Construct):
@@ -105,7 +116,7 @@ class ServerlessCache(Construct):
 
     def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
         super().__init__(scope, construct_id)
-        self._name = plan.cache_name
+        self._name, self._actor_user = plan.cache_name, plan.actor_user
         self.group = _cache_group(self, network, self.port)
         self.resource = elasticache.CfnServerlessCache(
             self, "Cache",
@@ -115,25 +126,43 @@ class ServerlessCache(Construct):
             description=f"Trajectories of {plan.stack_name}",
             subnet_ids=network.vpc.select_subnets(subnet_type=ISOLATED.subnet_type).subnet_ids,
             security_group_ids=[self.group.security_group_id],
-            user_group_id=_CacheUser(self, "Access", name=self._name).group.ref,
+            user_group_id=_CacheUsers(self, "Access", plan=plan).group.ref,
             cache_usage_limits=_usage_limits(plan),
             snapshot_retention_limit=0,
         )
         self.url = f"rediss://{self.resource.attr_endpoint_address}:{self.resource.attr_endpoint_port}"
-        self.credential = f"elasticache-iam://{self._name}@{self._name}?serverless=true"
+        self.credential, self.actor_credential = (
+            f"elasticache-iam://{user}@{self._name}?serverless=true" for user in (self._name, self._actor_user))
 
-    def grant_connect(self, role: iam.IRole) -> None:
-        _grant_connect(role, "serverlesscache", self._name)
+    def grant_learner(self, role: iam.IRole) -> None:
+        _grant_connect(role, "serverlesscache", self._name, self._name)
+
+    def grant_actors(self, role: iam.IRole) -> None:
+        _grant_connect(role, "serverlesscache", self._name, self._actor_user)
 
 
 def _usage_limits(plan: Plan) -> elasticache.CfnServerlessCache.CacheUsageLimitsProperty:
     """A gigabyte more than trajectories may take, for weights and episodes: a full cache would evict, not refuse."""
     gigabytes = math.ceil(plan.experiment.cache.memory_mib / 1024) + 1
-    units = plan.experiment.scaler.most_actors * ECPU_PER_S_AND_ACTOR
+    # One unit is a KiB moved; all actors of a round fetch the weights at once.
+    weights_kib = math.ceil(_weights_bytes(plan.experiment) / 1024)
+    units = plan.experiment.scaler.most_actors * (weights_kib + FRAGMENT_KIB)
     return elasticache.CfnServerlessCache.CacheUsageLimitsProperty(
         data_storage=elasticache.CfnServerlessCache.DataStorageProperty(unit="GB", maximum=gigabytes),
         ecpu_per_second=elasticache.CfnServerlessCache.ECPUPerSecondProperty(
             maximum=min(max(units, ECPU_PER_S_MIN), ECPU_PER_S_MAX)))
+
+
+def _weights_bytes(experiment: ResolvedExperiment) -> int:
+    """Of the policy's weights; where its environment cannot be made here, of a game's, which are the largest."""
+    section = experiment.environment
+    try:
+        environment = make_environment(section.id, section.preprocessing)
+    except UnusableEnvironmentError:
+        return weights_bytes(_GAME, "conv")
+    with closing(environment):
+        fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
+        return weights_bytes(environment.spaces, fitted.network.kind)
 
 
 class NodeCache(Construct):
@@ -143,7 +172,7 @@ class NodeCache(Construct):
 
     def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
         super().__init__(scope, construct_id)
-        self._name = plan.cache_name
+        self._name, self._actor_user = plan.cache_name, plan.actor_user
         self.group = _cache_group(self, network, self.port)
         subnets = elasticache.CfnSubnetGroup(
             self, "Subnets", description=f"Isolated subnets, for {plan.stack_name}",
@@ -163,7 +192,7 @@ class NodeCache(Construct):
             cache_parameter_group_name=parameters.ref,
             cache_subnet_group_name=subnets.ref,
             security_group_ids=[self.group.security_group_id],
-            user_group_ids=[_CacheUser(self, "Access", name=self._name).group.ref],
+            user_group_ids=[_CacheUsers(self, "Access", plan=plan).group.ref],
             port=self.port,
             num_cache_clusters=1,
             automatic_failover_enabled=False,
@@ -175,28 +204,35 @@ class NodeCache(Construct):
         )
         self.url = (f"rediss://{self.resource.attr_primary_end_point_address}:"
                     f"{self.resource.attr_primary_end_point_port}")
-        self.credential = f"elasticache-iam://{self._name}@{self._name}"
+        self.credential, self.actor_credential = (
+            f"elasticache-iam://{user}@{self._name}" for user in (self._name, self._actor_user))
         acknowledge(self.resource, "AEC6", "Its users prove themselves with IAM tokens, which the rule does not know")
         acknowledge(self.resource, "AEC4", "Nothing in it outlives a round: if its zone fails, the learner samples "
                     "the round again. A replica in another zone would double its price")
 
-    def grant_connect(self, role: iam.IRole) -> None:
-        _grant_connect(role, "replicationgroup", self._name)
+    def grant_learner(self, role: iam.IRole) -> None:
+        _grant_connect(role, "replicationgroup", self._name, self._name)
+
+    def grant_actors(self, role: iam.IRole) -> None:
+        _grant_connect(role, "replicationgroup", self._name, self._actor_user)
 
 
 class LearnerCache:
     """A Valkey server on the learner; nothing of it exists in AWS but the object that holds its credential."""
 
     port = CACHE_PORT
-    url = ""
+    url = credential = ""
     group = None
     resource = None
 
     def __init__(self, *, plan: Plan, results_bucket: s3.IBucket) -> None:
         key = plan.prefix + CREDENTIAL_OBJECT
         self._object_arn = results_bucket.arn_for_objects(key)
-        self.credential = f"s3://{results_bucket.bucket_name}/{key}"
+        self.actor_credential = f"s3://{results_bucket.bucket_name}/{key}"
 
-    def grant_connect(self, role: iam.IRole) -> None:
+    def grant_learner(self, role: iam.IRole) -> None:
+        """Grants nothing: the learner makes its credential itself."""
+
+    def grant_actors(self, role: iam.IRole) -> None:
         role.add_to_principal_policy(iam.PolicyStatement(
             sid="CacheCredential", actions=["s3:GetObject"], resources=[self._object_arn]))

@@ -67,8 +67,7 @@ class Learner(Construct):
         self.role = self._make_role(plan, results)
         actor.grant_operate(self.role)
         guard.grant_write(self.role, plan.key)
-        if cache.resource is not None:
-            cache.grant_connect(self.role)
+        cache.grant_learner(self.role)
         image = ec2.MachineImage.from_ssm_parameter(plan.experiment.learner.image_parameter)
         self.image_id = image.get_image(self).image_id
         self._variables = self._make_variables(plan, results, guard, actor, cache)
@@ -123,6 +122,7 @@ class Learner(Construct):
             "provisioned": str(plan.provisioned_actors),
             "cache_url": cache.url,
             "cache_credential": cache.credential,
+            "actor_credential": cache.actor_credential,
             "results_bucket": results.bucket.bucket_name,
             "results_prefix": plan.prefix,
             "ledger_table": guard.ledger.table_name,

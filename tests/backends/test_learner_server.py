@@ -53,34 +53,35 @@ def server() -> Iterator[LearnerServer]:
 @pytest.fixture
 def certificate(server: LearnerServer, tmp_path: Path) -> Path:
     path = tmp_path / "ca.pem"
-    path.write_text(json.loads(server.credential)["ca_certificate"])
+    path.write_text(json.loads(server.actor_credential)["ca_certificate"])
     return path
 
 
 def client(server: LearnerServer, certificate: Path, **options: str) -> redis.Redis:
-    fields = json.loads(server.credential)
+    """As an actor connects."""
+    fields = json.loads(server.actor_credential)
     return redis.Redis.from_url(f"{server.url}?ssl_ca_certs={certificate}", retry=None, **{
         "username": fields["username"], "password": fields["password"]} | options)
 
 
 def test_everything_that_a_run_asks_of_it_is_allowed(server: LearnerServer, certificate: Path):
-    fields = json.loads(server.credential)
+    fields = json.loads(server.actor_credential)
     url = f"{server.url}?ssl_ca_certs={certificate}"
-    with closing(TrajectoryCache(url, "run", username=fields["username"], password=fields["password"])) as cache:
-        cache.ping()
-        cache.publish_weights(1, b"weights")
-        cache.publish_episodes({"e": b"episode"})
-        cache.expect(["a", "b"])
-        assert (cache.fetch_weights(1), cache.fetch_episode("e")) == (b"weights", b"episode")
-        assert cache.is_wanted("a")
-        assert cache.submit("a", b"trajectory") == ACCEPTED
-        assert cache.take(1.0) == ("a", b"trajectory")
-        assert cache.cancel("b")
-        assert cache.forget(["a", "b"]) == 0
-        cache.discard_episodes(["e"])
-        cache.forget_weights(1)
-        cache.stop()
-        cache.remove_run()
+    with (closing(TrajectoryCache(server.learner_url, "run", **server.learner_credential)) as learner,
+          closing(TrajectoryCache(url, "run", username=fields["username"], password=fields["password"])) as actor):
+        for cache in (learner, actor):
+            cache.ping()
+        learner.publish_weights(1, b"weights")
+        learner.publish_episodes({"e": b"episode"})
+        learner.expect(["a", "b"])
+        assert (actor.fetch_weights(1), actor.fetch_episode("e")) == (b"weights", b"episode")
+        assert actor.is_wanted("a")
+        assert actor.submit("a", b"trajectory") == ACCEPTED
+        assert learner.take("a") == b"trajectory"
+        learner.discard_episodes(["e"])
+        learner.forget_weights(1)
+        learner.stop("word")
+        learner.remove_run()
 
 
 @pytest.mark.parametrize("wrong", [{"password": "guess"}, {"username": "default"}, {"username": "default",
@@ -97,7 +98,7 @@ def test_without_tls_nothing_is_answered(server: LearnerServer):
 
 
 def test_an_actor_that_does_not_know_its_authority_does_not_talk_to_it(server: LearnerServer):
-    fields = json.loads(server.credential)
+    fields = json.loads(server.actor_credential)
     with (closing(TrajectoryCache(server.url, "run", username=fields["username"], password=fields["password"],
                                   connect_attempts=0)) as cache, pytest.raises(CacheError, match="certificate verify")):
         cache.ping()
@@ -113,8 +114,8 @@ def test_its_certificate_is_for_its_address_alone(server: LearnerServer, certifi
 
 @pytest.mark.parametrize("command", [
     "CONFIG GET *", "FLUSHALL", "KEYS *", "SHUTDOWN NOSAVE", "ACL LIST", "REPLICAOF 127.0.0.1 1",
-    "MODULE LIST", "MONITOR", "SAVE"])
-def test_its_user_administers_nothing(server: LearnerServer, certificate: Path, command: str):
+    "MODULE LIST", "MONITOR", "SAVE", "SET {run}:weights:1 poison", "GET {run}:trajectory:a", "EVAL return 0"])
+def test_actors_have_the_rights_that_are_deployed(server: LearnerServer, certificate: Path, command: str):
     with closing(client(server, certificate)) as actor, pytest.raises(redis.exceptions.NoPermissionError):
         actor.execute_command(*command.split())
 
@@ -122,17 +123,18 @@ def test_its_user_administers_nothing(server: LearnerServer, certificate: Path, 
 def test_each_server_has_secrets_of_its_own(server: LearnerServer):
     other = LearnerServer(64, address=ADDRESS, port=free_port())
     try:
-        mine, others = json.loads(server.credential), json.loads(other.credential)
+        mine, others = json.loads(server.actor_credential), json.loads(other.actor_credential)
         assert mine["password"] != others["password"] and len(mine["password"]) >= 32
         assert mine["ca_certificate"] != others["ca_certificate"]
         assert "PRIVATE" not in mine["ca_certificate"]
+        assert server.learner_credential["password"].encode() not in server.actor_credential
     finally:
         other.close()
 
 
 def test_its_secrets_are_no_arguments_and_for_nobody_else_to_read(server: LearnerServer):
     pid = int((server.directory / "pid").read_text())
-    password = json.loads(server.credential)["password"]
+    password = json.loads(server.actor_credential)["password"]
     for file in (f"/proc/{pid}/cmdline", f"/proc/{pid}/environ"):
         with suppress(FileNotFoundError):
             assert password.encode() not in Path(file).read_bytes()

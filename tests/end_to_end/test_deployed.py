@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from lambda_actor.cache import stop_digest
 from lambda_actor.credentials import credential_object
 from runtime.backends.aws.learner import SUPERSEDED, TRY_AGAIN
 from runtime.cost.prices import PRICES, PriceTable
@@ -79,6 +80,7 @@ class Account:
                 "NITRO_EXPERIMENT": "small", "NITRO_RUN": "first", "NITRO_STACK": "Nitro-small",
                 "NITRO_ACTOR_FUNCTION": self.function, "NITRO_PROVISIONED": "0", "NITRO_CACHE_URL": self.cache_url,
                 "NITRO_CACHE_CREDENTIAL": f"s3://{BUCKET}/{CREDENTIAL_KEY}", "NITRO_RESULTS_BUCKET": BUCKET,
+                "NITRO_ACTOR_CREDENTIAL": f"s3://{BUCKET}/{CREDENTIAL_KEY}",
                 "NITRO_RESULTS_PREFIX": PREFIX, "NITRO_LEARNER_GROUP": GROUP,
                 "NITRO_LEDGER_TABLE": TABLE, "NITRO_TAIL_USD": str(TAIL_USD),
                 "NITRO_LEARNER_RESOURCE": "LearnerGroup", "NITRO_BILLED_SINCE": str(int(time.time())),
@@ -391,7 +393,8 @@ def test_a_learner_that_is_told_to_end_keeps_its_results_stops_its_actors_and_do
     entry = account.entry
     assert (entry.state, entry.order) == (TRAINING, None)
     stop = json.loads(entry.stop_event)
-    assert (stop["stop"], stop["cache_credential"]) == (True, f"s3://{BUCKET}/{CREDENTIAL_KEY}")
+    assert stop["cache_credential"] == f"s3://{BUCKET}/{CREDENTIAL_KEY}"
+    assert stop_digest(stop["stop"]) == stop["stop_digest"]
     assert USER_PASSWORD not in entry.stop_event
     account.ledger.order(RUN, stack="Nitro-small", reason="stopped by hand", now_s=time.time())
     code, printed = finish(learner)

@@ -40,7 +40,7 @@ class Actors:
     def event(self, environment: str, index: int, **changed: Any) -> dict[str, Any]:
         is_ours = not set(environment) & set(":-")
         return {"run_id": self.run_id, "invocation_id": f"i{index}", "cache_url": self._url, "cache_credential": "",
-                "cache_ttl_s": 600, "cache_bytes_max": 2**24, "truncate_at_fragment": False, "fragment_steps": STEPS,
+                "cache_ttl_s": 600, "stop_digest": "", "truncate_at_fragment": False, "fragment_steps": STEPS,
                 "policy_version": 1, "environment_id": f"{MODULE}:{environment}" if is_ours else environment,
                 "preprocessing": "auto",
                 "seed": 5, "round_index": 1, "slot": index, "episode_id": "", **changed}
@@ -84,12 +84,13 @@ class Actors:
     def give_up(self, ids: Iterable[str]) -> None:
         """As a round does: closes their doors, then tells the fleet."""
         for one in ids:
-            self.cache.cancel(one)
+            self.cache.take(one)
         self.fleet.abandon(list(ids))
 
-    def trajectories(self, count: int) -> dict[str, bytes]:
-        taken = [self.cache.take(PATIENCE_S) for _ in range(count)]
-        return dict(taken)
+    def trajectories(self) -> dict[str, bytes]:
+        """Takes what actors brought since the last time, by their ids."""
+        taken = {one: self.cache.take(one) for one in (f"i{index}" for index in range(self._count))}
+        return {one: found for one, found in taken.items() if found is not None}
 
     def close(self) -> None:
         self.cache.remove_run()

@@ -123,7 +123,7 @@ def test_an_actor_that_behaves(actors: Actors, kind: Kind):
     assert outcome.response["invocation_id"] == outcome.invocation_id
     assert outcome.response["status"] == "accepted"
     assert outcome.response["env_steps"] == STEPS
-    (data,) = actors.trajectories(1).values()
+    (data,) = actors.trajectories().values()
     trajectory = wire.decode(data, wire.Kind.TRAJECTORY)
     assert wire.field_text(trajectory["invocation_id"]) == outcome.invocation_id
     assert trajectory["rewards"].shape == (STEPS,)
@@ -132,7 +132,7 @@ def test_an_actor_that_behaves(actors: Actors, kind: Kind):
 def test_many_more_actors_than_fit_at_once_all_come_back_once(actors: Actors):
     outcomes = actors.run(*["steady"] * 40)
     assert {outcome.status for outcome in outcomes} == {"ok"}
-    slots = sorted(int(wire.decode(data, wire.Kind.TRAJECTORY)["slot"]) for data in actors.trajectories(40).values())
+    slots = sorted(int(wire.decode(data, wire.Kind.TRAJECTORY)["slot"]) for data in actors.trajectories().values())
     assert slots == list(range(40))
     assert actors.fleet.wait(0.0) == []
 
@@ -155,7 +155,7 @@ def test_a_raising_environment_costs_its_own_trajectory_only(actors: Actors):
     assert raising.error == "RuntimeError: broken joint 17"
     assert raising.response is None
     assert raising.billed_s > 0.0
-    assert len(actors.trajectories(2)) == 2
+    assert len(actors.trajectories()) == 2
 
 
 @pytest.mark.parametrize(("changed", "words"), [
@@ -189,7 +189,7 @@ def test_an_actor_that_dies_is_named_and_costs_its_own_trajectory_only(actors: A
         assert kind.words[name] in outcome.error
         assert outcome.response is None
         assert 0.0 < outcome.billed_s <= GENEROUS_S
-    assert len(actors.trajectories(4)) == 4
+    assert len(actors.trajectories()) == 4
     assert {outcome.status for outcome in actors.run(*["steady"] * 4)} == {"ok"}
 
 
@@ -250,14 +250,14 @@ def test_trajectories_do_not_depend_on_how_many_actors_run_at_once(fleet_factory
         fleet = fleet_factory(processes)
         actors = actors_of(fleet)
         assert {o.status for o in actors.run(*["steady", "raising"] * 5)} == {"ok", "error"}
-        first = actors.trajectories(5)
+        first = actors.trajectories()
         open_episode = wire.decode(first["i0"], wire.Kind.TRAJECTORY)["open_episode"].tobytes()
         actors.cache.publish_episodes({"1-0": open_episode})
         assert {o.status for o in actors.run(*["steady"] * 3, round_index=2, episode_id="1-0")} == {"ok"}
         hopper = actors_of(fleet, weights(11, 3))
         assert {o.status for o in hopper.run(*["Hopper-v5"] * 4)} == {"ok"}
-        brought.append(first | actors.trajectories(3) | {
-            f"hopper {key}": data for key, data in hopper.trajectories(4).items()})
+        brought.append(first | actors.trajectories() | {
+            f"hopper {key}": data for key, data in hopper.trajectories().items()})
         fleet.close()
     assert len(brought[0]) == 12
     assert brought[0] == brought[1]

@@ -174,7 +174,7 @@ def test_throttled_actors_are_tried_again_and_all_come_back_once(fleets: LambdaF
     fleet = fleets.make(12, reserved=2)
     actors = actors_of(fleet)
     assert {outcome.status for outcome in actors.run(*["napping"] * 12)} == {"ok"}
-    assert len(actors.trajectories(12)) == 12
+    assert len(actors.trajectories()) == 12
     assert fleets.throttles > 0
     assert fleet.wait(0.0) == []
 
@@ -197,8 +197,7 @@ def test_a_lost_connection_is_counted_in_full_and_not_tried_again(fleets: Lambda
     assert "may have run" in lost.error
     assert (lost.billed_s, lost.is_metered, lost.was_started) == (50, False, True)
     # It did run, once.
-    assert list(actors.trajectories(1)) == [lost.invocation_id]
-    assert actors.cache.take(0.01) is None
+    assert list(actors.trajectories()) == [lost.invocation_id]
     assert actors.run("steady")[0].status == "ok"
 
 
@@ -320,7 +319,7 @@ def test_two_hundred_at_once_on_few_environments(fleets: LambdaFleets, actors_of
     fleet = fleets.make(200, reserved=4)
     actors = actors_of(fleet)
     assert {outcome.status for outcome in actors.run(*["steady"] * 200)} == {"ok"}
-    assert len(actors.trajectories(200)) == 200
+    assert len(actors.trajectories()) == 200
     assert fleet.wait(0.0) == []
 
 
@@ -336,7 +335,7 @@ def test_lambda_and_local_actors_bring_the_same_bytes(fleets: LambdaFleets, acto
     for fleet in (fleets.make(2), local):
         actors = actors_of(fleet)
         assert {outcome.status for outcome in actors.run(*["steady"] * 3)} == {"ok"}
-        brought.append(actors.trajectories(3))
+        brought.append(actors.trajectories())
     local.close()
     assert brought[0] == brought[1]
 

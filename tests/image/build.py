@@ -214,17 +214,17 @@ class Actors:
         seconds, response = _timed(self._answer, {**self._event, "invocation_id": invocation_id, "slot": slot})
         if response.get("status") != ACCEPTED:
             raise ImageError(f"the actor failed: {response}")
-        self._check(invocation_id, self._cache.take(PATIENCE_S))
+        self._check(invocation_id, self._cache.take(invocation_id))
         return seconds
 
     def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
         return json.loads(self._client.invoke(FunctionName=self._function, Payload=json.dumps(event))["Payload"].read())
 
-    def _check(self, invocation_id: str, taken: tuple[str, bytes] | None) -> None:
+    def _check(self, invocation_id: str, taken: bytes | None) -> None:
         if taken is None:
             raise ImageError("the actor's trajectory is not in the cache")
         spaces, steps = self._spaces, self._experiment.actor.fragment_steps
-        fields = wire.decode(taken[1], wire.Kind.FRAME_TRAJECTORY if spaces.is_pixels else wire.Kind.TRAJECTORY)
+        fields = wire.decode(taken, wire.Kind.FRAME_TRAJECTORY if spaces.is_pixels else wire.Kind.TRAJECTORY)
         if spaces.is_pixels:
             observed = stack_frames(unpack_frames(fields), fields["observation_frames"])
         else:
@@ -233,8 +233,8 @@ class Actors:
         action_shape = () if spaces.is_discrete else (spaces.action_size,)
         if shapes != ((steps, *spaces.observation_shape), (steps, *action_shape), (steps,)):
             raise ImageError(f"the trajectory's arrays are of other shapes than asked for: {shapes}")
-        if {invocation_id} != {taken[0], wire.field_text(fields["invocation_id"])}:
-            raise ImageError(f"the trajectory of {taken[0]} came instead of {invocation_id}'s")
+        if (found := wire.field_text(fields["invocation_id"])) != invocation_id:
+            raise ImageError(f"the trajectory of {found} came instead of {invocation_id}'s")
         if not np.isfinite(fields["log_probs"]).all() or not fields["actions"].any():
             raise ImageError("the trajectory's actions are no policy's")
 
@@ -276,7 +276,7 @@ def _refusal(builder: Builder, experiment: Experiment) -> str:
 
 def _event(experiment: Experiment, url: str) -> dict[str, Any]:
     return {"run_id": "image", "cache_url": url, "cache_credential": f"s3://{_BUCKET}/{_KEY}", "cache_ttl_s": 600,
-            "cache_bytes_max": 2**26, "environment_id": experiment.environment.id,
+            "stop_digest": "", "environment_id": experiment.environment.id,
             "preprocessing": experiment.environment.preprocessing,
             "truncate_at_fragment": experiment.environment.truncate_at_fragment,
             "fragment_steps": experiment.actor.fragment_steps, "policy_version": 0, "seed": experiment.seed,

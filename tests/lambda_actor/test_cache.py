@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
@@ -13,8 +12,8 @@ import redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lambda_actor.cache import ACCEPTED, DUPLICATE, LATE, TrajectoryCache, redacted
-from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, CacheUnavailableError
+from lambda_actor.cache import ACCEPTED, LATE, TrajectoryCache, redacted, stop_digest
+from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, CacheUnavailableError, OversizedMessageError
 from tests.conftest import (
     PASSWORD,
     PATIENCE_S,
@@ -23,7 +22,6 @@ from tests.conftest import (
     AuthServer,
     TcpServer,
     TlsServer,
-    wait_until,
 )
 
 FUZZ = settings(deadline=None, derandomize=True, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
@@ -48,169 +46,76 @@ def keys_of(raw: redis.Redis, run_id: str) -> set[str]:
 
 def test_a_trajectory_is_taken_exactly_once_however_often_submitted(cache: TrajectoryCache) -> None:
     cache.expect(["a"])
-    assert cache.submit("a", b"first") == ACCEPTED
-    assert cache.submit("a", b"again") == DUPLICATE
-    assert cache.take(1.0) == ("a", b"first")
-    assert cache.submit("a", b"and again") == DUPLICATE
-    assert cache.take(0.02) is None
+    assert cache.submit("a", b"sampled again, and the same") == ACCEPTED
+    assert cache.submit("a", b"sampled again, and the same") == ACCEPTED, "the first try's answer was lost"
+    assert cache.take("a") == b"sampled again, and the same"
+    assert cache.submit("a", b"sampled again, and the same") == LATE
+    assert cache.take("a") is None
 
 
-def test_trajectories_are_taken_in_the_order_of_their_coming(cache: TrajectoryCache) -> None:
+def test_each_is_taken_by_its_invocation(cache: TrajectoryCache) -> None:
     cache.expect(["a", "b"])
     cache.expect(["c"])
     for invocation_id in ("b", "c", "a"):
         assert cache.submit(invocation_id, invocation_id.encode() * 2) == ACCEPTED
-    assert [cache.take(1.0) for _ in range(3)] == [("b", b"bb"), ("c", b"cc"), ("a", b"aa")]
+    assert [cache.take(one) for one in ("a", "b", "c")] == [b"aa", b"bb", b"cc"]
 
 
 def test_any_bytes_arrive_as_they_were(cache: TrajectoryCache) -> None:
     payload = bytes(range(256)) * 5000
-    cache.expect(["a", "empty"])
+    cache.expect(["a"])
     cache.submit("a", payload)
-    cache.submit("empty", b"")
-    assert cache.take(1.0) == ("a", payload)
-    assert cache.take(1.0) == ("empty", b"")
+    assert cache.take("a") == payload
 
 
-def test_whom_nobody_expects_is_late(cache: TrajectoryCache) -> None:
+def test_whom_nobody_expects_is_late(cache: TrajectoryCache, raw: redis.Redis, run_id: str) -> None:
     cache.expect([])
     assert cache.submit("stranger", b"x") == LATE
-    assert cache.take(0.02) is None
-    assert cache.forget([]) == 1
+    assert cache.take("stranger") is None
+    assert keys_of(raw, run_id) == set(), "nothing of it is stored"
 
 
-def test_a_cancelled_invocation_is_late(cache: TrajectoryCache) -> None:
+def test_whom_nobody_awaits_any_more_is_late(cache: TrajectoryCache) -> None:
     cache.expect(["a", "b"])
-    assert cache.cancel("a") is True
+    assert cache.take("a") is None
+    assert cache.take("a") is None
     assert cache.submit("a", b"x") == LATE
     assert cache.submit("b", b"y") == ACCEPTED
-    assert cache.take(1.0) == ("b", b"y")
-    assert cache.take(0.02) is None
+    assert cache.take("b") == b"y"
 
 
-def test_cancelling_what_is_already_in_fails_and_loses_nothing(cache: TrajectoryCache) -> None:
-    cache.expect(["a"])
-    cache.submit("a", b"x")
-    assert cache.cancel("a") is False
-    assert cache.take(1.0) == ("a", b"x")
-    assert cache.cancel("a") is False
-
-
-def test_cancelling_twice_changes_nothing(cache: TrajectoryCache) -> None:
-    cache.expect(["a"])
-    assert cache.cancel("a") is True
-    assert cache.cancel("a") is True
-    assert cache.submit("a", b"x") == LATE
-
-
-def test_late_ones_are_counted_once(cache: TrajectoryCache) -> None:
-    cache.expect(["a", "b", "c"])
-    cache.submit("a", b"x")
-    assert cache.take(1.0) == ("a", b"x")
-    assert cache.forget(["a", "b", "c"]) == 0
-    assert [cache.submit(invocation_id, b"y") for invocation_id in ("b", "c", "a")] == [LATE, LATE, LATE]
-    cache.expect(["d"])
-    assert cache.submit("d", b"z") == ACCEPTED
-    assert cache.take(1.0) == ("d", b"z")
-    assert cache.forget(["d"]) == 3
-    assert cache.forget([]) == 0
-
-
-def test_a_new_round_takes_nothing_of_the_one_before(cache: TrajectoryCache, raw: redis.Redis, run_id: str) -> None:
-    cache.expect(["old"])
-    cache.submit("old", b"nobody took it")
-    cache.forget(["old"])
-    cache.expect(["new"])
-    assert cache.take(0.02) is None
-    assert not [key for key in keys_of(raw, run_id) if ":trajectory:" in key], "it would hold memory, uncounted"
-
-
-def test_of_many_submits_at_once_one_is_accepted(server_url: str, run_id: str, cache: TrajectoryCache) -> None:
-    threads, rounds = 8, 20
-    clients = [TrajectoryCache(server_url, run_id) for _ in range(threads)]
-    cache.expect(f"i{number}" for number in range(rounds))
-    barrier = threading.Barrier(threads)
-
-    def submit_all(number: int) -> list[str]:
-        statuses = []
-        for turn in range(rounds):
-            barrier.wait(PATIENCE_S)
-            statuses.append(clients[number].submit(f"i{turn}", f"{turn} of {number}".encode()))
-        return statuses
-
-    with ThreadPoolExecutor(threads) as pool:
-        by_client = list(pool.map(submit_all, range(threads)))
-    winners = {}
-    for turn, statuses in enumerate(zip(*by_client, strict=True)):
-        assert sorted(statuses) == [ACCEPTED] + [DUPLICATE] * (threads - 1)
-        winners[f"i{turn}"] = f"{turn} of {statuses.index(ACCEPTED)}".encode()
-    assert dict(cache.take(1.0) for _ in range(rounds)) == winners
-    assert cache.take(0.02) is None
-    for client in clients:
+def test_submissions_and_takes_race_without_losing_or_doubling_any(server_url: str, run_id: str) -> None:
+    learner, actor = (TrajectoryCache(server_url, run_id) for _ in range(2))
+    ids = [f"i{number}" for number in range(300)]
+    learner.expect(ids)
+    with ThreadPoolExecutor(2) as pool:
+        submitting = pool.submit(lambda: [actor.submit(one, one.encode()) for one in ids])
+        taking = pool.submit(lambda: [learner.take(one) for one in ids])
+        statuses, taken = submitting.result(PATIENCE_S), taking.result(PATIENCE_S)
+    assert [status == ACCEPTED for status in statuses] == [found is not None for found in taken]
+    assert all(found in (None, one.encode()) for one, found in zip(ids, taken, strict=True))
+    for client in (learner, actor):
+        client.remove_run()
         client.close()
 
 
-def test_one_cache_serves_several_threads(cache: TrajectoryCache) -> None:
-    ids = [f"i{number}" for number in range(200)]
-    cache.expect(ids)
-    with ThreadPoolExecutor(8) as pool:
-        takers = [pool.submit(lambda: [cache.take(PATIENCE_S) for _ in range(50)]) for _ in range(4)]
-        assert set(pool.map(lambda name: cache.submit(name, name.encode()), ids)) == {ACCEPTED}
-        taken = [pair for taker in takers for pair in taker.result(PATIENCE_S)]
-    assert sorted(taken) == sorted((name, name.encode()) for name in ids)
-
-
-# Blocking takes
-
-
-def is_somebody_waiting(raw: redis.Redis) -> bool:
-    return any("b" in client["flags"] for client in raw.client_list())
-
-
-def test_take_waits_on_the_server_until_somebody_submits(cache: TrajectoryCache, raw: redis.Redis) -> None:
-    cache.expect(["a"])
-    with ThreadPoolExecutor(1) as pool:
-        taking = pool.submit(cache.take, PATIENCE_S)
-        wait_until(lambda: is_somebody_waiting(raw), "the taker to wait")
-        asked = raw.info("commandstats").get("cmdstat_blpop", {"calls": 0})["calls"]
-        assert not taking.done()
-        cache.submit("a", b"x")
-        assert taking.result(PATIENCE_S) == ("a", b"x")
-        assert raw.info("commandstats")["cmdstat_blpop"]["calls"] <= asked + 1, "it waits, it does not poll"
-
-
-@pytest.mark.parametrize("timeout_s", [0.0, 0.05, -1.0])
-def test_take_gives_up(cache: TrajectoryCache, timeout_s: float) -> None:
-    cache.expect(["a"])
-    assert cache.take(timeout_s) is None
-
-
-def test_take_takes_what_is_there_even_without_time(cache: TrajectoryCache) -> None:
-    cache.expect(["a"])
-    cache.submit("a", b"x")
-    assert cache.take(0.0) == ("a", b"x")
-
-
-def test_take_goes_on_where_a_trajectory_has_expired(cache: TrajectoryCache, raw: redis.Redis, run_id: str) -> None:
+def test_no_more_is_read_than_a_trajectory_may_have(
+    server_url: str, run_id: str, raw: redis.Redis
+) -> None:
+    cache = TrajectoryCache(server_url, run_id, bytes_max=100)
     cache.expect(["a", "b"])
-    cache.submit("a", b"x")
-    cache.submit("b", b"y")
-    raw.delete(f"{{{run_id}}}:trajectory:a")
-    assert cache.take(1.0) == ("b", b"y")
+    assert cache.submit("a", b"x" * 100) == ACCEPTED
+    assert cache.take("a") == b"x" * 100
+    cache.submit("b", b"y" * 10**7)
+    sent = raw.info("stats")["total_net_output_bytes"]
+    with pytest.raises(OversizedMessageError, match="more than the 100 bytes"):
+        cache.take("b")
+    assert raw.info("stats")["total_net_output_bytes"] - sent < 10**5
+    assert keys_of(raw, run_id) == set()
+    cache.close()
 
 
 # Weights and episodes
-
-
-def test_forgetting_one_wave_leaves_another_alone(cache: TrajectoryCache) -> None:
-    cache.expect(["a1", "a2", "b1", "b2"])
-    cache.submit("a1", b"x")
-    cache.submit("b1", b"y")
-    cache.forget(["a1", "a2"])
-    assert cache.submit("a2", b"z") == LATE
-    assert cache.take(1.0) == ("b1", b"y")
-    assert cache.submit("b2", b"w") == ACCEPTED
-    assert cache.take(1.0) == ("b2", b"w")
 
 
 def test_weights_are_fetched_by_version_until_they_are_forgotten(cache: TrajectoryCache) -> None:
@@ -246,34 +151,45 @@ def test_an_invocation_is_wanted_while_the_learner_waits_for_it(cache: Trajector
     cache.expect(["a", "b"])
     assert cache.is_wanted("a")
     assert not other.is_wanted("a")
-    cache.cancel("a")
+    cache.submit("b", b"x")
+    assert cache.is_wanted("b"), "it has submitted, and is about to end"
+    cache.take("a")
     assert not cache.is_wanted("a")
-    cache.forget(["b"])
-    assert not cache.is_wanted("b")
 
 
 def test_once_the_run_is_stopped_none_of_its_actors_is_wanted(
     cache: TrajectoryCache, other: TrajectoryCache, server_url: str, run_id: str
 ) -> None:
-    actor = TrajectoryCache(server_url, run_id)
+    actor = TrajectoryCache(server_url, run_id, digest=stop_digest("word"))
     for one in (cache, other):
         one.expect(["a", "b"])
     assert actor.is_wanted("a")
-    cache.stop()
+    cache.stop("word")
     assert not actor.is_wanted("a")
     assert not actor.is_wanted("b")
     cache.expect(["c"])
     assert not actor.is_wanted("c"), "not even one that starts later"
     assert other.is_wanted("a")
-    cache.stop()
+    cache.stop("word")
+    actor.close()
+
+
+@pytest.mark.parametrize("said", ["", "1", stop_digest("word"), "word" * 2**18])
+def test_without_the_runs_word_nobody_is_stopped(
+    cache: TrajectoryCache, server_url: str, run_id: str, said: str
+) -> None:
+    actor = TrajectoryCache(server_url, run_id, digest=stop_digest("word"))
+    cache.expect(["a"])
+    actor.stop(said)
+    assert actor.is_wanted("a")
     actor.close()
 
 
 def test_what_was_in_when_the_run_stopped_can_be_taken(cache: TrajectoryCache) -> None:
     cache.expect(["a"])
     cache.submit("a", b"x")
-    cache.stop()
-    assert cache.take(1.0) == ("a", b"x")
+    cache.stop("word")
+    assert cache.take("a") == b"x"
 
 
 # What is left on the server
@@ -287,10 +203,10 @@ def fill(cache: TrajectoryCache) -> None:
     cache.submit("a", b"x")
     cache.submit("b", b"y")
     cache.submit("stranger", b"z")
-    cache.stop()
+    cache.stop("word")
 
 
-KEYS = {"weights:1", "episode:e", "invocations", "trajectory:a", "trajectory:b", "ready", "bytes", "late", "stop"}
+KEYS = {"weights:1", "episode:e", "trajectory:a", "trajectory:b", "trajectory:c", "stop"}
 
 
 def test_nothing_remains_of_a_run_and_nothing_is_missing_of_others(
@@ -304,7 +220,7 @@ def test_nothing_remains_of_a_run_and_nothing_is_missing_of_others(
     cache.remove_run()
     assert set(raw.scan_iter()) == before
     assert other.fetch_weights(1) == b"w"
-    assert other.take(1.0) == ("a", b"x")
+    assert other.take("a") == b"x"
     raw.delete("somebody-elses")
 
 
@@ -318,29 +234,8 @@ def test_everything_has_a_time_to_live(server_url: str, run_id: str, raw: redis.
     fill(cache)
     assert keys_of(raw, run_id) == {f"{{{run_id}}}:{name}" for name in KEYS}
     assert without_ttl() == {}
-    cache.take(1.0)
-    cache.cancel("c")
-    assert without_ttl() == {}
-    cache.forget(["a", "b", "c"])
-    assert without_ttl() == {}
-    cache.remove_run()
-    cache.close()
-
-
-def test_what_waits_is_bounded_and_taking_makes_room(server_url: str, run_id: str) -> None:
-    cache = TrajectoryCache(server_url, run_id, bytes_max=100)
-    cache.expect(["a", "b", "c", "d"])
-    assert cache.submit("a", b"x" * 60) == ACCEPTED
-    with pytest.raises(CacheFullError, match="100 bytes"):
-        cache.submit("b", b"y" * 41)
-    assert cache.submit("c", b"z" * 40) == ACCEPTED
-    assert cache.take(1.0) == ("a", b"x" * 60)
-    assert cache.submit("b", b"y" * 41) == ACCEPTED, "a refused trajectory may come again"
-    assert [cache.take(1.0)[0] for _ in range(2)] == ["c", "b"]
-    assert cache.submit("d", b"w" * 100) == ACCEPTED
-    cache.forget(["a", "b", "c", "d"])
-    cache.expect(["e"])
-    assert cache.submit("e", b"v" * 100) == ACCEPTED, "forgetting makes room too"
+    cache.take("a")
+    assert keys_of(raw, run_id) == {f"{{{run_id}}}:{name}" for name in KEYS - {"trajectory:a"}}
     cache.remove_run()
     cache.close()
 
@@ -372,7 +267,7 @@ def exercise(cache: TrajectoryCache) -> None:
     assert cache.fetch_weights(1) == b"w" * 100_000
     cache.expect(["a"])
     assert cache.submit("a", b"x") == ACCEPTED
-    assert cache.take(1.0) == ("a", b"x")
+    assert cache.take("a") == b"x"
     cache.remove_run()
     cache.close()
 
@@ -418,7 +313,7 @@ def test_a_dead_server_is_named_without_the_password(tcp_server: TcpServer, run_
     tcp_server.stop()
     url = f"redis://me:s3cret@127.0.0.1:{tcp_server.port}"
     cache = TrajectoryCache(url, run_id, connect_attempts=0, **options)
-    for call in (cache.ping, lambda: cache.submit("a", b"x"), lambda: cache.take(1.0), lambda: cache.fetch_weights(1)):
+    for call in (cache.ping, lambda: cache.submit("a", b"x"), lambda: cache.take("a"), lambda: cache.fetch_weights(1)):
         with pytest.raises(CacheUnavailableError, match=f"127.0.0.1:{tcp_server.port}") as caught:
             call()
         assert "s3cret" not in errors_text(caught.value)
@@ -434,7 +329,7 @@ def test_a_server_that_restarts_between_two_commands_is_met_again(tcp_server: Tc
     tcp_server.start()
     with pytest.raises(CacheMissError):
         cache.fetch_weights(1)
-    assert cache.submit("a", b"x") == LATE, "the new server knows neither the scripts nor the round"
+    assert cache.submit("a", b"x") == LATE, "the new server does not know the round"
     exercise(cache)
 
 

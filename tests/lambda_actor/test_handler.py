@@ -63,7 +63,7 @@ def event(server_url: str, run_id: str, cache: TrajectoryCache) -> dict[str, Any
 
 def make_event(url: str, run_id: str, **changes: Any) -> dict[str, Any]:
     return {"run_id": run_id, "invocation_id": "r1-0-0", "cache_url": url, "cache_credential": "", "cache_ttl_s": 600,
-            "cache_bytes_max": 2**24, "environment_id": COUNTER, "preprocessing": "auto",
+            "stop_digest": "", "environment_id": COUNTER, "preprocessing": "auto",
             "truncate_at_fragment": False, "fragment_steps": 25, "policy_version": VERSION, "seed": 11,
             "round_index": 1, "slot": 0, "episode_id": "", **changes}
 
@@ -73,9 +73,8 @@ def weights(observation_size: int = 2, action_size: int = 1, **options: Any) -> 
         observation_size, action_size, **{"policy_version": VERSION, **options}))
 
 
-def taken(cache: TrajectoryCache) -> tuple[str, dict[str, np.ndarray]]:
-    invocation_id, data = cache.take(PATIENCE_S)
-    return invocation_id, wire.decode(data, wire.Kind.TRAJECTORY)
+def taken(cache: TrajectoryCache, invocation_id: str = "r1-0-0") -> dict[str, np.ndarray]:
+    return wire.decode(cache.take(invocation_id), wire.Kind.TRAJECTORY)
 
 
 # One invocation
@@ -87,7 +86,7 @@ def test_the_answer_is_small_json_as_documented(event: dict[str, Any], cache: Tr
     assert len(json.dumps(answer)) < 1000
     durations = {name: answer.pop(name) for name in ("fetch_s", "rollout_s", "submit_s")}
     assert all(isinstance(value, float) and value >= 0.0 for value in durations.values())
-    _, trajectory = taken(cache)
+    trajectory = taken(cache)
     assert answer == {
         "invocation_id": "r1-0-0", "status": "accepted", "env_steps": 25, "episodes_finished": 2,
         "episode_return_mean": pytest.approx(trajectory["rewards"][:2 * EPISODE_STEPS].sum() / 2)}
@@ -100,8 +99,7 @@ def test_without_a_finished_episode_there_is_no_mean(event: dict[str, Any], cach
 
 def test_the_trajectory_is_the_fragment_under_the_invocation_id(event: dict[str, Any], cache: TrajectoryCache) -> None:
     handler({**event, "slot": 4, "round_index": 9}, None)
-    invocation_id, trajectory = taken(cache)
-    assert invocation_id == "r1-0-0"
+    trajectory = taken(cache)
     labels = {name: int(trajectory[name]) for name in ("round_index", "slot", "policy_version")}
     assert labels == {"round_index": 9, "slot": 4, "policy_version": VERSION}
     assert wire.field_text(trajectory["invocation_id"]) == "r1-0-0"
@@ -116,13 +114,13 @@ def test_the_trajectory_is_the_fragment_under_the_invocation_id(event: dict[str,
 
 def test_the_open_episode_continues_in_the_next_invocation(event: dict[str, Any], cache: TrajectoryCache) -> None:
     handler({**event, "fragment_steps": 6}, None)
-    _, first = taken(cache)
+    first = taken(cache)
     cache.publish_episodes({"e1": first["open_episode"].tobytes()})
     cache.publish_weights(VERSION + 1, weights(policy_version=VERSION + 1))
     cache.expect(["r2-5-0"])
     answer = handler({**event, "invocation_id": "r2-5-0", "fragment_steps": 6, "episode_id": "e1", "round_index": 2,
                       "slot": 5, "policy_version": VERSION + 1}, None)
-    _, second = taken(cache)
+    second = taken(cache, "r2-5-0")
     assert wire.field_text(second["continued_episode"]) == "e1"
     assert second["observations"][:, 0].tolist() == [6, 7, 8, 9, 0, 1]
     assert second["episode_returns"].tolist() == [pytest.approx(first["rewards"].sum() + second["rewards"][:4].sum())]
@@ -138,19 +136,19 @@ def test_no_open_episode_is_no_bytes(
     event: dict[str, Any], cache: TrajectoryCache, environment: str, truncate: bool, steps: int
 ) -> None:
     handler({**event, "environment_id": environment, "truncate_at_fragment": truncate, "fragment_steps": steps}, None)
-    assert taken(cache)[1]["open_episode"].tobytes() == NO_BYTES.tobytes() == b""
+    assert taken(cache)["open_episode"].tobytes() == NO_BYTES.tobytes() == b""
 
 
-def test_submitting_twice_is_a_duplicate(event: dict[str, Any], cache: TrajectoryCache) -> None:
-    assert [handler(event, None)["status"] for _ in range(3)] == ["accepted", "duplicate", "duplicate"]
-    assert taken(cache)[0] == "r1-0-0"
-    assert cache.take(0.02) is None
+def test_submitting_twice_brings_one_trajectory(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    assert [handler(event, None)["status"] for _ in range(3)] == ["accepted"] * 3
+    assert cache.take("r1-0-0") is not None
+    assert cache.take("r1-0-0") is None
 
 
 def test_an_answer_nobody_waits_for_is_late(event: dict[str, Any], cache: TrajectoryCache) -> None:
-    cache.cancel("r1-0-0")
+    cache.take("r1-0-0")
     assert handler(event, None)["status"] == "late"
-    assert cache.take(0.02) is None
+    assert cache.take("r1-0-0") is None
 
 
 def test_a_replacement_brings_back_the_same_trajectory(event: dict[str, Any], cache: TrajectoryCache) -> None:
@@ -158,8 +156,7 @@ def test_a_replacement_brings_back_the_same_trajectory(event: dict[str, Any], ca
     actor.sandbox.environment = actor.sandbox.policy = None
     cache.expect(["another-id"])
     handler({**event, "invocation_id": "another-id"}, None)
-    (first_id, first), (second_id, second) = taken(cache), taken(cache)
-    assert (first_id, second_id) == ("r1-0-0", "another-id")
+    first, second = taken(cache), taken(cache, "another-id")
     assert wire.field_text(first.pop("invocation_id")) != wire.field_text(second.pop("invocation_id"))
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name], err_msg=name, strict=True)
@@ -198,14 +195,14 @@ def test_a_warm_actor_notices_what_is_new(event: dict[str, Any], cache: Trajecto
     cache.publish_weights(VERSION + 1, weights(policy_version=VERSION + 1, seed=8))
     cache.expect(["r2-0-0"])
     handler({**event, "policy_version": VERSION + 1, "invocation_id": "r2-0-0"}, None)
-    (_, first), (_, second) = taken(cache), taken(cache)
+    first, second = taken(cache), taken(cache, "r2-0-0")
     np.testing.assert_array_equal(first["observations"][0], second["observations"][0])
     assert first["actions"][0] != second["actions"][0]
     another = TrajectoryCache(server_url, f"{event['run_id']}-another")
     another.publish_weights(VERSION, weights(seed=9))
     another.expect(["r1-0-0"])
     handler({**event, "run_id": f"{event['run_id']}-another", "environment_id": ENDLESS}, None)
-    third = taken(another)[1]
+    third = taken(another)
     assert not third["terminated"].any()
     assert third["actions"][0] not in (first["actions"][0], second["actions"][0])
     another.remove_run()
@@ -219,7 +216,7 @@ def test_an_environment_that_raised_is_not_used_again(event: dict[str, Any], cac
     with pytest.raises(RuntimeError, match="the motor is on fire"):
         handler(flaky, None)
     assert len(helpers.flaky_built) == 1, "kept until it raised"
-    assert [handler(flaky, None)["status"] for _ in range(2)] == ["duplicate", "duplicate"]
+    assert [handler(flaky, None)["status"] for _ in range(2)] == ["accepted", "accepted"]
     assert len(helpers.flaky_built) == 2, "rebuilt once, then kept"
 
 
@@ -228,10 +225,10 @@ def test_an_actor_that_nobody_waits_for_gives_up(
 ) -> None:
     ticks = iter(range(10**9))
     monkeypatch.setattr(rollout, "time", type("Clock", (), {"monotonic": lambda: float(2 * next(ticks))}))
-    cache.cancel(event["invocation_id"])
+    cache.take(event["invocation_id"])
     with pytest.raises(InterruptedError):
         handler({**event, "fragment_steps": 10_000}, None)
-    assert cache.take(0.02) is None
+    assert cache.take(event["invocation_id"]) is None
 
 
 # Before the first round
@@ -250,14 +247,13 @@ def test_a_prewarmed_actor_samples_what_a_cold_one_does(
     event: dict[str, Any], cache: TrajectoryCache, sandbox: Any
 ) -> None:
     handler(event, None)
-    _, cold = taken(cache)
+    cold = taken(cache)
     sandbox.environment = sandbox.policy = None
     handler({**event, "prewarm": True}, None)
     warm_environment = sandbox.environment
-    cache.forget(["r1-0-0"])
     cache.expect(["r1-0-0"])
     handler(event, None)
-    _, warm = taken(cache)
+    warm = taken(cache)
     assert sandbox.environment is warm_environment
     assert warm.keys() == cold.keys()
     assert all(np.array_equal(warm[name], cold[name]) for name in cold)
@@ -265,7 +261,7 @@ def test_a_prewarmed_actor_samples_what_a_cold_one_does(
 
 def test_a_prewarm_event_submits_nothing(event: dict[str, Any], cache: TrajectoryCache) -> None:
     handler({**event, "prewarm": True}, None)
-    assert cache.take(0.05) is None
+    assert cache.take("r1-0-0") is None
 
 
 @pytest.mark.parametrize("name", list(PREWARM_FIELDS))
@@ -327,7 +323,8 @@ def test_what_goes_wrong_is_named_and_nothing_is_submitted(
 ) -> None:
     with pytest.raises(error, match=named):
         handler({**event, **changes}, None)
-    assert cache.take(0.02) is None
+    assert cache.take("r1-0-0") is None
+    cache.expect(["r1-0-0"])
     assert handler(event, None)["status"] == "accepted", "the next invocation is not harmed"
 
 
@@ -360,8 +357,7 @@ def test_frames_travel_once_and_are_what_was_seen(
 ) -> None:
     answer = handler(picture_event(event, cache, environment_id), None)
     assert (answer["status"], answer["env_steps"]) == ("accepted", 25)
-    _, data = cache.take(PATIENCE_S)
-    trajectory = wire.decode(data, wire.Kind.FRAME_TRAJECTORY)
+    trajectory = wire.decode(cache.take("r1-0-0"), wire.Kind.FRAME_TRAJECTORY)
     environment = actor.make_environment(environment_id)
     policy = Policy(policy_arrays(spaces=environment.spaces, network="conv", policy_version=VERSION + 1))
     expected = roll_out(environment, policy, fragment_steps=25, seed=11, round_index=1, slot=0)
@@ -376,11 +372,11 @@ def test_frames_travel_once_and_are_what_was_seen(
 def test_an_open_game_continues_in_the_next_invocation(event: dict[str, Any], cache: TrajectoryCache) -> None:
     event = picture_event(event, cache, "ALE/Qbert-v5", fragment_steps=6)
     handler(event, None)
-    first = wire.decode(cache.take(PATIENCE_S)[1], wire.Kind.FRAME_TRAJECTORY)
+    first = wire.decode(cache.take("r1-0-0"), wire.Kind.FRAME_TRAJECTORY)
     cache.publish_episodes({"e1": first["open_episode"].tobytes()})
     cache.expect(["r2-5-0"])
     handler({**event, "invocation_id": "r2-5-0", "episode_id": "e1", "round_index": 2, "slot": 5}, None)
-    second = wire.decode(cache.take(PATIENCE_S)[1], wire.Kind.FRAME_TRAJECTORY)
+    second = wire.decode(cache.take("r2-5-0"), wire.Kind.FRAME_TRAJECTORY)
     ends, begins = (stack_frames(unpack_frames(part), part[name])
                     for part, name in ((first, "bootstrap_frames"), (second, "observation_frames")))
     np.testing.assert_array_equal(begins[0], ends[0])
@@ -456,11 +452,11 @@ def cut_and_uncut(
             events += [{**event(name, "whole"), "fragment_steps": 3 * CUT_STEPS} for name in MUJOCO_IDS]
         run_in_a_new_process(events, log_path)
         for name, cache in caches.items():
-            arrived = dict(taken(cache) for _ in range(3 if number == 2 else 2))
-            parts[name].append(arrived[f"part-{number}"])
-            uncut[name] = arrived.get("whole")
+            part = taken(cache, f"part-{number}")
+            parts[name].append(part)
+            uncut[name] = taken(cache, "whole") if number == 2 else None
             episodes[name] = f"episode-{number}"
-            cache.publish_episodes({episodes[name]: arrived[f"part-{number}"]["open_episode"].tobytes()})
+            cache.publish_episodes({episodes[name]: part["open_episode"].tobytes()})
     yield {name: (parts[name], uncut[name]) for name in MUJOCO_IDS}
     for cache in caches.values():
         cache.remove_run()
@@ -508,7 +504,7 @@ def test_the_handler_runs_from_the_command_line_of_an_empty_folder(
                           timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "accepted"
-    assert taken(cache)[1]["observations"].shape == (25, 11)
+    assert taken(cache)["observations"].shape == (25, 11)
 
 
 def test_a_raising_environment_costs_one_invocation_of_a_warm_process(

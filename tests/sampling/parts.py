@@ -18,7 +18,7 @@ from tests.helpers import cost_model
 
 STEPS = 4
 EVENT = {"run_id": "run", "cache_url": "redis://nowhere", "cache_credential": "", "cache_ttl_s": 60,
-         "cache_bytes_max": 10**6, "environment_id": "Fake-v0", "truncate_at_fragment": False,
+         "stop_digest": "", "environment_id": "Fake-v0", "truncate_at_fragment": False,
          "fragment_steps": STEPS, "seed": 3, "preprocessing": "none"}
 WEIGHTS_BYTES = 1000
 

@@ -14,6 +14,7 @@ import pytest
 from lambda_actor import wire
 from lambda_actor.errors import CacheUnavailableError
 from lambda_actor.frames import pack_frames
+from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
 from runtime.errors import ActorsKeepFailingError
 from runtime.interfaces import ActorSpec, OpenEpisodeRecord, Usage
@@ -182,7 +183,7 @@ def test_the_door_is_closed_before_the_fleet_is_told(tmp_path: Path):
     given_up = {round_.ids(slot)[0] for slot in (1, 2, 3)}
     told = next(index for index, (what, _) in enumerate(round_.log) if what == "abandon")
     assert set(round_.log[told][1]) == given_up
-    assert {one for what, one in round_.log[:told] if what == "cancel"} == given_up
+    assert given_up <= {one for what, one in round_.log[:told] if what == "take"}
 
 
 def test_what_was_in_before_its_actor_was_given_up_is_taken(tmp_path: Path):
@@ -191,14 +192,14 @@ def test_what_was_in_before_its_actor_was_given_up_is_taken(tmp_path: Path):
     assert sorted(collected.trajectories) == [0, 1, 2]
     assert (collected.failed, collected.late) == (1, 0)
     assert len(collected.billed_s) == 4
-    assert round_.cache.trajectories == {}
+    assert round_.cache.doors == {}
 
 
 class _Unreachable(FakeCache):
     """Goes away after the start."""
 
-    def cancel(self, invocation_id: str) -> bool:
-        super().cancel(invocation_id)
+    def take(self, invocation_id: str) -> bytes | None:
+        super().take(invocation_id)
         raise CacheUnavailableError("the server does not answer")
 
 
@@ -232,7 +233,8 @@ def not_finite(name: str, value: float) -> Callable[[Mapping[str, Any]], bytes]:
 
 
 BAD_TRAJECTORIES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = {
-    "nothing": (lambda event: b"", "TruncatedMessageError"),
+    "nothing": (lambda event: b"", "accepted, but is not in the cache"),
+    "little": (lambda event: b"N", "TruncatedMessageError"),
     "cut": (lambda event: trajectory(event)[:-7], "TruncatedMessageError"),
     "flipped bit": (lambda event: flipped(trajectory(event), 90), "CorruptedMessageError"),
     "foreign": (lambda event: b"\x80\x04pickle" * 9, "ForeignMessageError"),
@@ -246,6 +248,12 @@ BAD_TRAJECTORIES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = 
     "id not UTF-8": (lambda event: trajectory(event, invocation_id=np.array([255, 254], np.uint8)), "UTF-8"),
     "another episode": (lambda event: trajectory(event, continued_episode=wire.text_field("1-1")), "1-1"),
     "episode not UTF-8": (lambda event: trajectory(event, continued_episode=np.array([255], np.uint8)), "continued"),
+    "an open episode that nobody would carry": (
+        lambda event: trajectory(event, open_episode=np.zeros(EPISODE_BYTES_MAX + 1, np.uint8)), "open_episode has"),
+    "more ends than steps": (lambda event: trajectory(event, **{
+        name: np.zeros(STEPS + 1, kind) for name, kind in (
+            ("episode_returns", np.float64), ("episode_lengths", np.int64), ("episode_first_versions", np.int64))}),
+        "episodes ended in"),
     "fewer steps": (lambda event: trajectory({**event, "fragment_steps": STEPS - 1}), "observations"),
     "more steps": (lambda event: trajectory({**event, "fragment_steps": STEPS + 1}), "observations"),
     "other observations": (other_size("observations", OBSERVATION_SIZE + 1), "observations"),
@@ -313,8 +321,10 @@ BAD_FRAMES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = {
     "vectors": (trajectory, "ForeignMessageError"),
     "not deflated": (lambda event: frame_trajectory(event, frames=np.arange(50, dtype=np.uint8)), "inflated"),
     "other size": (lambda event: frame_trajectory(event, frames_shape=np.array([6, 1, 16, 16])), "of shape"),
+    "few bytes that say they are many": (lambda event: frame_trajectory(
+        event, **pack_frames(np.zeros((2 * STEPS + 3, 1, 16, 16), np.uint8))), "at most 10"),
     "other frames": (lambda event: frame_trajectory(
-        event, **pack_frames(np.zeros((5, 1, 16, 17), np.uint8))), "frames are (1, 16, 17)"),
+        event, **pack_frames(np.zeros((5, 1, 16, 17), np.uint8))), "frames are (5, 1, 16, 17)"),
     "a frame that is not there": (lambda event: frame_trajectory(
         event, observation_frames=np.array([[0, 0], [0, 1], [1, 2], [2, 5]], np.int32)), "observation_frames"),
     "a negative frame": (lambda event: frame_trajectory(
@@ -345,7 +355,7 @@ def test_a_trajectory_that_vanished_from_the_cache_is_replaced(tmp_path: Path):
         def submit(self, invocation_id: str, data: bytes) -> str:
             status = super().submit(invocation_id, data)
             if invocation_id.endswith("-1-0"):
-                del self.trajectories[invocation_id]
+                del self.doors[invocation_id]
             return status
 
     round_ = Round(tmp_path, cache=Forgetful())

@@ -20,6 +20,8 @@ SETTINGS = json.loads((ROOT / "cdk.json").read_text())["context"]
 RUN = "first"
 NAME = "pendulum"
 STACK = f"Nitro-{NAME}"
+ACTOR_USER = f"nitro-{NAME}-70ffde3e"
+"""What actors are to an ElastiCache cache: the learner's name, and a digest."""
 KINDS = ("serverless", "node", "learner")
 
 

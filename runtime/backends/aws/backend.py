@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 from collections.abc import Callable
 from typing import Any
 
-from lambda_actor.cache import TrajectoryCache
+from lambda_actor.cache import TrajectoryCache, stop_digest
 from lambda_actor.errors import ActorError
 from runtime.aws.clients import clients, environment_session
 from runtime.backends.aws.deployment import Deployment
@@ -108,10 +109,10 @@ class AwsBackend:
         experiment, deployment = run.experiment, self._deployment
         metrics = Metrics(self._client("cloudwatch", is_quick=True), deployment,
                           lambda error: run.events.append("metrics_lost", error=error))
-        url = deployment.cache_url or self._start_server(run, self._results)
-        event = actor_event(experiment, url, deployment.cache_credential)
-        cache = open_cache(experiment, url, run.run_id, run.stack, credential=deployment.cache_credential)
-        self._beat_while_it_runs(run, event, cache)
+        url, cache = self._open_cache(run, self._results)
+        stop_word = secrets.token_urlsafe(32)
+        event = actor_event(experiment, url, deployment.actor_credential, stop_digest(stop_word))
+        self._beat_while_it_runs(run, {"stop": stop_word, "run_id": run.run_id, **event}, cache)
         concurrency = available_concurrency(self._client("lambda"), deployment.actor_function,
                                             experiment.scaler.most_actors)
         with run.shield():
@@ -127,20 +128,23 @@ class AwsBackend:
             cache, fleet, meter, keeping, actor_event=event, facts=self._facts(url, concurrency),
             prewarmed_actors=min(concurrency, experiment.scaler.smallest_round))
 
-    def _start_server(self, run: RunContext, results: ResultsBucket) -> str:
+    def _open_cache(self, run: RunContext, results: ResultsBucket) -> tuple[str, TrajectoryCache]:
+        """The deployment's cache, or one on this instance; and where its actors reach it."""
         deployment = self._deployment
+        if deployment.cache_url:
+            return deployment.cache_url, open_cache(run, deployment.cache_url, credential=deployment.cache_credential)
         with run.shield():
             server = LearnerServer(run.experiment.cache.memory_mib, address=deployment.private_address,
                                    port=CACHE_PORT)
             run.stack.callback(server.close)
-        results.put(deployment.cache_credential.rpartition("/")[2], server.credential)
-        return server.url
+        results.put(deployment.actor_credential.rpartition("/")[2], server.actor_credential)
+        return server.url, open_cache(run, server.learner_url, **server.learner_credential)
 
-    def _beat_while_it_runs(self, run: RunContext, event: dict[str, Any], cache: TrajectoryCache) -> None:
+    def _beat_while_it_runs(self, run: RunContext, stop_event: dict[str, Any], cache: TrajectoryCache) -> None:
         run.stack.callback(self.heartbeat.close)
-        self.heartbeat.start(json.dumps({"stop": True, "run_id": run.run_id, **event}))
+        self.heartbeat.start(json.dumps(stop_event))
         # Whatever becomes of this process, its actors see that nobody waits for them any more.
-        run.stack.callback(_stop_actors, cache, run)
+        run.stack.callback(_stop_actors, cache, stop_event["stop"], run)
 
     def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
         experiment, deployment = run.experiment, self._deployment
@@ -173,8 +177,8 @@ def _end_this_process() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _stop_actors(cache: TrajectoryCache, run: RunContext) -> None:
+def _stop_actors(cache: TrajectoryCache, stop_word: str, run: RunContext) -> None:
     try:
-        cache.stop()
+        cache.stop(stop_word)
     except ActorError as error:
         run.events.append("actors_not_stopped", error=str(error), time_out_after_s=run.experiment.actor.timeout_s)

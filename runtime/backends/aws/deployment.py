@@ -24,7 +24,9 @@ class Deployment:
         actor_function: ARN of the actor function's alias.
         provisioned: Actors that it keeps warm: no more than the account's quota left room for.
         cache_url: ``rediss://host:port`` without credentials; empty where the cache runs on the learner.
-        cache_credential: Where actors and learner find the cache's credential; see `lambda_actor.credentials`.
+        cache_credential: Where the learner finds its credential for the cache; see `lambda_actor.credentials`. Empty
+            where the cache runs on it.
+        actor_credential: Where actors find theirs, which gives them fewer rights.
         results_bucket: The bucket that results and checkpoints are kept in.
         results_prefix: What the run's keys begin with; ends in ``/``.
         ledger_table: The ledger's.
@@ -43,6 +45,7 @@ class Deployment:
     provisioned: str
     cache_url: str
     cache_credential: str
+    actor_credential: str
     results_bucket: str
     results_prefix: str
     ledger_table: str
