@@ -11,13 +11,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from runtime.config.loading import load_experiment, self_contained
+from runtime.config.loading import self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.estimate import Ending, Estimate, estimate
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError
 from runtime.guard.times import CACHE_DELETION_S, INTERVAL_S, STOP_GRACE_S, TERMINATION_S
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
+from runtime.records.downloaded import load_trusted_experiment
 from stacks.staging import LEFT_OUT
 
 UNRESERVABLE_CONCURRENCY = 100
@@ -72,7 +73,7 @@ class Plan:
         if not path:
             raise ExperimentError("which experiment? Name its file: -c experiment=FILE.yaml")
         path = Path(path)
-        experiment = load_experiment(path).resolved(is_deployed=True)
+        experiment = load_trusted_experiment(path).resolved(is_deployed=True)
         prices = _prices(context("prices"))
         _check(experiment)
         _check_tail(experiment, prices)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.config.loading import experiment_from_tree, load_experiment
+from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import ResolvedExperiment
 from runtime.display.table import make_display
 from runtime.errors import ExperimentError, RunError
 from runtime.export.policy import TrainedPolicy, load_policy
 from runtime.interfaces import Display
+from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.rows import RoundRow
 
 
@@ -103,7 +104,7 @@ def _loaded(
         raise ExperimentError(f"overrides = {overrides!r} is not a list; allowed: [{overrides!r}]")
     if not isinstance(experiment, Mapping):
         path = Path(experiment)
-        return load_experiment(path, list(overrides)).resolved(), path.stem
+        return load_trusted_experiment(path, list(overrides)).resolved(), path.stem
     if list(overrides):
         raise ExperimentError("overrides are for an experiment file; change the dict instead")
     return experiment_from_tree(experiment, source="experiment").resolved(), "experiment"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
 from runtime.cli.arguments import not_negative, positive
-from runtime.config.loading import load_experiment
 from runtime.config.schema import Experiment
 from runtime.errors import RunError
 from runtime.records import layout
+from runtime.records.downloaded import load_run_experiment
 
 if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
@@ -32,6 +32,7 @@ def add_commands(commands: Any) -> None:
     evaluate.add_argument("--video", type=Path, metavar="FILE",
                           help="film the first episode, its first five minutes at most, as .mp4 or, in less time, "
                           ".webm (default: no video)")
+    _add_environment(evaluate)
     evaluate.set_defaults(command=_evaluate)
     export = commands.add_parser(
         "export", help="write a run's policy as an ONNX file", description="Write a run's policy as one ONNX file, "
@@ -40,7 +41,14 @@ def add_commands(commands: Any) -> None:
     export.add_argument("directory", type=Path, metavar="DIR", help="a run's directory")
     export.add_argument("--onnx", type=Path, metavar="FILE", required=True,
                         help="the file, which is replaced where it exists; needs the package onnx")
+    _add_environment(export)
     export.set_defaults(command=_export)
+
+
+def _add_environment(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--environment", metavar="ID",
+                         help="the environment; needed where the run was downloaded and its environment is code of "
+                         "your own (default: the run's)")
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -52,7 +60,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         check_path(options.video)
         choose_renderer()
     try:
-        weights, experiment, environment = _trained(options.directory)
+        weights, experiment, environment = _trained(options.directory, options.environment)
     except ActorError as error:
         raise RunError(f"{error}{advice() if options.video else ''}") from error
     episodes = options.episodes or experiment.evaluation.episodes
@@ -80,7 +88,7 @@ def _export(options: argparse.Namespace) -> int:
     from runtime.export.onnx import check_onnx, save_onnx
 
     check_onnx(options.onnx)
-    weights, experiment, environment = _trained(options.directory)
+    weights, experiment, environment = _trained(options.directory, options.environment)
     facts = {"environment_id": experiment.environment.id, "preprocessing": environment.preprocessing,
              "frame_stack": str(environment.spaces.frame_stack), "algorithm": experiment.algorithm.kind}
     # Of a run that goes on, nothing says it.
@@ -90,11 +98,11 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _trained(directory: Path) -> tuple[bytes, Experiment, ActorEnvironment]:
+def _trained(directory: Path, environment_id: str | None) -> tuple[bytes, Experiment, ActorEnvironment]:
     """A run's policy as a WEIGHTS message, its experiment, and an environment to act in.
 
     Raises:
-        RunError: The directory does not hold one run's policy.
+        RunError: The directory does not hold one run's policy; or it was downloaded and names code.
         UnusableEnvironmentError: The environment cannot be made here.
     """
     from lambda_actor.environments import make_environment
@@ -104,5 +112,5 @@ def _trained(directory: Path) -> tuple[bytes, Experiment, ActorEnvironment]:
     if holds_seeds(directory):
         raise RunError(f"{directory} holds several seeds: name one of its directories, seed-S")
     weights = load_policy(directory / layout.POLICY)
-    experiment = load_experiment(directory / layout.CONFIG)
+    experiment = load_run_experiment(directory, environment_id)
     return weights, experiment, make_environment(experiment.environment.id, experiment.environment.preprocessing)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from runtime.cli.arguments import project, seeds
 from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_keys
-from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import RunDirectoryError, RunError
+from runtime.records.downloaded import load_trusted_experiment
 
 if TYPE_CHECKING:
     from runtime.display.wandb_log import WandbLog
@@ -70,7 +70,7 @@ def _train(options: argparse.Namespace) -> int:
 
     if options.resume and options.out is None:
         raise RunError("--resume: name the run's directory with --out DIR")
-    experiment = load_experiment(options.experiment, options.set).resolved()
+    experiment = load_trusted_experiment(options.experiment, options.set).resolved()
     name = options.experiment.stem
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     out = options.out or Path("runs") / f"{name}-{stamp}"

@@ -13,28 +13,32 @@ from numpy.typing import ArrayLike, NDArray
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError
 from lambda_actor.policy import Policy
-from runtime.config.loading import load_experiment
 from runtime.errors import RunDirectoryError, RunError
 from runtime.records import layout, policy_file
+from runtime.records.downloaded import load_run_experiment
 
 Array = NDArray[Any]
 
 
-def load_policy(path: str | os.PathLike[str], *, seed: int | np.random.Generator | None = None) -> TrainedPolicy:
+def load_policy(
+    path: str | os.PathLike[str], *, seed: int | np.random.Generator | None = None, environment: str | None = None
+) -> TrainedPolicy:
     """Loads the newest policy of a run, or an exported ONNX file.
 
     Args:
         path: A run's directory, or a file that ``export --onnx`` wrote, which needs the package onnxruntime.
         seed: Of the noise of sampled actions, or a generator that draws it; None draws a fresh seed.
+        environment: The run's environment; needed where the run was downloaded and its environment is code of your
+            own; None for what the run says.
 
     Raises:
-        RunError: There is no policy, it cannot be read, or onnxruntime is not installed.
+        RunError: There is no policy, it cannot be read, onnxruntime is not installed, or a downloaded run names code.
         UnusableEnvironmentError: The run's environment cannot be made here; its action space is needed.
     """
     place, generator = Path(path), np.random.default_rng(seed)
     if place.suffix.lower() == ".onnx":
         return TrainedPolicy(_OnnxPolicy(place), generator)
-    return TrainedPolicy(_RunPolicy(place), generator)
+    return TrainedPolicy(_RunPolicy(place, environment), generator)
 
 
 class TrainedPolicy:
@@ -105,12 +109,12 @@ class _Source(Protocol):
 class _RunPolicy:
     """The policy of a run's directory, with the actors' own inference in numpy."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, environment_id: str | None) -> None:
         if (directory / layout.SEEDS).exists():
             raise RunDirectoryError(f"{directory} holds several seeds: name one of its directories, seed-S")
         path = directory / layout.POLICY
         weights = policy_file.load_policy(path)
-        section = load_experiment(directory / layout.CONFIG).environment
+        section = load_run_experiment(directory, environment_id).environment
         environment = make_environment(section.id, section.preprocessing)
         try:
             self._policy = Policy.from_bytes(weights)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,7 @@ from runtime.records import layout
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
 
-_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*")
-"""Names that lead nowhere but into the run's directory; learners run code of the experiment's environment."""
-_NOT_RESULTS = ("cache-credential.json", "launches/")
-_MARKER = ".download.json"
+_NOT_RESULTS = ("cache-credential.json", "launches/", "boot/")
 _CHECKPOINTS = f"{layout.CHECKPOINTS}/"
 _TRIES = 5
 
@@ -78,6 +74,9 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     if not config.exists():
         return [*lines, "it cannot be gone on with: it was never begun"]
     stored = load_experiment(config)
+    if ":" in stored.environment.id:
+        lines.append("                  (its environment is code, which a download does not bring: name your own with "
+                     "--environment ID, or --set environment.id=ID for train)")
     budget_usd = 2 * stored.budget.usd
     source, named = (file, load_experiment(file)) if file and _is_same(file, stored) else (config, stored)
     local = "" if named.fleet.kind in ("auto", "local") else " --set fleet.kind=local"
@@ -131,7 +130,7 @@ class _Download:
 
     def __init__(self, run: KeptRun, directory: RunDirectory, report: Callable[[str], None]) -> None:
         self._run, self._out, self._report = run, directory.path, report
-        self._marker = directory.path / _MARKER
+        self._marker = directory.path / layout.DOWNLOADED
         self._had = self._read_marker(directory)
         self._files = {name: file for name, file in run.files().items() if not name.startswith(_NOT_RESULTS)}
 
@@ -140,7 +139,8 @@ class _Download:
         self._check_unchanged()
         self._remember()
         for name in sorted(self._files, key=_order):
-            if not _NAME.fullmatch(name):
+            # Learners run code of the experiment's environment: it could have put anything there.
+            if not (layout.RUN_FILE.fullmatch(name) or name in (layout.ENDED, layout.REFUSED)):
                 self._report(f"passed over {name!r}, which is no name of a run's file")
             elif not self._fetch(self._files[name]):
                 return False

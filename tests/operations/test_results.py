@@ -114,10 +114,13 @@ def test_a_directory_of_another_run_is_left_alone(aws: Account, trained: Path) -
 
 def test_names_that_lead_out_of_the_directory_are_passed_over(aws: Account, trained: Path) -> None:
     bucket = keep(aws, trained)
-    aws.upload(bucket, "hopper/first/", {"../../escaped": b"x", "a/../../b": b"x", ".lock": b"x"})
+    aws.upload(bucket, "hopper/first/", {"../../escaped": b"x", "a/../../b": b"x", ".lock": b"x",
+                                          "tensorboard/__init__.py": b"x", "sitecustomize.py": b"x",
+                                          ".download.json": b"{}", "wandb.json": b"{}"})
     text = aws.run("results", "hopper", "--out", "inner/x")
     assert "passed over '../../escaped'" in text and "passed over '.lock'" in text
     assert not (aws.tmp_path / "escaped").exists() and not (aws.tmp_path / "inner" / "b").exists()
+    assert files_of(aws.tmp_path / "inner" / "x").keys() == files_of(trained).keys() | {"ended.json"}
 
 
 def test_a_run_whose_files_change_while_they_come_is_downloaded_as_it_is_in_the_end(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Callable
@@ -16,11 +15,6 @@ from runtime.errors import RunError
 from runtime.records import layout
 
 _LEDGER_TRIES = 5
-_CHECKPOINT = re.compile(rf"{layout.CHECKPOINTS}/round_\d+\.(?:json|safetensors)")
-_FILE = re.compile("|".join([
-    *map(re.escape, (layout.ROUNDS, layout.EVENTS, layout.CONFIG, layout.PRICES, layout.LEDGER, layout.SUMMARY,
-                     layout.POLICY, layout.ACTORS_LOG)),
-    rf"{layout.TENSORBOARD}/\w[\w.-]*", _CHECKPOINT.pattern]))
 
 
 class ResultsError(RunError):
@@ -69,7 +63,7 @@ class ResultsBucket:
         """
         ledger = self._take_over()
         names = self._names()
-        if not any(name.endswith(".json") and _CHECKPOINT.fullmatch(name) for name in names):
+        if not any(name.endswith(".json") and layout.CHECKPOINT_FILE.fullmatch(name) for name in names):
             # Rows whose checkpoint never came: those rounds are done again.
             names.discard(layout.ROUNDS)
         if ledger is None and not names:
@@ -144,7 +138,7 @@ class ResultsBucket:
         self._uploaded_at_s = self._clock()
 
     def _delete_old_checkpoints(self) -> None:
-        for name in [name for name in self._uploaded if _CHECKPOINT.fullmatch(name)]:
+        for name in [name for name in self._uploaded if layout.CHECKPOINT_FILE.fullmatch(name)]:
             if not (self._directory / name).exists():
                 self._call(self.client.delete_object, Key=self._prefix + name)
                 del self._uploaded[name]
@@ -216,12 +210,12 @@ class ResultsBucket:
             return [found["Key"] for page in pages for found in page.get("Contents", [])]
 
         keys = self._call(list_keys, Prefix=self._prefix)
-        return {name for key in keys if _FILE.fullmatch(name := key.removeprefix(self._prefix))}
+        return {name for key in keys if layout.RUN_FILE.fullmatch(name := key.removeprefix(self._prefix))}
 
     def _files(self) -> list[Path]:
         """The run's own files in the directory, but for the ledger and what is half written."""
         return [path for path in sorted(self._directory.rglob("*")) if path.is_file()
-                and _FILE.fullmatch(self._name(path)) and self._name(path) != layout.LEDGER]
+                and layout.RUN_FILE.fullmatch(self._name(path)) and self._name(path) != layout.LEDGER]
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._directory).as_posix()
@@ -235,7 +229,7 @@ class ResultsBucket:
 
 def _upload_order(name: str) -> tuple[bool, bool]:
     """Rows before the checkpoint that follows them; a checkpoint's JSON, which makes it exist, last."""
-    return bool(_CHECKPOINT.fullmatch(name)), name.endswith(".json")
+    return bool(layout.CHECKPOINT_FILE.fullmatch(name)), name.endswith(".json")
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -1,0 +1,70 @@
+"""A downloaded run names an environment: code is imported only where the user names it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lambda_actor import wire
+from runtime.cli.main import main
+from runtime.errors import ExperimentError
+from runtime.export.policy import load_policy
+from runtime.records.policy_file import save_policy
+from stacks.plan import Plan
+from tests.environments import policy_arrays
+from tests.helpers import SMALL_EXPERIMENT
+
+HOSTILE = "hostile_download:make"
+OWN = "tests.environments:make_counter"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A downloaded run that names a module in the present folder, which tells that it was imported."""
+    (tmp_path / "hostile_download.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "hostile_download", raising=False)
+    directory = tmp_path / "downloaded"
+    directory.mkdir()
+    (directory / ".download.json").write_text('{"source": "s3://bucket/run/", "files": {}}')
+    tree = yaml.safe_load(SMALL_EXPERIMENT) | {"environment": {"id": HOSTILE}}
+    (directory / "config.yaml").write_text(yaml.safe_dump(tree))
+    weights = wire.encode(wire.Kind.WEIGHTS, policy_arrays(2, 1))
+    save_policy(directory / "policy.safetensors", weights, environment_id=HOSTILE)
+    return directory
+
+
+@pytest.mark.parametrize("use", [
+    pytest.param(lambda run: main(["evaluate", str(run)]), id="evaluate"),
+    pytest.param(lambda run: main(["export", str(run), "--onnx", "policy.onnx"]), id="export"),
+    pytest.param(lambda run: main(["train", str(run / "config.yaml"), "--out", str(run), "--resume"]), id="train"),
+    pytest.param(load_policy, id="load_policy"),
+    pytest.param(lambda run: Plan.from_context({"experiment": str(run / "config.yaml")}.get), id="deploy"),
+])
+def test_code_that_a_download_names_is_not_imported(
+    run: Path, use: Callable[[Path], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        assert use(run) == 2
+        said = capsys.readouterr().err
+    except ExperimentError as error:
+        said = str(error)
+    assert f"{HOSTILE!r} of a downloaded run is code" in said and "--environment" in said
+    assert not Path("imported").exists() and "hostile_download" not in sys.modules
+
+
+def test_code_that_the_user_names_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run), "--episodes", "1", "--environment", OWN]) == 0, capsys.readouterr().err
+    assert load_policy(run, environment=OWN).environment_id == OWN
+    assert not Path("imported").exists()
+
+
+def test_a_run_that_was_made_here_names_what_it_likes(run: Path) -> None:
+    (run / ".download.json").unlink()
+    assert main(["evaluate", str(run)]) == 2
+    assert Path("imported").exists()
