@@ -19,6 +19,7 @@ from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import UPLOAD_INTERVAL_S
+from runtime.errors import BudgetError
 from runtime.interfaces import ACTOR, Usage, Work
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.files import to_json, write_atomically
@@ -324,7 +325,8 @@ def test_what_was_used_beyond_its_reservation_is_kept_too(s3: Any, tmp_path: Pat
     learner.meter.open_round(1, smallest=1)
     learner.save_ledger()
     learner.meter.settle(Work(ACTOR, 0), Usage(5000.0, is_metered=True))
-    learner.meter.close_round(actors_started=1, seconds=0.0)
+    with pytest.raises(BudgetError, match="more than the worst case"):
+        learner.meter.close_round(actors_started=1, seconds=0.0)
     learner.save_ledger()
     assert ledger_usd(s3) == learner.meter.spent_usd > 0.05
 
