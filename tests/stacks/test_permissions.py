@@ -84,7 +84,10 @@ def test_everything_in_a_statement_means_something(roles: list[Role]) -> None:
 
 
 def test_stacks_are_deleted_by_the_role_that_the_bootstrap_made(account: Account) -> None:
-    """CloudFormation remembers the role that a stack was made with: what deletions need is asked of that one."""
+    """CloudFormation remembers the role that a stack was made with: what deletions need is asked of that one.
+
+    Whoever deletes the stack needs no right to pass it: CloudFormation User Guide, "CloudFormation service role".
+    """
     manifest = json.loads((account.made.directory / "manifest.json").read_text())["artifacts"]
     for stack, template in account.templates.items():
         assert "role/cdk-hnb659fds-cfn-exec-role-" in manifest[stack]["properties"]["cloudFormationExecutionRoleArn"]

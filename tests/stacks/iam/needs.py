@@ -234,8 +234,7 @@ def roles_of(account: Account) -> list[Role]:
 def _credentials(account: Account) -> tuple[str, str]:
     """Where the learner and the actors find their credentials for the cache."""
     told = account.variables()
-    own = told["NITRO_CACHE_CREDENTIAL"]
-    return own, told.get("NITRO_ACTOR_CREDENTIAL", own)
+    return told["NITRO_CACHE_CREDENTIAL"], told["NITRO_ACTOR_CREDENTIAL"]
 
 
 def _need_cache(role: Role, credential: str) -> None:
