@@ -15,6 +15,8 @@ DEFAULT_REGION = "us-east-1"
 OURS = "Nitro"
 """What the names of all stacks begin with, the shared ones too."""
 RESULTS_STACK, NETWORK_STACK, GUARD_STACK = f"{OURS}Results", f"{OURS}Network", f"{OURS}Guard"
+INTERFACES_ROLE_OUTPUT = "InterfacesRole"
+"""Of the network's stack: ARN of the role with which Lambda deletes network interfaces that a function has left."""
 SHARED_STACKS = (RESULTS_STACK, NETWORK_STACK, GUARD_STACK)
 """In the order in which they are deployed."""
 STACK_PREFIX = f"{OURS}-"

@@ -37,7 +37,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     plan = Plan.from_context(context)
     results = ResultsStack(app, RESULTS_STACK)
     network = NetworkStack(app, NETWORK_STACK, zones=zone_names(context("zones")), results_bucket=results.bucket)
-    guard = GuardStack(app, GUARD_STACK)
+    guard = GuardStack(app, GUARD_STACK, network=network)
     ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results, guard=guard)
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app

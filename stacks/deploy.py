@@ -190,7 +190,7 @@ def limits(plan: Plan) -> list[str]:
         "without it": "if the guard fails too, the instance ends itself after that time: "
                       f"${worst_usd:.2f}, and what the actors do; two alarms tell whoever subscribes to its reports",
         "after that": "nothing but what the results take",
-        "shared": "network, guard and results bucket: about $0.30 a month, and what the results take, $0.023 a GB and "
+        "shared": "network, guard and results bucket: about $0.60 a month, and what the results take, $0.023 a GB and "
                   "month",
         "prices": f"{plan.prices.source} of {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
     })

@@ -1,7 +1,7 @@
 """The guard of all experiments, outside of what it guards: a ledger, a function that looks once a minute, and reports.
 
-It is deployed before the first experiment and stays; idle it costs a few cents a month. An experiment's stack imports
-its ledger, so CloudFormation does not let the guard be deleted while there is anything to guard.
+It is deployed before the first experiment and stays; idle it costs about 60 cents a month. An experiment's stack
+imports its ledger, so CloudFormation does not let the guard be deleted while there is anything to guard.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
+from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
 from runtime.guard.times import INTERVAL_S
+from runtime.guard.watch import LOOKED_AT_ALL
 from runtime.names import (
     ACTOR_SUFFIX,
     CACHE_PREFIX,
     EXPERIMENT_TAG,
     LEARNER_SUFFIX,
     LEDGER_TABLE_VARIABLE,
+    METRIC_NAMESPACE,
     REPORTS_TOPIC_VARIABLE,
     STACK_PREFIX,
 )
 from stacks.acknowledgements import acknowledge_wildcard
+from stacks.network import NetworkStack
 from stacks.staging import GUARD_MODULE, guard_files
 
 MEMORY_MIB = 256
@@ -47,7 +51,14 @@ class GuardStack(Stack):
         ledger: The table; its key is the run.
     """
 
-    def __init__(self, scope: Construct, construct_id: str) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, network: NetworkStack) -> None:
+        """Composes the guard.
+
+        Args:
+            scope: The app.
+            construct_id: The stack's name.
+            network: Has the role that actor functions get when they leave it.
+        """
         super().__init__(scope, construct_id, description="Nitro: ends experiments whose money or time is up")
         self.ledger = dynamodb.Table(
             self, "Ledger",
@@ -60,7 +71,7 @@ class GuardStack(Stack):
         self._reports = self._make_topic()
         self._log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_MONTH,
                                         removal_policy=RemovalPolicy.DESTROY)
-        self._role = self._make_role()
+        self._role = self._make_role(network)
         self._function = self._make_function()
         # The function's rights first: a tick without them would end nothing.
         rule = events.Rule(
@@ -77,16 +88,23 @@ class GuardStack(Stack):
             CfnOutput(self, name, value=value)
 
     def grant_write(self, role: iam.IRole, run: str) -> None:
-        """Lets ``role`` write the entry of that run, and read it and when the guard last looked.
+        """Lets ``role`` write its own part of the entry of that run, and read it and when the guard last looked.
+
+        ``dynamodb:Attributes`` are the names in a request, those of its conditions included; what is only returned
+        (ALL_NEW) is not among them, and may be read anyway.
 
         Args:
             role: The learner's.
             run: ``EXPERIMENT/RUN``.
         """
-        for sid, action, keys in (("LedgerWrite", "UpdateItem", [run]), ("LedgerRead", "GetItem", [run, "guard"])):
+        for sid, action, conditions in (
+            ("LedgerWrite", "UpdateItem", {"LeadingKeys": [run], "Attributes": list(LEARNER_ATTRIBUTES)}),
+            ("LedgerRead", "GetItem", {"LeadingKeys": [run, GUARD_KEY]}),
+        ):
             role.add_to_principal_policy(iam.PolicyStatement(
                 sid=sid, actions=[f"dynamodb:{action}"], resources=[self.ledger.table_arn],
-                conditions={"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": keys}}))
+                conditions={"ForAllValues:StringEquals": {
+                    f"dynamodb:{key}": values for key, values in conditions.items()}}))
 
     def _make_topic(self) -> sns.Topic:
         topic = sns.Topic(self, "Reports", display_name="Nitro", enforce_ssl=True)
@@ -97,11 +115,12 @@ class GuardStack(Stack):
             conditions={"StringEquals": {"aws:SourceAccount": self.account}}))
         return topic
 
-    def _make_role(self) -> iam.Role:
+    def _make_role(self, network: NetworkStack) -> iam.Role:
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
                         description="What the guard may do: look, and end what is an experiment's")
         for statement in (*self._own_statements(), *self._stack_statements(), *self._learner_statements(),
-                          *self._actor_statements(), *self._cache_statements()):
+                          *self._actor_statements(), *self._network_statements(network),
+                          *self._cache_statements()):
             role.add_to_policy(statement)
         acknowledge_wildcard(role, "*", "Describe calls know no resources; the guard has to find what nobody announced")
         for resource in self._experiments():
@@ -147,6 +166,18 @@ class GuardStack(Stack):
             iam.PolicyStatement(sid="EndWarmActors", resources=[f"{self._functions_arn}:*"], actions=[
                 "lambda:GetProvisionedConcurrencyConfig", "lambda:DeleteProvisionedConcurrencyConfig",
                 "lambda:InvokeFunction"]),
+        ]
+
+    def _network_statements(self, network: NetworkStack) -> list[iam.PolicyStatement]:
+        """A function leaves the network with a change of its configuration, once no version of it is left."""
+        actions = ("GetFunctionConfiguration", "UpdateFunctionConfiguration", "ListVersionsByFunction", "DeleteAlias",
+                   "DeleteFunction")
+        return [
+            iam.PolicyStatement(sid="LeaveNetwork", actions=[f"lambda:{action}" for action in actions],
+                                resources=[self._functions_arn]),
+            iam.PolicyStatement(sid="LeaveRole", actions=["iam:PassRole"],
+                                resources=[network.interfaces_role.role_arn],
+                                conditions={"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}}),
         ]
 
     def _cache_statements(self) -> list[iam.PolicyStatement]:
@@ -217,11 +248,14 @@ class GuardStack(Stack):
             comparison_operator=comparison.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
             treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
             alarm_description="The guard could not see to an experiment: look into its log")
-        silent = self._function.metric_invocations(period=_MINUTE).create_alarm(
+        looks = logs.MetricFilter(
+            self, "Looks", log_group=self._log_group, filter_pattern=logs.FilterPattern.literal(f'"{LOOKED_AT_ALL}"'),
+            metric_namespace=METRIC_NAMESPACE, metric_name="GuardLooks")
+        silent = looks.metric(period=_MINUTE, statistic="Sum").create_alarm(
             self, "Silent", threshold=1, evaluation_periods=SILENT_PERIODS,
             comparison_operator=comparison.LESS_THAN_THRESHOLD,
             treat_missing_data=cloudwatch.TreatMissingData.BREACHING,
-            alarm_description="The guard has not looked for minutes: nothing ends experiments by itself")
+            alarm_description="The guard has not looked at every experiment for minutes: see its log")
         for alarm in (failing, silent):
             alarm.add_alarm_action(cloudwatch_actions.SnsAction(self._reports))
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aws_cdk import Aws, Fn, RemovalPolicy, Stack
+from aws_cdk import Aws, CfnOutput, Fn, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from runtime.names import CACHE_PORT, SERVERLESS_CACHE_PORT
+from runtime.names import CACHE_PORT, INTERFACES_ROLE_OUTPUT, SERVERLESS_CACHE_PORT
+from stacks.acknowledgements import acknowledge_wildcard
 
 HTTPS_PORT = 443
 ZONES = 3
@@ -33,6 +34,8 @@ class NetworkStack(Stack):
             only close it through a Lambda function with rights on EC2, which would be the larger hole. Nothing here
             is a member.
         actors: Security group of every experiment's actors: out to the caches and to S3, nothing in.
+        interfaces_role: What an actor function gets when it leaves the network: Lambda deletes its interfaces, up to 20
+            minutes later, with its role, and that of the experiment is gone by then.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class NetworkStack(Stack):
         self._add_flow_log()
         self._add_endpoint(results_bucket)
         self.actors = self._make_actors_group()
+        self.interfaces_role = self._make_interfaces_role()
         self._export_all()
 
     def _add_flow_log(self) -> None:
@@ -89,6 +93,16 @@ class NetworkStack(Stack):
             group.add_egress_rule(ec2.Peer.ipv4(self.vpc.vpc_cidr_block), ec2.Port.tcp(port), "a trajectory cache")
         group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "S3; there is no route elsewhere")
         return group
+
+    def _make_interfaces_role(self) -> iam.Role:
+        role = iam.Role(self, "Interfaces", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+                        description="Lets Lambda delete network interfaces that no function uses any more")
+        role.add_to_policy(iam.PolicyStatement(sid="Interfaces", resources=["*"], actions=[
+            "ec2:DescribeNetworkInterfaces", "ec2:DeleteNetworkInterface"]))
+        acknowledge_wildcard(role, "*", "Lambda makes these interfaces, and their names with them; a function that has "
+                             "this role is barred from running")
+        CfnOutput(self, INTERFACES_ROLE_OUTPUT, value=role.role_arn)
+        return role
 
     def _export_all(self) -> None:
         """Exports what any experiment may import.

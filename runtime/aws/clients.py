@@ -15,6 +15,8 @@ from runtime.names import DEFAULT_REGION
 
 PATIENT = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 """Outlasts hiccups of the network."""
+PROMPT = Config(connect_timeout=2, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
+"""For the guard: one call that hangs takes a quarter of a minute, and what failed is tried again a minute later."""
 QUICK = Config(connect_timeout=5, read_timeout=15, retries={"total_max_attempts": 1})
 """For calls that nothing must wait for."""
 
@@ -39,17 +41,18 @@ class Client(Protocol):
         """A client of that service; with ``is_quick`` one that gives up soon."""
 
 
-def clients(session: Session | None = None) -> Client:
-    """Clients of a session, each made once; they are patient if nothing else is asked for.
+def clients(session: Session | None = None, *, patience: Config = PATIENT) -> Client:
+    """Clients of a session, each made once.
 
     Args:
         session: None = what the environment says.
+        patience: How long they wait if nothing else is asked for.
     """
     chosen = session or environment_session()
 
     @cache
     def client(service: str, *, is_quick: bool = False) -> Any:
-        return chosen.client(service, config=QUICK if is_quick else PATIENT)
+        return chosen.client(service, config=QUICK if is_quick else patience)
 
     return client
 

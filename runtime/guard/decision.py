@@ -21,7 +21,8 @@ def reason_to_end(deployed: GuardedStack, entry: Entry | None, now_s: float) -> 
         entry: The ledger's; None if it knows nothing.
         now_s: By the guard's clock, as all times but the learner's own.
     """
-    known = entry if entry is not None and entry.stack == deployed.stack else None
+    is_known = entry is not None and (entry.stack == deployed.stack or bool(entry.damage and not entry.stack))
+    known = entry if is_known else None
     if deployed.unreadable:
         return f"nobody can tell what it may cost: {deployed.unreadable}"
     if known is not None and known.damage:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from runtime.aws.clients import Client, clients
+from runtime.aws.clients import PROMPT, Client, clients
 from runtime.aws.failures import AWS_ERRORS
 from runtime.guard.ledger import Ledger
 from runtime.guard.watch import PAUSE_S, TICK_S, Guard
@@ -66,4 +66,4 @@ def handler(
 @cache
 def _clients() -> Client:
     """The same ones for all ticks of one process."""
-    return clients()
+    return clients(patience=PROMPT)

@@ -15,7 +15,7 @@ from typing import Any
 
 from runtime.aws.asking import ask
 from runtime.aws.clients import Client
-from runtime.aws.failures import AWS_ERRORS, code_of
+from runtime.aws.failures import AWS_ERRORS, code_of, message_of
 from runtime.aws.stacks import find_stack, outputs_of
 from runtime.errors import RunError
 from runtime.names import GUARD_STACK
@@ -25,11 +25,16 @@ GUARD_KEY = "guard"
 """Key of the item that says when the guard last looked; a run's key has a slash in it."""
 _ORDER = "teardown"
 _SHOWN_CHARACTERS = 100
+_LONG_CHARACTERS = 16_384
+"""Far more than anything that a learner has to say; an item holds 400 KB."""
 _FIGURE_MAX = 1e12
 """More than any dollars, and any seconds since 1970, that somebody could mean."""
 _TEXTS = ("stack", "closed_stack", "began_stack", "writer", "state", "reason", "instance_id", "stop_event")
 _NUMBERS = ("spent_usd", "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd",
-            "seen_heartbeat_s", "seen_at_s", "seen_spent_usd", "before_usd", "began_at_s")
+            "seen_heartbeat_s", "seen_at_s", "seen_spent_usd", "before_usd", "began_at_s", "served_at_s")
+LEARNER_ATTRIBUTES = ("run", "stack", "writer", "state", "reason", "instance_id", "stop_event", "spent_usd",
+                      "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd")
+"""All that a learner's role may name in a write, in a condition too; the rest is the guard's alone."""
 
 
 class LedgerError(RunError):
@@ -87,6 +92,7 @@ class Entry:
         seen_spent_usd: The most that the guard has seen in ``spent_usd``.
         before_usd: What all deployments cost that are closed.
         began_stack, began_at_s: When the creation of that stack was executed at the earliest, as the guard saw it.
+        served_at_s: When a tick of the guard last worked on a teardown of the run.
         order: To take the deployment down; None if there is none.
         damage: What in the item cannot be read; empty if everything can.
     """
@@ -111,6 +117,7 @@ class Entry:
     before_usd: float = 0.0
     began_stack: str = ""
     began_at_s: float = 0.0
+    served_at_s: float = 0.0
     order: Order | None = None
     damage: str = ""
 
@@ -176,11 +183,13 @@ class Ledger:
             TeardownOrderedError: The deployment is being taken down.
             LedgerError: The ledger cannot be written.
         """
-        return self._update(
+        # Its role may not even name the order in a condition: what it wrote changes nothing about a teardown.
+        entry = self._update(
             run, {"stack": stack, "writer": writer, "state": STARTING, "reason": "", "stop_event": "",
-                  "instance_id": instance_id, "heartbeat_at_s": now_s},
-            condition=_NOT_ORDERED, names={"#order": _ORDER, "#stack": "stack"}, values={":this": {"S": stack}},
-            refused=TeardownOrderedError(f"the deployment of {run} is being taken down"))
+                  "instance_id": instance_id, "heartbeat_at_s": now_s})
+        if entry.order_for(stack) is not None:
+            raise TeardownOrderedError(f"the deployment of {run} is being taken down")
+        return entry
 
     def record(self, run: str, *, writer: str, **figures: str | float) -> Entry:
         """Writes what the learner knows; returns the entry as it is then.
@@ -257,6 +266,14 @@ class Ledger:
         """
         self._update(run, {"seen_heartbeat_s": heartbeat_at_s, "seen_at_s": now_s, "seen_spent_usd": spent_usd})
 
+    def serve(self, run: str, *, now_s: float) -> Entry:
+        """Notes that the guard works on a teardown of the run now; returns the entry as it is then.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        return self._update(run, {"served_at_s": now_s})
+
     def order(self, run: str, *, stack: str, reason: str, now_s: float) -> Entry:
         """Orders that the deployment be taken down, if nobody has; returns the entry with the order that holds.
 
@@ -313,7 +330,7 @@ class Ledger:
             values={":this": {"S": stack}}, refused=_late(run))
 
     def tick(self, now_s: float) -> None:
-        """Notes that the guard has looked.
+        """Notes that the guard has looked at every deployment, and has ordered what must end.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -355,11 +372,26 @@ class Ledger:
                                           **(values or {})},
             **({"ConditionExpression": condition} if condition else {})}
         try:
-            return _entry(self._call(self._client.update_item, **arguments)["Attributes"])
+            try:
+                return _entry(self._call(self._client.update_item, **arguments)["Attributes"])
+            except LedgerError as error:
+                if "size" not in message_of(error.__cause__):
+                    raise
+                self._shorten(run)
+                return _entry(self._call(self._client.update_item, **arguments)["Attributes"])
         except LedgerError as error:
             if refused is not None and code_of(error.__cause__) == "ConditionalCheckFailedException":
                 raise refused from None
             raise
+
+    def _shorten(self, run: str) -> None:
+        """Makes room in an item that a learner has filled up, so that the guard can write what is to be done."""
+        item = self._call(self._client.get_item, Key=_key(run), ConsistentRead=True).get("Item", {})
+        long = [name for name in LEARNER_ATTRIBUTES if len(str(item.get(name, ""))) > _LONG_CHARACTERS]
+        self._call(self._client.update_item, Key=_key(run),
+                   UpdateExpression="SET " + ", ".join(f"#{name} = :long" for name in long),
+                   ExpressionAttributeNames={f"#{name}": name for name in long},
+                   ExpressionAttributeValues={":long": {"S": "too long"}})
 
     def _call(self, operation: Callable[..., Any], **arguments: Any) -> Any:
         try:

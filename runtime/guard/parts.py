@@ -12,6 +12,8 @@ from runtime.aws.failures import ClientError, code_of, message_of
 from runtime.aws.stacks import resources_of
 from runtime.names import GROUP_TAG
 
+_INTERFACE = "AWS Lambda VPC ENI-"
+"""What the description of an interface begins with; the name of the function that it was made for follows."""
 _BILLED_STATES = ["pending", "running", "stopping", "stopped"]
 
 
@@ -106,6 +108,60 @@ def end_concurrency(client: Client, parts: Parts) -> str:
     if reserved() != 0:
         functions.put_function_concurrency(FunctionName=parts.function, ReservedConcurrentExecutions=0)
     return "" if reserved() == 0 else "the function to be barred"
+
+
+def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
+    """Takes the actor function out of the network, so that CloudFormation need not wait for its network interfaces.
+
+    Lambda deletes an interface when no function and no published version uses it, up to 20 minutes later, and with the
+    function's role. So the versions go, and the function gets a role that stays.
+
+    Args:
+        role_arn: Of a role that may delete network interfaces and outlives the function; empty if there is none.
+
+    Returns:
+        Empty: whatever Lambda is still about, the rest need not wait for it.
+
+    Raises:
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be asked.
+    """
+    if parts.function is None:
+        return ""
+    functions = client("lambda")
+    which = {"FunctionName": parts.function}
+    function = find(lambda: functions.get_function_configuration(**which))
+    if function is None:
+        return ""
+    if function.get("VpcConfig", {}).get("SubnetIds"):
+        functions.update_function_configuration(
+            **which, VpcConfig={"SubnetIds": [], "SecurityGroupIds": []}, **({"Role": role_arn} if role_arn else {}))
+    if parts.alias is not None:
+        find(lambda: functions.delete_alias(**which, Name=parts.alias))
+    for version in list_all(functions, "list_versions_by_function", "Versions", **which):
+        if version["Version"] != "$LATEST":
+            functions.delete_function(**which, Qualifier=version["Version"])
+    return ""
+
+
+def find_interfaces(client: Client, parts: Parts) -> str:
+    """What is left of the actor function's place in the network.
+
+    Returns:
+        What is left, for people; empty if Lambda has taken the function out and deleted its network interfaces.
+
+    Raises:
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be asked.
+    """
+    if parts.function is None:
+        return ""
+    function = find(lambda: client("lambda").get_function_configuration(FunctionName=parts.function))
+    if function is not None and function.get("LastUpdateStatus") == "InProgress":
+        return "Lambda to take the function out of the network"
+    left = list_all(client("ec2"), "describe_network_interfaces", "NetworkInterfaces", Filters=[
+        {"Name": "description", "Values": [f"{_INTERFACE}{parts.function}-*"]}])
+    return f"{', '.join(sorted(one['NetworkInterfaceId'] for one in left))} to be deleted by Lambda" if left else ""
 
 
 def end_cache(client: Client, parts: Parts) -> str:

@@ -7,11 +7,11 @@ repeated at any time: each step first looks whether it is done already.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS, ClientError, code_of, message_of
-from runtime.aws.stacks import find_stack
+from runtime.aws.stacks import find_stack, outputs_of
 from runtime.guard.bill import final_usd
 from runtime.guard.decision import silent_s
 from runtime.guard.deletion import TeardownError, what_is_left
@@ -24,14 +24,17 @@ from runtime.guard.parts import (
     end_provisioned,
     find,
     find_instances,
+    find_interfaces,
+    leave_network,
     read_parts,
 )
 from runtime.guard.stacks import GuardedStack
-from runtime.guard.times import ALIVE_S, STOP_GRACE_S
-from runtime.names import EXPERIMENT_TAG
+from runtime.guard.times import ALIVE_S, INTERFACES_S, STOP_GRACE_S
+from runtime.names import EXPERIMENT_TAG, INTERFACES_ROLE_OUTPUT, NETWORK_STACK
 
 _PASSED_OVER_AFTER_S = 300.0
 """A step that is refused holds the stack's deletion up no longer."""
+_NETWORK, _INTERFACES = "network", "interfaces"
 _BILL, _STACK, GONE = "bill", "stack", "gone"
 _ANSWER_CHARACTERS = 300
 
@@ -42,9 +45,11 @@ class Teardown:
     1. *stop key*: running actors give up, and a learner that is there puts its results into the bucket;
     2. *learner*: the only one that starts actors; its group is set to 0 for good;
     3. *provisioned capacity* and 4. *concurrency*: no actor is kept warm, and none can start any more;
-    5. *cache*; 6. *bill*: what all of it has cost in the end, into the ledger;
-    7. *stack*: all that is left, which costs next to nothing; tried again for as long as that fails;
-    8. *gone*: nothing of it is found by Describe.
+    5. *network*: the function leaves it, which Lambda does while the rest goes on;
+    6. *cache*; 7. *bill*: what all of it has cost in the end, into the ledger;
+    8. *interfaces*: those of the function are gone, so that CloudFormation does not wait for them;
+    9. *stack*: all that is left, which costs next to nothing; tried again for as long as that fails;
+    10. *gone*: nothing of it is found by Describe.
     """
 
     def __init__(
@@ -74,7 +79,19 @@ class Teardown:
         return entry
 
     def advance(self, deployed: GuardedStack, entry: Entry) -> str:
-        """Does of an ordered teardown what can be done now.
+        """Does of an ordered teardown what can be done now; raises and returns as `steps` does in the end."""
+        steps = self.steps(deployed, entry)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return str(end.value)
+
+    def steps(self, deployed: GuardedStack, entry: Entry) -> Generator[bool, None, str]:
+        """Does of an ordered teardown what can be done now, and pauses before each step.
+
+        Yields:
+            False: it does not wait.
 
         Returns:
             What it waits for, for people; empty if all is gone.
@@ -94,6 +111,7 @@ class Teardown:
                 break
             if (parts is None and not is_last) or (failures and name == _BILL and not is_deleted):
                 continue
+            yield False
             try:
                 waits_for = step()
             except AWS_ERRORS as error:
@@ -135,8 +153,10 @@ class Teardown:
         yield "learner", lambda: end_learner(self._client, parts)
         yield "provisioned capacity", lambda: end_provisioned(self._client, parts)
         yield "concurrency", lambda: end_concurrency(self._client, parts)
+        yield _NETWORK, lambda: leave_network(self._client, parts, self._interfaces_role())
         yield "cache", lambda: end_cache(self._client, parts)
         yield _BILL, lambda: self._bill(deployed)
+        yield _INTERFACES, lambda: self._await_interfaces(deployed, entry, parts)
         yield _STACK, lambda: self._delete_stack(deployed)
         # Where a step before was refused, it is known only now when nothing was billed any more.
         yield _BILL, lambda: self._bill(deployed)
@@ -179,6 +199,22 @@ class Teardown:
         learner_gone_s, cache_gone_s = (steps.get(name, self._now()) for name in ("concurrency", "cache"))
         usd = final_usd(self._client, deployed, entry, learner_gone_s=learner_gone_s, cache_gone_s=cache_gone_s)
         self._ledger.close(deployed.run, stack=deployed.stack, spent_usd=usd, now_s=cache_gone_s)
+        return ""
+
+    def _interfaces_role(self) -> str:
+        stack = find_stack(self._client("cloudformation"), NETWORK_STACK)
+        return outputs_of(stack or {}).get(INTERFACES_ROLE_OUTPUT, "")
+
+    def _await_interfaces(self, deployed: GuardedStack, entry: Entry, parts: Parts) -> str:
+        """Waits, but not for long: what is left then costs nothing, and Lambda deletes it with a role that stays."""
+        order = _order(entry)
+        left = "" if _INTERFACES in order.steps else find_interfaces(self._client, parts)
+        if left and self._now() - order.steps.get(_NETWORK, order.ordered_at_s) < INTERFACES_S:
+            return left
+        if left:
+            self._tell(f"{deployed.name}: network interfaces are left",
+                       f"Waiting for {left}. They cost nothing; the experiment can be deployed again at once, but not "
+                       f"{NETWORK_STACK} be deleted")
         return ""
 
     def _delete_stack(self, deployed: GuardedStack) -> str:

@@ -18,5 +18,8 @@ STOP_GRACE_S = 120.0
 """A learner that is there gets so long to put its results into the bucket."""
 TERMINATION_S = 60.0
 """Ending an instance is taken to last so long, until it is not billed any more."""
+INTERFACES_S = 300.0
+"""Lambda gets so long to delete the network interfaces of a function that has left the network: it takes about four
+minutes as a rule, and 20 at most. CloudFormation does not wait for the rest either, and nothing is billed for it."""
 CACHE_DELETION_S = 900.0
 """Deleting a cache is taken to last so long."""

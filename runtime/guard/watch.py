@@ -3,13 +3,18 @@
 A Lambda function of a stack of its own, outside what it guards: it works whatever becomes of the learner. It finds
 deployments by their stacks' tags, so that it also knows those that nobody announced, and counts on nothing that a
 learner promises to do: what the ledger does not cover is counted at the price of all that exists.
+
+It decides about all of them before it acts on any, and the teardowns take turns. So nothing that one run has written,
+and no answer that is long in coming, keeps it from another deployment.
 """
 
 from __future__ import annotations
 
 import datetime
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.aws.clients import Client
@@ -19,15 +24,49 @@ from runtime.guard.decision import reason_of_stack, reason_to_end
 from runtime.guard.ledger import Entry, Ledger, LedgerError
 from runtime.guard.stacks import GuardedStack, find_deployments, read_deployment
 from runtime.guard.teardown import GONE, Teardown
+from runtime.guard.turns import Work, take_turns
 
 TICK_S = 40.0
 """What waits in a teardown is looked at again, for so long."""
 PAUSE_S = 5.0
+ACT_S = 75.0
+"""No step of a teardown begins later in a tick; the longest one, two calls that hang, then still ends within it."""
+LOOKED_AT_ALL = "every deployment was looked at"
+"""What the log says when a tick has decided about all and ordered what must end; an alarm counts these lines."""
 _NAME_CHARACTERS = 100
+_log = logging.getLogger("nitro.guard")
 
 
 class _ForeignStackError(Exception):
     """An entry of the ledger names what is not a stack of its run."""
+
+
+@dataclass
+class _Case:
+    """What a tick has to do with one deployment.
+
+    Attributes:
+        stack: Id of its stack.
+        run: Key of its run's entry.
+        entry: The ledger's; None if it knows nothing.
+        report: What is told of it.
+        deployed: None until it is looked up: a stack that is gone.
+        reason: Why it is ended; empty if it may go on.
+    """
+
+    stack: str
+    run: str
+    entry: Entry | None
+    report: dict[str, Any] = field(init=False)
+    deployed: GuardedStack | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        name = self.deployed.name if self.deployed else self.stack[:_NAME_CHARACTERS]
+        self.report = {"stack": name, "run": self.run, "decision": "", "waiting_for": "", "projected_usd": 0.0}
+
+    def fail(self, error: Exception | str) -> None:
+        self.report["error"] = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
 
 
 class Guard:
@@ -55,7 +94,7 @@ class Guard:
         self.teardown = Teardown(client, ledger, tell, now)
 
     def tick(self, *, is_rehearsed: bool = False) -> dict[str, Any]:
-        """Looks at every deployment, and takes down what may not go on.
+        """Looks at every deployment, orders the end of what may not go on, and then ends what is to end.
 
         Args:
             is_rehearsed: Only tell what would be done.
@@ -70,52 +109,121 @@ class Guard:
             ClientError: CloudFormation refuses.
             BotoCoreError: CloudFormation cannot be asked.
         """
-        now_s, looked_at_s = self._now(), self._ledger.last_tick_s() or 0.0
+        began_s, now_s = self._clock(), self._now()
+        looked_at_s = self._ledger.last_tick_s() or 0.0
         entries = self._ledger.entries()
-        known = {entry.run: entry for entry in entries}
-        found = [one.begun(known.get(one.run), looked_at_s) for one in find_deployments(self._client("cloudformation"))]
+        by_run = {entry.run: entry for entry in entries}
+        found = [one.begun(by_run.get(one.run), looked_at_s)
+                 for one in find_deployments(self._client("cloudformation"))]
+        cases = [self._decided(one, by_run.get(one.run), now_s) for one in found]
         if not is_rehearsed:
-            # Before it asked which stacks there are: what it did not see did not exist then.
-            self._ledger.tick(now_s)
-        deleted, troubles = self._deleted(entries, {one.stack: one.run for one in found}, is_rehearsed)
+            for case in cases:
+                self._write(case, now_s)
+            if not any("error" in case.report for case in cases):
+                # Of before it asked which stacks there are: what it did not see did not exist then.
+                self._ledger.tick(now_s)
+                _log.info(LOOKED_AT_ALL)
+        runs = {one.stack: one.run for one in found}
         # First what a stack of before has cost, then what has come in its place.
-        found = deleted + found
-        until_s = self._clock() + self._tick_s
-        reports = {one.stack: self._report(one, is_rehearsed) for one in found}
-        while not is_rehearsed and self._clock() < until_s and any(
-                report["waiting_for"] for report in reports.values()):
-            self._sleep(self._pause_s)
-            reports |= {one.stack: self._report(one, False) for one in found if reports[one.stack]["waiting_for"]}
+        gone = [_Case(stack, entry.run, entry) for entry in entries for stack in _unsettled(entry)
+                if runs.get(stack) != entry.run]
+        cases = gone + cases
+        if is_rehearsed:
+            for case in gone:
+                self._look_up(case, runs, is_rehearsed=True)
+        else:
+            self._act([case for case in cases if "error" not in case.report], runs, began_s)
         at = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
-        return {"at": at.isoformat(timespec="seconds"), "experiments": [*troubles, *reports.values()]}
+        return {"at": at.isoformat(timespec="seconds"), "experiments": [
+            case.report for case in sorted(cases, key=lambda case: case.deployed is not None)]}
 
-    def _deleted(
-        self, entries: list[Entry], known: Mapping[str, str], is_rehearsed: bool
-    ) -> tuple[list[GuardedStack], list[dict[str, Any]]]:
-        """Deployments whose stack is gone, but whose teardown or last dollars nobody has seen to.
+    def _decided(self, deployed: GuardedStack, entry: Entry | None, now_s: float) -> _Case:
+        """Decides, from what is known already: nobody is asked, so nobody can hold it up."""
+        case = _Case(deployed.stack, deployed.run, entry, deployed)
+        order = entry.order_for(deployed.stack) if entry else None
+        try:
+            case.report["projected_usd"] = round(deployed.projected_usd(entry, now_s), 6)
+            case.reason = order.reason if order else reason_of_stack(deployed) or reason_to_end(deployed, entry, now_s)
+        except Exception as error:
+            # Whatever it is, that one is ended: a guard that cannot tell does not look away.
+            case.reason = f"nobody can tell what it may cost: {type(error).__name__}: {error}"
+        case.report["decision"] = case.reason
+        return case
+
+    def _write(self, case: _Case, now_s: float) -> None:
+        """Writes what was seen and decided. From then on a learner that is there knows that it must end."""
+        deployed, entry = case.deployed, case.entry
+        if deployed is None:
+            return
+        try:
+            if (entry is None or entry.stack != deployed.stack) and deployed.status != "DELETE_COMPLETE":
+                entry = self._ledger.notice(deployed.run, stack=deployed.stack, created_at_s=deployed.created_at_s)
+            if entry is not None and entry.began_s(deployed.stack) is None:
+                self._ledger.begin(deployed.run, stack=deployed.stack, began_at_s=deployed.created_at_s)
+            if case.reason and not (entry and entry.order_for(deployed.stack)):
+                entry = self.teardown.order(deployed, case.reason)
+            if entry is not None and entry.stack == deployed.stack and entry.heartbeat_at_s != entry.seen_heartbeat_s:
+                self._ledger.saw(deployed.run, heartbeat_at_s=entry.heartbeat_at_s, now_s=now_s,
+                                 spent_usd=max(entry.spent_usd, entry.seen_spent_usd))
+        except Exception as error:
+            # One deployment's trouble must not keep the guard from the others.
+            case.fail(error)
+        case.entry = entry
+
+    def _act(self, cases: Sequence[_Case], runs: Mapping[str, str], began_s: float) -> None:
+        """Ends what is to end, in turns; begins with what no tick has seen to for longest."""
+        waiting = sorted((case for case in cases if case.deployed is None or case.reason),
+                         key=lambda case: case.entry.served_at_s if case.entry else 0.0)
+        take_turns([self._work(case, runs) for case in waiting], clock=self._clock, sleep=self._sleep,
+                   begin_until_s=began_s + ACT_S, wait_until_s=began_s + self._tick_s, pause_s=self._pause_s)
+
+    def _work(self, case: _Case, runs: Mapping[str, str]) -> Work:
+        """Ends one deployment, step by step."""
+        if case.deployed is None and not self._look_up(case, runs, is_rehearsed=False):
+            return
+        try:
+            yield from self._end(case)
+        except Exception as error:
+            # Whatever it is: one deployment's trouble must not keep the guard from the others.
+            case.fail(error)
+
+    def _end(self, case: _Case) -> Work:
+        deployed = case.deployed
+        assert deployed is not None, "it was looked up"
+        entry = self._ledger.serve(case.run, now_s=self._now())
+        while True:
+            if entry.order_for(deployed.stack) is None:
+                entry = self.teardown.order(deployed, case.reason)
+            case.report["waiting_for"] = yield from self.teardown.steps(deployed, entry)
+            if not case.report["waiting_for"]:
+                return
+            yield True
+            entry = self._ledger.get(case.run) or entry
+
+    def _look_up(self, case: _Case, runs: Mapping[str, str], *, is_rehearsed: bool) -> bool:
+        """Finds a deployment whose stack is gone, but whose teardown or last dollars nobody has seen to.
 
         Args:
-            entries: Of the ledger.
-            known: The runs of the stacks that are there, by the stack's id.
+            case: Of an entry of the ledger.
+            runs: Those of the stacks that are there, by the stack's id.
             is_rehearsed: Whether nothing may be written.
 
         Returns:
-            The deployments, and a report of each entry that names a stack which is none, or not its own.
+            Whether the stack was the run's; else the entry is settled, and the case reports that.
         """
-        deleted, troubles = [], []
-        for entry, stack in [(one, stack) for one in entries for stack in _unsettled(one)]:
-            if known.get(stack) == entry.run:
-                continue
-            try:
-                if stack in known:
-                    raise _ForeignStackError(f"the ledger's entry of {entry.run} names a stack of {known[stack]}")
-                deleted.append(self._find_deleted(entry.run, stack).begun(entry, 0.0))
-            except Exception as error:
-                # A learner can write anything into its entry: that must not keep the guard from the others.
-                troubles.append({"stack": stack[:_NAME_CHARACTERS], "run": entry.run, "decision": "",
-                                 "waiting_for": "", "projected_usd": 0.0,
-                                 "error": self._disowned(entry, stack, error, is_rehearsed)})
-        return deleted, troubles
+        entry = case.entry
+        assert entry is not None, "the entry is what names the stack"
+        try:
+            if case.stack in runs:
+                raise _ForeignStackError(f"the ledger's entry of {case.run} names a stack of {runs[case.stack]}")
+            deployed = self._find_deleted(case.run, case.stack).begun(entry, 0.0)
+        except Exception as error:
+            # A learner can write anything into its entry: that must not keep the guard from the others.
+            case.fail(self._disowned(entry, case.stack, error, is_rehearsed))
+            return False
+        decided = self._decided(deployed, entry, self._now())
+        case.deployed, case.reason, case.report = deployed, decided.reason, decided.report
+        return bool(case.reason)
 
     def _find_deleted(self, run: str, stack: str) -> GuardedStack:
         """The deployment that a stack was.
@@ -154,36 +262,6 @@ class Guard:
             except LedgerError as error:
                 return f"{problem}; {error}"
         return f"{type(problem).__name__}: {problem}"
-
-    def _report(self, deployed: GuardedStack, is_rehearsed: bool) -> dict[str, Any]:
-        report = {"stack": deployed.name, "run": deployed.run, "decision": "", "waiting_for": "", "projected_usd": 0.0}
-        try:
-            entry = self._ledger.get(deployed.run)
-            report["projected_usd"] = round(deployed.projected_usd(entry, self._now()), 6)
-            return report | self._see_to(deployed, entry, is_rehearsed)
-        except Exception as error:
-            # Whatever it is: one deployment's trouble must not keep the guard from the others.
-            return report | {"error": f"{type(error).__name__}: {error}"}
-
-    def _see_to(self, deployed: GuardedStack, entry: Entry | None, is_rehearsed: bool) -> dict[str, Any]:
-        now_s = self._now()
-        is_new = entry is None or entry.stack != deployed.stack
-        if is_new and deployed.status != "DELETE_COMPLETE" and not is_rehearsed:
-            entry = self._ledger.notice(deployed.run, stack=deployed.stack, created_at_s=deployed.created_at_s)
-        if entry is not None and entry.began_s(deployed.stack) is None and not is_rehearsed:
-            self._ledger.begin(deployed.run, stack=deployed.stack, began_at_s=deployed.created_at_s)
-        order = entry.order_for(deployed.stack) if entry else None
-        reason = order.reason if order else reason_of_stack(deployed) or reason_to_end(deployed, entry, now_s)
-        if is_rehearsed:
-            return {"decision": reason}
-        if entry is not None and entry.stack == deployed.stack and entry.heartbeat_at_s != entry.seen_heartbeat_s:
-            self._ledger.saw(deployed.run, heartbeat_at_s=entry.heartbeat_at_s, now_s=now_s,
-                             spent_usd=max(entry.spent_usd, entry.seen_spent_usd))
-        if not reason:
-            return {}
-        ordered = entry if entry is not None and order else self.teardown.order(deployed, reason)
-        return {"decision": reason, "waiting_for": self.teardown.advance(deployed, ordered)}
-
 
 def _unsettled(entry: Entry) -> list[str]:
     """Stacks that an entry has something to be done about."""

@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
 from runtime.aws.asking import AccountError, ask, ask_if_there
-from runtime.aws.clients import clients, open_session
+from runtime.aws.clients import PROMPT, clients, open_session
 from runtime.aws.failures import code_of, message_of
 from runtime.cost.prices import PRICES
 from runtime.names import DEFAULT_REGION
@@ -61,6 +61,7 @@ def test_a_client_is_made_once_and_a_quick_one_gives_up_sooner(monkeypatch: pyte
     quick, patient = client("sqs", is_quick=True).meta.config, client("sqs").meta.config
     assert quick.read_timeout < patient.read_timeout
     assert quick.retries["total_max_attempts"] == 1 < patient.retries["total_max_attempts"]
+    assert clients(patience=PROMPT)("sqs").meta.config.read_timeout == PROMPT.read_timeout < quick.read_timeout
 
 
 def test_the_region_that_is_advised_has_prices() -> None:

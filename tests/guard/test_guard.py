@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
 import moto
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ReadTimeoutError
 from botocore.response import StreamingBody
 
+from runtime.aws.clients import PROMPT
 from runtime.aws.stacks import find_stack
 from runtime.guard import watch
 from runtime.guard.deletion import TeardownError
@@ -30,13 +32,18 @@ from runtime.guard.watch import Guard
 from runtime.operations.stop import take_down
 from stacks.arming import check_guard
 from stacks.assembly import make_app
+from stacks.guard import TIMEOUT_S
+from tests.simulators.aws import moto_types
 from tests.simulators.aws.moto_types import deploy
 from tests.stacks.conftest import RUN, SETTINGS, experiment_text
 
 NAMES = ("hopper", "walker")
-STEPS = ["stop key", "learner", "provisioned capacity", "concurrency", "cache", "bill", "stack", "gone"]
+STEPS = ["stop key", "learner", "provisioned capacity", "concurrency", "network", "cache", "bill", "interfaces",
+         "stack", "gone"]
 client_of = functools.cache(boto3.client)
 """Made once: moto answers those of earlier tests, too."""
+HANG_S = PROMPT.retries["total_max_attempts"] * (PROMPT.connect_timeout + PROMPT.read_timeout) + 1.0
+"""Longest that a call of the guard's lasts."""
 STOP_EVENT = json.dumps({"stop": True, "run_id": "r"})
 
 
@@ -63,6 +70,8 @@ class Account:
     Attributes:
         calls: What was asked of AWS: service and operation, in order, reading aside.
         fail: Called before each call; may raise.
+        clock: A file with the time for moto, in which network interfaces linger.
+        hanging: No call that names one of these things is answered.
     """
 
     assembly: Callable[[str], Path]
@@ -74,6 +83,8 @@ class Account:
     invoked: list[bytes] = field(default_factory=list)
     answer: dict[str, Any] = field(default_factory=dict)
     fail_reading: set[str] = field(default_factory=set)
+    hanging: tuple[str, ...] = ()
+    clock: Path | None = None
 
     def client(self, service: str, *, is_quick: bool = False) -> Any:
         return _Spy(self, service, client_of(service, region_name="us-east-1"))
@@ -103,7 +114,7 @@ class Account:
 
     def tick(self, after_s: float = 60.0) -> dict[str, dict[str, Any]]:
         """What the guard reports, by stack."""
-        self.now_s += after_s
+        self.sleep(after_s)
         return {one["stack"]: one for one in self.guard().tick()["experiments"]}
 
     def now(self) -> float:
@@ -111,6 +122,8 @@ class Account:
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
+        if self.clock is not None:
+            self.clock.write_text(f"0 {self.now_s} 0")
 
     def left(self, name: str) -> list[str]:
         """What Describe finds of an experiment."""
@@ -142,11 +155,14 @@ class _Spy:
             return self._paginator
         if name == "describe_stacks":
             return self._describe_stacks
-        if name.startswith(("describe", "get_", "list", "meta", "exceptions", "can_")):
+        if name in ("meta", "exceptions", "can_paginate"):
             return real
 
         def call(**arguments: Any) -> Any:
             what = f"{self._service}.{name}"
+            self._hang(str(arguments))
+            if name.startswith(("describe", "get_", "list")):
+                return real(**arguments)
             self._account.fail(what)
             self._account.calls.append(what)
             if name == "invoke":
@@ -157,8 +173,15 @@ class _Spy:
 
         return call
 
+    def _hang(self, arguments: str) -> None:
+        """As a client of the guard's does: twice connected in vain, twice no answer."""
+        if any(word in arguments for word in self._account.hanging):
+            self._account.now_s += HANG_S
+            raise ReadTimeoutError(endpoint_url=self._service)
+
     def _describe_stacks(self, *, StackName: str) -> Any:
         """moto says of any name that there is no such stack; AWS refuses what cannot be one."""
+        self._hang(StackName)
         if not re.fullmatch(r"[a-zA-Z][-a-zA-Z0-9]*|arn:aws:[-a-zA-Z0-9:/._+]*", StackName):
             raise ClientError({"Error": {"Code": "ValidationError", "Message": (
                 f"1 validation error detected: Value '{StackName}' at 'stackName' failed to satisfy constraint")}},
@@ -168,7 +191,8 @@ class _Spy:
     def _paginator(self, operation: str) -> Any:
         if operation in self._account.fail_reading:
             raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
-        return self._client.get_paginator(operation)
+        return SimpleNamespace(paginate=lambda **arguments: (
+            self._hang(str(arguments)) or self._client.get_paginator(operation).paginate(**arguments)))
 
 
 @pytest.fixture
@@ -208,7 +232,8 @@ def test_one_that_has_finished_is_gone_after_one_tick_in_the_right_order(account
     # In moto a group that is set to 0 has no instance left to be ended.
     assert account.calls == [
         "autoscaling.update_auto_scaling_group", "lambda.delete_provisioned_concurrency_config",
-        "lambda.put_function_concurrency", "elasticache.delete_serverless_cache", "cloudformation.delete_stack"]
+        "lambda.put_function_concurrency", "lambda.update_function_configuration", "lambda.delete_alias",
+        "lambda.delete_function", "elasticache.delete_serverless_cache", "cloudformation.delete_stack"]
     assert account.left("hopper") == []
     assert find_stack(client_of("cloudformation"), stack)["StackStatus"] == "DELETE_COMPLETE"
     assert account.told == ["Nitro-hopper is being taken down", "Nitro-hopper is gone"]
@@ -334,7 +359,7 @@ def test_a_guard_that_dies_between_any_two_calls_is_continued_by_the_next(accoun
 
 @pytest.mark.parametrize("call", [
     "autoscaling.update_auto_scaling_group", "lambda.delete_provisioned_concurrency_config",
-    "lambda.put_function_concurrency", "elasticache.delete_serverless_cache"])
+    "lambda.put_function_concurrency", "lambda.update_function_configuration", "elasticache.delete_serverless_cache"])
 def test_a_step_that_is_refused_for_good_does_not_keep_the_rest_alive(account: Account, call: str) -> None:
     account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
 
@@ -347,7 +372,7 @@ def test_a_step_that_is_refused_for_good_does_not_keep_the_rest_alive(account: A
     assert "Nitro-hopper" in account.left("hopper")
     # What the others could do is done at once; CloudFormation does it five minutes later.
     done = account.ledger.get(f"hopper/{RUN}").order.steps
-    assert len(done) == 4
+    assert len(done) == 6
     for _ in range(7):
         account.tick()
     assert account.left("hopper") == []
@@ -375,6 +400,40 @@ def test_one_deployments_trouble_does_not_keep_the_guard_from_the_others(account
     reports = account.tick()
     assert "error" in reports["Nitro-hopper"]
     assert account.left("walker") == []
+
+
+@pytest.mark.parametrize("hanging", NAMES)
+def test_an_api_that_hangs_for_one_deployment_does_not_hold_up_the_other(account: Account, hanging: str) -> None:
+    (other,) = set(NAMES) - {hanging}
+    for name in NAMES:
+        account.train(name, account.deploy(name), state=FINISHED, reason="max_rounds")
+    account.hanging = (f"nitro-{hanging}", f"Nitro-{hanging}")
+    began_s = account.now_s + 60
+    reports = account.tick()
+    assert account.now_s - began_s < TIMEOUT_S
+    assert (reports[f"Nitro-{other}"]["waiting_for"], account.left(other)) == ("", [])
+    assert account.ledger.last_tick_s() == began_s, "all were looked at before anything could hang"
+    assert account.ledger.get(f"{hanging}/{RUN}").order, "and its own learner is told to end"
+    account.hanging = ()
+    for _ in range(2):
+        account.tick()
+    assert account.left(hanging) == []
+
+
+def test_a_tick_begins_with_what_none_has_seen_to_for_longest(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in NAMES:
+        account.train(name, account.deploy(name), state=FINISHED, reason="max_rounds")
+    account.hanging = ("Nitro-",)
+    # There is time for one of them, and that hangs.
+    monkeypatch.setattr(watch, "ACT_S", 10.0)
+    served = []
+    for _ in range(4):
+        began_s = account.now_s + 60
+        account.tick()
+        served.append([name for name in NAMES if account.ledger.get(f"{name}/{RUN}").served_at_s >= began_s])
+    assert served == [["hopper"], ["walker"], ["hopper"], ["walker"]]
 
 
 def test_a_deletion_that_fails_is_told_and_tried_again(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -532,12 +591,13 @@ def test_an_entry_about_a_stack_that_is_none_is_reported(account: Account) -> No
     assert own["decision"] == ""
     assert account.ledger.get(f"hopper/{RUN}") == before
     assert "'not a name'" in account.tick()["not a name"]["error"]
+    account.tick()
     entry = account.ledger.get(f"hopper/{RUN}")
     # What it has said counts, and all the time of its stack again at the price of all that exists.
     assert (entry.stack, entry.spent_usd, entry.reserved_usd) == (stack, 0.03, 0.0)
     (deployed,) = find_deployments(client_of("cloudformation"))
     assert account.tick()["Nitro-hopper"]["projected_usd"] == pytest.approx(
-        0.03 + deployed.burn_usd_per_hour * (account.now_s - deployed.created_at_s) / 3600)
+        0.03 + deployed.burn_usd_per_hour * (account.now_s - deployed.created_at_s) / 3600, abs=1e-6)
 
 
 def test_an_entry_that_cannot_be_looked_up_now_is_looked_up_again(
@@ -581,6 +641,58 @@ def test_a_creation_that_has_failed_is_cleared_away(account: Account) -> None:
     stack.status = "ROLLBACK_COMPLETE"
     assert account.tick()["Nitro-hopper"]["decision"] == "its stack is ROLLBACK_COMPLETE"
     assert account.left("hopper") == []
+
+
+# Network interfaces
+
+
+@pytest.fixture
+def lingering(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Account:
+    """An account in which functions' network interfaces linger as Lambda's do."""
+    account.clock = tmp_path / "clock"
+    account.sleep(time.time())
+    monkeypatch.setenv("MOTO_CLOCK", str(account.clock))
+    return account
+
+
+def interfaces() -> list[str]:
+    return [one["NetworkInterfaceId"] for one in client_of("ec2").describe_network_interfaces(Filters=[
+        {"Name": "description", "Values": ["AWS Lambda VPC ENI-*"]}])["NetworkInterfaces"]]
+
+
+def minutes_until_gone(account: Account) -> float:
+    began_s = account.now_s
+    while "Nitro-hopper" in (reports := account.tick()):
+        assert "error" not in reports["Nitro-hopper"]
+        if not reports["Nitro-hopper"]["waiting_for"]:
+            break
+    return (account.now_s - began_s) / 60
+
+
+def test_a_teardown_takes_minutes_where_cloudformation_alone_takes_half_an_hour(lingering: Account) -> None:
+    lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    assert len(interfaces()) == 3
+    assert minutes_until_gone(lingering) <= 6
+    assert interfaces() == lingering.left("hopper") == []
+    # At once again; and this time it is deleted by somebody who does not know.
+    stack = lingering.deploy("hopper")
+    began_s = lingering.now_s
+    client_of("cloudformation").delete_stack(StackName=stack)
+    while find_stack(client_of("cloudformation"), stack)["StackStatus"] != "DELETE_COMPLETE":
+        lingering.sleep(60)
+    assert lingering.now_s - began_s == pytest.approx(moto_types.INTERFACES_DELETED_S, abs=61)
+
+
+def test_interfaces_that_stay_are_told_and_deleted_with_a_role_that_outlives_the_experiment(
+    lingering: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moto_types, "INTERFACES_LEFT_S", 1200.0)
+    lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    assert minutes_until_gone(lingering) <= 7
+    assert (len(interfaces()), lingering.left("hopper")) == (3, [])
+    assert "Nitro-hopper: network interfaces are left" in lingering.told
+    lingering.sleep(1200)
+    assert interfaces() == []
 
 
 # By hand

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import boto3
 import moto
 import pytest
 
+from runtime.backends.aws.heartbeat import Figures
 from runtime.guard.ledger import (
     FINISHED,
+    LEARNER_ATTRIBUTES,
     STARTING,
     TRAINING,
     Entry,
@@ -180,3 +183,34 @@ def test_a_table_that_is_not_there_and_an_item_that_is_damaged(client: Any, ledg
     (entry,) = ledger.entries()
     assert (entry.reserved_usd, entry.order) == (2.0, None)
     assert entry.damage == "state = {'B': b'1'}; spent_usd = {'S': 'much'}; teardown = {'M': {'stack': {'S': 'one'}}}"
+
+
+def test_a_learner_names_nothing_in_its_writes_but_what_its_role_may(client: Any, ledger: Ledger) -> None:
+    """Conditions included: DynamoDB counts what they name among the attributes of the request."""
+    named: set[str] = set()
+    client.meta.events.register("provide-client-params.dynamodb.UpdateItem", lambda params, **_: named.update(
+        params["Key"], params["ExpressionAttributeNames"].values()))
+    take_over(ledger)
+    ledger.record(RUN, writer="w1", state=TRAINING, heartbeat_at_s=1.0, stop_event="{}",
+                  **asdict(Figures(0.1, 0.2, 0.3, 4.0, 5.0)))
+    ledger.finish(RUN, stack="one", reason="budget")
+    assert named == set(LEARNER_ATTRIBUTES)
+    named.clear()
+    ledger.order(RUN, stack="one", reason="silence", now_s=5.0)
+    ledger.saw(RUN, heartbeat_at_s=1.0, spent_usd=0.1, now_s=6.0)
+    ledger.begin(RUN, stack="one", began_at_s=6.0)
+    ledger.serve(RUN, now_s=6.0)
+    ledger.close(RUN, stack="one", spent_usd=1.0, now_s=7.0)
+    assert named - set(LEARNER_ATTRIBUTES) == {
+        "teardown", "seen_heartbeat_s", "seen_at_s", "seen_spent_usd", "before_usd", "began_stack", "began_at_s",
+        "served_at_s", "closed_stack"}
+
+
+def test_an_item_that_is_full_can_still_be_ordered_down(ledger: Ledger) -> None:
+    take_over(ledger)
+    # What moto holds; DynamoDB holds 4,600 bytes more.
+    room = 405_000 - 600
+    ledger.record(RUN, writer="w1", reason="x" * (room // 2), stop_event="x" * (room // 2), spent_usd=1.0)
+    entry = ledger.order(RUN, stack="one", reason="y" * 500, now_s=5.0)
+    assert entry.order_for("one").reason == "y" * 500
+    assert (entry.spent_usd, entry.reason) == (1.0, "too long")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.guard.watch import LOOKED_AT_ALL
 from stacks.staging import guard_files
 from tests.stacks.conftest import STACK, Assembly, flat
 
@@ -65,7 +66,11 @@ def test_people_hear_of_a_guard_that_fails_or_is_silent(serverless: Assembly) ->
         found[properties["MetricName"]] = (properties["ComparisonOperator"], properties["Threshold"],
                                            properties["EvaluationPeriods"], properties["TreatMissingData"])
     assert found == {"Errors": ("GreaterThanOrEqualToThreshold", 1, 1, "notBreaching"),
-                     "Invocations": ("LessThanThreshold", 1, 5, "breaching")}
+                     "GuardLooks": ("LessThanThreshold", 1, 5, "breaching")}
+    looks = only(serverless, "Logs::MetricFilter")
+    assert looks["FilterPattern"] == f'"{LOOKED_AT_ALL}"', "not merely that it ran"
+    assert looks["MetricTransformations"] == [
+        {"MetricName": "GuardLooks", "MetricNamespace": "Nitro", "MetricValue": "1"}]
     statements = {one["Sid"]: one for one in only(serverless, "SNS::TopicPolicy")["PolicyDocument"]["Statement"]}
     assert flat(statements["Alarms"]["Principal"]["Service"]) == "cloudwatch.amazonaws.com"
     assert statements["AllowPublishThroughSSLOnly"]["Effect"] == "Deny"

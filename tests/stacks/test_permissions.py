@@ -112,7 +112,8 @@ def test_each_role_is_for_one_service_and_has_no_other_policies(each_kind: Assem
         (statement,) = role["Properties"]["AssumeRolePolicyDocument"]["Statement"]
         trusted[re.match(r"[A-Z][a-z]+", name)[0]] = flat(statement["Principal"]["Service"])
     assert trusted == {"Actor": "lambda.amazonaws.com", "Learner": "ec2.amazonaws.com",
-                       "Vpc": "vpc-flow-logs.amazonaws.com", "Role": "lambda.amazonaws.com"}
+                       "Vpc": "vpc-flow-logs.amazonaws.com", "Role": "lambda.amazonaws.com",
+                       "Interfaces": "lambda.amazonaws.com"}
 
 
 def test_no_secret_in_any_template_or_asset(each_kind: Assembly) -> None:

@@ -10,6 +10,8 @@ Some things are read from the environment, as moto does:
 - MOTO_LAMBDA_CONCURRENCY_QUOTA: concurrent executions, 1000;
 - MOTO_EC2_GPU_VCPU_QUOTA: vCPUs of running G and VT instances, on demand and spot each, 64;
 - MOTO_ELASTICACHE_ENDPOINT: ``host:port`` of every serverless cache, in the place of a name that nothing answers to;
+- MOTO_CLOCK: a file as `tests.simulators.rehearsal.clock` writes it. With it, functions in a VPC have network
+  interfaces, which linger by that clock as Lambda's do; without it, they have none;
 - MOTO_FAILING_DELETIONS: ``STACK=COUNT``: so many times, deleting that stack ends in DELETE_FAILED.
 """
 
@@ -26,6 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 import boto3
 from botocore import UNSIGNED, xform_name
@@ -37,6 +40,7 @@ from moto.autoscaling.responses import AutoScalingResponse
 from moto.awslambda.exceptions import LambdaClientError
 from moto.awslambda.responses import LambdaResponse
 from moto.awslambda.urls import url_paths as lambda_url_paths
+from moto.backends import get_backend
 from moto.cloudformation import parsing
 from moto.cloudformation.exceptions import UnformattedGetAttTemplateException
 from moto.cloudformation.exceptions import ValidationError as StackError
@@ -46,7 +50,7 @@ from moto.core.botocore_stubber import BotocoreStubber
 from moto.core.common_models import CloudFormationModel
 from moto.core.models import botocore_stubber
 from moto.core.responses import ActionResult, EmptyResult
-from moto.ec2.models import ec2_backends
+from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.flow_logs import FlowLogs
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.internet_gateways import InternetGateway
@@ -61,6 +65,8 @@ from moto.s3.models import FakeBucket
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.ssm.models import Parameter, ParameterDict
 
+from tests.simulators.rehearsal.clock import Clock
+
 Values = Mapping[str, Any]
 Call = Callable[[str, Values], dict[str, Any]]
 """Calls an operation of one service, such as ``call("DeleteUser", {"UserId": "learner"})``."""
@@ -70,6 +76,14 @@ BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 IMAGE_PARAMETER_PREFIX = "/aws/service/deeplearning/ami/"
 IMAGE_ID = "ami-1e749f67"
 """What every parameter below that prefix names: an image that moto comes with."""
+INTERFACE = "AWS Lambda VPC ENI-"
+"""What the description of a function's network interface begins with; the function's name and an id follow."""
+INTERFACES_LEFT_S = 240.0
+"""From a function's leaving its VPC until its interfaces are gone: "less than 5 minutes" (serverless/serverless#5008),
+"detached ~4 min after" (alchemy-run/alchemy#937). Lambda's guide allows 20 minutes; tests may set that."""
+INTERFACES_DELETED_S = 1800.0
+"""The same where the function is deleted with them, and what CloudFormation waits for then: "25-40 minutes"
+(aws-cloudformation/cloudformation-coverage-roadmap#392)."""
 _CONCURRENCY_QUOTA = 1000
 _GPU_VCPU_QUOTA = 64
 _ELASTICACHE_ARN = re.compile(r"arn:aws:elasticache:[^:]*:[0-9]*:[a-z]+:.+")
@@ -406,6 +420,8 @@ class Function(_Resource, CloudFormationModel):
         if "ReservedConcurrentExecutions" in properties:
             call("PutFunctionConcurrency", {
                 "FunctionName": name, "ReservedConcurrentExecutions": properties["ReservedConcurrentExecutions"]})
+        if "VpcConfig" in properties and _clock_s() is not None:
+            _add_interfaces(name, properties["VpcConfig"])
         return name, {"Arn": made["FunctionArn"]}
 
     @staticmethod
@@ -462,6 +478,55 @@ class EventInvokeConfig(_Resource, CloudFormationModel):
         call("DeleteFunctionEventInvokeConfig", {"FunctionName": function, "Qualifier": qualifier})
 
 
+# Network interfaces of functions, where there is a clock
+
+
+def _clock_s() -> float | None:
+    """Seconds since 1970 by the clock of MOTO_CLOCK; None without one."""
+    path = os.environ.get("MOTO_CLOCK")
+    return Clock(Path(path)).now() if path else None
+
+
+def _add_interfaces(function: str, config: Values) -> None:
+    """One for each subnet, which functions with the same security groups share."""
+    call = _caller("ec2", REGION)
+    shared = {(one["SubnetId"], *(group["GroupId"] for group in one["Groups"])) for one in call(
+        "DescribeNetworkInterfaces", {})["NetworkInterfaces"] if one["Description"].startswith(INTERFACE)}
+    for subnet in config["SubnetIds"]:
+        if (subnet, *config["SecurityGroupIds"]) not in shared:
+            call("CreateNetworkInterface", {"SubnetId": subnet, "Groups": config["SecurityGroupIds"],
+                                            "Description": f"{INTERFACE}{function}-{uuid4()}"})
+
+
+def _is_in(function: Any, subnet: str) -> bool:
+    return subnet in ((function.vpc_config or {}).get("SubnetIds") or [])
+
+
+def _release_interfaces(backend: EC2Backend) -> None:
+    """Deletes those that no function and no version has used for long enough, with the function's last role."""
+    now_s = _clock_s()
+    if now_s is None:
+        return
+    functions = list(get_backend("lambda")[backend.account_id][backend.region_name].list_functions("ALL"))
+    roles = {role.arn for role in get_backend("iam")[backend.account_id]["aws"].roles.values()}
+    for interface in [one for one in backend.enis.values() if (one.description or "").startswith(INTERFACE)]:
+        own = [one for one in functions if one.function_name == interface.description[len(INTERFACE):-37]]
+        users = [one for one in functions if _is_in(one, interface.subnet.id)]
+        if own or users:
+            interface.last_role = [*users, *own][0].role
+        if users:
+            interface.free_at_s = None
+        elif getattr(interface, "free_at_s", None) is None:
+            interface.free_at_s = now_s + (INTERFACES_LEFT_S if own else INTERFACES_DELETED_S)
+        elif now_s >= interface.free_at_s and interface.last_role in roles:
+            backend.delete_network_interface(interface.id)
+
+
+def _get_interfaces(backend: EC2Backend, *args: Any, **filters: Any) -> Any:
+    _release_interfaces(backend)
+    return _own_interfaces(backend, *args, **filters)
+
+
 # Auto Scaling, CloudWatch, SNS, S3
 
 
@@ -492,6 +557,24 @@ class Alarm(_Resource, CloudFormationModel):
     @staticmethod
     def remove(call: Call, physical_id: str) -> None:
         call("DeleteAlarms", {"AlarmNames": [physical_id]})
+
+
+class MetricFilter(_Resource, CloudFormationModel):
+    TYPE, SERVICE, NAME = "AWS::Logs::MetricFilter", "logs", "FilterName"
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        renamed = {key[0].lower() + key[1:]: value for key, value in properties.items() if key != (
+            "MetricTransformations")}
+        transformations = [{key[0].lower() + key[1:]: value for key, value in one.items()}
+                           for one in properties["MetricTransformations"]]
+        call("PutMetricFilter", {**renamed, "filterName": name, "metricTransformations": transformations})
+        return f"{properties['LogGroupName']}/{name}", {}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        group, _, name = physical_id.rpartition("/")
+        call("DeleteMetricFilter", {"logGroupName": group, "filterName": name})
 
 
 class TopicPolicy(_Resource, CloudFormationModel):
@@ -785,6 +868,8 @@ def _stack_resources(stack: Stack) -> list[Any]:
 def _delete_stack(backend: CloudFormationBackend, name_or_id: str) -> None:
     """As moto, or, if it is to fail, with nothing deleted yet."""
     stack = next((one for one in backend.stacks.values() if name_or_id in (one.name, one.stack_id)), None)
+    if stack is not None and _waits_for_interfaces(stack):
+        return
     name, _, count = os.environ.get("MOTO_FAILING_DELETIONS", "").partition("=")
     if stack is None or stack.name != name or sum(one.resource_status == "DELETE_FAILED" for one in stack.events) >= (
             int(count)):
@@ -794,6 +879,36 @@ def _delete_stack(backend: CloudFormationBackend, name_or_id: str) -> None:
         return
     stack.status, stack.stack_status_reason = "DELETE_FAILED", "The following resource(s) failed to delete: [Learner]."
     stack._add_stack_event("DELETE_FAILED", stack.stack_status_reason)
+
+
+def _waits_for_interfaces(stack: Stack) -> bool:
+    """Whether CloudFormation waits: for the interfaces of a function that is in a VPC when it is to be deleted."""
+    now_s = _clock_s()
+    if now_s is None:
+        return False
+    if getattr(stack, "deleted_at_s", None) is None:
+        functions = [_caller("lambda", REGION)("GetFunctionConfiguration", {"FunctionName": one.physical_resource_id})
+                     for one in stack.stack_resources if isinstance(one, Function) and _is_there(one)]
+        is_inside = any(one.get("VpcConfig", {}).get("SubnetIds") for one in functions)
+        stack.deleted_at_s = now_s + INTERFACES_DELETED_S if is_inside else now_s
+    if now_s < stack.deleted_at_s:
+        stack.status = "DELETE_IN_PROGRESS"
+    return now_s < stack.deleted_at_s
+
+
+def _is_there(function: Function) -> bool:
+    try:
+        _caller("lambda", REGION)("GetFunctionConfiguration", {"FunctionName": function.physical_resource_id})
+    except ClientError:
+        return False
+    return True
+
+
+def _describe_stacks(backend: CloudFormationBackend, name_or_id: str) -> list[Stack]:
+    """As moto, after what has waited long enough is deleted."""
+    for stack in [one for one in backend.stacks.values() if one.status == "DELETE_IN_PROGRESS"]:
+        _delete_stack(backend, stack.stack_id)
+    return _own_description(backend, name_or_id)
 
 
 # What is added to moto's own
@@ -921,6 +1036,8 @@ _own_parsing = Stack.parse_template
 _own_instance_type = FakeAutoScalingGroup.instance_type.fget
 _own_terminate = Instance.terminate
 _own_block_device = Instance.add_block_device
+_own_description = CloudFormationBackend.describe_stacks
+_own_interfaces = EC2Backend.get_all_network_interfaces
 _own_stack_deletion = CloudFormationBackend.delete_stack
 _own_stack_resources = Stack.stack_resources.fget
 _own_security_groups = LaunchTemplateVersion.security_groups.fget
@@ -938,6 +1055,8 @@ FakeAutoScalingGroup.instance_type = property(_first_override)
 Instance.terminate = _terminate
 Instance.add_block_device = _add_block_device
 CloudFormationBackend.delete_stack = _delete_stack
+CloudFormationBackend.describe_stacks = _describe_stacks
+EC2Backend.get_all_network_interfaces = _get_interfaces
 Stack.stack_resources = property(_stack_resources)
 Stack.parse_template = staticmethod(_parse_template)
 LaunchTemplateVersion.security_groups = property(_interface_groups)

@@ -152,7 +152,7 @@ class Account:
         with ExitStack() as stack:
             self.cache = stack.enter_context(ElastiCache(folder))
             self.moto = stack.enter_context(MotoServer(
-                MOTO_ELASTICACHE_ENDPOINT=self.cache.endpoint, **self._moto_variables))
+                MOTO_ELASTICACHE_ENDPOINT=self.cache.endpoint, MOTO_CLOCK=str(self.clock.path), **self._moto_variables))
             self.functions = stack.enter_context(MeteredEndpoint())
             api = stack.enter_context(FunctionsApi(self.moto.client("lambda"), self.moto.url, self.functions.url))
             self.variables = {

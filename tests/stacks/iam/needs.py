@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from runtime.guard.ledger import GUARD_KEY
+from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
 from runtime.names import (
     CACHE_PREFIX,
     EXPERIMENT_TAG,
     GUARD_STACK,
+    INTERFACES_ROLE_OUTPUT,
     METRIC_NAMESPACE,
     NETWORK_STACK,
     SHARED_STACKS,
@@ -160,7 +161,7 @@ def learner(account: Account) -> Role:
     contexts: dict[str, list[Context]] = {
         "s3:ListBucket": [{"s3:prefix": (prefix,)}],
         "cloudwatch:PutMetricData": [{"cloudwatch:namespace": (METRIC_NAMESPACE,)}],
-        "dynamodb:UpdateItem": [{"dynamodb:LeadingKeys": (key,)}],
+        "dynamodb:UpdateItem": [{"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": LEARNER_ATTRIBUTES}],
         "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (key,)}, {"dynamodb:LeadingKeys": (GUARD_KEY,)}],
     }
     script = BOOT_SCRIPT.read_text()
@@ -180,7 +181,11 @@ def learner(account: Account) -> Role:
     role.keep_out({
         "s3:ListBucket": [{"s3:prefix": (f"{run_key(NAME, 'second')}/",)}, {"s3:prefix": ("",)}, {}],
         "cloudwatch:PutMetricData": [{"cloudwatch:namespace": ("AWS/Lambda",)}],
-        "dynamodb:UpdateItem": [{"dynamodb:LeadingKeys": (one,)} for one in (GUARD_KEY, run_key(OTHER, RUN))],
+        "dynamodb:UpdateItem": [
+            *({"dynamodb:LeadingKeys": (one,), "dynamodb:Attributes": LEARNER_ATTRIBUTES}
+              for one in (GUARD_KEY, run_key(OTHER, RUN))),
+            *({"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": ("run", one)} for one in (
+                "teardown", "closed_stack", "seen_spent_usd", "before_usd", "began_at_s", "served_at_s"))],
         "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (run_key(OTHER, RUN),)}],
     })
     return role
@@ -196,8 +201,25 @@ def guard(account: Account) -> Role:
     owned = [*own, _arn("ec2", "instance/i-0123"), *experiment, *map(_of_other, experiment)]
     for call in calls_from(GUARD_MODULE, "handler"):
         role.need_call(call, owned, {"ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}]})
+    # UpdateFunctionConfiguration hands over a role, of which the reference names no dependent action.
+    role.need("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/{_interfaces_role(account)}", {
+        "iam:PassedToService": ("lambda.amazonaws.com",)})
     _need_logs(role, function, GUARD_STACK)
-    role.keep_out({"ec2:TerminateInstances": [{}]})
+    role.keep_out({"ec2:TerminateInstances": [{}], "iam:PassRole": [{"iam:PassedToService": ("ec2.amazonaws.com",)}]})
+    return role
+
+
+def _interfaces_role(account: Account) -> str:
+    value = account.templates[NETWORK_STACK]["Outputs"][INTERFACES_ROLE_OUTPUT]["Value"]
+    return account.text(NETWORK_STACK, value).rpartition("/")[2]
+
+
+def interfaces(account: Account) -> Role:
+    """The role of a function that has left the network, with which Lambda deletes its network interfaces."""
+    role = Role(account, _interfaces_role(account))
+    for action in ("ec2:DeleteNetworkInterface", "ec2:DescribeNetworkInterfaces"):
+        role.need(action)
+    role.keep_out({})
     return role
 
 
@@ -228,7 +250,7 @@ def endpoint(accounts: list[Account]) -> Role:
 
 def roles_of(account: Account) -> list[Role]:
     """All roles there are."""
-    return [actor(account), learner(account), guard(account), flow_log(account)]
+    return [actor(account), learner(account), guard(account), interfaces(account), flow_log(account)]
 
 
 def _credentials(account: Account) -> tuple[str, str]:
