@@ -107,6 +107,9 @@ def _check_not_deployed(session: Session, stack: str) -> None:
         AccountError: An update would neither replace the learner nor be undone if it does not come up.
     """
     found = ask(lambda: find_stack(session.client("cloudformation"), stack))
+    if found and found["StackStatus"] == "DELETE_IN_PROGRESS":
+        raise AccountError(f"{stack} is being deleted, which takes about ten minutes; `python -m runtime stop` watches "
+                           "it and says when it is gone. Nothing else has to be waited for")
     if found and found["StackStatus"] not in _NOT_DEPLOYED:
         raise AccountError(f"{stack} is deployed already ({found['StackStatus']}); `python -m runtime stop` first: its "
                            "results stay, and the run goes on from them")

@@ -80,7 +80,7 @@ def _check_wish(is_asked: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise AccountError("nothing was deleted: there is no terminal to ask on; say --yes")
-    if not is_confirmed("Delete it? It may take up to an hour, while Lambda gives its network interfaces back."):
+    if not is_confirmed("Delete it? It takes about ten minutes."):
         raise AccountError("nothing was deleted")
 
 

@@ -106,6 +106,12 @@ def test_a_stack_without_resources_is_none(
         read(experiment())
 
 
+def test_a_stack_that_is_being_deleted_is_waited_for(aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "find_stack", lambda client, name: {"StackStatus": "DELETE_IN_PROGRESS"})
+    with pytest.raises(AccountError, match=f"{STACK} is being deleted, which takes about ten minutes"):
+        read(experiment())
+
+
 # Availability zones
 
 
