@@ -170,11 +170,13 @@ class GuardStack(Stack):
 
     def _network_statements(self, network: NetworkStack) -> list[iam.PolicyStatement]:
         """A function leaves the network with a change of its configuration, once no version of it is left."""
-        actions = ("GetFunctionConfiguration", "UpdateFunctionConfiguration", "ListVersionsByFunction", "DeleteAlias",
-                   "DeleteFunction")
+        actions = ("GetFunctionConfiguration", "UpdateFunctionConfiguration", "ListVersionsByFunction", "DeleteAlias")
         return [
             iam.PolicyStatement(sid="LeaveNetwork", actions=[f"lambda:{action}" for action in actions],
                                 resources=[self._functions_arn]),
+            # Nobody says whether IAM is asked about the function or its version.
+            iam.PolicyStatement(sid="DeleteVersions", actions=["lambda:DeleteFunction"],
+                                resources=[self._functions_arn, f"{self._functions_arn}:*"]),
             iam.PolicyStatement(sid="LeaveRole", actions=["iam:PassRole"],
                                 resources=[network.interfaces_role.role_arn],
                                 conditions={"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}}),

@@ -33,6 +33,9 @@ NAMED_OTHERWISE = {
 """Operations whose action has another name. S3: User Guide, "Required permissions for Amazon S3 API operations";
 Lambda: API Reference, Invoke, "requires permission for the lambda:InvokeFunction action". A test finds those that miss.
 """
+ASKED_FOR_TOO = {"lambda:UpdateFunctionConfiguration": ("iam:PassRole",)}
+"""What the reference does not call dependent. Lambda Developer Guide, "Defining Lambda function permissions with an
+execution role": whoever gives a function a role needs the right to pass it."""
 NOT_ASKED_FOR = {
     ("autoscaling:UpdateAutoScalingGroup", "iam:PassRole"):
         "for another service-linked role or instance profile; only sizes are set",
@@ -42,8 +45,12 @@ NOT_ASKED_FOR = {
     ("ec2:CreateNetworkInterface", "ec2:CreateTags"): "Lambda does not tag a function's interfaces with its role",
 }
 """Actions that the reference calls dependent on others, and that these roles are not asked for; and why."""
-INVOKED_BY_ALIAS = {"lambda:InvokeFunction": "function alias"}
-"""The reference names the function, which stands for its aliases too; here it is only ever invoked by one."""
+QUALIFIED = {
+    "lambda:InvokeFunction": ("function alias",),
+    "lambda:DeleteFunction": ("function", "function version"),
+}
+"""The reference names the function, which stands for its versions and aliases too. Actors are only ever invoked by an
+alias. Which of its ARNs IAM is asked about when one version is deleted is documented nowhere: both are needed."""
 
 
 @cache
@@ -82,8 +89,7 @@ def expand(pattern: str) -> list[str]:
 def resource_patterns(action: str) -> tuple[re.Pattern[str], ...]:
     """The ARNs that an action may concern; none if it concerns ``*`` alone."""
     service = _services()[action.partition(":")[0]]
-    kinds = [INVOKED_BY_ALIAS[action]] if action in INVOKED_BY_ALIAS else [
-        kind for kind in privilege(action)["resource_types"] if kind]
+    kinds = QUALIFIED.get(action) or [kind for kind in privilege(action)["resource_types"] if kind]
     return tuple(re.compile(_arn(service["resources"][kind]["arn"], "[^:/]+", "[^:]+")) for kind in kinds)
 
 
@@ -118,6 +124,7 @@ def actions_of(call: Call) -> Iterator[str]:
     """
     action = NAMED_OTHERWISE.get((call.service, call.operation), f"{call.service}:{call.operation}")
     yield action
+    yield from ASKED_FOR_TOO.get(action, ())
     if action == "cloudformation:DescribeStacks" and call.on == ALL:
         yield "cloudformation:ListStacks"
     for kind in privilege(action)["resource_types"].values():

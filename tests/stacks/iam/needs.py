@@ -197,13 +197,13 @@ def guard(account: Account) -> Role:
     role = Role(account, name)
     own = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn or ":sns:" in arn]
     caches = [_arn("elasticache", f"{kind}:{CACHE_PREFIX}{NAME}") for kind in ("serverlesscache", "replicationgroup")]
-    experiment = [*(arn for arn in account.arns(STACK) if ":log-group:" not in arn), *caches]
-    owned = [*own, _arn("ec2", "instance/i-0123"), *experiment, *map(_of_other, experiment)]
+    experiment = [*(arn for arn in account.arns(STACK) if not re.search(":log-group:|:role/", arn)), *caches]
+    handed_over = f"arn:aws:iam::{ACCOUNT}:role/{_interfaces_role(account)}"
+    owned = [*own, _arn("ec2", "instance/i-0123"), handed_over, *experiment, *map(_of_other, experiment)]
     for call in calls_from(GUARD_MODULE, "handler"):
-        role.need_call(call, owned, {"ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}]})
-    # UpdateFunctionConfiguration hands over a role, of which the reference names no dependent action.
-    role.need("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/{_interfaces_role(account)}", {
-        "iam:PassedToService": ("lambda.amazonaws.com",)})
+        role.need_call(call, owned, {
+            "ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}],
+            "iam:PassRole": [{"iam:PassedToService": ("lambda.amazonaws.com",)}]})
     _need_logs(role, function, GUARD_STACK)
     role.keep_out({"ec2:TerminateInstances": [{}], "iam:PassRole": [{"iam:PassedToService": ("ec2.amazonaws.com",)}]})
     return role
