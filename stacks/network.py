@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aws_cdk import Aws, CfnOutput, Fn, RemovalPolicy, Stack
+from aws_cdk import Annotations, Aws, CfnOutput, Fn, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
@@ -63,6 +63,10 @@ class NetworkStack(Stack):
                 ec2.SubnetConfiguration(name="Isolated", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=20),
             ],
         )
+        if zones is None:
+            Annotations.of(self).add_warning_v2(
+                "nitro:zones", "the zones are the region's first three, of which one may lack Lambda or ElastiCache "
+                "Serverless (use1-az3): deploy with `make deploy`, which chooses them, or with -c zones=A,B,C")
         self._add_flow_log()
         self._add_endpoint(results_bucket)
         self.actors = self._make_actors_group()

@@ -75,6 +75,14 @@ def test_three_zones_of_public_and_isolated_subnets(serverless: Assembly) -> Non
     assert not any(found["Properties"]["MapPublicIpOnLaunch"] for found in subnets.values())
 
 
+def test_zones_that_nobody_chose_are_warned_about(synthesise: Synthesise) -> None:
+    def warned(made: Assembly) -> bool:
+        return any("nitro:zones" in path.read_text() for path in made.directory.glob("*.json"))
+
+    assert warned(synthesise())
+    assert not warned(synthesise(context={"zones": "us-east-1b,us-east-1d"}))
+
+
 def test_named_zones(synthesise: Synthesise) -> None:
     made = synthesise(context={"zones": "us-east-1b,us-east-1d"})
     subnets = made.resources("AWS::EC2::Subnet", "NitroNetwork").values()
