@@ -40,6 +40,7 @@ from runtime.training.preflight import smallest_budget_usd
 from stacks.arming import check_guard
 from stacks.cdk import TEMPLATES, run_cdk, synthesise
 from stacks.plan import Plan
+from stacks.service_roles import make_service_roles
 
 TOOL_TIMEOUT_S = 20.0
 TEARDOWN_S = 600.0
@@ -126,6 +127,10 @@ def _prices(session: Session, experiment: Experiment, *, is_dated: bool) -> tupl
 
 def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequence[str]) -> int:
     """The guard first; and nothing that costs money unless it works."""
+    remark = make_service_roles(clients(session), cache_kind=plan.experiment.cache.kind,
+                                market=plan.experiment.learner.market)
+    if remark:
+        print("\n".join(laid_out({"roles": remark})), flush=True)
     code = run_cdk(["deploy", *SHARED_STACKS, *words], region=account.region)
     if code:
         return code
@@ -168,7 +173,8 @@ def limits(plan: Plan) -> list[str]:
     expected, usd = plan.estimate, experiment.budget.usd
     start_usd = expected.burn_usd_per_hour * START_S / 3600
     burn_usd = expected.burn_usd_per_hour
-    worst_usd = burn_usd * experiment.budget.lifetime_hours
+    worst_usd = burn_usd * experiment.budget.lifetime_hours * learner.launches_max
+    stays_usd = expected.cache_usd_per_hour + expected.provisioned_usd_per_hour
     return laid_out({
         "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
         "learner": f"one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
@@ -187,8 +193,9 @@ def limits(plan: Plan) -> list[str]:
                  f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
                  f"minutes ({STARTING_S / 60:.0f} while it boots, {MISSING_S / 60:.0f} from the beginning), or "
                  f"after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}",
-        "without it": "if the guard fails too, the instance ends itself after that time: "
-                      f"${worst_usd:.2f}, and what the actors do; two alarms tell whoever subscribes to its reports",
+        "without it": f"if the guard fails too, each of {learner.launches_max} launches ends itself after that time: "
+                      f"${worst_usd:.2f} in all, and what the actors do; then ${stays_usd:.3f} an hour for cache and "
+                      "warm actors until somebody stops them; two alarms tell whoever subscribes to its reports",
         "after that": "nothing but what the results take",
         "shared": "network, guard and results bucket: about $0.60 a month, and what the results take, $0.023 a GB and "
                   "month",

@@ -57,7 +57,7 @@ class Cdk:
         self.concurrency = 1000
         self.problem: Exception | None = None
         self.guard_problem: Exception | None = None
-        self.prices, self.remark = PRICES, ""
+        self.prices, self.remark, self.roles = PRICES, "", ""
         self.entries: dict[str, Entry] | None = None
         self.stacks: dict[str, dict[str, Any]] = {}
 
@@ -76,6 +76,10 @@ class Cdk:
 
     def find_stack(self, client: Any, name: str) -> dict[str, Any] | None:
         return self.stacks.get(name)
+
+    def make_service_roles(self, client: Any, *, cache_kind: str, market: str) -> str:
+        assert (cache_kind, market) == ("node", "spot")
+        return self.roles
 
     def check_guard(self, client: Any) -> dict[str, str]:
         assert self.calls[-1][0][1] == "NitroResults", "after the shared stacks, before the experiment"
@@ -101,7 +105,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cdk:
     monkeypatch.setattr(deploy, "run_cdk", found.run)
     for module in (deploy, cdk):
         monkeypatch.setattr(module, "identify", lambda session: "123456789012")
-    for name in ("read_account", "choose_prices", "check_guard", "find_ledger", "find_stack"):
+    for name in ("read_account", "choose_prices", "check_guard", "find_ledger", "find_stack", "make_service_roles"):
         monkeypatch.setattr(deploy, name, getattr(found, name))
     monkeypatch.setattr(deploy, "time", SimpleNamespace(time=lambda: NOW_S))
     monkeypatch.setenv("CDK_DOCKER", shutil.which("true"))
@@ -148,7 +152,8 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
         f"${burn:.3f} at most for what stands: learner ${LEARNER:.3f} (g6.xlarge), cache ${CACHE:.3f}, warm actors "
         f"${WARM:.3f}; actors at work come on top, all of them all the time ${3600 * 40 * 0.5 * 1.66667e-5:.2f}")
     assert said["without it"].startswith(
-        f"if the guard fails too, the instance ends itself after that time: ${5 * burn:.2f}, and what the actors do")
+        f"if the guard fails too, each of 2 launches ends itself after that time: ${2 * 5 * burn:.2f} in all, and what "
+        f"the actors do; then ${CACHE + WARM:.3f} an hour for cache and warm actors until somebody stops them")
     assert said["after that"] == "nothing but what the results take"
     assert said["guard"] == (
         f"looks every 60 s, and deletes the stack when the run has ended, when $3.5 less ${tail:.2f} can have been "
