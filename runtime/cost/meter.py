@@ -32,7 +32,6 @@ class Meter:
         self._warm_slots: set[tuple[str, int]] = set()
         self._round_usd: defaultdict[str, float] = defaultdict(float)
         self._reserved_s = 0.0
-        self._outgrown: list[str] = []
 
     @property
     def free_usd(self) -> float:
@@ -135,8 +134,7 @@ class Meter:
         self._warm_slots.add((work.role, work.slot))
         usd = prices.usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=usage.traffic_bytes)
         self._round_usd[work.role] += usd
-        if not self.budget.settle(_name(work), usd):
-            self._outgrown.append(_name(work))
+        self.budget.settle(_name(work), usd)
         return billed_s
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
@@ -149,8 +147,7 @@ class Meter:
             actors_started: So many slots, the first ones, are warm from now on, in a resumption too.
 
         Raises:
-            BudgetError: The round took longer than its worst case, or a piece of work cost more than its own. What it
-                cost is recorded all the same.
+            BudgetError: The round took longer than its worst case. What it cost is recorded all the same.
         """
         self._warm_environments = max(self._warm_environments, actors_started)
         provisioned_usd, learner_usd, infrastructure_usd, is_within = self._settle_standing(seconds)
@@ -161,8 +158,6 @@ class Meter:
         if not is_within:
             raise BudgetError(f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.0f} s "
                               "reserved for it (fleet.round_deadline_s + learner.update_timeout_s)")
-        if self._outgrown:
-            raise BudgetError(f"{', '.join(self._outgrown[:3])} cost more than the worst case that was reserved")
         return bill
 
     def _is_warm(self, work: Work) -> bool:
