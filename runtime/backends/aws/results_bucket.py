@@ -14,7 +14,9 @@ from runtime.cost.model import UPLOAD_INTERVAL_S
 from runtime.errors import RunError
 from runtime.records import layout
 
-_LEDGER_TRIES = 5
+_TRIES = 5
+_REPLACED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
+"""What S3 answers where another object, or none, is there than the one that a write is to replace."""
 
 
 class ResultsError(RunError):
@@ -31,7 +33,8 @@ class ResultsBucket:
     The ledger is there before money is promised. Everything else follows at most every `UPLOAD_INTERVAL_S` seconds: a
     learner whose instance vanishes repeats the rounds since then, with the same results if they are synchronous.
     `download` takes the run over: whatever another learner writes afterwards is refused, so that of two learners only
-    the newer goes on.
+    the newer goes on. Each write says which object it replaces. One that the older learner had under way when it was
+    superseded may still get through; the newer one, whose the ledger is, replaces it.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class ResultsBucket:
         self._clock = clock
         self._ledger_tag: str | None = None
         self._uploaded: dict[str, tuple[int, int]] = {}
+        self._tags: dict[str, str] = {}
         self._uploaded_at_s = -UPLOAD_INTERVAL_S
         self._writer = uuid.uuid4().hex
         self._promised_usd = 0.0
@@ -62,7 +66,7 @@ class ResultsBucket:
             ResultsError: The bucket cannot be read or written.
         """
         ledger = self._take_over()
-        names = self._names()
+        names = set(self._names())
         if not any(name.endswith(".json") and layout.CHECKPOINT_FILE.fullmatch(name) for name in names):
             # Rows whose checkpoint never came: those rounds are done again.
             names.discard(layout.ROUNDS)
@@ -76,8 +80,10 @@ class ResultsBucket:
         for name in sorted(names - {layout.LEDGER}, key=_upload_order, reverse=True):
             path = self._directory / name
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(self._get(name)[-1])
+            self._tags[name], _, data = self._get(name)
+            path.write_bytes(data)
             self._uploaded[name] = _stamp(path)
+        self._drop_checkpoints_ahead()
         return True
 
     def save_ledger(self, ledger: bytes, *, promised_usd: float, is_idle: bool) -> bool:
@@ -127,25 +133,64 @@ class ResultsBucket:
         self._call(self.client.put_object, Key=self._prefix + name, Body=data)
 
     def _upload(self) -> None:
-        if self._call(self.client.head_object, Key=self._prefix + layout.LEDGER)["ETag"] != self._ledger_tag:
-            raise self._give_way()
+        self._check_ledger()
         changed = [path for path in self._files() if self._uploaded.get(self._name(path)) != _stamp(path)]
         for path in sorted(changed, key=lambda path: _upload_order(self._name(path))):
             stamp = _stamp(path)
-            self.put(self._name(path), path.read_bytes())
+            self._replace(self._name(path), path.read_bytes())
             self._uploaded[self._name(path)] = stamp
         self._delete_old_checkpoints()
         self._uploaded_at_s = self._clock()
+
+    def _replace(self, name: str, data: bytes) -> None:
+        """Writes a file in the place of the one that this learner knows.
+
+        Raises:
+            SupersededError: Another learner wrote it, and the ledger.
+            ResultsError: The bucket cannot be written.
+        """
+        for _ in range(_TRIES):
+            tag = self._tags.get(name)
+            condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
+            try:
+                self._tags[name] = self._call(
+                    self.client.put_object, Key=self._prefix + name, Body=data, **condition)["ETag"]
+                return
+            except ResultsError as error:
+                if code_of(error.__cause__) not in _REPLACED:
+                    raise
+            # A superseded learner's, or our own where the answer to an earlier try was lost.
+            self._check_ledger()
+            self._tags[name] = self._names().get(name, "")
+        raise ResultsError(f"the results bucket {self._bucket}: {name} is refused again and again")
+
+    def _check_ledger(self) -> None:
+        """Raises: SupersededError: The ledger is another learner's."""
+        if self._call(self.client.head_object, Key=self._prefix + layout.LEDGER)["ETag"] != self._ledger_tag:
+            raise self._give_way()
+
+    def _drop_checkpoints_ahead(self) -> None:
+        """Removes from the directory checkpoints of rounds that have no row: a superseded learner's last words.
+
+        Where that would be all of them, rows are missing, which people should know.
+        """
+        path = self._directory / layout.ROUNDS
+        rounds = len(path.read_bytes().splitlines()) if path.exists() else 0
+        files = list((self._directory / layout.CHECKPOINTS).glob("round_*"))
+        ahead = [found for found in files if int(found.stem.removeprefix("round_")) > rounds]
+        for found in ahead if len(ahead) < len(files) else []:
+            found.unlink()
 
     def _delete_old_checkpoints(self) -> None:
         for name in [name for name in self._uploaded if layout.CHECKPOINT_FILE.fullmatch(name)]:
             if not (self._directory / name).exists():
                 self._call(self.client.delete_object, Key=self._prefix + name)
                 del self._uploaded[name]
+                self._tags.pop(name, None)
 
     def _take_over(self) -> bytes | None:
         """The ledger, which no learner before this one can write from now on; None if there is none."""
-        for _ in range(_LEDGER_TRIES):
+        for _ in range(_TRIES):
             self.is_superseded = False
             self._ledger_tag, _, ledger = self._find_ledger()
             if self._ledger_tag is None:
@@ -162,7 +207,7 @@ class ResultsBucket:
         Raises:
             SupersededError: What is there is neither what this learner found nor what it wrote.
         """
-        for _ in range(_LEDGER_TRIES):
+        for _ in range(_TRIES):
             if self._replace_ledger(ledger):
                 return
             tag, writer, _ = self._find_ledger()
@@ -179,7 +224,7 @@ class ResultsBucket:
             response = self._call(self.client.put_object, Key=self._prefix + layout.LEDGER, Body=ledger,
                                   Metadata={"writer": self._writer}, **condition)
         except ResultsError as error:
-            if code_of(error.__cause__) in ("PreconditionFailed", "ConditionalRequestConflict"):
+            if code_of(error.__cause__) in _REPLACED:
                 return False
             raise
         self._ledger_tag = response["ETag"]
@@ -204,13 +249,14 @@ class ResultsBucket:
         found: tuple[str, str | None, bytes] = self._call(read, Key=self._prefix + name)
         return found
 
-    def _names(self) -> set[str]:
-        def list_keys(**where: str) -> list[str]:
+    def _names(self) -> dict[str, str]:
+        """The run's files in the bucket, and their tags."""
+        def list_keys(**where: str) -> list[tuple[str, str]]:
             pages = self.client.get_paginator("list_objects_v2").paginate(**where)
-            return [found["Key"] for page in pages for found in page.get("Contents", [])]
+            return [(found["Key"], found["ETag"]) for page in pages for found in page.get("Contents", [])]
 
         keys = self._call(list_keys, Prefix=self._prefix)
-        return {name for key in keys if layout.RUN_FILE.fullmatch(name := key.removeprefix(self._prefix))}
+        return {name: tag for key, tag in keys if layout.RUN_FILE.fullmatch(name := key.removeprefix(self._prefix))}
 
     def _files(self) -> list[Path]:
         """The run's own files in the directory, but for the ledger and what is half written."""
