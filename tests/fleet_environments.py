@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -97,6 +98,13 @@ def _hang_in_c() -> None:
     ctypes.PyDLL(None).sleep(600)
 
 
+def _start_a_program_and_hang() -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    folder = os.environ[DIRECTORY_VARIABLE]
+    (Path(folder) / f"child-{child.pid}").touch()
+    time.sleep(600)
+
+
 def _talk() -> None:
     print("printed by the environment", flush=True)
     print("complained by the environment", file=sys.stderr, flush=True)
@@ -121,6 +129,7 @@ killed = _special("killed", _die_by(signal.SIGKILL))
 segfaulting = _special("segfaulting", _die_by(signal.SIGSEGV))
 hanging = _special("hanging", lambda: time.sleep(600))
 hanging_in_c = _special("hanging_in_c", _hang_in_c)
+hanging_with_a_program = _special("hanging_with_a_program", _start_a_program_and_hang)
 napping = _special("napping", lambda: time.sleep(0.3))
 talking = _special("talking", _talk)
 burning = _special("burning", _burn)

@@ -75,6 +75,9 @@ def _send(connection: Connection, message: dict[str, Any]) -> None:
 
 def _die_with_parent(lifeline_fd: int) -> None:
     os.read(lifeline_fd, 1)
+    if os.getpgrp() == os.getpid():
+        # With what the environment has started.
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 

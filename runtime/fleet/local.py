@@ -44,7 +44,7 @@ class _Process:
                 self.popen = subprocess.Popen(
                     [sys.executable, "-m", "runtime.fleet.actor_process", str(theirs.fileno()), str(lifeline_fd)],
                     pass_fds=(theirs.fileno(), lifeline_fd), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    env=environment)
+                    env=environment, start_new_session=True)
         except OSError:
             self.connection.close()
             raise
@@ -58,9 +58,12 @@ class _Process:
         self.connection.send_bytes(json.dumps(invocation.event).encode())
 
     def end(self, patience_s: float = 0.0) -> int:
-        """Kills it if it still lives after ``patience_s``; returns its exit code."""
+        """Kills it if it still lives after ``patience_s``, and what it has started; returns its exit code."""
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(patience_s)
+        # Its session is a group of processes; none is left where it ended alone.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.kill()
         code = self.popen.wait()
         self.connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,8 @@ from runtime.errors import BudgetError
 from runtime.interfaces import Fleet, Invocation, Outcome
 
 _SIGNAL_LATENCY_S = 0.25
+_LIMIT_AGAIN_S = 1.0
+_LIMIT_TIMES = 10
 
 
 class Interrupted(BaseException):
@@ -20,6 +23,10 @@ class Interrupted(BaseException):
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal.Signals(signal_number).name)
         self.signal_number = signal_number
+
+
+class _TimeIsUp(BaseException):
+    """A time limit has passed; no Exception, which an environment may well pass over."""
 
 
 class Signals:
@@ -58,17 +65,31 @@ class Signals:
 
     @contextmanager
     def time_limit(self, seconds: float, what: str) -> Iterator[None]:
-        """A block that ends with `BudgetError` when it takes longer: so long was reserved for it, and no longer."""
+        """A block that ends with `BudgetError` when it takes longer: so long was reserved for it, and no longer.
+
+        What passes over that is told again each second, and this process ends if that does not help either.
+        """
+        times, is_over = 0, False
 
         def ended(_number: int, _frame: object) -> None:
-            raise BudgetError(f"{what} took longer than the {seconds:.1f} s that were left of "
-                              "learner.update_timeout_s; raise that")
+            nonlocal times
+            times += 1
+            if times > _LIMIT_TIMES:
+                os.write(2, f"{what} does not heed its time limit: this process ends\n".encode())
+                os._exit(1)
+            if not is_over:
+                raise _TimeIsUp
 
         previous = signal.signal(signal.SIGALRM, ended)
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), _LIMIT_AGAIN_S)
         try:
             yield
+        except _TimeIsUp:
+            is_over = True
+            raise BudgetError(f"{what} took longer than the {seconds:.1f} s that were left of "
+                              "learner.update_timeout_s; raise that") from None
         finally:
+            is_over = True
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, previous)
 

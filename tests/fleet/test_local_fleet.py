@@ -89,6 +89,18 @@ def test_given_up_actors_are_killed_even_where_they_hang(
     assert {outcome.status for outcome in actors.run("steady", "steady")} == {"ok"}
 
 
+def test_what_a_given_up_actor_has_started_ends_with_it(
+        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    actors = actors_of(local_fleet(1))
+    hanging = actors.start("hanging_with_a_program")
+    wait_for(lambda: marks("child"), "the actor's program to be started")
+    actors.fleet.abandon(hanging)
+    actors.outcomes(hanging)
+    (child,) = (int(mark.rpartition("-")[2]) for mark in marks("child"))
+    wait_for(lambda: not is_alive(child), "the program to end")
+
+
 def test_a_start_up_is_billed_apart(local_fleet, actors_of):
     (outcome,) = actors_of(local_fleet(1)).run("steady")
     assert outcome.init_s > 0.0

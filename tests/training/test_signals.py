@@ -1,14 +1,17 @@
 """Signals end a run between its steps, never inside one, and once only."""
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 from runtime.errors import BudgetError
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
-from tests.helpers import PATIENCE_S
+from tests.helpers import PATIENCE_S, ROOT
 
 
 def send(number: signal.Signals) -> None:
@@ -55,6 +58,43 @@ def test_a_time_limit_ends_what_takes_longer(seconds: float) -> None:
     with Signals() as signals, pytest.raises(BudgetError, match="the nap took longer"), signals.time_limit(
             seconds, "the nap"):
         time.sleep(PATIENCE_S)
+
+
+def test_a_time_limit_holds_though_an_environment_passes_over_exceptions() -> None:
+    with Signals() as signals, pytest.raises(BudgetError, match="the nap took longer"), signals.time_limit(
+            0.02, "the nap"):
+        for _ in range(2):
+            with contextlib.suppress(Exception):
+                time.sleep(PATIENCE_S)
+
+
+def test_a_time_limit_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.training.signals._LIMIT_AGAIN_S", 0.02)
+    with Signals() as signals, pytest.raises(BudgetError, match="the nap took longer"), signals.time_limit(
+            0.02, "the nap"):
+        for _ in range(3):
+            with contextlib.suppress(BaseException):
+                time.sleep(PATIENCE_S)
+        time.sleep(PATIENCE_S)
+
+
+STUBBORN = """
+import time
+from runtime.training import signals
+signals._LIMIT_AGAIN_S = 0.02
+with signals.Signals() as one, one.time_limit(0.02, "the nap"):
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+"""
+
+
+def test_what_never_heeds_its_time_limit_ends_with_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", STUBBORN], capture_output=True, text=True, timeout=PATIENCE_S,
+                          check=False, cwd=ROOT)
+    assert (done.returncode, "the nap does not heed its time limit" in done.stderr) == (1, True)
 
 
 def test_waiting_for_actors_ends_at_a_signal() -> None:
