@@ -5,7 +5,7 @@
 # make destroy take EXPERIMENT down now; its results stay
 # make rehearse  deploy, train, run out of budget or hang, and be taken down, all here; rehearse-all: all that can go wrong
 # make bootstrap  prepare an AWS account and region for the CDK, once
-# make image   build the actor image of EXPERIMENT with Debian's buildah, and run an actor in it; as root on Debian
+# make image   build the images of EXPERIMENT with Debian's buildah, and run what is in them; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint and check types
 # make docs    write the generated docs and pictures again

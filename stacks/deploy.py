@@ -25,7 +25,6 @@ from runtime.aws.failures import BotoCoreError
 from runtime.aws.stacks import find_stack
 from runtime.config.loading import load_experiment
 from runtime.config.schema import Experiment
-from runtime.cost.estimate import START_S
 from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_prices
 from runtime.cost.prices import PRICES, PriceTable
@@ -80,6 +79,7 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         _check_spent(plan, needed_usd, clients(session), time.time())
         account = read_account(session, plan.experiment, stack=plan.stack_name)
         print("\n".join(account_lines(plan, account)), flush=True)
+        _check_budget(dataclasses.replace(plan, actor_concurrency=account.actor_concurrency))
         approval = _ask(options, more)
         context |= {"actor_concurrency": account.actor_concurrency, "zones": ",".join(account.zones)}
         given = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
@@ -171,7 +171,7 @@ def limits(plan: Plan) -> list[str]:
     """What will exist, what bounds it, and what it costs, for people."""
     experiment, learner, actor = plan.experiment, plan.experiment.learner, plan.experiment.actor
     expected, usd = plan.estimate, experiment.budget.usd
-    start_usd = expected.burn_usd_per_hour * START_S / 3600
+    start = plan.start
     burn_usd = expected.burn_usd_per_hour
     worst_usd = burn_usd * experiment.budget.lifetime_hours * learner.launches_max
     stays_usd = expected.cache_usd_per_hour + expected.provisioned_usd_per_hour
@@ -183,12 +183,16 @@ def limits(plan: Plan) -> list[str]:
                   f"{plan.provisioned_actors} kept warm",
         "cache": experiment.cache.kind,
         "budget": f"${usd:g}, whatever the learner does or does not: it may spend "
-                  f"${usd - expected.tail_usd:.2f}, of which about ${start_usd:.2f} go into the start; "
+                  f"${usd - expected.tail_usd:.2f}, of which about ${_start_usd(plan):.2f} go into the start; "
                   f"${expected.tail_usd:.2f} are kept for taking everything down",
         "an hour": f"${burn_usd:.3f} at most for what stands: learner ${expected.learner_usd_per_hour:.3f} "
                    f"({_dearest(plan)}), cache ${expected.cache_usd_per_hour:.3f}, "
                    f"warm actors ${expected.provisioned_usd_per_hour:.3f}; actors at work come on top, all of them "
                    f"all the time ${_actors_usd(plan):.2f}",
+        "start": f"about {_minutes(start.expected_s)} minutes with images that are pushed: "
+                 + ", ".join(f"{phase.name} {_minutes(phase.expected_s)}" for phase in start.phases)
+                 + f"; it costs ${start.usd:.2f}, and is counted as if everything stood from the beginning; an "
+                   f"instance is given up after {_minutes(start.instance_limit_s)} minutes",
         "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the run has ended, when ${usd:g} less "
                  f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
                  f"minutes ({STARTING_S / 60:.0f} while it boots, {MISSING_S / 60:.0f} from the beginning), or "
@@ -201,6 +205,15 @@ def limits(plan: Plan) -> list[str]:
                   "month",
         "prices": f"{plan.prices.source} of {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
     })
+
+
+def _start_usd(plan: Plan) -> float:
+    """What the learner's meter counts for the start: everything, from the stack's creation on."""
+    return plan.estimate.burn_usd_per_hour * plan.start.expected_s / 3600
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f}"
 
 
 def _actors_usd(plan: Plan) -> float:
@@ -237,26 +250,32 @@ def account_lines(plan: Plan, account: Account) -> list[str]:
 def _check_budget(plan: Plan) -> float:
     """Checks that the budget holds a start, a round and the teardown; returns what these can cost, in dollars.
 
+    The round is one with as many actors at once as the account lets, if that is known already.
+
     Raises:
         AccountError: The start and the end would use the budget up.
     """
-    expected = plan.estimate
-    needed_usd, and_round = expected.burn_usd_per_hour * START_S / 3600 + expected.tail_usd, ""
+    expected, start = plan.estimate, plan.start
+    needed_usd, and_round = _start_usd(plan) + expected.tail_usd, ""
+    concurrency = plan.actor_concurrency
+    waves = 1 if concurrency is None else plan.experiment.scaler.waves(max(1, concurrency))
     try:
         needed_usd += expected.burn_usd_per_hour * BETWEEN_ROUNDS_S / 3600 + max(
-            smallest_budget_usd(plan.experiment, plan.prices, instance_type=name)
+            smallest_budget_usd(plan.experiment, plan.prices, instance_type=name, waves=waves)
             for name in plan.experiment.learner.instance_types)
-        and_round = ", and one round's worst case"
+        and_round = ", and one round's worst case" + (
+            f" in {waves} waves of {concurrency} actors, all that the account runs at once" if waves > 1 else "")
     except ExperimentError as error:
         if plan.experiment.environment.package is None:
             raise
-        remark = (f"the budget is not checked against a round's worst case: {error}. With the environment's package in "
-                  "a folder, PYTHONPATH=FOLDER lets it be checked")
-        print("\n".join(laid_out({"remark": remark})), flush=True)
+        if concurrency is None:
+            remark = (f"the budget is not checked against a round's worst case: {error}. With the environment's "
+                      "package in a folder, PYTHONPATH=FOLDER lets it be checked")
+            print("\n".join(laid_out({"remark": remark})), flush=True)
     if plan.experiment.budget.usd < needed_usd:
-        raise AccountError(f"budget.usd = {plan.experiment.budget.usd:g} cannot hold the {START_S / 60:.0f} minutes "
-                           f"that a start takes, what taking everything down can cost{and_round}; allowed: "
-                           f"budget.usd from {_rounded_up(needed_usd)}")
+        raise AccountError(f"budget.usd = {plan.experiment.budget.usd:g} cannot hold the "
+                           f"{_minutes(start.expected_s)} minutes that a start takes, what taking everything down can "
+                           f"cost{and_round}; allowed: budget.usd from {_rounded_up(needed_usd)}")
     return needed_usd
 
 

@@ -11,10 +11,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from runtime.config.instances import has_gpu, processor
 from runtime.config.loading import self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.estimate import Ending, Estimate, estimate
 from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.start import Start, start
 from runtime.errors import ExperimentError
 from runtime.guard.times import CACHE_DELETION_S, INTERVAL_S, STOP_GRACE_S, TERMINATION_S
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
@@ -25,6 +27,8 @@ UNRESERVABLE_CONCURRENCY = 100
 """AWS Lambda keeps so many concurrent executions of an account for functions without a reservation."""
 NODE_MEMORY_MIB = 1024
 """What a cache.t4g.small (1.37 GiB) holds once ElastiCache has put its quarter aside, rounded down."""
+IMAGE_GIB = 30
+"""Size of the snapshot in Amazon's machine images for containers; no volume can be smaller."""
 RUN_CHARACTERS = 8
 ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + TERMINATION_S, cache_s=CACHE_DELETION_S)
 """Until the guard looks (one tick may be lost), until the learner has put its results away, until its instance has
@@ -33,7 +37,6 @@ _ELASTICACHE_NAME_CHARACTERS = 40
 _ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
 _ENVIRONMENT_ID = re.compile(r"[\w./:-]{1,200}")
 _RETIRED = "p3."
-_FAMILY = re.compile(r"(?P<series>[a-z]+)\d+(?P<options>[a-z-]*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +95,12 @@ class Plan:
     def estimate(self) -> Estimate:
         """What it may cost."""
         return expected_cost(self.experiment, self.prices)
+
+    @property
+    def start(self) -> Start:
+        """Its phases until training begins."""
+        return start(self.estimate, cache_kind=self.experiment.cache.kind, is_warm=self.provisioned_actors > 0,
+                     has_gpu=has_gpu(self.experiment.learner.instance_types[0]))
 
     @property
     def stack_name(self) -> str:
@@ -210,12 +219,6 @@ def _whole_number(name: str, value: Any) -> int | None:
     return int(value)
 
 
-def processor(instance_type: str) -> str:
-    """``arm64`` for Graviton types, whose family has a g after its generation (c7g, m7gd, g5g); else ``x86_64``."""
-    family = _FAMILY.match(instance_type.partition(".")[0])
-    return "arm64" if instance_type.startswith("a1.") or (family and "g" in family["options"]) else "x86_64"
-
-
 def _check(experiment: ResolvedExperiment) -> None:
     """Checks that the experiment can run in AWS.
 
@@ -264,14 +267,27 @@ def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
 
 
 def _check_processors(experiment: ResolvedExperiment) -> None:
+    """Checks that one machine image and one container image start all instance types.
+
+    Raises:
+        ExperimentError: They do not, or there is none, or the machine image is for another processor.
+    """
     learner = experiment.learner
-    processors = {processor(instance_type) for instance_type in learner.instance_types}
-    if len(processors) > 1:
-        raise ExperimentError(f"learner.instance_types = {', '.join(learner.instance_types)} mixes x86_64 and arm64; "
-                              "allowed: types of one kind, since one image starts them all")
+    named_types = ", ".join(learner.instance_types)
+    kinds = {(processor(name), has_gpu(name)) for name in learner.instance_types}
+    if len(kinds) > 1:
+        raise ExperimentError(f"learner.instance_types = {named_types} mixes x86_64 and arm64, or types with a GPU and "
+                              "without; allowed: types of one kind, since one image starts them all")
+    if ("arm64", True) in kinds:
+        raise ExperimentError(f"learner.instance_types = {named_types}: there is no machine image for GPUs of arm64; "
+                              "allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others of x86_64")
     known = {"x86_64": "x86_64", "amd64": "x86_64", "arm64": "arm64", "aarch64": "arm64"}
     named = {kind for word, kind in known.items() if word in learner.image_parameter}
+    processors = {kind for kind, _ in kinds}
     if named and named != processors:
         raise ExperimentError(f"learner.image_parameter = {learner.image_parameter} is an image for "
-                              f"{'/'.join(sorted(named))}, but learner.instance_types = "
-                              f"{', '.join(learner.instance_types)} are {processors.pop()}")
+                              f"{'/'.join(sorted(named))}, but learner.instance_types = {named_types} are "
+                              f"{processors.pop()}")
+    if learner.volume_gib < IMAGE_GIB:
+        raise ExperimentError(f"learner.volume_gib = {learner.volume_gib} does not hold the machine image; allowed: "
+                              f"from {IMAGE_GIB}")

@@ -1,4 +1,4 @@
-"""Folders that a deployment uploads: the actor image's build context, what the learner runs, and the guard.
+"""Folders that a deployment uploads: the build contexts of both images, the run's own files, and the guard.
 
 They are put together in a temporary folder, so that nothing else of a working directory travels, hidden files and
 caches least of all, and equal sources make equal assets.
@@ -45,25 +45,36 @@ def actor_context(package: str | None) -> Iterator[Path]:
 
 
 @contextmanager
-def learner_files(package: str | None, experiment_file: bytes, prices: PriceTable) -> Iterator[Path]:
-    """What the learner unpacks: runtime/, lambda_actor/, package/, requirements.txt, experiment.yaml and prices.json.
+def learner_context(package: str | None) -> Iterator[Path]:
+    """The Docker build context of the learner image: Dockerfile, requirements, runtime/, lambda_actor/ and package/.
 
     Args:
         package: ``environment.package``.
-        experiment_file: The experiment file as it is to be shipped; it extends no other.
-        prices: At which everything is counted as long as this deployment lasts.
 
     Raises:
         ExperimentError: `_stage_package` says when.
     """
     with TemporaryDirectory() as folder:
         staged = Path(folder)
+        shutil.copytree(ROOT / "stacks" / "learner_image", staged, ignore=_LEFT_OUT, dirs_exist_ok=True)
         for name in ("runtime", "lambda_actor"):
             shutil.copytree(ROOT / name, staged / name, ignore=_LEFT_OUT)
-        shutil.copy(ROOT / "requirements.txt", staged)
+        _stage_package(package, staged / "package")
+        yield staged
+
+
+@contextmanager
+def learner_files(experiment_file: bytes, prices: PriceTable) -> Iterator[Path]:
+    """What is one run's own, and therefore not in the learner image: experiment.yaml and prices.json.
+
+    Args:
+        experiment_file: The experiment file as it is to be shipped; it extends no other.
+        prices: At which everything is counted as long as this deployment lasts.
+    """
+    with TemporaryDirectory() as folder:
+        staged = Path(folder)
         (staged / "experiment.yaml").write_bytes(experiment_file)
         (staged / layout.PRICES).write_bytes(prices.to_json())
-        _stage_package(package, staged / "package")
         yield staged
 
 

@@ -11,12 +11,14 @@ from typing import Any, Literal, TypeVar
 
 from lambda_actor.spaces import Spaces
 from runtime.config.fleets import FLEETS
+from runtime.config.instances import machine_image
 from runtime.config.schema import (
     ActorSection,
     AlgorithmSection,
     EnvironmentSection,
     Experiment,
     FleetSection,
+    LearnerSection,
     NetworkSection,
 )
 from runtime.config.section import Section
@@ -47,6 +49,12 @@ class ResolvedFleet(FleetSection):
     round_deadline_s: int
 
 
+class ResolvedLearner(LearnerSection):
+    """The learner."""
+
+    image_parameter: str
+
+
 class FittedEnvironment(EnvironmentSection):
     """What is learned, and how it is seen."""
 
@@ -65,6 +73,7 @@ class ResolvedExperiment(Experiment):
 
     algorithm: ResolvedAlgorithm
     actor: ResolvedActor
+    learner: ResolvedLearner
     fleet: ResolvedFleet
 
     def fitted(self, spaces: Spaces, *, preprocessing: str) -> FittedExperiment:
@@ -108,7 +117,7 @@ def resolve(
     experiment: Experiment, *, is_deployed: bool = False, provisioned: int | None = None
 ) -> ResolvedExperiment:
     """Fills in every computed default that does not need the environment; see `Experiment.resolved`."""
-    algorithm, actor, fleet = experiment.algorithm, experiment.actor, experiment.fleet
+    algorithm, actor, learner, fleet = experiment.algorithm, experiment.actor, experiment.learner, experiment.fleet
     most_actors = experiment.scaler.most_actors
     kind = fleet.kind
     if kind == "auto":
@@ -120,6 +129,8 @@ def resolve(
             "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
         "actor": _as(ResolvedActor, actor, {
             "provisioned": _or(provisioned, _or(actor.provisioned, most_actors))}),
+        "learner": _as(ResolvedLearner, learner, {
+            "image_parameter": _or(learner.image_parameter, machine_image(learner.instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {
             "kind": kind,
             "processes": _or(fleet.processes, _cores()),

@@ -146,10 +146,10 @@ class LearnerSection(Section):
                                                  "interrupted and is counted at the on-demand price")
     launches_max: Annotated[int, Field(ge=1, le=100)] = Field(
         3, description="instances that a deployment may launch, the first one and its replacements")
-    image_parameter: str = Field(
-        "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id", min_length=1,
-        description="SSM parameter that names the instance's image, an Ubuntu with the AWS CLI, such as AWS' deep "
-        "learning images; resolved once, at deployment")
+    image_parameter: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="SSM parameter that names the machine image, an Amazon Linux 2023 with Docker, and for GPUs "
+        "with NVIDIA's driver and container toolkit; null = AWS' image for containers that fits the instance types; "
+        "resolved once, at deployment")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the policy is trained; auto = cuda "
                                                    "where there is one")
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(

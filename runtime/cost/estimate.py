@@ -9,8 +9,6 @@ from runtime.config.schema import LearnerSection
 from runtime.cost.model import PROVISIONED_BLOCK_S, CostModel
 from runtime.cost.prices import PriceTable
 
-START_S = 600.0
-"""What a start is taken to last: an instance, its image, CUDA's gigabytes."""
 HOUR_S = 3600.0
 
 

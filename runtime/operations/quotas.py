@@ -10,7 +10,7 @@ from typing import Any
 from runtime.aws.asking import AccountError, ask, ask_if_there
 from runtime.aws.clients import Session, identify
 from runtime.aws.stacks import find_stack
-from runtime.config.schema import Experiment
+from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError
 from runtime.names import LOGICAL_ID_TAG, NETWORK_STACK, STACK_NAME_TAG
 
@@ -56,7 +56,7 @@ class Account:
         return [name for name, (needed, allowed) in self.vcpus.items() if needed <= allowed]
 
 
-def read_account(session: Session, experiment: Experiment, *, stack: str) -> Account:
+def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str) -> Account:
     """Asks the account, and checks that the experiment's image and the CDK's own resources are there.
 
     Args:

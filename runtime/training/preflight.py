@@ -45,14 +45,22 @@ def preflight(
     return environment, fitted
 
 
-def smallest_budget_usd(experiment: ResolvedExperiment, prices: PriceTable, *, instance_type: str) -> float:
+def smallest_budget_usd(
+    experiment: ResolvedExperiment, prices: PriceTable, *, instance_type: str, waves: int = 1
+) -> float:
     """Returns what the worst case of a round of the fewest actors costs, with such a learner.
+
+    Args:
+        experiment: Resolved.
+        prices: Of the region.
+        instance_type: The learner's.
+        waves: How many times longer a round's deadline is, because not all its actors can run at once.
 
     Raises:
         ExperimentError: The environment cannot be made or used, or an instance type has no price.
     """
     environment, fitted = _fit(experiment)
-    return _round_usd(fitted, environment, prices, instance_type)
+    return _round_usd(fitted, environment, prices, instance_type, waves)
 
 
 def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperiment]:
@@ -64,10 +72,11 @@ def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperi
 
 
 def _round_usd(
-    experiment: FittedExperiment, environment: ActorEnvironment, prices: PriceTable, instance_type: str | None = None
+    experiment: FittedExperiment, environment: ActorEnvironment, prices: PriceTable, instance_type: str | None = None,
+    waves: int = 1,
 ) -> float:
     smallest = experiment.scaler.smallest_round
-    model = make_cost_model(experiment, environment.spaces, prices, instance_type=instance_type)
+    model = make_cost_model(experiment, environment.spaces, prices, instance_type=instance_type, waves=waves)
     meter = Meter(model, Budget(1e9))
     meter.open_round(smallest, smallest=smallest)
     return meter.reserved_usd

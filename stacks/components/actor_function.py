@@ -9,6 +9,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from runtime.config.schema import EnvironmentSection
 from stacks.acknowledgements import acknowledge_wildcard
 from stacks.network import ISOLATED, NetworkStack
 from stacks.plan import Plan
@@ -23,10 +24,8 @@ ONE_THREAD = {name: "1" for name in (
 _NETWORK_ACTIONS = [f"ec2:{action}" for action in (
     "CreateNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets", "DeleteNetworkInterface",
     "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses")]
-_PLATFORMS = {
-    "x86_64": (ecr_assets.Platform.LINUX_AMD64, lambda_.Architecture.X86_64),
-    "arm64": (ecr_assets.Platform.LINUX_ARM64, lambda_.Architecture.ARM_64),
-}
+PLATFORMS = {"x86_64": ecr_assets.Platform.LINUX_AMD64, "arm64": ecr_assets.Platform.LINUX_ARM64}
+_ARCHITECTURES = {"x86_64": lambda_.Architecture.X86_64, "arm64": lambda_.Architecture.ARM_64}
 
 
 class ActorFunction(Construct):
@@ -84,18 +83,16 @@ class ActorFunction(Construct):
 
     def _make_function(self, plan: Plan, network: NetworkStack) -> lambda_.DockerImageFunction:
         experiment = plan.experiment
-        platform, architecture = _PLATFORMS[experiment.actor.architecture]
+        processor = experiment.actor.architecture
         with actor_context(plan.package) as folder:
             code = lambda_.DockerImageCode.from_image_asset(
-                str(folder), platform=platform, build_args={
-                    "ENVIRONMENT_ID": experiment.environment.id,
-                    "PREPROCESSING": experiment.environment.preprocessing})
+                str(folder), platform=PLATFORMS[processor], build_args=environment_arguments(experiment.environment))
             return lambda_.DockerImageFunction(
                 self, "Function",
                 function_name=self._name,
                 description=f"Actors of experiment {plan.name}, run {plan.run}",
                 code=code,
-                architecture=architecture,
+                architecture=_ARCHITECTURES[processor],
                 memory_size=experiment.actor.memory_mib,
                 timeout=Duration.seconds(experiment.actor.timeout_s),
                 reserved_concurrent_executions=plan.reserved_actors,
@@ -106,3 +103,8 @@ class ActorFunction(Construct):
                 vpc_subnets=ISOLATED,
                 security_groups=[network.actors],
             )
+
+
+def environment_arguments(environment: EnvironmentSection) -> dict[str, str]:
+    """What both images' Dockerfiles are told of the environment, so that their build tries it."""
+    return {"ENVIRONMENT_ID": environment.id, "PREPROCESSING": environment.preprocessing}

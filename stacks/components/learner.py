@@ -1,4 +1,4 @@
-"""The learner: an Auto Scaling group of one GPU instance, which trains and then ends itself."""
+"""The learner: an Auto Scaling group of one instance, which trains in a container and then ends itself."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from pathlib import Path
 from aws_cdk import Aws, CfnCreationPolicy, CfnResourceSignal, RemovalPolicy, Stack
 from aws_cdk import aws_autoscaling as autoscaling
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
+from runtime.config.instances import has_gpu, processor
 from runtime.names import ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
-from stacks.components.actor_function import ActorFunction
+from stacks.components.actor_function import PLATFORMS, ActorFunction, environment_arguments
 from stacks.components.cache import Cache
 from stacks.guard import GuardStack
 from stacks.network import HTTPS_PORT, PUBLIC, NetworkStack
 from stacks.plan import Plan
 from stacks.results import ResultsStack
-from stacks.staging import learner_files
+from stacks.staging import learner_context, learner_files
 
 BOOT_SCRIPT = Path(__file__).with_name("learner_boot.sh")
 GROUP_LOGICAL_ID = "LearnerGroup"
-START_TIMEOUT = "PT25M"
-"""A learner that has not reported by then fails the deployment, and CloudFormation takes it back."""
-ROOT_DEVICE = "/dev/sda1"
-"""Of Ubuntu's images."""
-HTTP_PORT = 80
+ROOT_DEVICE = "/dev/xvda"
+"""Of Amazon Linux's images."""
 
 
 class Learner(Construct):
@@ -41,7 +40,7 @@ class Learner(Construct):
         group_name: Its physical name, so that the instance's role can name the group without waiting for it.
         role: What the instance may do.
         security_group: Nothing in, but for the cache if it runs here.
-        image_id: The image that the SSM parameter named at deployment.
+        image_id: The machine image that the SSM parameter named at deployment.
         log_group: Where it logs.
     """
 
@@ -61,6 +60,7 @@ class Learner(Construct):
         self.group_name = plan.stack_name + LEARNER_SUFFIX
         self._group_resource = f"autoScalingGroup:*:autoScalingGroupName/{self.group_name}"
         self._files = _upload(self, plan)
+        self._image = _build_image(self, plan)
         self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
                                        removal_policy=RemovalPolicy.DESTROY)
         self.security_group = _make_security_group(self, network, cache)
@@ -81,11 +81,11 @@ class Learner(Construct):
     def _make_role(self, plan: Plan, results: ResultsStack) -> iam.Role:
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
                         description="What the learner may do")
-        for statement in (*_storage_statements(plan, results, self._files), *self._report_statements(),
-                          *self._life_statements(), _session_statement()):
+        for statement in (*_storage_statements(plan, results, self._files), *_image_statements(self._image),
+                          *self._report_statements(), *self._life_statements(), _session_statement()):
             role.add_to_policy(statement)
-        acknowledge_wildcard(role, "*", "GetAccountSettings, PutMetricData (bound to one namespace) and Session "
-                             "Manager's messages know no resources")
+        acknowledge_wildcard(role, "*", "GetAccountSettings, GetAuthorizationToken, PutMetricData (bound to one "
+                             "namespace) and Session Manager's messages know no resources")
         acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}*", "The objects of this one run")
         acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}checkpoints/*", "All but its newest checkpoints")
         acknowledge_wildcard(
@@ -133,12 +133,12 @@ class Learner(Construct):
         return {
             **{ENVIRONMENT_PREFIX + name.upper(): value for name, value in told.items()},
             "BOOT_REGION": Aws.REGION,
-            "BOOT_STACK_ID": Aws.STACK_ID,
             "BOOT_ASSET_URL": self._files.s3_object_url,
+            "BOOT_IMAGE": self._image.image_uri,
+            "BOOT_GPUS": "all" if has_gpu(plan.experiment.learner.instance_types[0]) else "",
             "BOOT_LIFETIME_S": str(round(plan.experiment.budget.lifetime_hours * 3600)),
             "BOOT_LAUNCHES_MAX": str(plan.experiment.learner.launches_max),
             "BOOT_LOG_GROUP": self.log_group.log_group_name,
-            "BOOT_CACHE_KIND": plan.experiment.cache.kind,
         }
 
     def _make_launch_template(self, plan: Plan, image: ec2.IMachineImage) -> ec2.LaunchTemplate:
@@ -170,8 +170,9 @@ class Learner(Construct):
             mixed_instances_policy=_instances_policy(plan, template),
         )
         group.override_logical_id(GROUP_LOGICAL_ID)
+        # A learner that has not reported by then fails the deployment, and CloudFormation takes it back.
         group.cfn_options.creation_policy = CfnCreationPolicy(
-            resource_signal=CfnResourceSignal(count=1, timeout=START_TIMEOUT))
+            resource_signal=CfnResourceSignal(count=1, timeout=f"PT{plan.start.instance_limit_s:.0f}S"))
         acknowledge(group, "AS3", "Nobody waits for a message: CloudFormation waits for the first launch, alarms watch "
                     "for launches that fail and for silence, and the group's activities are kept by AWS")
         acknowledge(group, "EC26", "The rule cannot read a launch template; its one volume is encrypted")
@@ -185,15 +186,23 @@ def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
 
 
 def _upload(scope: Construct, plan: Plan) -> assets.Asset:
-    with learner_files(plan.package, plan.file, plan.prices) as folder:
+    with learner_files(plan.file, plan.prices) as folder:
         return assets.Asset(scope, "Files", path=str(folder))
+
+
+def _build_image(scope: Construct, plan: Plan) -> ecr_assets.DockerImageAsset:
+    instance_type = plan.experiment.learner.instance_types[0]
+    with learner_context(plan.package) as folder:
+        return ecr_assets.DockerImageAsset(
+            scope, "Image", directory=str(folder), platform=PLATFORMS[processor(instance_type)],
+            build_args={"TORCH": "cuda" if has_gpu(instance_type) else "cpu",
+                        **environment_arguments(plan.experiment.environment)})
 
 
 def _make_security_group(scope: Construct, network: NetworkStack, cache: Cache) -> ec2.SecurityGroup:
     group = ec2.SecurityGroup(scope, "SecurityGroup", vpc=network.vpc, allow_all_outbound=False,
-                              description="Nitro learner: out to the cache, AWS and package mirrors")
-    for port, what in ((HTTPS_PORT, "AWS and package mirrors"), (HTTP_PORT, "mirrors of the operating system")):
-        group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(port), what)
+                              description="Nitro learner: out to the cache and AWS")
+    group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "AWS")
     if cache.group is None:
         group.add_ingress_rule(network.actors, ec2.Port.tcp(cache.port), "actors")
     else:
@@ -212,6 +221,14 @@ def _storage_statements(plan: Plan, results: ResultsStack, files: assets.Asset) 
                             conditions={"StringLike": {"s3:prefix": f"{plan.prefix}*"}}),
         iam.PolicyStatement(sid="OwnFiles", actions=["s3:GetObject"],
                             resources=[files.bucket.arn_for_objects(files.s3_object_key)]),
+    ]
+
+
+def _image_statements(image: ecr_assets.DockerImageAsset) -> list[iam.PolicyStatement]:
+    return [
+        iam.PolicyStatement(sid="RegistryToken", actions=["ecr:GetAuthorizationToken"], resources=["*"]),
+        iam.PolicyStatement(sid="OwnImage", resources=[image.repository.repository_arn],
+                            actions=["ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]),
     ]
 
 

@@ -1,4 +1,6 @@
-# Brings a fresh instance to the point where systemd trains. The variables NITRO_* and BOOT_* stand above this text.
+# Brings a fresh instance to the point where systemd trains in a container. The variables NITRO_* and BOOT_* stand above.
+#
+# Amazon's images for containers have bash, curl, python3, the AWS command line and Docker. Nothing is installed.
 #
 # Every step that fails is reported: in the log, in the bucket under boot/, as a metric, and to the stack, whose creation
 # fails then. A failed instance ends itself; its group launches another, until BOOT_LAUNCHES_MAX were launched: then the
@@ -11,11 +13,10 @@
 
 set -Eeuo pipefail
 umask 022
-export HOME="${HOME:-/root}" DEBIAN_FRONTEND=noninteractive AWS_DEFAULT_REGION="$BOOT_REGION" AWS_PAGER=""
+export HOME="${HOME:-/root}" AWS_DEFAULT_REGION="$BOOT_REGION" AWS_PAGER=""
 readonly root="${BOOT_ROOT:-}" metadata="${BOOT_METADATA:-http://169.254.169.254}/latest"
 readonly here="$root/opt/nitro" logs="$root/var/log/nitro" results="s3://$NITRO_RESULTS_BUCKET/$NITRO_RESULTS_PREFIX"
-readonly agent="/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
-readonly units="$root/etc/systemd/system"
+readonly units="$root/etc/systemd/system" run="$root/var/lib/nitro" nobody=65534
 step="start"
 is_counted=""
 log="$logs/boot.log"
@@ -27,7 +28,7 @@ run_step() {  # NAME COMMAND…
     "$@"
 }
 
-retry() {  # COMMAND…: mirrors and networks have bad moments
+retry() {  # COMMAND…: networks have bad moments
     local pause_s
     for pause_s in 5 20 60; do
         "$@" && return 0
@@ -52,6 +53,17 @@ identify() {
     export NITRO_INSTANCE_ID NITRO_INSTANCE_TYPE NITRO_IMAGE_ID NITRO_PRIVATE_ADDRESS
 }
 
+ship_log() {  # this script's; Docker ships the learner's
+    local group=(--log-group-name "$BOOT_LOG_GROUP" --log-stream-name "${NITRO_INSTANCE_ID:-unknown}/boot") events
+    aws logs create-log-stream "${group[@]}" 2>/dev/null || true
+    events=$(python3 -c 'if True:
+        import json, sys, time
+        now_ms = int(time.time() * 1000)
+        lines = [line for line in open(sys.argv[1], errors="replace").read()[-30000:].splitlines() if line.strip()]
+        print(json.dumps([{"timestamp": now_ms, "message": line} for line in lines[-500:]]))' "$logs/boot.log")
+    aws logs put-log-events "${group[@]}" --log-events "$events" >/dev/null
+}
+
 report() {  # MESSAGE: never fails, whatever does not work
     local record
     record=$(python3 -c 'import json, os, sys; print(json.dumps({
@@ -59,13 +71,14 @@ report() {  # MESSAGE: never fails, whatever does not work
         "log": open(sys.argv[3], errors="replace").read()[-8000:] if os.path.exists(sys.argv[3]) else ""}))' \
         "$step" "$1" "$log") || record="{}"
     echo "$1" >&2
+    ship_log || true
     printf '%s\n' "$record" | aws s3 cp - "${results}boot/${NITRO_INSTANCE_ID:-unknown}-$step.json" || true
     aws cloudwatch put-metric-data --namespace Nitro --metric-name BootFailures --value 1 \
         --dimensions "Experiment=$NITRO_EXPERIMENT,Run=$NITRO_RUN" || true
 }
 
 tell_stack() {  # its creation fails at once, if it waits
-    aws cloudformation signal-resource --stack-name "$BOOT_STACK_ID" --status FAILURE \
+    aws cloudformation signal-resource --stack-name "$NITRO_STACK" --status FAILURE \
         --logical-resource-id "$NITRO_LEARNER_RESOURCE" --unique-id "${NITRO_INSTANCE_ID:-unknown}" || true
 }
 
@@ -151,20 +164,11 @@ END
     systemctl enable --now nitro-lifetime.timer
 }
 
-get_tools() {
-    local packages=()
-    python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
-    if [ "$BOOT_CACHE_KIND" = learner ] && ! command -v valkey-server redis-server >/dev/null; then
-        packages+=(redis-server)
-    fi
-    if [ ${#packages[@]} -gt 0 ]; then
-        retry apt-get -o DPkg::Lock::Timeout=300 update
-        retry apt-get -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends "${packages[@]}"
-    fi
-    if [[ " ${packages[*]} " == *" redis-server "* ]]; then
-        # The learner starts one of its own; the package's would stand there open.
-        systemctl disable --now redis-server
-    fi
+start_docker() {
+    command -v aws >/dev/null || retry dnf install --assumeyes awscli-2
+    # Its agent has no cluster here; not every image has one.
+    systemctl disable --now ecs || true
+    systemctl enable --now docker
 }
 
 tell_guard() {  # that this instance boots: the deployment is not taken down as one that is silent
@@ -179,7 +183,7 @@ tell_guard() {  # that this instance boots: the deployment is not taken down as 
 
 read_stack() {
     local created
-    created=$(retry aws cloudformation describe-stacks --stack-name "$BOOT_STACK_ID" --output text \
+    created=$(retry aws cloudformation describe-stacks --stack-name "$NITRO_STACK" --output text \
         --query 'Stacks[0].CreationTime')
     NITRO_BILLED_SINCE=$(date -d "$created" +%s)
     export NITRO_BILLED_SINCE
@@ -190,7 +194,7 @@ mark_launch() {  # FOLDER
 }
 
 count_launch() {  # of this deployment, not of earlier ones of the same run
-    local launches deployment="launches/${BOOT_STACK_ID##*/}/"
+    local launches deployment="launches/${NITRO_STACK##*/}/"
     retry mark_launch "$deployment"
     launches=$(retry aws s3api list-objects-v2 --bucket "$NITRO_RESULTS_BUCKET" --output text \
         --prefix "$NITRO_RESULTS_PREFIX$deployment" --query 'length(Contents)')
@@ -208,29 +212,16 @@ get_files() {
     python3 -m zipfile -e "$here/files.zip" "$here"
 }
 
-install_requirements() {
-    [ -x "$here/.venv/bin/python" ] || python3 -m venv "$here/.venv"
-    local pip=(timeout 1200 "$here/.venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet)
-    retry "${pip[@]}" --requirement "$here/requirements.txt"
-    # The experiment's own environment, within the versions that are installed.
-    (cd "$here/package" && retry "${pip[@]}" --constraint "$here/requirements.txt" --requirement requirements.txt)
-    (cd "$here" && .venv/bin/python -c 'import runtime.backends.aws.learner')
+log_in() {
+    aws ecr get-login-password | docker login --username AWS --password-stdin "${BOOT_IMAGE%%/*}"
 }
 
-ship_logs() {
-    if [ ! -x "$agent" ] && ! command -v amazon-cloudwatch-agent-ctl >/dev/null; then
-        retry curl --silent --show-error --fail --max-time 120 --output "$here/agent.deb" \
-            "https://amazoncloudwatch-agent-$BOOT_REGION.s3.$BOOT_REGION.amazonaws.com/ubuntu/$(dpkg --print-architecture)/latest/amazon-cloudwatch-agent.deb"
-        retry dpkg --install "$here/agent.deb"
-    fi
-    cat >"$here/agent.json" <<END
-{"agent": {"run_as_user": "root"},
- "logs": {"logs_collected": {"files": {"collect_list": [
-    {"file_path": "$logs/boot.log", "log_group_name": "$BOOT_LOG_GROUP", "log_stream_name": "$NITRO_INSTANCE_ID/boot"},
-    {"file_path": "$logs/learner.log", "log_group_name": "$BOOT_LOG_GROUP", "log_stream_name": "$NITRO_INSTANCE_ID/learner"}
- ]}}}}
-END
-    "$(command -v amazon-cloudwatch-agent-ctl || echo "$agent")" -a fetch-config -m ec2 -s -c "file:$here/agent.json"
+pull_image() {
+    retry log_in
+    retry timeout 400 docker pull --quiet "$BOOT_IMAGE"
+    NITRO_CONTAINER_IMAGE=$(docker image inspect --format '{{index .RepoDigests 0}}' "$BOOT_IMAGE")
+    export NITRO_CONTAINER_IMAGE
+    echo "$NITRO_CONTAINER_IMAGE"
 }
 
 write_environment() {
@@ -240,35 +231,41 @@ write_environment() {
 }
 
 start_learner() {
-    # A thousand actors are a socket and a thread each. An unprivileged user cannot make CUDA's devices. One whose run
-    # another learner continues (75) is done, and its instance with it.
+    local docker total_kib options
+    docker=$(command -v docker)
+    read -r _ total_kib _ </proc/meminfo
+    mkdir -p "$run"
+    chown "$nobody:$nobody" "$run"
+    # A thousand actors are a socket and a thread each; processes of the learner share memory.
+    options=(
+        --name=nitro-learner --network=host --ipc=host --cap-drop=ALL --security-opt=no-new-privileges
+        --pids-limit=-1 --ulimit=nofile=65536:65536 "--memory=$((total_kib - 524288))k" ${BOOT_GPUS:+"--gpus=$BOOT_GPUS"}
+        "--env-file=$root/etc/nitro/deployment.env" "--env=HOME=$run" "--volume=$here:$here:ro" "--volume=$run:$run"
+        --log-driver=awslogs "--log-opt=awslogs-region=$BOOT_REGION" "--log-opt=awslogs-group=$BOOT_LOG_GROUP"
+        "--log-opt=awslogs-stream=$NITRO_INSTANCE_ID/learner" --log-opt=mode=non-blocking)
+    # Exit codes are the container's, above 128 after a signal; 125: Docker could not start it. A learner whose run another
+    # one continues (75) is done, and its instance with it.
     cat >"$units/nitro-learner.service" <<END
 [Unit]
 Description=Nitro learner
-Wants=network-online.target
-After=network-online.target
+Wants=network-online.target docker.service
+After=network-online.target docker.service
 StartLimitIntervalSec=1h
 StartLimitBurst=5
 OnFailure=nitro-give-up.service
 
 [Service]
 Type=exec
-DynamicUser=yes
-StateDirectory=nitro
-WorkingDirectory=$here
-EnvironmentFile=$root/etc/nitro/deployment.env
-Environment=HOME=$root/var/lib/nitro PYTHONUNBUFFERED=1
-LimitNOFILE=65536
-TasksMax=infinity
-ExecStartPre=-+/usr/bin/nvidia-modprobe -c 0 -u
-ExecStart=$here/.venv/bin/python -m runtime.backends.aws.learner $here/experiment.yaml $root/var/lib/nitro/run
-ExecStopPost=+/bin/sh -c 'if [ "\$\$EXIT_STATUS" = 75 ]; then shutdown -h now; fi'
+ExecStartPre=-$docker rm --force nitro-learner
+ExecStart=$docker run ${options[*]} $BOOT_IMAGE $here/experiment.yaml $run/run
+ExecStop=-$docker stop -t 85 nitro-learner
+ExecStopPost=/bin/sh -c 'if [ "\$\$EXIT_STATUS" = 75 ]; then shutdown -h now; fi'
 Restart=on-abnormal
 RestartSec=30
 TimeoutStopSec=90
 KillMode=mixed
 SuccessExitStatus=75 129 130 143
-RestartForceExitStatus=74 129 130 143
+RestartForceExitStatus=74 125 129 130 132 134 135 136 137 139 143
 StandardOutput=append:$logs/learner.log
 StandardError=append:$logs/learner.log
 
@@ -298,14 +295,14 @@ chmod 755 "$here"
 exec > >(tee -a "$log") 2>&1
 install -m 700 "$0" "$here/boot.sh"
 run_step lifetime limit_lifetime
+run_step docker start_docker
 run_step identify identify
 run_step launches count_launch
 run_step stack read_stack
 run_step guard tell_guard
-run_step tools get_tools
 run_step files get_files
-run_step requirements install_requirements
-run_step logs ship_logs || report "logs are not shipped"
+run_step image pull_image
 run_step environment write_environment
 run_step learner start_learner
+run_step logs ship_log || report "logs are not shipped"
 echo "$(date -u +%FT%TZ) done"

@@ -116,7 +116,7 @@ def test_defaults_of_a_deployment():
     experiment = experiment_from_tree(MINIMAL, source="x.yaml")
     assert (experiment.fleet.kind, experiment.learner.market, experiment.learner.launches_max) == (
         "auto", "on_demand", 3)
-    assert experiment.learner.image_parameter.startswith("/aws/service/deeplearning/ami/x86_64/")
+    assert experiment.learner.image_parameter is None
     assert experiment.learner.instance_types == ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")
     assert experiment.environment.package is None
     assert (experiment.cache.kind, experiment.budget.lifetime_hours) == ("serverless", 24.0)

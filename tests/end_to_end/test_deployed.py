@@ -85,6 +85,7 @@ class Account:
                 "NITRO_LEDGER_TABLE": TABLE, "NITRO_TAIL_USD": str(TAIL_USD),
                 "NITRO_LEARNER_RESOURCE": "LearnerGroup", "NITRO_BILLED_SINCE": str(int(time.time())),
                 "NITRO_INSTANCE_ID": instance, "NITRO_INSTANCE_TYPE": "g4dn.xlarge", "NITRO_IMAGE_ID": "ami-1",
+                "NITRO_CONTAINER_IMAGE": "learner@sha256:1",
                 "NITRO_PRIVATE_ADDRESS": "127.0.0.1", **changed})
         self.learners.append(process)
         return process

@@ -1,9 +1,10 @@
-"""The actor image, built from its Dockerfile, and actors that run in it: ``python -m tests.image.build EXPERIMENT``.
+"""Both images, built from their Dockerfiles, and what runs in them: ``python -m tests.image.build EXPERIMENT``.
 
 What the CDK would hand to Docker is handed to buildah, without Docker, an AWS account or a registry: the base image is
 made of Debian's packages instead. The actors are started by the image's own entry point, as a user without rights, on a
 file system without write access but for /tmp, as in Lambda; they serve the local Lambda endpoint, and reach the cache
-as those of a learner that runs the cache itself: over TLS, with a credential from a bucket.
+as those of a learner that runs the cache itself: over TLS, with a credential from a bucket. In the learner image, its
+user trains the experiment for a round, and starts the cache's server.
 
 Needs root on Debian with the packages of `TOOLS`, and what apt and pip are set to use here.
 """
@@ -44,7 +45,7 @@ from runtime.config.loading import load_experiment
 from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError, RunError
 from runtime.fleet.local import SINGLE_THREADED
-from stacks.staging import actor_context
+from stacks.staging import actor_context, learner_context
 from tests.helpers import PATIENCE_S
 from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint
 
@@ -75,6 +76,15 @@ mount --bind /dev {root}/dev
 mount -t tmpfs -o size=512m,mode=1777 tmpfs {root}/tmp
 exec chroot --userspec={user} {root} env --chdir={folder} {command}
 """
+_LEARNER = """
+import sys
+from contextlib import closing
+import torch
+from lambda_actor.cache import TrajectoryCache
+from runtime.backends.cache_server import LearnerServer
+with closing(LearnerServer(64, address="127.0.0.1", port=int(sys.argv[1]))) as server:
+    print("torch", torch.__version__, "cache", server.url.partition(":")[0])
+"""
 _SPACES = """
 import dataclasses, json, sys
 from lambda_actor.environments import make_environment
@@ -97,6 +107,12 @@ class Image:
     def environment(self) -> dict[str, str]:
         return dict(variable.split("=", 1) for variable in self.configuration["Env"])
 
+    def run(self, *command: str) -> str:
+        """What a program prints that runs as the image's user, in its folder and environment."""
+        variables = [f"{name}={value}" for name, value in self.environment().items()]
+        return _output("chroot", f"--userspec={self.configuration['User']}", str(self.root), "env",
+                       f"--chdir={self.configuration['WorkingDir']}", *variables, "HOME=/tmp", *command)
+
     def worker(self, path: Path) -> Path:
         """Writes a program to ``path`` that runs what the image runs, whatever its arguments; returns it."""
         configuration = self.configuration
@@ -114,7 +130,11 @@ class Builder:
         self._folder = folder
         self._storage = ["--root", str(folder / "storage"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"]
         self._pip = folder / "pip.conf"
-        self._pip.write_text(pip_configuration())
+        configuration, folders = pip_configuration()
+        self._pip.write_text(configuration)
+        # The mirrors are this machine's affair.
+        self._mounted = [f"{path}:{path}:ro" for path in (
+            "/etc/apt", "/usr/share/keyrings", _CERTIFICATES, *folders)] + [f"{self._pip}:/etc/pip.conf:ro"]
 
     def make_base(self) -> None:
         """The image ``base``: this machine's Debian release with Python."""
@@ -130,20 +150,23 @@ class Builder:
         self._run("bud", "--quiet", "--tag", "base", str(context))
         (context / "base.tar").unlink()
 
-    def build(self, name: str, experiment: Experiment) -> str:
+    def build(self, name: str, context: Path, **arguments: str) -> str:
         """Builds the image ``name`` from what the CDK would upload; returns what that printed.
 
         Raises:
             ImageError: It does not build.
         """
+        given = [f"--build-arg={key}={value}" for key, value in {"BASE_IMAGE": "localhost/base", **arguments}.items()]
+        return self._run("bud", "--isolation", "chroot", "--network", "host", "--layers=false", "--tag", name, *given,
+                         *(f"--volume={mounted}" for mounted in self._mounted), str(context))
+
+    def build_actor(self, name: str, experiment: Experiment) -> str:
         with actor_context(experiment.environment.package) as context:
-            return self._run(
-                "bud", "--isolation", "chroot", "--network", "host", "--layers=false", "--tag", name,
-                "--build-arg", "BASE_IMAGE=localhost/base",
-                "--build-arg", f"ENVIRONMENT_ID={experiment.environment.id}",
-                "--build-arg", f"PREPROCESSING={experiment.environment.preprocessing}",
-                "--volume", f"{self._pip}:/etc/pip.conf:ro", "--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro",
-                str(context))
+            return self.build(name, context, **_arguments(experiment))
+
+    def build_learner(self, name: str, experiment: Experiment) -> str:
+        with learner_context(experiment.environment.package) as context:
+            return self.build(name, context, TORCH="cpu", **_arguments(experiment))
 
     def unpack(self, name: str) -> Image:
         container = self._run("from", "--pull-never", f"localhost/{name}").strip()
@@ -159,11 +182,14 @@ class Builder:
         return done.stdout
 
 
-def pip_configuration() -> str:
-    """pip's settings on this machine as one file, but for those that name folders of it."""
+def pip_configuration() -> tuple[str, list[str]]:
+    """pip's settings on this machine as one file, and the folders of packages that it names."""
     listed = _output(sys.executable, "-m", "pip", "config", "list")
-    settings = re.findall(r"^[^.\s]+\.([a-z-]+)='((?!/|file:).*)'$", listed, re.MULTILINE)
-    return "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings), f"cert = {_CERTIFICATES}", ""])
+    settings = re.findall(r"^[^.\s]+\.([a-z-]+)='(.*)'$", listed, re.MULTILINE)
+    folders = {value for name, value in settings if name == "find-links" and Path(value).is_dir()}
+    kept = {f"{name} = {value}" for name, value in settings
+            if value in folders or not value.startswith(("/", "file:"))}
+    return "\n".join(["[global]", *sorted(kept), f"cert = {_CERTIFICATES}", ""]), sorted(folders)
 
 
 @contextmanager
@@ -239,8 +265,8 @@ class Actors:
             raise ImageError("the trajectory's actions are no policy's")
 
 
-def show(experiment: Experiment, folder: Path) -> None:
-    """Builds the image and runs actors in it; prints what was measured.
+def show(path: Path, experiment: Experiment, folder: Path) -> None:
+    """Builds the images and runs what is in them; prints what was measured.
 
     Raises:
         ImageError: Something is not as it should be.
@@ -248,7 +274,7 @@ def show(experiment: Experiment, folder: Path) -> None:
     builder = Builder(folder)
     base_s, _ = _timed(builder.make_base)
     print(f"base image    {builder.unpack('base').size_bytes / _MIB:,.0f} MiB, {base_s:.1f} s", flush=True)
-    build_s, printed = _timed(builder.build, "actor", experiment)
+    build_s, printed = _timed(builder.build_actor, "actor", experiment)
     image = builder.unpack("actor")
     print(f"actor image   {image.size_bytes / _MIB:,.0f} MiB with it, {build_s:.1f} s")
     print(f"its check     {_line(printed, experiment.environment.id)}", flush=True)
@@ -257,7 +283,16 @@ def show(experiment: Experiment, folder: Path) -> None:
         print(f"cold actor    {actors.invoke(0):.3f} s for {experiment.actor.fragment_steps} steps")
         warm_s = [actors.invoke(slot) for slot in range(1, 1 + WARM_INVOCATIONS)]
     print(f"warm actors   {median(warm_s):.4f} s, median of {WARM_INVOCATIONS}", flush=True)
-    print(f"without the environment's package: {_refusal(builder, experiment)}")
+    print(f"without the environment's package: {_refusal(builder, experiment)}", flush=True)
+    build_s, _ = _timed(builder.build_learner, "learner", experiment)
+    image = builder.unpack("learner")
+    print(f"learner image {image.size_bytes / _MIB:,.0f} MiB with it, {build_s:.1f} s")
+    served = image.run("python", "-c", _LEARNER, str(_free_port()))
+    print(f"its server    {_line(served, 'torch', 'rediss')}", flush=True)
+    shutil.copy(path, image.root / "tmp" / "experiment.yaml")
+    trained_s, printed = _timed(image.run, "python", "-m", "runtime", "train", "/tmp/experiment.yaml",
+                                "--out", "/tmp/run", "--set", "stop.max_rounds=1")
+    print(f"its training  {_line(printed, 'stopped')}, {trained_s:.1f} s with all that it starts")
 
 
 def _refusal(builder: Builder, experiment: Experiment) -> str:
@@ -268,7 +303,7 @@ def _refusal(builder: Builder, experiment: Experiment) -> str:
     """
     section = experiment.environment.model_copy(update={"id": f"{ABSENT_MODULE}:make"})
     try:
-        builder.build("absent", experiment.model_copy(update={"environment": section}))
+        builder.build_actor("absent", experiment.model_copy(update={"environment": section}))
     except ImageError as error:
         return _line(str(error), "the actor image does not work", ABSENT_MODULE)
     raise ImageError("an image without the environment's module builds")
@@ -283,12 +318,14 @@ def _event(experiment: Experiment, url: str) -> dict[str, Any]:
             "round_index": 1, "episode_id": ""}
 
 
+def _arguments(experiment: Experiment) -> dict[str, str]:
+    """What the CDK would hand to either Dockerfile."""
+    return {"ENVIRONMENT_ID": experiment.environment.id, "PREPROCESSING": experiment.environment.preprocessing}
+
+
 def _spaces(image: Image, experiment: Experiment) -> Spaces:
     """The environment's; asked in the image, as it need not be installed here."""
-    environment = [f"{name}={value}" for name, value in image.environment().items()]
-    printed = _output("chroot", f"--userspec={image.configuration['User']}", str(image.root), "env",
-                      f"--chdir={image.configuration['WorkingDir']}", *environment, "python", "-c", _SPACES,
-                      experiment.environment.id, experiment.environment.preprocessing)
+    printed = image.run("python", "-c", _SPACES, experiment.environment.id, experiment.environment.preprocessing)
     fields = json.loads(printed.splitlines()[-1])
     return Spaces(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
@@ -329,9 +366,10 @@ def main(arguments: Sequence[str]) -> int:
               file=sys.stderr)
         return 2
     try:
-        experiment = load_experiment(Path(arguments[0])).resolved(is_deployed=True)
-        with TemporaryDirectory(prefix="actor-image-") as folder:
-            show(experiment, Path(folder))
+        path = Path(arguments[0])
+        experiment = load_experiment(path).resolved(is_deployed=True)
+        with TemporaryDirectory(prefix="images-") as folder:
+            show(path, experiment, Path(folder))
     except (ImageError, RunError, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ExperimentError) else 1

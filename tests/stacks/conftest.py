@@ -50,9 +50,11 @@ class Assembly:
         (resource,) = self.resources(kind, stack).values()
         return resource["Properties"]
 
-    def image_asset(self) -> dict[str, Any]:
-        (image,) = self._assets()["dockerImages"].values()
-        return image["source"]
+    def image_asset(self, *, of_learner: bool = False) -> dict[str, Any]:
+        """The actor's image, or the learner's."""
+        (image,) = [one["source"] for one in self._assets()["dockerImages"].values()
+                    if ("TORCH" in one["source"]["dockerBuildArgs"]) == of_learner]
+        return image
 
     def learner_asset(self) -> Path:
         (folder,) = [file["source"]["path"] for file in self._assets()["files"].values()
@@ -60,7 +62,7 @@ class Assembly:
         return self.directory / folder
 
     def learner_key(self) -> str:
-        """Bucket and key of the zip that the learner unpacks."""
+        """Bucket and key of the zip with what is one run's own."""
         return (f"cdk-hnb659fds-assets-<AWS::AccountId>-<AWS::Region>/"
                 f"{self.learner_asset().name.removeprefix('asset.')}.zip")
 

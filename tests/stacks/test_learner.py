@@ -27,9 +27,10 @@ from tests.stacks.conftest import (
 )
 from tests.stacks.conftest import user_data as rendered_user_data
 
-FOUND_BY_THE_BOOT_SCRIPT = {"billed_since", "instance_id", "instance_type", "image_id", "private_address"}
-BOOT_ONLY = {"BOOT_REGION", "BOOT_STACK_ID", "BOOT_ASSET_URL", "BOOT_LAUNCHES_MAX", "BOOT_LIFETIME_S", "BOOT_LOG_GROUP",
-             "BOOT_CACHE_KIND"}
+FOUND_BY_THE_BOOT_SCRIPT = {"billed_since", "instance_id", "instance_type", "image_id", "container_image",
+                            "private_address"}
+BOOT_ONLY = {"BOOT_REGION", "BOOT_ASSET_URL", "BOOT_LAUNCHES_MAX", "BOOT_LIFETIME_S", "BOOT_LOG_GROUP",
+             "BOOT_IMAGE", "BOOT_GPUS"}
 ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT = {"BOOT_ROOT", "BOOT_METADATA", "BOOT_PAUSE_S"}
 USER_DATA_BYTES_MAX = 16_384
 """EC2's limit."""
@@ -65,7 +66,7 @@ def test_spot_is_all_spot(synthesise: Synthesise) -> None:
 
 def test_a_learner_that_does_not_come_up_fails_the_deployment(each_kind: Assembly) -> None:
     (group,) = each_kind.resources("AWS::AutoScaling::AutoScalingGroup").values()
-    assert group["CreationPolicy"] == {"ResourceSignal": {"Count": 1, "Timeout": "PT25M"}}
+    assert group["CreationPolicy"] == {"ResourceSignal": {"Count": 1, "Timeout": "PT1050S"}}
     assert "UpdatePolicy" not in group, "a redeployment must not end a learner that trains"
 
 
@@ -85,7 +86,7 @@ def test_the_instance_is_protected(each_kind: Assembly) -> None:
     data = launch(each_kind)
     assert data["MetadataOptions"] == {"HttpEndpoint": "enabled", "HttpTokens": "required",
                                        "HttpPutResponseHopLimit": 1}
-    assert data["BlockDeviceMappings"] == [{"DeviceName": "/dev/sda1", "Ebs": {
+    assert data["BlockDeviceMappings"] == [{"DeviceName": "/dev/xvda", "Ebs": {
         "DeleteOnTermination": True, "Encrypted": True, "VolumeSize": 100, "VolumeType": "gp3"}}]
     assert "KeyName" not in data
     (interface,) = data["NetworkInterfaces"]
@@ -94,7 +95,7 @@ def test_the_instance_is_protected(each_kind: Assembly) -> None:
     (group,) = [found["Properties"] for name, found in each_kind.resources("AWS::EC2::SecurityGroup").items()
                 if name.startswith("Learner")]
     assert "SecurityGroupIngress" not in group
-    assert sorted(rule["FromPort"] for rule in group["SecurityGroupEgress"]) == [80, 443]
+    assert [rule["FromPort"] for rule in group["SecurityGroupEgress"]] == [443]
 
 
 def test_the_image_is_found_at_deployment_and_told(synthesise: Synthesise) -> None:
@@ -106,6 +107,23 @@ def test_the_image_is_found_at_deployment_and_told(synthesise: Synthesise) -> No
     (reference,) = [{"Ref": name} for name in images]
     assert launch(made)["ImageId"] == reference == made.template()["Outputs"]["LearnerImage"]["Value"]
     assert launch(made)["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 33
+
+
+@pytest.mark.parametrize(("types", "image", "gpus", "platform", "torch"), [
+    (["g4dn.xlarge", "g6.xlarge"], "gpu/recommended/image_id", "all", "linux/amd64", "cuda"),
+    (["c7i.4xlarge"], "recommended/image_id", "", "linux/amd64", "cpu"),
+    (["c7g.4xlarge"], "arm64/recommended/image_id", "", "linux/arm64", "cpu"),
+])
+def test_both_images_fit_the_types(
+    synthesise: Synthesise, types: list[str], image: str, gpus: str, platform: str, torch: str
+) -> None:
+    made = synthesise(learner__instance_types=types)
+    source = made.image_asset(of_learner=True)
+    assert f"/aws/service/ecs/optimized-ami/amazon-linux-2023/{image}" in {
+        parameter.get("Default") for parameter in made.template()["Parameters"].values()}
+    assert variables(made)["BOOT_GPUS"] == gpus
+    assert (source["platform"], source["dockerBuildArgs"]) == (platform, {
+        "TORCH": torch, "ENVIRONMENT_ID": "Hopper-v5", "PREPROCESSING": "auto"})
 
 
 def test_it_is_told_exactly_what_it_reads(each_kind: Assembly) -> None:
@@ -134,6 +152,9 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
     experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind=kind)), source="")
     tail_usd = expected_cost(experiment.resolved(is_deployed=True)).tail_usd
     group = made.name("AWS::AutoScaling::AutoScalingGroup")
+    image = told.pop("BOOT_IMAGE")
+    tag = made.image_asset(of_learner=True)["directory"].removeprefix("asset.")
+    assert image.endswith(f"/cdk-hnb659fds-container-assets-<AWS::AccountId>-<AWS::Region>:{tag}")
     assert told.pop("BOOT_LOG_GROUP").strip("<>") in made.resources("AWS::Logs::LogGroup")
     assert told == {
         "NITRO_EXPERIMENT": NAME, "NITRO_RUN": RUN, "NITRO_STACK": "<AWS::StackId>",
@@ -144,9 +165,9 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
         "NITRO_RESULTS_PREFIX": f"{NAME}/{RUN}/", "NITRO_LEARNER_GROUP": f"{STACK}-learner",
         "NITRO_LEARNER_RESOURCE": group,
         "NITRO_LEDGER_TABLE": made.exported("NitroGuard", "LedgerTable"), "NITRO_TAIL_USD": f"{tail_usd:.6f}",
-        "BOOT_REGION": "<AWS::Region>", "BOOT_STACK_ID": "<AWS::StackId>",
+        "BOOT_REGION": "<AWS::Region>",
         "BOOT_ASSET_URL": f"s3://{made.learner_key()}", "BOOT_LAUNCHES_MAX": "3", "BOOT_LIFETIME_S": "86400",
-        "BOOT_CACHE_KIND": kind}
+        "BOOT_GPUS": "all"}
 
 
 def test_the_boot_script_follows_letter_for_letter(serverless: Assembly) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.config.loading import load_experiment
 from runtime.errors import ExperimentError
-from stacks.plan import Plan, processor
+from stacks.plan import Plan
 from tests.helpers import ROOT
 from tests.stacks.conftest import experiment_text
 
@@ -28,7 +28,9 @@ def plan(folder: Path, *, name: str = "walker", context: dict[str, Any] | None =
     ({"learner__instance_types": ["g5.xlarge", "p3.2xlarge"]}, "learner.instance_types = p3.2xlarge"),
     ({"cache__kind": "node", "cache__memory_mib": 1025}, "cache.memory_mib = 1025"),
     ({"learner__instance_types": ["c7g.4xlarge", "c7i.4xlarge"]}, "mixes x86_64 and arm64"),
-    ({"learner__instance_types": ["c7g.4xlarge"]}, "is an image for x86_64"),
+    ({"learner__instance_types": ["c7i.4xlarge", "g5.xlarge"]}, "types with a GPU and without"),
+    ({"learner__instance_types": ["g5g.xlarge"]}, "no machine image for GPUs of arm64"),
+    ({"learner__volume_gib": 29}, "learner.volume_gib = 29"),
     ({"learner__image_parameter": "/images/arm64"}, "is an image for arm64"),
 ])
 def test_experiments_that_only_a_deployment_refuses(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
@@ -93,16 +95,6 @@ def test_a_hundred_executions_stay_unreserved(
 ) -> None:
     made = plan(tmp_path, context={"actor_concurrency": left}, actor__provisioned=None)
     assert (made.reserved_actors, made.provisioned_actors) == (reserved, provisioned)
-
-
-@pytest.mark.parametrize(("kind", "types"), [
-    ("arm64", ["c7g.4xlarge", "m7gd.large", "g5g.xlarge", "t4g.small", "x2gd.large", "im4gn.large", "is4gen.large",
-               "c6gn.large", "hpc7g.4xlarge", "a1.large", "r8g.large"]),
-    ("x86_64", ["g4dn.xlarge", "g5.xlarge", "g6.xlarge", "g6e.xlarge", "gr6.4xlarge", "g4ad.xlarge", "p4d.24xlarge",
-                "c5.9xlarge", "c7i.4xlarge", "m5n.large", "u-6tb1.metal", "trn1.2xlarge", "i4i.large"]),
-])
-def test_graviton_families_are_told_by_their_g(kind: str, types: list[str]) -> None:
-    assert {name: processor(name) for name in types} == dict.fromkeys(types, kind)
 
 
 def test_a_package_is_looked_for_beside_the_experiment_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
-from stacks.staging import actor_context, learner_files
+from stacks.staging import actor_context, learner_context, learner_files
 from tests.stacks.conftest import Assembly, Synthesise
 
 
@@ -38,7 +38,7 @@ def test_a_folder_is_meant_relative_to_where_the_command_runs(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(package.parent)
-    with learner_files(package.name, b"", PRICES) as staged:
+    with learner_context(package.name) as staged:
         assert (staged / "package" / "source" / "pyproject.toml").is_file()
 
 
@@ -70,29 +70,35 @@ def test_a_folder_that_pip_cannot_install_is_refused(tmp_path: Path) -> None:
         assert (staged / "package" / "source" / "setup.py").is_file()
 
 
-def test_the_learner_gets_the_sources_and_the_file_as_it_was_written() -> None:
-    text = "# kept\r\nbudget: {usd: 1}  # ü\n".encode()
-    with learner_files(None, text, PRICES) as staged:
-        assert (staged / "experiment.yaml").read_bytes() == text
+def test_the_learner_image_has_the_sources() -> None:
+    with learner_context(None) as staged:
         found = names(staged)
-    assert {"requirements.txt", "package/requirements.txt", "runtime/__main__.py", "lambda_actor/handler.py"} <= found
-    assert {name.partition("/")[0] for name in found} == {"requirements.txt", "package", "runtime", "lambda_actor",
-                                                          "experiment.yaml", "prices.json"}
+    assert {"package/requirements.txt", "runtime/__main__.py", "lambda_actor/handler.py"} <= found
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in found)
 
 
-def test_both_assets_carry_the_package(synthesise: Synthesise, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_is_one_runs_own_travels_as_it_was_written() -> None:
+    text = "# kept\r\nbudget: {usd: 1}  # ü\n".encode()
+    with learner_files(text, PRICES) as staged:
+        assert (staged / "experiment.yaml").read_bytes() == text
+        assert names(staged) == {"experiment.yaml", "prices.json"}
+
+
+def test_both_images_carry_the_package(synthesise: Synthesise, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("package")
     (folder / "pyproject.toml").write_text("[project]\nname = 'x'\nversion = '1'\n")
     made = synthesise(environment__package=str(folder))
-    for asset in (made.directory / made.image_asset()["directory"], made.learner_asset()):
-        assert (asset / "package" / "source" / "pyproject.toml").is_file()
-        assert (asset / "package" / "requirements.txt").read_text() == "./source\n"
+    for of_learner in (False, True):
+        package = made.directory / made.image_asset(of_learner=of_learner)["directory"] / "package"
+        assert (package / "source" / "pyproject.toml").is_file()
+        assert (package / "requirements.txt").read_text() == "./source\n"
 
 
-def test_equal_sources_make_equal_assets(synthesise: Synthesise, serverless: Assembly) -> None:
+def test_equal_sources_make_equal_images(synthesise: Synthesise, serverless: Assembly) -> None:
     other = synthesise(cache="node")
-    assert other.image_asset()["directory"] == serverless.image_asset()["directory"]
+    for of_learner in (False, True):
+        images = [made.image_asset(of_learner=of_learner)["directory"] for made in (other, serverless)]
+        assert images[0] == images[1]
     assert other.learner_asset().name != serverless.learner_asset().name, "its experiment differs"
 
 

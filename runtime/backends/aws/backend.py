@@ -159,7 +159,8 @@ class AwsBackend:
     def _facts(self, url: str, concurrency: int) -> dict[str, str]:
         deployment = self._deployment
         return {"server": url, "actors": f"{deployment.actor_function}, {concurrency} at once",
-                "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}",
+                "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}, "
+                           f"in {deployment.container_image}",
                 "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",
                 "bill": f"what is used, at {self.prices.source} of {self.prices.region}, {self.prices.as_of}"}
 

@@ -35,6 +35,7 @@ class Deployment:
         learner_resource: That group's logical id in the stack.
         billed_since: When the stack was created, seconds since 1970: before that, nothing of it cost money.
         instance_id, instance_type, image_id: Of this instance.
+        container_image: What runs on it, by its digest.
         private_address: Of this instance.
     """
 
@@ -56,6 +57,7 @@ class Deployment:
     instance_id: str
     instance_type: str
     image_id: str
+    container_image: str
     private_address: str
 
     @property

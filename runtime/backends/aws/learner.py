@@ -1,6 +1,6 @@
 """The process of a learner that a stack brought up: trains, and ends its instance when nothing is left to do.
 
-The systemd unit that `stacks/components/learner_boot.sh` writes runs
+The container that `stacks/components/learner_boot.sh` starts runs
 
     python -m runtime.backends.aws.learner EXPERIMENT.yaml DIR
 """
@@ -8,7 +8,6 @@ The systemd unit that `stacks/components/learner_boot.sh` writes runs
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.log import LOG, log_to_standard_output
 from runtime.backends.aws.results_bucket import ResultsError, SupersededError
 from runtime.backends.aws.stack import release, tell_stack
+from runtime.config.instances import has_gpu
 from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.prices import PRICES, PriceTable
@@ -38,7 +38,6 @@ TRY_AGAIN, SUPERSEDED = 74, 75
 _REASON_CHARACTERS = 500
 _PASSING = (ResultsError, LedgerError, ServerError, FleetError, CacheError)
 """Of AWS and the network, not of the experiment: the run goes on from the bucket."""
-_GPU_TYPE = re.compile(r"(?:g|gr|p)\d")
 
 
 def run(
@@ -100,7 +99,8 @@ def end(deployment: Deployment, *, stop_reason: str, error: str | None, exit_cod
     """
     record = {"stop_reason": stop_reason, "error": error, "exit_code": exit_code, "stack": deployment.stack,
               "instance_id": deployment.instance_id, "instance_type": deployment.instance_type,
-              "image_id": deployment.image_id, "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+              "image_id": deployment.image_id, "container_image": deployment.container_image,
+              "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     try:
         clients()("s3").put_object(
             Bucket=deployment.results_bucket, Body=to_json(record),
@@ -140,7 +140,7 @@ def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
 def _resolve(path: Path, deployment: Deployment) -> ResolvedExperiment:
     """With ``auto``, an instance that is paid for its GPU uses it, or the run is refused."""
     experiment = load_experiment(path).resolved(is_deployed=True, provisioned=int(deployment.provisioned))
-    if experiment.learner.device != "auto" or not _GPU_TYPE.match(deployment.instance_type):
+    if experiment.learner.device != "auto" or not has_gpu(deployment.instance_type):
         return experiment
     return experiment.model_copy(update={"learner": experiment.learner.model_copy(update={"device": "cuda"})})
 

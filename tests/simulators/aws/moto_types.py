@@ -73,7 +73,7 @@ Call = Callable[[str, Values], dict[str, Any]]
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
-IMAGE_PARAMETER_PREFIX = "/aws/service/deeplearning/ami/"
+IMAGE_PARAMETER_PREFIX = "/aws/service/ecs/optimized-ami/"
 IMAGE_ID = "ami-1e749f67"
 """What every parameter below that prefix names: an image that moto comes with."""
 INTERFACE = "AWS Lambda VPC ENI-"
@@ -1016,7 +1016,7 @@ def _get_service_quota(backend: ServiceQuotasBackend, service_code: str, quota_c
 
 
 def _load_image_parameter(parameters: ParameterDict, key: str) -> None:
-    """Lets AWS's public parameters of deep learning images be there, which nobody can put."""
+    """Lets AWS's public parameters of machine images for containers be there, which nobody can put."""
     _own_loading(parameters, key)
     if str(key).startswith(IMAGE_PARAMETER_PREFIX) and not dict.get(parameters, key):
         dict.__setitem__(parameters, key, [Parameter(

@@ -128,6 +128,7 @@ class Account:
         clock: All processes of the account go by it, but moto's own, whose times are those on the wall.
         functions: What runs functions.
         cache: Behind each serverless cache.
+        images: Folders of what was pushed; see `tests.simulators.docker`.
         variables: With which programs reach the account.
         calls: Where the calls of each role are recorded.
     """
@@ -139,6 +140,7 @@ class Account:
         """
         self.directory = directory
         self.calls = directory / "calls"
+        self.images = directory / "images"
         self.clock = Clock(directory / "clock")
         self._moto_variables = moto_variables
         self._stack = ExitStack()
@@ -146,8 +148,8 @@ class Account:
     def __enter__(self) -> Self:
         _check_this_machine()
         folder = self.directory / "cache"
-        folder.mkdir()
-        self.calls.mkdir()
+        for path in (folder, self.calls, self.images):
+            path.mkdir()
         self.clock.start()
         with ExitStack() as stack:
             self.cache = stack.enter_context(ElastiCache(folder))
@@ -183,7 +185,12 @@ class Account:
             app = make_app({**settings, "experiment": str(file), "run": RUN})
         except ExperimentError as error:
             raise RehearsalError(f"the app does not synthesise: {error}") from error
-        return Path(app.synth().directory)
+        assembly = Path(app.synth().directory)
+        # As if all images were pushed.
+        for folder in assembly.glob("asset.*/"):
+            if not (self.images / folder.name).exists():
+                (self.images / folder.name).symlink_to(folder)
+        return assembly
 
     def deploy_shared(self, assembly: Path, *, guard_deaths: Path | None = None) -> None:
         """The stacks that all experiments share; the guard's function is run out of its zip.

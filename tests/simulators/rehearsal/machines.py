@@ -2,7 +2,7 @@
 
 The user data run as the instance's root would run them, and the unit that they write is started, restarted and ended by
 systemd's rules, as far as the unit uses them. Where programs of an instance cannot be here (systemctl, shutdown,
-apt-get and the like), stubs write down that they were called; `Machine.step` does what they stand for.
+dnf and the like), stubs write down that they were called; `Machine.step` does what they stand for.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from typing import Any
 from tests.helpers import ROOT
 from tests.simulators.aws.metadata import InstanceMetadata
 from tests.simulators.aws.moto_server import MotoServer
+from tests.simulators.docker import ENTRY_VARIABLE
 from tests.simulators.rehearsal.clock import Clock
 
 Tell = Callable[..., None]
 """``tell(who, what, **numbers)``."""
 
 _TOOLS = ("bash", "cat", "chmod", "curl", "env", "grep", "install", "mkdir", "sleep", "sort", "tee", "timeout", "sh")
-_STUBS = ("systemctl", "shutdown", "apt-get", "dpkg", "amazon-cloudwatch-agent-ctl")
+_STUBS = ("systemctl", "shutdown", "dnf", "chown")
 _BIN = Path(sys.executable).parent
 _STUB = """\
 #!/bin/sh
@@ -49,16 +50,6 @@ for argument; do
     esac
 done
 case " $* " in *" -d "*) exec {shutil.which("date")} "$@" ;; *) exec {shutil.which("date")} -d "$now" "$@" ;; esac
-"""
-# The interpreter of the instance's own environment. It has all that pip would install, and what trains goes by the
-# rehearsal's clock.
-_PYTHON = f"""\
-#!/bin/sh
-case "$1 $2" in
-    "-m pip") exit 0 ;;
-    "-m runtime.backends.aws.learner") shift 2; set -- -m tests.simulators.rehearsal.learner "$@" ;;
-esac
-exec {sys.executable} "$@"
 """
 _STARTS_MAX, _START_WINDOW_S, _STOP_S = 5, 3600.0, 90.0
 
@@ -81,20 +72,11 @@ class Unit:
     def command(self) -> list[str]:
         return shlex.split(self.settings["ExecStart"])
 
-    def variables(self) -> dict[str, str]:
-        found = dict(word.partition("=")[::2] for word in shlex.split(self.settings.get("Environment", "")))
-        file = self.settings.get("EnvironmentFile")
-        lines = Path(file).read_text().splitlines() if file else []
-        return found | dict(line.partition("=")[::2] for line in lines)
-
     def codes(self, name: str) -> set[int]:
         return {int(code) for code in self.settings.get(name, "").split()}
 
     def is_restarted_after(self, code: int) -> bool:
-        """Args: code: As Popen has it: negative after a signal."""
-        is_abnormal = code < 0 and -code not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-        return code in self.codes("RestartForceExitStatus") or (
-            is_abnormal and self.settings.get("Restart") == "on-abnormal")
+        return code in self.codes("RestartForceExitStatus")
 
     def has_failed_with(self, code: int) -> bool:
         return code != 0 and code not in self.codes("SuccessExitStatus")
@@ -142,7 +124,9 @@ class Machine:
         self._variables = {
             "PATH": str(self._programs), "HOME": str(self.root), "LANG": "C.UTF-8", "CALLS": str(self._calls),
             "PYTHONPATH": str(ROOT), "BOOT_PAUSE_S": "0",
-            "BOOT_ROOT": str(self.root), "BOOT_METADATA": metadata.url, **variables}
+            "BOOT_ROOT": str(self.root), "BOOT_METADATA": metadata.url,
+            # What trains goes by the rehearsal's clock.
+            ENTRY_VARIABLE: "tests.simulators.rehearsal.learner", **variables}
         self._services: dict[str, _Service] = {}
         self._timers: dict[str, float] = {}
         self._calls_read = 0
@@ -216,7 +200,7 @@ class Machine:
         program, *arguments = call.split()
         if program == "shutdown":
             self.is_off = True
-        elif program == "systemctl" and arguments[:2] == ["enable", "--now"]:
+        elif program == "systemctl" and arguments[:2] == ["enable", "--now"] and arguments[2].startswith("nitro-"):
             name = arguments[2]
             if name.endswith(".timer"):
                 unit = Unit.read(self.root / "etc/systemd/system" / name)
@@ -246,8 +230,7 @@ class Machine:
         self.learner_began_s = time.time()
         log = Path(unit.settings["StandardOutput"].removeprefix("append:"))
         with log.open("ab") as output:
-            service.process = self._run(unit.command, cwd=Path(unit.settings["WorkingDirectory"]), output=output,
-                                        **unit.variables())
+            service.process = self._run(unit.command, output=output)
         self._tell("instance", f"systemd starts {name}" + (
             f" again ({len(service.starts_s)} of {_STARTS_MAX})" if len(service.starts_s) > 1 else ""))
 
@@ -262,8 +245,10 @@ class Machine:
                 os.killpg(process.pid, signal.SIGKILL)
             return
         code, service.process = process.returncode, None
+        # The container's process is docker's here; docker tells by its own exit code which signal ended it.
+        code = code if code >= 0 else 128 - code
         was_stopped, service.stop_until_s = service.stop_until_s is not None, None
-        self._tell("instance", f"{name} ended: " + (f"exit code {code}" if code >= 0 else signal.Signals(-code).name))
+        self._tell("instance", f"{name} ended: exit code {code}")
         if was_stopped:
             return
         post = shlex.split(service.unit.settings.get("ExecStopPost", "").removeprefix("+").replace("$$", "$"))
@@ -277,27 +262,26 @@ class Machine:
     def _fail(self, unit: Unit) -> None:
         self._start(unit.settings["OnFailure"])
 
-    def _run(self, command: list[str], *, cwd: Path | None = None, output: Any = subprocess.DEVNULL,
+    def _run(self, command: list[str], *, output: Any = subprocess.DEVNULL,
              **variables: str) -> subprocess.Popen:
         own = self._programs / Path(command[0]).name
         program = str(own) if own.exists() and command[0] in ("bash", "/bin/bash", "/bin/sh") else command[0]
-        return subprocess.Popen([program, *command[1:]], cwd=cwd or self.root, stdin=subprocess.DEVNULL,
+        return subprocess.Popen([program, *command[1:]], cwd=self.root, stdin=subprocess.DEVNULL,
                                 stdout=output, stderr=output, env=self._variables | variables, start_new_session=True)
 
     def _install(self) -> None:
-        environment = self.root / "opt/nitro/.venv/bin"
-        for folder in (self._programs, environment):
+        for folder in (self._programs, self.root):
             folder.mkdir(parents=True)
         programs = {name: f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n' for name in _TOOLS if shutil.which(name)}
         programs |= {"python3": f'#!/bin/sh\nexec {sys.executable} "$@"\n', "aws": f'#!/bin/sh\nexec {_BIN}/aws "$@"\n',
+                     "docker": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.docker "$@"\n',
                      "date": _DATE, **dict.fromkeys(_STUBS, _STUB)}
         # What the learner looks for on its PATH to serve the cache itself.
         programs |= {name: f'#!/bin/sh\nexec {path} "$@"\n' for name in (
             "valkey-server", "redis-server", "openssl", "rm", "touch") if (path := shutil.which(name))}
-        for path, text in {**{self._programs / name: text for name, text in programs.items()},
-                           environment / "python": _PYTHON}.items():
-            path.write_text(text)
-            path.chmod(0o755)
+        for name, text in programs.items():
+            (self._programs / name).write_text(text)
+            (self._programs / name).chmod(0o755)
 
 
 class Machines:

@@ -93,7 +93,7 @@ class Rehearsal:
             self.record = Record(self.account.clock, is_quiet=self._is_quiet)
             self._watch = Watch(self.account, self.record)
             self.machines = Machines(self.directory / "machines", self.account.moto, self.account.clock,
-                                     self.record.tell, self.account.variables)
+                                     self.record.tell, {**self.account.variables, "IMAGES": str(self.account.images)})
             stack.callback(self.machines.close)
             self._stack = stack.pop_all()
         return self

@@ -32,9 +32,8 @@ NETWORK = ("ec2:AssignPrivateIpAddresses", "ec2:CreateNetworkInterface", "ec2:De
 """Lambda Developer Guide, "Giving Lambda functions access to resources in an Amazon VPC", required permissions."""
 FUNCTION_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 """AWSLambdaBasicExecutionRole, without CreateLogGroup: the groups are there."""
-AGENT_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
-"""amazon-cloudwatch-agent, plugins/outputs/cloudwatchlogs/internal/pusher: it makes a group only if there is none, and
-describes groups only if it sets their retention. Docker's driver awslogs: Docker's manual, "AWS credentials"."""
+DOCKER_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
+"""Docker's documentation of the awslogs driver, "Credentials"; it makes a group only if awslogs-create-group is set."""
 SESSION = ("ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
            "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel")
 """Systems Manager User Guide, "Verify or add instance permissions for Session Manager"."""
@@ -151,7 +150,7 @@ def actor(account: Account) -> Role:
 
 
 def learner(account: Account) -> Role:
-    """The role of the learner's instance: of its boot script, its process and its agents."""
+    """The role of the learner's instance: of its boot script, its process, Docker and its agents."""
     role = Role(account, account.role_of_instances())
     told, key, prefix = account.variables(), run_key(NAME, RUN), f"{run_key(NAME, RUN)}/"
     bucket = f"arn:aws:s3:::{told['NITRO_RESULTS_BUCKET']}"
@@ -172,7 +171,7 @@ def learner(account: Account) -> Role:
             :1 if call.operation == "DeleteObject" else 3]
         role.need_call(call, [*own, *ledger, bucket, *(f"{bucket}/{prefix}{name}" for name in names)], contexts)
     _need_cache(role, _credentials(account)[0])
-    for action in AGENT_LOGS if re.search("amazon-cloudwatch-agent|awslogs", script) else ():
+    for action in DOCKER_LOGS if "--log-driver=awslogs" in script else ():
         role.need(action, stream)
     for action in IMAGE_PULL if re.search(r"\b(docker|podman|nerdctl) .*\b(pull|run)\b", script) else ():
         role.need(action, _arn("ecr", f"repository/cdk-hnb659fds-container-assets-{ACCOUNT}-{REGION}"))

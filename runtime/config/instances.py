@@ -1,0 +1,36 @@
+"""What the name of an EC2 instance type tells: its processor, whether it has GPUs, which machine image starts it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+_FAMILY = re.compile(r"(?P<series>[a-z]+)\d+(?P<options>[a-z-]*)")
+_GPU_SERIES = ("g", "gr", "p")
+_IMAGES = "/aws/service/ecs/optimized-ami/amazon-linux-2023"
+
+
+def processor(instance_type: str) -> Literal["x86_64", "arm64"]:
+    """``arm64`` for Graviton types, whose family has a g after its generation (c7g, m7gd, g5g); else ``x86_64``."""
+    family = _FAMILY.match(instance_type.partition(".")[0])
+    return "arm64" if instance_type.startswith("a1.") or (family and "g" in family["options"]) else "x86_64"
+
+
+def has_gpu(instance_type: str) -> bool:
+    """Whether it has GPUs of NVIDIA's."""
+    family = _FAMILY.match(instance_type)
+    return family is not None and family["series"] in _GPU_SERIES
+
+
+def machine_image(instance_types: Sequence[str]) -> str:
+    """SSM parameter of the image that AWS keeps for containers on these types: Amazon Linux 2023 with Docker.
+
+    Args:
+        instance_types: Of one processor, with or without GPUs.
+    """
+    if any(map(has_gpu, instance_types)):
+        return f"{_IMAGES}/gpu/recommended/image_id"
+    if processor(instance_types[0]) == "arm64":
+        return f"{_IMAGES}/arm64/recommended/image_id"
+    return f"{_IMAGES}/recommended/image_id"

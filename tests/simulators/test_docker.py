@@ -1,0 +1,54 @@
+"""The stand-in for Docker: what it starts, in which environment, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT
+from tests.simulators.docker import DIGEST, ENTRY_VARIABLE
+
+REPOSITORY = "1.dkr.ecr.us-east-1.amazonaws.com/assets"
+PROGRAM = "import os, sys; print(os.environ['ONE'], os.environ['TWO'], sys.argv[1:], os.getcwd()); sys.exit(7)"
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    folder = tmp_path / "asset.abc"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text('FROM scratch\nENTRYPOINT ["python", "-m", "program"]\n')
+    (folder / "program.py").write_text(PROGRAM)
+    return folder
+
+
+def docker(images: Path, *words: str, typed: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulators.docker", *words], input=typed, capture_output=True, text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "IMAGES": str(images), "CALLS": str(images / "calls"), **variables})
+
+
+def test_a_container_is_its_entry_point_in_its_folder(image: Path) -> None:
+    (image.parent / "variables").write_text("ONE=it's $HOME\n")
+    words = ["run", f"--env-file={image.parent}/variables", "--env=TWO=2=2", f"{REPOSITORY}:abc", "a", "--b"]
+    done = docker(image.parent, *words)
+    assert (done.stdout, done.returncode) == (f"it's $HOME 2=2 ['a', '--b'] {image}\n", 7)
+    assert (image.parent / "calls").read_text() == f"docker {' '.join(words)}\n"
+    assert docker(image.parent, *words, **{ENTRY_VARIABLE: "no_such_module"}).returncode == 1
+
+
+def test_what_is_not_there_is_neither_pulled_nor_run(image: Path) -> None:
+    assert docker(image.parent, "pull", "--quiet", f"{REPOSITORY}:abc").returncode == 0
+    gone = docker(image.parent, "pull", "--quiet", f"{REPOSITORY}:abcd")
+    assert (gone.returncode, gone.stderr) == (1, "manifest unknown\n")
+    assert docker(image.parent, "run", f"{REPOSITORY}:abcd").returncode == 125
+    assert docker(image.parent, "login", "--password-stdin").returncode == 1
+    assert docker(image.parent, "login", "--password-stdin", typed="token").returncode == 0
+
+
+def test_an_image_has_a_digest(image: Path) -> None:
+    assert docker(image.parent, "image", "inspect", f"{REPOSITORY}:abc").stdout == f"{REPOSITORY}@{DIGEST}\n"

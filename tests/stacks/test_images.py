@@ -1,0 +1,72 @@
+"""What both images are built from: a base and files that cannot change unnoticed, and the versions of the project."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stacks.staging import actor_context, learner_context
+from tests.helpers import ROOT
+
+ACTOR, LEARNER = ROOT / "lambda_actor", ROOT / "stacks" / "learner_image"
+LOCKED = [ACTOR / "requirements.txt", *sorted(LEARNER.glob("requirements*.txt"))]
+_REQUIREMENT = re.compile(r"([\w.-]+)==([^;\s]+)")
+
+
+def lines(path: Path) -> list[str]:
+    """Of a file of requirements, each with what continues it; no comments."""
+    text = re.sub(r"(?m)^#.*\n", "", path.read_text()).replace("\\\n", " ")
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def pins(path: Path) -> dict[str, str]:
+    found = [match.groups() for line in lines(path) if (match := _REQUIREMENT.match(line))]
+    return {name.lower().replace("_", "-"): version for name, version in found}
+
+
+@pytest.mark.parametrize("path", LOCKED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_each_requirement_has_its_hashes(path: Path) -> None:
+    for line in lines(path):
+        assert line.startswith("--index-url https://") or re.search(r"==.* --hash=sha256:[0-9a-f]{64}\b", line), line
+
+
+def test_the_actor_has_the_projects_versions() -> None:
+    actor, project = pins(ACTOR / "requirements.txt"), pins(ROOT / "requirements.txt")
+    assert {"numpy", "mujoco", "redis", "packaging", "awslambdaric"} <= actor.keys()
+    assert {name: version for name, version in actor.items() if project.get(name, version) != version} == {}
+
+
+@pytest.mark.parametrize(("torch", "local", "brings_along"), [("cpu", "+cpu", set()), ("cuda", "", {"triton"})])
+def test_the_learner_has_all_of_the_project_with_either_torch(torch: str, local: str, brings_along: set[str]) -> None:
+    project, common = pins(ROOT / "requirements.txt"), pins(LEARNER / "requirements.txt")
+    own = pins(LEARNER / f"requirements-{torch}.txt")
+    assert own.keys().isdisjoint(common)
+    assert own.pop("torch") == project.pop("torch") + local
+    assert common == project
+    assert {name for name in own if not name.startswith(("cuda-", "nvidia-"))} == brings_along
+
+
+@pytest.mark.parametrize("folder", [ACTOR, LEARNER], ids=["actor", "learner"])
+def test_the_base_and_all_that_is_installed_are_pinned(folder: Path) -> None:
+    dockerfile = (folder / "Dockerfile").read_text()
+    base = re.search(r"(?m)^ARG BASE_IMAGE=(\S+)$", dockerfile)[1]
+    assert re.fullmatch(r"public\.ecr\.aws/docker/library/python:[\w.-]+@sha256:[0-9a-f]{64}", base)
+    assert base in (ACTOR / "Dockerfile").read_text()
+    installed = re.findall(r"pip install (.*)", dockerfile)
+    own = [words for words in installed if "/installed.txt" not in words]
+    assert all(words.startswith("--require-hashes --no-deps --requirement ") for words in own)
+    assert len(own) == len(installed) - 1, "the user's package is the only one without hashes"
+    tried = "make_environment(" if folder == LEARNER else "lambda_actor.check "
+    assert dockerfile.index("USER 65534:65534") < dockerfile.index(tried)
+
+
+def test_what_a_dockerfile_copies_is_in_its_context() -> None:
+    for context in (actor_context, learner_context):
+        with context(None) as folder:
+            dockerfile = (folder / "Dockerfile").read_text()
+            named = {name for words in re.findall(r"(?m)^COPY (.*) \S+$", dockerfile) for name in words.split()}
+            assert {name for name in named if not (folder / name).exists()} == set()
+            assert {path.name for path in folder.iterdir()} == {name.split("/")[0] for name in named} | {"Dockerfile"}
+            assert not any(path.suffix == ".pyc" for path in folder.rglob("*"))
