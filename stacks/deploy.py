@@ -24,7 +24,7 @@ from runtime.aws.clients import Client, Session, clients, identify, open_session
 from runtime.aws.failures import BotoCoreError
 from runtime.aws.stacks import find_stack
 from runtime.config.loading import load_experiment
-from runtime.config.schema import Experiment
+from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_prices
 from runtime.cost.prices import PRICES, PriceTable
@@ -106,7 +106,7 @@ def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
     return [] if is_chosen else [_APPROVAL, "never"]
 
 
-def _prices(session: Session, experiment: Experiment, *, is_dated: bool) -> tuple[PriceTable, str]:
+def _prices(session: Session, experiment: ResolvedExperiment, *, is_dated: bool) -> tuple[PriceTable, str]:
     """Those of today, or of the dated table; with a remark for people.
 
     Raises:

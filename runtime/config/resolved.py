@@ -6,6 +6,7 @@ Names of fields are those of `runtime.config.schema`; here a value that is certa
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
@@ -13,6 +14,8 @@ from lambda_actor.spaces import Spaces
 from runtime.config.fleets import FLEETS
 from runtime.config.instances import machine_image
 from runtime.config.schema import (
+    CPU_TYPES,
+    GPU_TYPES,
     ActorSection,
     AlgorithmSection,
     EnvironmentSection,
@@ -25,6 +28,8 @@ from runtime.config.section import Section
 from runtime.errors import ExperimentError
 
 Resolved = TypeVar("Resolved", bound=Section)
+_GAME = re.compile(r"ALE/|\w+(?:NoFrameskip|Deterministic)-v\d+$")
+"""Names under which games of the Arcade Learning Environment are registered."""
 
 
 class ResolvedAlgorithm(AlgorithmSection):
@@ -41,18 +46,19 @@ class ResolvedActor(ActorSection):
     provisioned: int
 
 
+class ResolvedLearner(LearnerSection):
+    """The learner: its instance, its device, and how long it may take."""
+
+    instance_types: tuple[str, ...]
+    image_parameter: str
+
+
 class ResolvedFleet(FleetSection):
     """Where actors run, and what happens if they fail."""
 
     kind: Literal[*FLEETS]  # type: ignore[valid-type]  # the registry's keys
     processes: int
     round_deadline_s: int
-
-
-class ResolvedLearner(LearnerSection):
-    """The learner."""
-
-    image_parameter: str
 
 
 class FittedEnvironment(EnvironmentSection):
@@ -119,6 +125,7 @@ def resolve(
     """Fills in every computed default that does not need the environment; see `Experiment.resolved`."""
     algorithm, actor, learner, fleet = experiment.algorithm, experiment.actor, experiment.learner, experiment.fleet
     most_actors = experiment.scaler.most_actors
+    instance_types = _or(learner.instance_types, GPU_TYPES if _is_convolved(experiment) else CPU_TYPES)
     kind = fleet.kind
     if kind == "auto":
         kind = "lambda" if is_deployed else "local"
@@ -130,12 +137,20 @@ def resolve(
         "actor": _as(ResolvedActor, actor, {
             "provisioned": _or(provisioned, _or(actor.provisioned, most_actors))}),
         "learner": _as(ResolvedLearner, learner, {
-            "image_parameter": _or(learner.image_parameter, machine_image(learner.instance_types))}),
+            "instance_types": instance_types,
+            "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {
             "kind": kind,
             "processes": _or(fleet.processes, _cores()),
             "round_deadline_s": _or(fleet.round_deadline_s, 2 * actor.timeout_s)}),
     })
+
+
+def _is_convolved(experiment: Experiment) -> bool:
+    """Whether the policy has convolutions, as far as the file tells: without making the environment."""
+    environment, network = experiment.environment, experiment.network.kind
+    is_game = environment.preprocessing == "atari" or _GAME.match(environment.id) is not None
+    return network == "conv" or (network == "auto" and is_game)
 
 
 def _as(kind: type[Resolved], section: Section, values: Mapping[str, Any]) -> Resolved:

@@ -135,13 +135,18 @@ class ActorSection(Section):
     architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="processor of the actor function")
 
 
+CPU_TYPES = ("c7i.large", "m7i.large")
+GPU_TYPES = ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")
+"""EC2 types of learners without and with a GPU. A policy without convolutions is trained faster by a CPU."""
+
+
 class LearnerSection(Section):
     """The learner: its instance, its device, and how long it may take."""
 
-    instance_types: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
-        ("g4dn.xlarge", "g5.xlarge", "g6.xlarge"), strict=False,
-        description="EC2 types to try, in this order if on demand; the first one's price is what a run on one machine "
-        "is billed")
+    instance_types: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = Field(
+        None, description="EC2 types to try, in this order if on demand; the first one's price is what a run on one "
+        f"machine is billed; null = {', '.join(CPU_TYPES)}, or {', '.join(GPU_TYPES)} for Atari games and with "
+        "network.kind = conv")
     market: Literal["on_demand", "spot"] = Field("on_demand", description="how the instance is bought; spot may be "
                                                  "interrupted and is counted at the on-demand price")
     launches_max: Annotated[int, Field(ge=1, le=100)] = Field(

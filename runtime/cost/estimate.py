@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.config.resolved import ResolvedActor
-from runtime.config.schema import LearnerSection
+from runtime.config.resolved import ResolvedActor, ResolvedLearner
 from runtime.cost.model import PROVISIONED_BLOCK_S, CostModel
 from runtime.cost.prices import PriceTable
 
@@ -51,7 +50,7 @@ class Estimate:
 
 
 def estimate(
-    actor: ResolvedActor, learner: LearnerSection, prices: PriceTable, *, cache_kind: str, ending: Ending
+    actor: ResolvedActor, learner: ResolvedLearner, prices: PriceTable, *, cache_kind: str, ending: Ending
 ) -> Estimate:
     """What these sections of an experiment, resolved, may cost in a deployment.
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from runtime.config.resolved import ResolvedActor
-from runtime.config.schema import LearnerSection
+from runtime.config.resolved import ResolvedActor, ResolvedLearner
 from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
 from runtime.errors import ExperimentError
 from runtime.interfaces import ACTOR
@@ -91,7 +90,7 @@ class CostModel:
     def __init__(
         self,
         actor: ResolvedActor,
-        learner: LearnerSection,
+        learner: ResolvedLearner,
         prices: PriceTable,
         *,
         cache_kind: str,

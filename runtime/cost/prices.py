@@ -164,7 +164,11 @@ PRICES = PriceTable(
     request_usd=0.20e-6,
     instance_hour_usd={
         "g4dn.xlarge": 0.526, "g5.xlarge": 1.006, "g6.xlarge": 0.8048,
-        "c5.4xlarge": 0.68, "c5.9xlarge": 1.53, "c5.24xlarge": 4.08, "c7i.4xlarge": 0.714, "c7g.4xlarge": 0.58,
+        "c7i.large": 0.08925, "c7i.xlarge": 0.1785, "c7i.2xlarge": 0.357, "c7i.4xlarge": 0.714,
+        "c7g.large": 0.0725, "c7g.xlarge": 0.145, "c7g.2xlarge": 0.29, "c7g.4xlarge": 0.58,
+        "c8g.large": 0.07976, "c8g.xlarge": 0.15952, "c8g.2xlarge": 0.31904, "c8g.4xlarge": 0.63808,
+        "m7i.large": 0.1008, "m7i.xlarge": 0.2016, "m7g.large": 0.0816, "m7g.xlarge": 0.1632,
+        "c5.4xlarge": 0.68, "c5.9xlarge": 1.53, "c5.24xlarge": 4.08,
         "p3.2xlarge": 3.06, "p3.8xlarge": 12.24,
     },
     serverless_cache_gib_hour_usd=0.084,

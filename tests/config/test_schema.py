@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from runtime.config.explaining import walk_fields
 from runtime.config.loading import experiment_from_tree, load_experiment
-from runtime.config.schema import Experiment
+from runtime.config.schema import CPU_TYPES, GPU_TYPES, Experiment
+from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,9 +118,21 @@ def test_defaults_of_a_deployment():
     assert (experiment.fleet.kind, experiment.learner.market, experiment.learner.launches_max) == (
         "auto", "on_demand", 3)
     assert experiment.learner.image_parameter is None
-    assert experiment.learner.instance_types == ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")
+    assert experiment.learner.instance_types is None
     assert experiment.environment.package is None
     assert (experiment.cache.kind, experiment.budget.lifetime_hours) == ("serverless", 24.0)
+
+
+@pytest.mark.parametrize(("sections", "types"), [
+    ({"environment": {"id": "Hopper-v5"}}, CPU_TYPES), ({"environment": {"id": "my_package.envs:make"}}, CPU_TYPES),
+    ({"environment": {"id": "my_package.envs:make"}, "network": {"kind": "conv"}}, GPU_TYPES),
+    ({"environment": {"id": "ALE/Qbert-v5"}}, GPU_TYPES), ({"environment": {"id": "QbertNoFrameskip-v4"}}, GPU_TYPES),
+    ({"environment": {"id": "ALE/Qbert-v5"}, "network": {"kind": "mlp"}}, CPU_TYPES),
+    ({"environment": {"id": "Hopper-v5"}, "learner": {"instance_types": ["g6.xlarge"]}}, ("g6.xlarge",))])
+def test_only_policies_with_convolutions_get_a_gpu(sections: dict[str, Any], types: tuple[str, ...]):
+    experiment = experiment_from_tree({**MINIMAL, **sections}, source="x.yaml")
+    assert experiment.resolved().learner.instance_types == types
+    assert set(types) <= PRICES.instance_hour_usd.keys()
 
 
 def test_provisioned_defaults_to_the_fixed_scalers_actors():

@@ -24,11 +24,11 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
 
 def test_the_shipped_experiment():
     found = expected_cost(load_experiment(ROOT / "experiments" / "hopper.yaml").resolved(is_deployed=True))
-    # g5.xlarge, the dearest of the types that may be launched.
-    assert found.learner_usd_per_hour == pytest.approx(1.006 + VOLUME_100_GIB + ADDRESS + UPLOADS)
+    # m7i.large, the dearest of the types that may be launched.
+    assert found.learner_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS)
     assert found.cache_usd_per_hour == pytest.approx(SERVERLESS)
     assert found.provisioned_usd_per_hour == 0.0
-    assert found.burn_usd_per_hour == pytest.approx(1.006 + VOLUME_100_GIB + ADDRESS + UPLOADS + SERVERLESS)
+    assert found.burn_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS + SERVERLESS)
     # Three ticks, the learner's grace and its instance's end are 360 s; the cache may take 900 s more.
     learner_usd = found.learner_usd_per_hour
     assert found.tail_usd == pytest.approx((360 * learner_usd + 1260 * SERVERLESS) / 3600)
@@ -46,7 +46,7 @@ def test_the_dearest_type_counts_wherever_it_stands(types: list[str], usd: float
 def test_every_kind_of_cache(kind: str, usd: float):
     found = expected_cost(experiment(cache={"kind": kind}))
     assert found.cache_usd_per_hour == pytest.approx(usd)
-    assert found.learner_usd_per_hour == pytest.approx(1.006 + VOLUME_100_GIB + ADDRESS + UPLOADS)
+    assert found.learner_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS)
 
 
 @pytest.mark.parametrize(("architecture", "rate"), [("x86_64", 4.1667e-6), ("arm64", 3.3334e-6)])

@@ -56,7 +56,7 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if name not in made:
             path = tmp_path_factory.mktemp(name) / f"{name}.yaml"
             path.write_text(experiment_text(cache__kind="node" if name == "walker" else "serverless",
-                                            actor__provisioned=2))
+                                            actor__provisioned=2, learner__instance_types=["g4dn.xlarge", "g5.xlarge"]))
             made[name] = Path(make_app({**SETTINGS, "run": RUN, "experiment": str(path)}).synth().directory)
         return made[name]
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
-from runtime.cost.estimate import START_S
 from runtime.cost.meter import WallClockMeter
+from runtime.cost.start import start
 from runtime.guard.bill import final_usd
 from runtime.guard.decision import reason_to_end
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Order
@@ -274,7 +274,9 @@ def deploy_until_refused(draw: random.Random, budget: float, skew_s: float, *, i
     experiment = make_experiment(draw, TYPES[:1] if is_liar else TYPES)
     expected = expected_cost(experiment)
     budget_usd = expected.tail_usd * 1.001 + 10 ** (3 * budget - 1.5)
-    needed_usd = expected.burn_usd_per_hour * START_S / 3600 + expected.tail_usd if is_preflight_made else -math.inf
+    start_s = start(expected, cache_kind=experiment.cache.kind, is_warm=experiment.actor.provisioned > 0,
+                    has_gpu=True).expected_s
+    needed_usd = expected.burn_usd_per_hour * start_s / 3600 + expected.tail_usd if is_preflight_made else -math.inf
     entry, kept, now_s, total_usd = None, None, 1e6, 0.0
     for _ in range(deployments_max):
         if (entry.promised_usd if entry else 0.0) + needed_usd > budget_usd:

@@ -328,7 +328,7 @@ def _check_environment(machine: Machine) -> None:
         ledger_table=stack.told("NITRO_LEDGER_TABLE"), tail_usd=stack.told("NITRO_TAIL_USD"),
         learner_group=f"Nitro-{kind}-learner", learner_resource="LearnerGroup",
         billed_since=str(int(created.timestamp())), instance_id=stack.instance["InstanceId"],
-        instance_type="g4dn.xlarge", image_id=stack.instance["ImageId"], private_address=ADDRESS,
+        instance_type="c7i.large", image_id=stack.instance["ImageId"], private_address=ADDRESS,
         container_image=f"{stack.told('BOOT_IMAGE').rpartition(':')[0]}@{DIGEST}")
     assert (machine.root / "etc/nitro/deployment.env").stat().st_mode & 0o777 == 0o600
 
@@ -390,7 +390,8 @@ def _check_container(machine: Machine) -> None:
         "run", [machine.stack.told("BOOT_IMAGE"), f"{here}/experiment.yaml", f"{run_folder}/run"])
     options = {word.partition("=")[0]: word.partition("=")[2] for word in words[:-3] if "log-opt" not in word}
     assert all(word.startswith("--") for word in words[:-3])
-    assert (options["--network"], options["--ipc"], options["--gpus"]) == ("host", "host", "all")
+    assert (options["--network"], options["--ipc"]) == ("host", "host")
+    assert options.get("--gpus", "") == machine.stack.told("BOOT_GPUS")
     assert int(options["--ulimit"].partition("=")[2].partition(":")[0]) >= 65_536
     assert options["--pids-limit"] == "-1"
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

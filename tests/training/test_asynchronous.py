@@ -444,7 +444,7 @@ def test_a_rejected_round_is_tried_again_and_paid_for_in_its_row(tmp_path: Path)
     assert rig.loop.run() == "max_rounds"
     assert len(rig.events("round_rejected")) == 1
     (row,) = rig.disk.rows
-    assert row["learner_cost_usd"] == pytest.approx(row["modelled_round_s"] * 0.526 / 3600)
+    assert row["learner_cost_usd"] == pytest.approx(row["modelled_round_s"] * 0.08925 / 3600)
     assert row["modelled_round_s"] > 120.0
 
 
@@ -516,7 +516,7 @@ def test_rows_add_up_and_what_is_in_flight_at_the_end_is_settled(tmp_path: Path)
         assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts))
         assert row["reserved_usd"] > 0.0
         assert row["learner_cost_usd"] == pytest.approx(
-            (row["modelled_round_s"] + (row["evaluate_s"] or 0.0)) * 0.526 / 3600)
+            (row["modelled_round_s"] + (row["evaluate_s"] or 0.0)) * 0.08925 / 3600)
     unfinished_usd = rig.meter.spent_usd - spent[-1]
     assert 0.0 < unfinished_usd < 4 * 4.0 * PRICES.functions["x86_64"].on_demand_usd
     assert_settled(rig)
@@ -611,7 +611,7 @@ def test_a_round_that_takes_longer_than_is_reserved_ends_the_run_and_is_paid(tmp
     assert rig.disk.rows == []
     assert rig.events("reservation_exceeded")
     assert rig.meter.reserved_usd == 0.0
-    assert rig.meter.spent_usd > 500 * 0.526 / 3600
+    assert rig.meter.spent_usd > 500 * 0.08925 / 3600
 
 
 def test_a_target_that_is_reached_gives_up_what_is_in_flight(tmp_path: Path):

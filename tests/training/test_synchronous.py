@@ -596,7 +596,7 @@ def test_the_bill_of_a_round_adds_up(tmp_path: Path):
         parts = ("actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")
         assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts))
         seconds = row["modelled_round_s"] + (row["evaluate_s"] or 0.0)
-        assert row["learner_cost_usd"] == pytest.approx(seconds * 0.526 / 3600)
+        assert row["learner_cost_usd"] == pytest.approx(seconds * 0.08925 / 3600)
     assert rig.rows[-1]["spent_usd"] == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-8)
 
 
@@ -722,7 +722,7 @@ def test_an_update_that_takes_too_long_ends_the_run_and_is_paid(tmp_path: Path):
         rig.run()
     assert rig.rows == []
     assert_settled(rig)
-    assert rig.meter.budget.spent_usd > 500 * 0.526 / 3600
+    assert rig.meter.budget.spent_usd > 500 * 0.08925 / 3600
     assert rig.events("reservation_exceeded")
 
 

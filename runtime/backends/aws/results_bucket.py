@@ -165,7 +165,11 @@ class ResultsBucket:
         raise ResultsError(f"the results bucket {self._bucket}: {name} is refused again and again")
 
     def _check_ledger(self) -> None:
-        """Raises: SupersededError: The ledger is another learner's."""
+        """Checks that the ledger is still ours.
+
+        Raises:
+            SupersededError: It is another learner's.
+        """
         if self._call(self.client.head_object, Key=self._prefix + layout.LEDGER)["ETag"] != self._ledger_tag:
             raise self._give_way()
 

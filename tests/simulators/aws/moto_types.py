@@ -8,7 +8,8 @@ and botocore checks every property of a template against the service's model.
 Some things are read from the environment, as moto does:
 
 - MOTO_LAMBDA_CONCURRENCY_QUOTA: concurrent executions, 1000;
-- MOTO_EC2_GPU_VCPU_QUOTA: vCPUs of running G and VT instances, on demand and spot each, 64;
+- MOTO_EC2_VCPU_QUOTA, MOTO_EC2_GPU_VCPU_QUOTA: vCPUs of running standard instances, 5 as AWS' default is, and of G
+  and VT instances, 64; on demand and spot each;
 - MOTO_ELASTICACHE_ENDPOINT: ``host:port`` of every serverless cache, in the place of a name that nothing answers to;
 - MOTO_CLOCK: a file as `tests.simulators.rehearsal.clock` writes it. With it, functions in a VPC have network
   interfaces, which linger by that clock as Lambda's do; without it, they have none;
@@ -85,10 +86,13 @@ INTERFACES_DELETED_S = 1800.0
 """The same where the function is deleted with them, and what CloudFormation waits for then: "25-40 minutes"
 (aws-cloudformation/cloudformation-coverage-roadmap#392)."""
 _CONCURRENCY_QUOTA = 1000
-_GPU_VCPU_QUOTA = 64
 _ELASTICACHE_ARN = re.compile(r"arn:aws:elasticache:[^:]*:[0-9]*:[a-z]+:.+")
-_GPU_VCPU_QUOTAS = {"L-DB2E81BA": "Running On-Demand G and VT instances",
-                    "L-3819A6DF": "All G and VT Spot Instance Requests"}
+_VCPU_QUOTAS = {
+    "L-1216C47A": ("Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", "MOTO_EC2_VCPU_QUOTA", 5),
+    "L-34B43A08": ("All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests", "MOTO_EC2_VCPU_QUOTA", 5),
+    "L-DB2E81BA": ("Running On-Demand G and VT instances", "MOTO_EC2_GPU_VCPU_QUOTA", 64),
+    "L-3819A6DF": ("All G and VT Spot Instance Requests", "MOTO_EC2_GPU_VCPU_QUOTA", 64)}
+"""Name of each quota, variable that sets it, and what it is otherwise."""
 
 
 def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: Mapping[str, str] | None = None) -> (
@@ -1008,11 +1012,11 @@ def _interface_groups(version: LaunchTemplateVersion) -> list[str]:
 
 
 def _get_service_quota(backend: ServiceQuotasBackend, service_code: str, quota_code: str) -> dict[str, Any]:
-    if service_code != "ec2" or quota_code not in _GPU_VCPU_QUOTAS:
+    if service_code != "ec2" or quota_code not in _VCPU_QUOTAS:
         return _own_service_quota(backend, service_code, quota_code)
-    return {"ServiceCode": service_code, "QuotaCode": quota_code, "QuotaName": _GPU_VCPU_QUOTAS[quota_code],
-            "Value": float(os.environ.get("MOTO_EC2_GPU_VCPU_QUOTA", _GPU_VCPU_QUOTA)), "Unit": "None",
-            "Adjustable": True, "GlobalQuota": False}
+    name, variable, vcpus = _VCPU_QUOTAS[quota_code]
+    return {"ServiceCode": service_code, "QuotaCode": quota_code, "QuotaName": name,
+            "Value": float(os.environ.get(variable, vcpus)), "Unit": "None", "Adjustable": True, "GlobalQuota": False}
 
 
 def _load_image_parameter(parameters: ParameterDict, key: str) -> None:
