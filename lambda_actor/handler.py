@@ -6,7 +6,8 @@ environment whose state nobody knows is made anew each time.
 
 The cache's endpoint comes in the event, and where its credential is to be found: an event is logged and retried in
 places where a secret must not be. On one machine it is in the variables ``ACTOR_CACHE_USERNAME`` and
-``ACTOR_CACHE_PASSWORD``; see `lambda_actor.credentials` for AWS.
+``ACTOR_CACHE_PASSWORD``; see `lambda_actor.credentials` for AWS. If there is no cache, the event itself holds the
+messages; see `lambda_actor.inline`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import EventError
+from lambda_actor.inline import INLINE_FIELDS, InlineMessages
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 
@@ -50,8 +52,8 @@ EVENT_FIELDS: dict[str, type] = {
     "slot": int,
     "episode_id": str,
 }
-"""What any other event must carry; ``episode_id`` is empty if a fresh episode is to be started, and
-``cache_credential`` if the variables hold it."""
+"""What any other event must carry; ``episode_id`` is empty if a fresh episode is to be started,
+``cache_credential`` if the variables hold it, and ``cache_url`` if the event holds the messages (`INLINE_FIELDS`)."""
 PREWARMED = "prewarmed"
 """The status that a ``prewarm`` event is answered with."""
 
@@ -80,8 +82,9 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
     Returns:
         ``invocation_id``, ``status`` (accepted | late), ``env_steps``, ``fetch_s``, ``rollout_s``,
-        ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (None without a finished episode). For a
-        ``prewarm`` event only ``invocation_id`` and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
+        ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (None without a finished episode), and without a
+        cache ``trajectory``. For a ``prewarm`` event only ``invocation_id`` and ``status``: prewarmed; for a ``stop``
+        event ``status``: stopped.
 
     Raises:
         EventError: A field is missing or of the wrong type.
@@ -95,15 +98,15 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     if event["fragment_steps"] < 1:
         raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
     started_s = time.perf_counter()
-    cache = _cache(event)
-    policy = _policy(cache, event)
+    messages = _messages(event)
+    policy = _policy(messages, event)
     open_episode = None
     if event["episode_id"]:
-        open_episode = OpenEpisode.from_bytes(cache.fetch_episode(event["episode_id"]))
+        open_episode = OpenEpisode.from_bytes(messages.fetch_episode(event["episode_id"]))
     fetched_s = time.perf_counter()
-    fragment = _roll_out(event, policy, open_episode, cache)
+    fragment = _roll_out(event, policy, open_episode, messages)
     rolled_out_s = time.perf_counter()
-    status = cache.submit(
+    status = messages.submit(
         event["invocation_id"], wire.encode(fragment.kind, trajectory_fields(event, fragment)))
     submitted_s = time.perf_counter()
     returns = fragment.episode_returns
@@ -116,6 +119,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         "submit_s": submitted_s - rolled_out_s,
         "episodes_finished": len(returns),
         "episode_return_mean": float(returns.mean()) if len(returns) else None,
+        **({"trajectory": messages.trajectory} if isinstance(messages, InlineMessages) else {}),
     }
 
 
@@ -127,9 +131,10 @@ def _stop(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prewarm(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the environment and reaches the cache, for the invocations to come."""
+    """Makes the environment and reaches the cache, if there is one, for the invocations to come."""
     _check_event(event, PREWARM_FIELDS)
-    _cache(event).ping()
+    if event["cache_url"]:
+        _cache(event).ping()
     sandbox.environment = _environment(event)
     return {"invocation_id": event["invocation_id"], "status": PREWARMED}
 
@@ -140,6 +145,13 @@ def _check_event(event: Mapping[str, Any], fields: Mapping[str, type]) -> None:
             raise EventError(f"the event lacks {name!r}")
         if type(event[name]) is not kind:
             raise EventError(f"the event's {name!r} is {event[name]!r}, not a {kind.__name__}")
+
+
+def _messages(event: Mapping[str, Any]) -> TrajectoryCache | InlineMessages:
+    if event["cache_url"]:
+        return _cache(event)
+    _check_event(event, INLINE_FIELDS)
+    return InlineMessages(event)
 
 
 def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
@@ -166,16 +178,17 @@ def _environment(event: Mapping[str, Any]) -> ActorEnvironment:
     return environment
 
 
-def _policy(cache: TrajectoryCache, event: Mapping[str, Any]) -> Policy:
+def _policy(messages: TrajectoryCache | InlineMessages, event: Mapping[str, Any]) -> Policy:
     key = (event["run_id"], event["policy_version"])
     if sandbox.policy is None or sandbox.policy_key != key:
-        sandbox.policy = Policy.from_bytes(cache.fetch_weights(event["policy_version"]))
+        sandbox.policy = Policy.from_bytes(messages.fetch_weights(event["policy_version"]))
         sandbox.policy_key = key
     return sandbox.policy
 
 
 def _roll_out(
-    event: Mapping[str, Any], policy: Policy, open_episode: OpenEpisode | None, cache: TrajectoryCache
+    event: Mapping[str, Any], policy: Policy, open_episode: OpenEpisode | None,
+    messages: TrajectoryCache | InlineMessages,
 ) -> Fragment:
     environment = _environment(event)
     # An environment that raises is not trusted again.
@@ -184,7 +197,7 @@ def _roll_out(
         environment, policy,
         fragment_steps=event["fragment_steps"], seed=event["seed"], round_index=event["round_index"],
         slot=event["slot"], open_episode=open_episode, truncate_at_fragment=event["truncate_at_fragment"],
-        should_stop=lambda: not cache.is_wanted(event["invocation_id"]),
+        should_stop=lambda: not messages.is_wanted(event["invocation_id"]),
     )
     if environment.can_save_episode:
         sandbox.environment = environment

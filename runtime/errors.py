@@ -21,6 +21,10 @@ class ExperimentError(RunError):
         super().__init__(without_credentials(text))
 
 
+class EnvironmentNotHereError(ExperimentError):
+    """The environment cannot be made on this machine."""
+
+
 class RunDirectoryError(RunError):
     """The run's directory cannot be used as asked."""
 

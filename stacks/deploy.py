@@ -29,7 +29,7 @@ from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_prices
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.display.terminal import is_confirmed, laid_out
-from runtime.errors import ExperimentError, RunError
+from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.guard.ledger import Entry, Ledger, find_ledger
 from runtime.guard.stacks import read_deployment
 from runtime.guard.times import INTERVAL_S, LATE_S, MISSING_S, STARTING_S
@@ -265,7 +265,7 @@ def _check_budget(plan: Plan) -> float:
             for name in plan.experiment.learner.instance_types)
         and_round = ", and one round's worst case" + (
             f" in {waves} waves of {concurrency} actors, all that the account runs at once" if waves > 1 else "")
-    except ExperimentError as error:
+    except EnvironmentNotHereError as error:
         if plan.experiment.environment.package is None:
             raise
         if concurrency is None:

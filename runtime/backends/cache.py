@@ -1,4 +1,4 @@
-"""The learner's connection to the trajectory cache, and what actors are told of it."""
+"""How learner and actors exchange messages: through the trajectory cache, or without one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from lambda_actor.errors import ActorError
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.sizes import trajectory_bytes_max
 from runtime.errors import ServerError
-from runtime.interfaces import RunContext
+from runtime.fleet.inline import InlineFleet
+from runtime.interfaces import Fleet, RunContext
 
+NO_CACHE = "none: messages travel with requests and responses"
+"""What people are told of the server with ``cache.kind = none``."""
 _SMALLEST_CONCURRENCY = 10
 """What a new AWS account may have of concurrent executions."""
 
@@ -23,10 +26,7 @@ def connect(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
         url: Of the server.
         **options: Credentials and attempts, as `TrajectoryCache` takes them.
     """
-    steps = run.experiment.actor.fragment_steps
-    return TrajectoryCache(
-        url, run.run_id, ttl_s=ttl_s(run.experiment),
-        bytes_max=trajectory_bytes_max(run.spaces, fragment_steps=steps), **options)
+    return TrajectoryCache(url, run.run_id, ttl_s=ttl_s(run.experiment), bytes_max=_bytes_max(run), **options)
 
 
 def open_cache(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
@@ -49,12 +49,22 @@ def open_cache(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
     return cache
 
 
+def without_cache(run: RunContext, fleet: Fleet) -> InlineFleet:
+    """Makes a fleet carry its messages itself, as ``cache.kind = none`` asks for.
+
+    Args:
+        run: Whose fleet it is; its stack closes it.
+        fleet: Runs the actors.
+    """
+    return InlineFleet(fleet, bytes_max=_bytes_max(run))
+
+
 def actor_event(experiment: ResolvedExperiment, url: str, credential: str, digest: str) -> dict[str, Any]:
     """Returns the fields of an actor's event that lead it to the cache.
 
     Args:
         experiment: Resolved.
-        url: Without credentials.
+        url: Without credentials; empty if there is no cache.
         credential: Where the actor finds them, as `lambda_actor.credentials` explains; empty if its process has them.
         digest: Of the word that stops the run's actors; empty if nothing does.
     """
@@ -69,3 +79,7 @@ def ttl_s(experiment: ResolvedExperiment) -> int:
     fleet = experiment.fleet
     waves = experiment.scaler.waves(_SMALLEST_CONCURRENCY if fleet.kind == "lambda" else fleet.processes)
     return 2 * (fleet.round_deadline_s * waves + experiment.learner.update_timeout_s) + 600
+
+
+def _bytes_max(run: RunContext) -> int:
+    return trajectory_bytes_max(run.spaces, fragment_steps=run.experiment.actor.fragment_steps)

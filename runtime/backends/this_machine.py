@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.errors import ActorError
-from runtime.backends.cache import actor_event, connect, open_cache, ttl_s
+from runtime.backends.cache import NO_CACHE, actor_event, connect, open_cache, ttl_s, without_cache
 from runtime.backends.cache_server import EmbeddedServer
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
@@ -17,7 +17,7 @@ from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError
 from runtime.fleet import FleetSetup, make_fleet
-from runtime.interfaces import RunContext, Supplies
+from runtime.interfaces import Cache, Fleet, RunContext, Supplies
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training.costs import make_cost_model
@@ -52,28 +52,30 @@ class ThisMachine:
         """Does nothing: the directory is all that there is of the run."""
 
     def supply(self, run: RunContext) -> Supplies:
-        """Starts the server if ``cache.url`` names none, and the actors' processes.
+        """Starts the server if the run needs one and ``cache.url`` names none, and the actors' processes.
 
         Raises:
             ServerError: No server answers, or none can be started.
             FleetError: The processes cannot be started.
         """
         experiment = run.experiment
-        server = _find_server(experiment, run.stack, run.shield)
-        cache = open_cache(run, server.url, **_own_credentials())
-        if experiment.cache.url:
-            run.stack.callback(_remove_keys, run, server.url)
-        with run.shield():
-            fleet = make_fleet(experiment.fleet.kind, FleetSetup(
-                concurrency=experiment.fleet.processes, timeout_s=experiment.actor.timeout_s,
-                memory_mib=experiment.actor.memory_mib, log_path=run.directory.actors_log_path,
-                credentials=_credentials_of_actors(server.url)))
-            run.stack.callback(fleet.close)
+        cache: Cache
+        fleet: Fleet
+        if experiment.cache.kind == "none":
+            url, described = "", NO_CACHE
+            cache = fleet = without_cache(run, _open_fleet(run, {}))
+        else:
+            server = _find_server(experiment, run.stack, run.shield)
+            cache = open_cache(run, server.url, **_own_credentials())
+            if experiment.cache.url:
+                run.stack.callback(_remove_keys, run, server.url)
+            fleet = _open_fleet(run, _credentials_of_actors(server.url))
+            url, described = split_credentials(server.url)[0], f"{redacted(server.url)} ({server.program})"
         model = make_cost_model(experiment, run.spaces, self.prices)
         return Supplies(
             cache, fleet, Meter(model, Budget(experiment.budget.usd)), NotKept(),
-            actor_event=actor_event(experiment, split_credentials(server.url)[0], "", ""),
-            facts={"server": f"{redacted(server.url)} ({server.program})",
+            actor_event=actor_event(experiment, url, "", ""),
+            facts={"server": described,
                    "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}"})
 
 
@@ -95,6 +97,16 @@ class NotKept:
 
     def ends(self) -> None:
         """Tells nobody."""
+
+
+def _open_fleet(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
+    experiment = run.experiment
+    with run.shield():
+        fleet = make_fleet(experiment.fleet.kind, FleetSetup(
+            concurrency=experiment.fleet.processes, timeout_s=experiment.actor.timeout_s,
+            memory_mib=experiment.actor.memory_mib, log_path=run.directory.actors_log_path, credentials=credentials))
+        run.stack.callback(fleet.close)
+    return fleet
 
 
 @dataclass(frozen=True)

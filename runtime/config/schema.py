@@ -195,9 +195,11 @@ class FleetSection(Section):
 class CacheSection(Section):
     """The trajectory cache."""
 
-    kind: Literal["serverless", "node", "learner"] = Field(
+    kind: Literal["serverless", "node", "learner", "none"] = Field(
         "serverless", description="what holds the trajectory cache in AWS: ElastiCache Serverless, an ElastiCache "
-        "node, or the learner instance. On one machine only the price depends on it")
+        "node, or the learner instance; none = there is none: weights travel in the request to an actor, its "
+        "trajectory in the response, of up to 6 MiB each. On one machine only the price depends on it, and whether a "
+        "server is started")
     url: str | None = Field(
         None, description="redis://, rediss:// or unix:// server to use instead of starting one; a password is "
         "better given in the variable CACHE_PASSWORD")
@@ -296,6 +298,9 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def _contradictions(experiment: Experiment) -> Iterator[str]:
     scaler, stop = experiment.scaler, experiment.stop
+    if experiment.cache.kind == "none" and experiment.cache.url is not None:
+        yield (f"cache.url = {redacted(experiment.cache.url)} is never used with cache.kind = none; allowed: null, or "
+               "cache.kind = serverless | node | learner")
     yield from scaler.chosen.contradictions()
     if experiment.actor.provisioned is not None and experiment.actor.provisioned > scaler.most_actors:
         yield (f"actor.provisioned = {experiment.actor.provisioned} is more than the {scaler.most_actors} actors that "

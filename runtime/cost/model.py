@@ -157,7 +157,7 @@ class CostModel:
         prices = self._prices
         hourly = {
             "serverless": prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min,
-            "node": prices.cache_node_hour_usd, "learner": 0.0}[self._cache_kind]
+            "node": prices.cache_node_hour_usd, "learner": 0.0, "none": 0.0}[self._cache_kind]
         return seconds / 3600 * hourly
 
     @property

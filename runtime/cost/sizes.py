@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 
+from lambda_actor.inline import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, text_bytes
 from lambda_actor.policy import parameter_shapes
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
@@ -47,7 +49,9 @@ def weights_bytes(spaces: Spaces, network: str) -> int:
     return 4 * (parameters + spaces.action_size + moments)
 
 
-def check_sizes(spaces: Spaces, *, environment_id: str, fragment_steps: int, network: str) -> None:
+def check_sizes(
+    spaces: Spaces, *, environment_id: str, fragment_steps: int, network: str, cache_kind: str
+) -> None:
     """Checks that every message is as small as it must be.
 
     Args:
@@ -55,6 +59,7 @@ def check_sizes(spaces: Spaces, *, environment_id: str, fragment_steps: int, net
         environment_id: For people.
         fragment_steps: ``actor.fragment_steps``.
         network: ``network.kind``.
+        cache_kind: ``cache.kind``.
 
     Raises:
         ExperimentError: A message would be larger than any may be.
@@ -70,6 +75,32 @@ def check_sizes(spaces: Spaces, *, environment_id: str, fragment_steps: int, net
         raise ExperimentError(
             f"actor.fragment_steps = {fragment_steps}: a fragment of {environment_id} takes "
             f"{fragment_steps * step_bytes:,} bytes and more; allowed: 1 to {MESSAGE_BYTES_MAX // step_bytes}")
+    if cache_kind == "none":
+        _check_payloads(spaces, fragment_steps, size)
+
+
+def _check_payloads(spaces: Spaces, fragment_steps: int, weights: int) -> None:
+    """Checks that what AWS Lambda carries itself is as small as it must be.
+
+    Raises:
+        ExperimentError: It is not.
+    """
+    def room(message_bytes: int) -> int:
+        return PAYLOAD_BYTES_MAX - FRAME_BYTES_MAX - text_bytes(message_bytes)
+
+    if room(weights + EPISODE_BYTES_MAX + 2 * _HEADERS_BYTES) < 0:
+        raise ExperimentError(
+            f"cache.kind = none: a request has to hold weights of {weights:,} bytes and an open episode of up to "
+            f"{EPISODE_BYTES_MAX:,}, a third more as text; AWS Lambda takes {PAYLOAD_BYTES_MAX:,}. Allowed: "
+            "serverless | node | learner, or smaller observations")
+    if room(trajectory_bytes_max(spaces, fragment_steps=fragment_steps)) < 0:
+        fits = bisect.bisect_left(range(1, fragment_steps), True, key=lambda steps: room(
+            trajectory_bytes_max(spaces, fragment_steps=steps)) < 0)
+        raise ExperimentError(
+            f"cache.kind = none: a response has to hold a trajectory of actor.fragment_steps = {fragment_steps}, up to "
+            f"{trajectory_bytes_max(spaces, fragment_steps=fragment_steps):,} bytes with an open episode, a third more "
+            f"as text; AWS Lambda gives {PAYLOAD_BYTES_MAX:,}. Allowed: serverless | node | learner"
+            + (f", or actor.fragment_steps up to {fits}" if fits else ""))
 
 
 def _fragment_bytes_max(spaces: Spaces, steps: int) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 
 from runtime.cost.estimate import Estimate
 
-CACHE_S: Final = {"learner": 0.0, "serverless": 300.0, "node": 480.0}
+CACHE_S: Final = {"none": 0.0, "learner": 0.0, "serverless": 300.0, "node": 480.0}
 """User, user group and cache, by ``cache.kind``."""
 FUNCTION_S, WARM_S = 90.0, 120.0
 """Roles, the function from its image, and its version; its alias, if it is to be kept warm."""

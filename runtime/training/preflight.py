@@ -9,7 +9,7 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.cost.sizes import check_sizes
-from runtime.errors import ExperimentError
+from runtime.errors import EnvironmentNotHereError, ExperimentError
 from runtime.training.costs import make_cost_model
 
 
@@ -30,9 +30,6 @@ def preflight(
             price, or the budget cannot hold one round of the fewest actors.
     """
     environment, fitted = _fit(experiment)
-    _check_open_episodes(fitted, environment)
-    check_sizes(environment.spaces, environment_id=fitted.environment.id,
-                fragment_steps=fitted.actor.fragment_steps, network=fitted.network.kind)
     needed_usd = _round_usd(fitted, environment, prices)
     if needed_usd > experiment.budget.usd:
         raise ExperimentError(
@@ -57,7 +54,8 @@ def smallest_budget_usd(
         waves: How many times longer a round's deadline is, because not all its actors can run at once.
 
     Raises:
-        ExperimentError: The environment cannot be made or used, or an instance type has no price.
+        EnvironmentNotHereError: The environment cannot be made.
+        ExperimentError: It cannot be used, or an instance type has no price.
     """
     environment, fitted = _fit(experiment)
     return _round_usd(fitted, environment, prices, instance_type, waves)
@@ -67,8 +65,13 @@ def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperi
     try:
         environment = make_environment(experiment.environment.id, experiment.environment.preprocessing)
     except ActorError as error:
-        raise ExperimentError(str(error)) from None
-    return environment, experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
+        raise EnvironmentNotHereError(str(error)) from None
+    fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
+    _check_open_episodes(fitted, environment)
+    check_sizes(environment.spaces, environment_id=fitted.environment.id,
+                fragment_steps=fitted.actor.fragment_steps, network=fitted.network.kind,
+                cache_kind=fitted.cache.kind)
+    return environment, fitted
 
 
 def _round_usd(

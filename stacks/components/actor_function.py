@@ -44,8 +44,11 @@ class ActorFunction(Construct):
         self._name = plan.function_name
         self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
                                        removal_policy=RemovalPolicy.DESTROY)
+        is_in_network = plan.experiment.cache.kind != "none"
         self.role = self._make_role()
-        self.function = self._make_function(plan, network)
+        if is_in_network:
+            self._let_lambda_join_network()
+        self.function = self._make_function(plan, network if is_in_network else None)
         self.alias = lambda_.Alias(
             self, "Alias", alias_name=ALIAS, version=self.function.current_version,
             provisioned_concurrent_executions=plan.provisioned_actors or None)
@@ -71,6 +74,10 @@ class ActorFunction(Construct):
         role.add_to_policy(iam.PolicyStatement(
             sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
             resources=[self.log_group.log_group_arn]))
+        return role
+
+    def _let_lambda_join_network(self) -> None:
+        role = self.role
         role.add_to_policy(iam.PolicyStatement(sid="Network", actions=_NETWORK_ACTIONS, resources=["*"]))
         arn = Stack.of(self).format_arn(service="lambda", resource="function", resource_name=self._name,
                                         arn_format=ArnFormat.COLON_RESOURCE_NAME)
@@ -79,9 +86,8 @@ class ActorFunction(Construct):
             conditions={"ArnEquals": {"lambda:SourceFunctionArn": arn}}))
         acknowledge_wildcard(role, "*", "Lambda asks for the actions on network interfaces on every resource, and "
                              "checks that when the function is made; the code that runs in it is denied them")
-        return role
 
-    def _make_function(self, plan: Plan, network: NetworkStack) -> lambda_.DockerImageFunction:
+    def _make_function(self, plan: Plan, network: NetworkStack | None) -> lambda_.DockerImageFunction:
         experiment = plan.experiment
         processor = experiment.actor.architecture
         with actor_context(plan.package) as folder:
@@ -99,9 +105,10 @@ class ActorFunction(Construct):
                 environment=ONE_THREAD,
                 role=self.role,
                 log_group=self.log_group,
-                vpc=network.vpc,
-                vpc_subnets=ISOLATED,
-                security_groups=[network.actors],
+                # Without a cache there is nothing in the network that actors would need.
+                vpc=network.vpc if network else None,
+                vpc_subnets=ISOLATED if network else None,
+                security_groups=[network.actors] if network else None,
             )
 
 

@@ -1,4 +1,4 @@
-"""The trajectory cache: ElastiCache Serverless, an ElastiCache node, or the learner itself."""
+"""The trajectory cache: ElastiCache Serverless, an ElastiCache node, the learner itself, or none."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Cache(Protocol):
     Attributes:
         url: ``rediss://host:port``, without credentials; empty if the learner finds it out itself.
         credential: Where the learner finds its credential (see `lambda_actor.credentials`); empty if it makes it.
-        actor_credential: Where actors find theirs.
-        port: Port on which it listens.
+        actor_credential: Where actors find theirs; empty if there is no cache.
+        port: Port on which it listens; None if there is no cache.
     """
 
     url: str
     credential: str
     actor_credential: str
-    port: int
+    port: int | None
 
     @property
     def group(self) -> ec2.ISecurityGroup | None:
@@ -72,7 +72,9 @@ def make_cache(scope: Construct, *, plan: Plan, network: NetworkStack, results_b
         return ServerlessCache(scope, "Cache", plan=plan, network=network)
     if plan.experiment.cache.kind == "node":
         return NodeCache(scope, "Cache", plan=plan, network=network)
-    return LearnerCache(plan=plan, results_bucket=results_bucket)
+    if plan.experiment.cache.kind == "learner":
+        return LearnerCache(plan=plan, results_bucket=results_bucket)
+    return NoCache()
 
 
 class _CacheUsers(Construct):
@@ -112,12 +114,12 @@ def _grant_connect(role: iam.IRole, kind: str, cache: str, user: str) -> None:
 class ServerlessCache(Construct):
     """ElastiCache Serverless for Valkey: no capacity to choose, and a ceiling on what it may cost."""
 
-    port = SERVERLESS_CACHE_PORT
+    port: int | None = SERVERLESS_CACHE_PORT
 
     def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
         super().__init__(scope, construct_id)
         self._name, self._actor_user = plan.cache_name, plan.actor_user
-        self.group = _cache_group(self, network, self.port)
+        self.group = _cache_group(self, network, SERVERLESS_CACHE_PORT)
         self.resource = elasticache.CfnServerlessCache(
             self, "Cache",
             engine="valkey",
@@ -168,12 +170,12 @@ def _weights_bytes(experiment: ResolvedExperiment) -> int:
 class NodeCache(Construct):
     """One small ElastiCache node for Valkey: the cheapest for runs of many hours."""
 
-    port = CACHE_PORT
+    port: int | None = CACHE_PORT
 
     def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
         super().__init__(scope, construct_id)
         self._name, self._actor_user = plan.cache_name, plan.actor_user
-        self.group = _cache_group(self, network, self.port)
+        self.group = _cache_group(self, network, CACHE_PORT)
         subnets = elasticache.CfnSubnetGroup(
             self, "Subnets", description=f"Isolated subnets, for {plan.stack_name}",
             subnet_ids=network.vpc.select_subnets(subnet_type=ISOLATED.subnet_type).subnet_ids)
@@ -193,7 +195,7 @@ class NodeCache(Construct):
             cache_subnet_group_name=subnets.ref,
             security_group_ids=[self.group.security_group_id],
             user_group_ids=[_CacheUsers(self, "Access", plan=plan).group.ref],
-            port=self.port,
+            port=CACHE_PORT,
             num_cache_clusters=1,
             automatic_failover_enabled=False,
             multi_az_enabled=False,
@@ -220,7 +222,7 @@ class NodeCache(Construct):
 class LearnerCache:
     """A Valkey server on the learner; nothing of it exists in AWS but the object that holds its credential."""
 
-    port = CACHE_PORT
+    port: int | None = CACHE_PORT
     url = credential = ""
     group = None
     resource = None
@@ -236,3 +238,18 @@ class LearnerCache:
     def grant_actors(self, role: iam.IRole) -> None:
         role.add_to_principal_policy(iam.PolicyStatement(
             sid="CacheCredential", actions=["s3:GetObject"], resources=[self._object_arn]))
+
+
+class NoCache:
+    """Nothing: messages travel with requests to the actor function and its responses."""
+
+    port: int | None = None
+    url = credential = actor_credential = ""
+    group = None
+    resource = None
+
+    def grant_learner(self, role: iam.IRole) -> None:
+        """Grants nothing."""
+
+    def grant_actors(self, role: iam.IRole) -> None:
+        """Grants nothing."""

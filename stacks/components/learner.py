@@ -203,11 +203,14 @@ def _make_security_group(scope: Construct, network: NetworkStack, cache: Cache) 
     group = ec2.SecurityGroup(scope, "SecurityGroup", vpc=network.vpc, allow_all_outbound=False,
                               description="Nitro learner: out to the cache and AWS")
     group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "AWS")
+    if cache.port is None:
+        return group
+    port = ec2.Port.tcp(cache.port)
     if cache.group is None:
-        group.add_ingress_rule(network.actors, ec2.Port.tcp(cache.port), "actors")
+        group.add_ingress_rule(network.actors, port, "actors")
     else:
-        group.add_egress_rule(cache.group, ec2.Port.tcp(cache.port), "the trajectory cache")
-        cache.group.add_ingress_rule(group, ec2.Port.tcp(cache.port), "learner")
+        group.add_egress_rule(cache.group, port, "the trajectory cache")
+        cache.group.add_ingress_rule(group, port, "learner")
     return group
 
 

@@ -364,6 +364,20 @@ def test_the_cache_may_be_on_the_learner(aws: Account, reference: Path, tmp_path
     assert aws.desired == 0
 
 
+def test_there_may_be_no_cache(aws: Account, reference: Path, tmp_path: Path) -> None:
+    aws.forget()
+    aws.cache_url = ""
+    text = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 2") + "cache: {kind: none}\n"
+    out = tmp_path / "run"
+    code, printed = aws.run(out, text=text, NITRO_ACTOR_CREDENTIAL="")
+    assert code == 0, printed
+    assert len(rounds(out)) == 2
+    assert results_only(rounds(out)[:1]) == results_only(rounds(reference)[:1])
+    assert "none: messages travel with requests and responses" in printed
+    assert aws.entry.stop_event == ""
+    assert aws.desired == 0
+
+
 def test_trouble_that_may_pass_is_no_reason_to_end_the_deployment(account: Account, tmp_path: Path) -> None:
     code, printed = account.run(tmp_path / "run", NITRO_CACHE_URL="rediss://127.0.0.1:1")
     assert (code, "ServerError" in printed or "does not answer" in printed) == (TRY_AGAIN, True), printed

@@ -95,6 +95,14 @@ def test_the_number_of_processes_changes_nothing(reference: Path, experiment: Pa
     assert results_only(rounds(tmp_path / "run")) == results_only(rounds(reference))
 
 
+def test_a_cache_changes_nothing(reference: Path, experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert train(experiment, out, *overrides(cache__kind="none")).returncode == 0
+    assert results_only(rounds(out)) == results_only(rounds(reference))
+    [started] = events(out, "run_started")
+    assert started["server"].startswith("none")
+
+
 def test_rounds_replayed_in_one_process_are_the_same(reference: Path) -> None:
     """What the studies under benchmarks/boosting measure is the very training."""
     trainer = Trainer(load_experiment(reference / "config.yaml").resolved())

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lambda_actor import handler as actor
+from lambda_actor import inline as inline_messages
 from lambda_actor import rollout, wire
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import (
@@ -21,11 +22,13 @@ from lambda_actor.errors import (
     EpisodeStateError,
     EventError,
     ForeignMessageError,
+    OversizedMessageError,
     SchemaError,
     UnusableEnvironmentError,
 )
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.handler import EVENT_FIELDS, PREWARM_FIELDS, handler
+from lambda_actor.inline import from_text, to_text
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import NO_BYTES, OpenEpisode, roll_out
 from runtime.fleet.local import LocalFleet
@@ -78,6 +81,33 @@ def taken(cache: TrajectoryCache, invocation_id: str = "r1-0-0") -> dict[str, np
 
 
 # One invocation
+
+
+def test_without_a_cache_the_same_trajectory_is_in_the_response(event: dict[str, Any], cache: TrajectoryCache) -> None:
+    handler({**event, "fragment_steps": 6}, None)
+    cached = cache.take("r1-0-0")
+    inline = {**event, "cache_url": "", "weights": to_text(weights()), "episode": "", "fragment_steps": 6}
+    answer = handler(inline, None)
+    assert json.loads(json.dumps(answer)) == answer
+    assert from_text(answer["trajectory"]) == cached
+    assert answer["status"] == "accepted"
+
+
+@pytest.mark.parametrize("name", ["weights", "episode"])
+def test_without_a_cache_the_event_holds_the_messages(event: dict[str, Any], name: str) -> None:
+    inline = {**event, "cache_url": "", "weights": to_text(weights()), "episode": ""}
+    del inline[name]
+    with pytest.raises(EventError, match=f"the event lacks '{name}'"):
+        handler(inline, None)
+
+
+def test_without_a_cache_what_no_response_can_hold_is_refused(
+    event: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inline_messages, "PAYLOAD_BYTES_MAX", 5000)
+    inline = {**event, "cache_url": "", "weights": to_text(weights()), "episode": ""}
+    with pytest.raises(OversizedMessageError, match="does not fit into a response of 5000"):
+        handler(inline, None)
 
 
 def test_the_answer_is_small_json_as_documented(event: dict[str, Any], cache: TrajectoryCache) -> None:

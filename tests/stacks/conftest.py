@@ -22,7 +22,7 @@ NAME = "pendulum"
 STACK = f"Nitro-{NAME}"
 ACTOR_USER = f"nitro-{NAME}-70ffde3e"
 """What actors are to an ElastiCache cache: the learner's name, and a digest."""
-KINDS = ("serverless", "node", "learner")
+KINDS = ("serverless", "node", "learner", "none")
 
 
 @dataclass(frozen=True)

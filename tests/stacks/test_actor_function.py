@@ -52,8 +52,14 @@ def test_a_failed_invocation_is_not_repeated_behind_the_learners_back(serverless
     assert alias in str(config["Qualifier"])
 
 
-def test_it_runs_in_isolated_subnets(each_kind: Assembly) -> None:
-    network = each_kind.only("AWS::Lambda::Function")["VpcConfig"]
+def test_without_a_cache_it_is_in_no_network(synthesise: Synthesise) -> None:
+    made = synthesise(cache="none")
+    assert "VpcConfig" not in made.only("AWS::Lambda::Function")
+
+
+@pytest.mark.parametrize("kind", ["serverless", "node", "learner"])
+def test_it_runs_in_isolated_subnets(synthesise: Synthesise, kind: str) -> None:
+    network = synthesise(cache=kind).only("AWS::Lambda::Function")["VpcConfig"]
     assert [re.search(r"Vpc(\w+?)Subnet", flat(subnet))[1] for subnet in network["SubnetIds"]] == ["Isolated"] * 3
     assert [flat(group) for group in network["SecurityGroupIds"]] == [
         "<NitroNetwork:ExportsOutputFnGetAttActors3CD0DA6DGroupIdB050DC21>"]

@@ -45,6 +45,14 @@ def test_a_cache_on_the_learner_opens_one_port_to_the_actors(synthesise: Synthes
     assert not any("ElastiCache" in found["Type"] for found in made.template()["Resources"].values())
 
 
+def test_without_a_cache_there_is_none_and_no_port_is_open(synthesise: Synthesise) -> None:
+    made = synthesise(cache="none")
+    assert (rules(made, "Ingress"), rules(made, "Egress")) == ([], [])
+    assert not any("ElastiCache" in found["Type"] for found in made.template()["Resources"].values())
+    told = variables(made)
+    assert [told[f"NITRO_{name}"] for name in ("CACHE_URL", "CACHE_CREDENTIAL", "ACTOR_CREDENTIAL")] == ["", "", ""]
+
+
 def test_serverless_has_ceilings_and_keeps_nothing(serverless: Assembly) -> None:
     cache = serverless.only("AWS::ElastiCache::ServerlessCache")
     assert cache["CacheUsageLimits"] == {"DataStorage": {"Unit": "GB", "Maximum": 2},

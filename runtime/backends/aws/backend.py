@@ -17,7 +17,7 @@ from runtime.backends.aws.heartbeat import Heartbeat
 from runtime.backends.aws.keeping import AwsKeeping
 from runtime.backends.aws.metrics import Metrics
 from runtime.backends.aws.results_bucket import ResultsBucket
-from runtime.backends.cache import actor_event, open_cache
+from runtime.backends.cache import NO_CACHE, actor_event, open_cache, without_cache
 from runtime.backends.cache_server import LearnerServer
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
@@ -27,7 +27,7 @@ from runtime.errors import ExperimentError, GuardError
 from runtime.fleet import FleetSetup, make_fleet
 from runtime.fleet.aws_lambda import available_concurrency
 from runtime.guard.ledger import Entry, Ledger
-from runtime.interfaces import RunContext, Supplies
+from runtime.interfaces import Cache, Fleet, RunContext, Supplies
 from runtime.names import CACHE_PORT
 from runtime.records.run_directory import RunDirectory
 from runtime.training.costs import make_cost_model
@@ -109,24 +109,41 @@ class AwsBackend:
         experiment, deployment = run.experiment, self._deployment
         metrics = Metrics(self._client("cloudwatch", is_quick=True), deployment,
                           lambda error: run.events.append("metrics_lost", error=error))
-        url, cache = self._open_cache(run, self._results)
-        stop_word = secrets.token_urlsafe(32)
-        event = actor_event(experiment, url, deployment.actor_credential, stop_digest(stop_word))
-        self._beat_while_it_runs(run, {"stop": stop_word, "run_id": run.run_id, **event}, cache)
+        cache, event = self._connect(run, self._results)
         concurrency = available_concurrency(self._client("lambda"), deployment.actor_function,
                                             experiment.scaler.most_actors)
         with run.shield():
-            fleet = make_fleet("lambda", FleetSetup(
+            fleet: Fleet = make_fleet("lambda", FleetSetup(
                 concurrency=concurrency, timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
                 log_path=run.directory.actors_log_path, function_arn=deployment.actor_function))
             run.stack.callback(fleet.close)
+        if cache is None:
+            cache = fleet = without_cache(run, fleet)
         meter = self._meter(run, self._entry, concurrency)
         keeping = AwsKeeping(
             experiment, deployment, results=self._results, heartbeat=self.heartbeat, metrics=metrics, meter=meter,
             events=run.events, spent_usd=self._entry.spent_usd, now=self._now)
         return Supplies(
-            cache, fleet, meter, keeping, actor_event=event, facts=self._facts(url, concurrency),
+            cache, fleet, meter, keeping, actor_event=event,
+            facts=self._facts(event["cache_url"] or NO_CACHE, concurrency),
             prewarmed_actors=min(concurrency, experiment.scaler.smallest_round))
+
+    def _connect(self, run: RunContext, results: ResultsBucket) -> tuple[Cache | None, dict[str, Any]]:
+        """Opens the cache, if there is to be one, and starts the heartbeat, which says how its actors are stopped.
+
+        Returns:
+            The cache, and what actors' events say of it.
+        """
+        if run.experiment.cache.kind == "none":
+            self._beat_while_it_runs(run, stop_event="")
+            return None, actor_event(run.experiment, "", "", "")
+        url, cache = self._open_cache(run, results)
+        stop_word = secrets.token_urlsafe(32)
+        event = actor_event(run.experiment, url, self._deployment.actor_credential, stop_digest(stop_word))
+        self._beat_while_it_runs(run, stop_event=json.dumps({"stop": stop_word, "run_id": run.run_id, **event}))
+        # Whatever becomes of this process, its actors see that nobody waits for them any more.
+        run.stack.callback(_stop_actors, cache, stop_word, run)
+        return cache, event
 
     def _open_cache(self, run: RunContext, results: ResultsBucket) -> tuple[str, TrajectoryCache]:
         """The deployment's cache, or one on this instance; and where its actors reach it."""
@@ -140,11 +157,9 @@ class AwsBackend:
         results.put(deployment.actor_credential.rpartition("/")[2], server.actor_credential)
         return server.url, open_cache(run, server.learner_url, **server.learner_credential)
 
-    def _beat_while_it_runs(self, run: RunContext, stop_event: dict[str, Any], cache: TrajectoryCache) -> None:
+    def _beat_while_it_runs(self, run: RunContext, *, stop_event: str) -> None:
         run.stack.callback(self.heartbeat.close)
-        self.heartbeat.start(json.dumps(stop_event))
-        # Whatever becomes of this process, its actors see that nobody waits for them any more.
-        run.stack.callback(_stop_actors, cache, stop_event["stop"], run)
+        self.heartbeat.start(stop_event)
 
     def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
         experiment, deployment = run.experiment, self._deployment
@@ -156,9 +171,9 @@ class AwsBackend:
         usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
         return WallClockMeter(model, Budget(usable_usd), billed_since_s=since_s, now=self._now)
 
-    def _facts(self, url: str, concurrency: int) -> dict[str, str]:
+    def _facts(self, server: str, concurrency: int) -> dict[str, str]:
         deployment = self._deployment
-        return {"server": url, "actors": f"{deployment.actor_function}, {concurrency} at once",
+        return {"server": server, "actors": f"{deployment.actor_function}, {concurrency} at once",
                 "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}, "
                            f"in {deployment.container_image}",
                 "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",

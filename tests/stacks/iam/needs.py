@@ -145,7 +145,8 @@ def actor(account: Account) -> Role:
         role.need(action)
     _need_logs(role, function, STACK)
     arn = _arn("lambda", f"function:{account.text(STACK, function['FunctionName'])}")
-    role.keep_out({action: [{"lambda:SourceFunctionArn": (arn,)}] for action in NETWORK})
+    contexts: dict[str, list[Context]] = {action: [{"lambda:SourceFunctionArn": (arn,)}] for action in NETWORK}
+    role.keep_out(contexts if "VpcConfig" in function else {})
     return role
 
 

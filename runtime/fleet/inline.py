@@ -1,0 +1,107 @@
+"""A fleet without a cache: weights travel in the request, the trajectory in the response; ``cache.kind = none``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lambda_actor.cache import LATE
+from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
+from lambda_actor.inline import from_text, to_text
+from runtime.interfaces import Fleet, Invocation, Outcome
+
+_TRAJECTORY = "trajectory"
+
+
+class InlineFleet:
+    """Puts messages into the events of another fleet, and takes them out of its outcomes.
+
+    Is a `runtime.interfaces.Fleet` and, because the messages pass through it, the run's `runtime.interfaces.Cache` too.
+    Nobody can tell an actor that it is not wanted any more: one that is given up plays on until its time limit at most.
+    """
+
+    def __init__(self, fleet: Fleet, *, bytes_max: int) -> None:
+        """Carries messages for a fleet, which it closes with itself.
+
+        Args:
+            bytes_max: Largest trajectory that is taken.
+        """
+        self._fleet, self._bytes_max = fleet, bytes_max
+        self.concurrency = fleet.concurrency
+        self._weights: dict[int, str] = {}
+        self._episodes: dict[str, str] = {}
+        self._doors: dict[str, bytes | None] = {}
+
+    # The fleet
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        """Starts these actors with what they would fetch."""
+        self._fleet.start([self._loaded(invocation) for invocation in invocations])
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """Returns what ended since the last call, without the trajectories."""
+        return [self._unloaded(outcome) for outcome in self._fleet.wait(timeout_s)]
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        """Gives these up; see the fleet that runs them."""
+        self._fleet.abandon(invocation_ids)
+
+    def close(self) -> None:
+        """Ends everything; idempotent."""
+        self._fleet.close()
+
+    # The cache
+
+    def publish_weights(self, policy_version: int, weights: bytes) -> None:
+        """Keeps a policy version for the actors that start with it."""
+        self._weights[policy_version] = to_text(weights)
+
+    def forget_weights(self, policy_version: int) -> None:
+        """Drops a version with which no actor will start any more."""
+        self._weights.pop(policy_version, None)
+
+    def publish_episodes(self, episodes: Mapping[str, bytes]) -> None:
+        """Keeps open episodes for the actors that continue them."""
+        self._episodes.update({episode_id: to_text(data) for episode_id, data in episodes.items()})
+
+    def discard_episodes(self, episode_ids: Iterable[str]) -> None:
+        """Drops episodes that no actor will continue any more."""
+        for episode_id in episode_ids:
+            self._episodes.pop(episode_id, None)
+
+    def expect(self, invocation_ids: Iterable[str]) -> None:
+        """Opens the door for these invocations' trajectories, one each."""
+        self._doors.update(dict.fromkeys(invocation_ids))
+
+    def take(self, invocation_id: str) -> bytes | None:
+        """Closes the door of one invocation, for good; returns its trajectory, if it has come.
+
+        Raises:
+            OversizedMessageError: It is larger than any trajectory may be.
+        """
+        found = self._doors.pop(invocation_id, None)
+        if found is not None and len(found) > self._bytes_max:
+            raise OversizedMessageError(f"more than the {self._bytes_max} bytes that a trajectory may have here")
+        return found
+
+    def _loaded(self, invocation: Invocation) -> Invocation:
+        event = invocation.event
+        if "prewarm" in event:
+            return invocation
+        return Invocation(invocation.invocation_id, {
+            **event, "weights": self._weights[event["policy_version"]],
+            "episode": self._episodes.get(event["episode_id"], "")})
+
+    def _unloaded(self, outcome: Outcome) -> Outcome:
+        if outcome.response is None or _TRAJECTORY not in outcome.response:
+            return outcome
+        response: dict[str, Any] = dict(outcome.response)
+        text = response.pop(_TRAJECTORY)
+        if outcome.invocation_id not in self._doors:
+            return replace(outcome, response=response | {"status": LATE})
+        try:
+            self._doors[outcome.invocation_id] = from_text(text if isinstance(text, str) else "?")
+        except CorruptedMessageError as error:
+            return replace(outcome, status="error", response=None, error=f"the trajectory in the response {error}")
+        return replace(outcome, response=response)

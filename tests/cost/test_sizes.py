@@ -1,0 +1,48 @@
+"""What fits into a request to AWS Lambda and into its response, where there is no cache."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from lambda_actor.inline import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, text_bytes, to_text
+from lambda_actor.spaces import Spaces
+from runtime.cost.sizes import check_sizes, trajectory_bytes_max
+from runtime.errors import ExperimentError
+
+HOPPER, HUMANOID = Spaces((11,), action_size=3), Spaces((348,), action_size=17)
+GAME = Spaces((4, 84, 84), (1, 84, 84), 4, action_count=6)
+
+
+def check(spaces: Spaces, steps: int, kind: str = "none", network: str = "mlp") -> None:
+    check_sizes(spaces, environment_id="Any-v0", fragment_steps=steps, network=network, cache_kind=kind)
+
+
+@pytest.mark.parametrize(("spaces", "steps"), [(HOPPER, 2048), (HUMANOID, 512)])
+def test_what_people_train_of_vectors_fits(spaces: Spaces, steps: int) -> None:
+    check(spaces, steps)
+
+
+@pytest.mark.parametrize("spaces", [HOPPER, HUMANOID])
+def test_too_long_a_fragment_is_refused_with_the_longest_that_fits(spaces: Spaces) -> None:
+    check(spaces, 50_000, kind="learner")
+    with pytest.raises(ExperimentError, match=r"response.*actor\.fragment_steps = 50000.*6,291,456") as caught:
+        check(spaces, 50_000)
+    fits = int(re.search(r"actor\.fragment_steps up to (\d+)", str(caught.value))[1])
+    check(spaces, fits)
+    with pytest.raises(ExperimentError, match=f"or actor.fragment_steps up to {fits}$"):
+        check(spaces, fits + 1)
+    whole = text_bytes(trajectory_bytes_max(spaces, fragment_steps=fits)) + FRAME_BYTES_MAX
+    assert PAYLOAD_BYTES_MAX - 16_000 < whole <= PAYLOAD_BYTES_MAX
+
+
+@pytest.mark.parametrize(("spaces", "network"), [(GAME, "conv"), (Spaces((4000,), action_size=1), "mlp")])
+def test_too_large_a_network_is_refused(spaces: Spaces, network: str) -> None:
+    with pytest.raises(ExperimentError, match=r"a request has to hold weights of 4,\d{3},\d{3} bytes"):
+        check(spaces, 1, network=network)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 1000])
+def test_the_length_of_a_text(size: int) -> None:
+    assert text_bytes(size) == len(to_text(bytes(size)))
