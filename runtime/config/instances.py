@@ -1,4 +1,4 @@
-"""What the name of an EC2 instance type tells: its processor, whether it has GPUs, which machine image starts it."""
+"""EC2 instance types: a learner's defaults; and what a name tells: processor, GPUs, which machine image fits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+CPU_TYPES = ("c7i.large", "m7i.large")
+"""Learners of policies without convolutions: a small CPU trains those faster than a GPU."""
+GPU_TYPES = ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")
+"""Learners of policies with convolutions."""
 _FAMILY = re.compile(r"(?P<series>[a-z]+)\d+(?P<options>[a-z-]*)")
 _GPU_SERIES = ("g", "gr", "p")
 _IMAGES = "/aws/service/ecs/optimized-ami/amazon-linux-2023"

@@ -12,10 +12,8 @@ from typing import Any, Literal, TypeVar
 
 from lambda_actor.spaces import Spaces
 from runtime.config.fleets import FLEETS
-from runtime.config.instances import machine_image
+from runtime.config.instances import CPU_TYPES, GPU_TYPES, machine_image
 from runtime.config.schema import (
-    CPU_TYPES,
-    GPU_TYPES,
     ActorSection,
     AlgorithmSection,
     EnvironmentSection,

@@ -18,6 +18,7 @@ import pydantic
 from lambda_actor.cache import redacted
 from runtime.config import yaml_text
 from runtime.config.fleets import FLEETS
+from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.section import Count, Field, Section, Share
 from runtime.config.updaters import UPDATERS
 from runtime.config.variants import ALGORITHMS, SCALERS, AlgorithmSettings, ScalerSettings, flat, nested
@@ -133,11 +134,6 @@ class ActorSection(Section):
     provisioned: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
         None, description="actors kept warm by provisioned concurrency; 0 = none; null = as many as a round can have")
     architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="processor of the actor function")
-
-
-CPU_TYPES = ("c7i.large", "m7i.large")
-GPU_TYPES = ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")
-"""EC2 types of learners without and with a GPU. A policy without convolutions is trained faster by a CPU."""
 
 
 class LearnerSection(Section):

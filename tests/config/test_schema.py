@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.config.explaining import walk_fields
+from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.loading import experiment_from_tree, load_experiment
-from runtime.config.schema import CPU_TYPES, GPU_TYPES, Experiment
+from runtime.config.schema import Experiment
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
 
