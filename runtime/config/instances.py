@@ -21,10 +21,15 @@ def processor(instance_type: str) -> Literal["x86_64", "arm64"]:
     return "arm64" if instance_type.startswith("a1.") or (family and "g" in family["options"]) else "x86_64"
 
 
+def series(instance_type: str) -> str:
+    """What stands before the generation: ``c`` of c7i.large, ``im`` of im4gn.large; empty if there is no such thing."""
+    family = _FAMILY.match(instance_type)
+    return family["series"] if family else ""
+
+
 def has_gpu(instance_type: str) -> bool:
     """Whether it has GPUs of NVIDIA's."""
-    family = _FAMILY.match(instance_type)
-    return family is not None and family["series"] in _GPU_SERIES
+    return series(instance_type) in _GPU_SERIES
 
 
 def machine_image(instance_types: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from runtime.aws.asking import AccountError, ask, ask_if_there
 from runtime.aws.clients import Session, identify
 from runtime.aws.stacks import find_stack
+from runtime.config.instances import series
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError
 from runtime.names import LOGICAL_ID_TAG, NETWORK_STACK, STACK_NAME_TAG
@@ -92,8 +92,7 @@ def vcpu_quota(instance_type: str, market: str) -> str:
     Raises:
         ExperimentError: Its family has a quota that is not known here.
     """
-    series = "".join(itertools.takewhile(str.islower, instance_type))
-    family = next((family for family, known in _SERIES.items() if series in known), None)
+    family = next((family for family, known in _SERIES.items() if series(instance_type) in known), None)
     if family is None:
         raise ExperimentError(f"learner.instance_types: the quota of {instance_type!r} is not known; allowed: types of "
                               "the families A, C, D, G, H, I, M, P, R, T, VT, Z")
