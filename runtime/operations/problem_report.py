@@ -9,8 +9,10 @@ import re
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
@@ -24,6 +26,7 @@ from runtime.operations.status import survey
 from runtime.operations.texts import iso
 from runtime.records import layout
 
+Answer = TypeVar("Answer")
 _STREAMS, _EVENTS, _RUNS = 20, 1000, 3
 """So many newest log streams of a group, events of a stream, and runs of an experiment are in it."""
 _KEPT = (layout.CONFIG, layout.PRICES, layout.ROUNDS, layout.EVENTS, layout.SUMMARY, layout.LEDGER, layout.ENDED,
@@ -40,6 +43,23 @@ account numbers, access keys, passwords in URLs, mail addresses and the values o
 problems.txt says what could not be read. Look through it before you send it: the experiment, its events and its logs
 are as they were, and an environment may print anything.
 """
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """A stack and its resources, as CloudFormation describes them."""
+
+    described: Mapping[str, Any]
+    resources: list[dict[str, Any]]
+
+    @property
+    def folder(self) -> str:
+        """A deployment's name is used again and again; the end of its id is not."""
+        return f"stacks/{self.described['StackName']}-{str(self.described['StackId']).rpartition('/')[2][:8]}"
+
+    def texts(self) -> dict[str, str]:
+        return {f"{self.folder}/stack.json": _json(self.described),
+                f"{self.folder}/resources.json": _json(self.resources)}
 
 
 def write_report(
@@ -65,18 +85,24 @@ def write_report(
     found: dict[str, str] = {}
     problems: list[str] = []
 
-    def gather(name: str, question: Callable[[], Mapping[str, str]]) -> None:
+    def attempt(name: str, question: Callable[[], Answer]) -> Answer | None:
         try:
-            found.update(question())
+            return question()
         except (RunError, LookupError, TypeError, ValueError, AttributeError) as error:
             problems.append(f"{name}: {type(error).__name__}: {error}")
+            return None
+
+    def gather(name: str, question: Callable[[], Mapping[str, str]]) -> None:
+        found.update(attempt(name, question) or {})
 
     gather("status", lambda: {"status.json": _json(
         survey(client, None, account=account, region=region, now_s=now_s))})
     stack_ids = _stack_ids(client, experiment, problems)
-    for stack in [*stack_ids, *SHARED_STACKS]:
-        gather(f"stack {stack}", lambda stack=stack: _of_stack(client, stack))  # type: ignore[misc]  # bound at once
-        gather(f"logs of {stack}", lambda stack=stack: _logs(client, stack))  # type: ignore[misc]  # bound at once
+    for name in [*stack_ids, *SHARED_STACKS]:
+        if stack := attempt(f"stack {name}", partial(_read_stack, client, name)):
+            found.update(stack.texts())
+            gather(f"events of {name}", partial(_stack_events, client, stack))
+            gather(f"logs of {name}", partial(_logs, client, stack))
     gather("quotas", lambda: {"quotas.json": _json(_quotas(client))})
     gather("bucket", lambda: _kept(client, experiment))
     found["versions.txt"] = (f"nitro {version}\npython {sys.version}\n{platform.platform()}\nregion {region}\n")
@@ -122,33 +148,31 @@ def _stack_ids(client: Client, experiment: str, problems: list[str]) -> list[str
     return list(dict.fromkeys(found))
 
 
-def _of_stack(client: Client, stack: str) -> dict[str, str]:
-    """Its events and resources; nothing of one that CloudFormation does not know."""
+def _read_stack(client: Client, name: str) -> _Stack | None:
+    """A stack by its name or id; None if CloudFormation does not know it."""
     formation = client("cloudformation")
-    described = ask(lambda: find_stack(formation, stack))
+    described = ask(lambda: find_stack(formation, name))
     if described is None:
-        return {}
-    name = _file_name(described)
-    return {f"{name}/stack.json": _json(described),
-            f"{name}/events.json": _json(pages_of(formation, "describe_stack_events", "StackEvents",
-                                                  StackName=described["StackId"])),
-            f"{name}/resources.json": _json(ask(lambda: resources_of(formation, described["StackId"])))}
+        return None
+    return _Stack(described, ask(lambda: resources_of(formation, described["StackId"])))
 
 
-def _logs(client: Client, stack: str) -> dict[str, str]:
+def _stack_events(client: Client, stack: _Stack) -> dict[str, str]:
+    return {f"{stack.folder}/events.json": _json(pages_of(
+        client("cloudformation"), "describe_stack_events", "StackEvents", StackName=stack.described["StackId"]))}
+
+
+def _logs(client: Client, stack: _Stack) -> dict[str, str]:
     """The newest events of its log groups that are still there."""
-    formation, logs = client("cloudformation"), client("logs")
-    described = ask(lambda: find_stack(formation, stack))
-    if described is None:
-        return {}
-    groups = [one["PhysicalResourceId"] for one in ask(lambda: resources_of(formation, described["StackId"]))
+    logs = client("logs")
+    groups = [one["PhysicalResourceId"] for one in stack.resources
               if one["ResourceType"] == "AWS::Logs::LogGroup" and one.get("PhysicalResourceId")
               and one["ResourceStatus"] != "DELETE_COMPLETE"]
     found = {}
     for group in groups:
         streams = ask(lambda group=group: logs.describe_log_streams(  # type: ignore[misc]  # bound at once
             logGroupName=group, orderBy="LastEventTime", descending=True, limit=_STREAMS))["logStreams"]
-        found[f"{_file_name(described)}/logs/{group.strip('/').replace('/', '_')}.txt"] = "\n".join(
+        found[f"{stack.folder}/logs/{group.strip('/').replace('/', '_')}.txt"] = "\n".join(
             _events(logs, group, stream["logStreamName"]) for stream in streams)
     return found
 
@@ -181,11 +205,6 @@ def _kept(client: Client, experiment: str) -> dict[str, str]:
     newest = sorted(runs, key=lambda pair: -max((file.changed_at_s for file in pair[1].values()), default=0.0))[:_RUNS]
     return {f"runs/{run.run}/{name}": run.text(name) for run, files in newest for name in files
             if name in _KEPT or name.startswith("boot/")}
-
-
-def _file_name(stack: Mapping[str, Any]) -> str:
-    """A deployment's name is used again and again; the end of its id is not."""
-    return f"stacks/{stack['StackName']}-{str(stack['StackId']).rpartition('/')[2][:8]}"
 
 
 def _json(value: Any) -> str:
