@@ -63,7 +63,7 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
 
     Raises:
         SchemaError: The policy does not fit the environment.
-        RunError: The policy is not finite, or the file cannot be written.
+        RunError: The file cannot be written.
     """
     import onnx
     from onnx import helper
@@ -71,9 +71,6 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
     policy = Policy.from_bytes(weights)
     policy.check(environment.spaces)
     fields = wire.decode(weights, wire.Kind.WEIGHTS)
-    for name, array in fields.items():
-        if not np.isfinite(array).all():
-            raise RunError(f"--onnx {path}: the policy's {name} is not finite")
     graph = _Graph()
     observation = _observation(graph, policy, environment)
     network = {"mlp": _mlp, "conv": _conv}[policy.network]
