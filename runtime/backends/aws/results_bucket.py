@@ -47,7 +47,7 @@ class ResultsBucket:
             prefix: What all keys begin with; ends in ``/``.
             clock: Monotonic seconds.
         """
-        self.client, self._bucket, self._prefix, self._directory = client, bucket, prefix, directory
+        self._client, self._bucket, self._prefix, self._directory = client, bucket, prefix, directory
         self._clock = clock
         self._ledger_tag: str | None = None
         self._uploaded: dict[str, tuple[int, int]] = {}
@@ -130,7 +130,7 @@ class ResultsBucket:
 
     def put(self, name: str, data: bytes) -> None:
         """One object more, under the run's prefix."""
-        self._call(self.client.put_object, Key=self._prefix + name, Body=data)
+        self._call(self._client.put_object, Key=self._prefix + name, Body=data)
 
     def _upload(self) -> None:
         self._check_ledger()
@@ -154,7 +154,7 @@ class ResultsBucket:
             condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
             try:
                 self._tags[name] = self._call(
-                    self.client.put_object, Key=self._prefix + name, Body=data, **condition)["ETag"]
+                    self._client.put_object, Key=self._prefix + name, Body=data, **condition)["ETag"]
                 return
             except ResultsError as error:
                 if code_of(error.__cause__) not in _REPLACED:
@@ -170,7 +170,7 @@ class ResultsBucket:
         Raises:
             SupersededError: It is another learner's.
         """
-        if self._call(self.client.head_object, Key=self._prefix + layout.LEDGER)["ETag"] != self._ledger_tag:
+        if self._call(self._client.head_object, Key=self._prefix + layout.LEDGER)["ETag"] != self._ledger_tag:
             raise self._give_way()
 
     def _drop_checkpoints_ahead(self) -> None:
@@ -188,7 +188,7 @@ class ResultsBucket:
     def _delete_old_checkpoints(self) -> None:
         for name in [name for name in self._uploaded if layout.CHECKPOINT_FILE.fullmatch(name)]:
             if not (self._directory / name).exists():
-                self._call(self.client.delete_object, Key=self._prefix + name)
+                self._call(self._client.delete_object, Key=self._prefix + name)
                 del self._uploaded[name]
                 self._tags.pop(name, None)
 
@@ -225,7 +225,7 @@ class ResultsBucket:
         """Writes it if the one that this learner knows is still there; False if it is not."""
         condition = {"IfMatch": self._ledger_tag} if self._ledger_tag else {"IfNoneMatch": "*"}
         try:
-            response = self._call(self.client.put_object, Key=self._prefix + layout.LEDGER, Body=ledger,
+            response = self._call(self._client.put_object, Key=self._prefix + layout.LEDGER, Body=ledger,
                                   Metadata={"writer": self._writer}, **condition)
         except ResultsError as error:
             if code_of(error.__cause__) in _REPLACED:
@@ -247,7 +247,7 @@ class ResultsBucket:
     def _get(self, name: str) -> tuple[str, str | None, bytes]:
         """Tag, writer where one is named, and contents."""
         def read(**where: str) -> tuple[str, str | None, bytes]:
-            response = self.client.get_object(**where)
+            response = self._client.get_object(**where)
             return response["ETag"], response["Metadata"].get("writer"), response["Body"].read()
 
         found: tuple[str, str | None, bytes] = self._call(read, Key=self._prefix + name)
@@ -256,7 +256,7 @@ class ResultsBucket:
     def _names(self) -> dict[str, str]:
         """The run's files in the bucket, and their tags."""
         def list_keys(**where: str) -> list[tuple[str, str]]:
-            pages = self.client.get_paginator("list_objects_v2").paginate(**where)
+            pages = self._client.get_paginator("list_objects_v2").paginate(**where)
             return [(found["Key"], found["ETag"]) for page in pages for found in page.get("Contents", [])]
 
         keys = self._call(list_keys, Prefix=self._prefix)

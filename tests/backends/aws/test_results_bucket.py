@@ -66,6 +66,11 @@ class Wire:
         self._client, self._at, self._before, self._after, self._is_repeated = client, at, before, after, is_repeated
         self.calls: list[str] = []
 
+    def break_after(self, calls: int, *, is_done: bool) -> None:
+        """Breaks once so many more calls were answered: after the next one has been carried out, or before."""
+        self._at = len(self.calls) + calls
+        self._before, self._after = (lambda: None, answer_lost) if is_done else (answer_lost, lambda: None)
+
     def __getattr__(self, name: str) -> Any:
         operation = getattr(self._client, name)
         if name not in ("put_object", "get_object", "head_object", "delete_object"):
@@ -522,10 +527,11 @@ def test_so_is_the_request_that_takes_the_run_over(s3: Any, tmp_path: Path) -> N
 
 def test_a_ledger_that_was_written_though_the_call_failed_is_our_own(s3: Any, tmp_path: Path) -> None:
     """Which is when the run ends, and its files are uploaded."""
-    learner = Learner(s3, tmp_path)
+    wire = Wire(s3)
+    learner = Learner(wire, tmp_path)
     learner.restore()
     learner.round()
-    learner.bucket.client = Wire(s3, at=0, after=answer_lost)
+    wire.break_after(0, is_done=True)
     learner.meter.open_round(1, smallest=1)
     with pytest.raises(ResultsError, match=f"the results bucket {BUCKET}: "):
         learner.save_ledger()
@@ -589,11 +595,11 @@ def test_a_stream_that_breaks_is_an_error_of_the_bucket(s3: Any, tmp_path: Path)
 
 
 def test_a_failing_upload_is_made_up_for(s3: Any, tmp_path: Path) -> None:
-    learner = Learner(s3, tmp_path)
+    wire = Wire(s3)
+    learner = Learner(wire, tmp_path)
     learner.restore()
-    learner.bucket.client = Wire(s3, at=5, before=answer_lost)
+    wire.break_after(5, is_done=False)
     with pytest.raises(ResultsError):
         learner.round()
-    learner.bucket.client = s3
     learner.finish()
     assert {key.removeprefix(PREFIX): data for key, data in objects(s3).items()} == contents(tmp_path)
