@@ -65,6 +65,18 @@ def _killed(world: Rehearsal) -> None:
     _check_rounds(world)
 
 
+def _no_cache(world: Rehearsal) -> None:
+    """No cache, some invocations fail, and kill -9 of the learner: it goes on from the bucket."""
+    world.account.functions.trouble = 0.2
+    world.deploy(text=experiment(cache="none", max_rounds=_ROUNDS, usd=_AMPLE_USD))
+    world.check(not world.found_deployed.get("caches"), "there is a cache")
+    world.after_rounds(2)
+    world.record.tell("fault", "kill -9 of the learner")
+    os.kill(world.machine().learner.pid, signal.SIGKILL)
+    world.until_gone()
+    _check_rounds(world)
+
+
 def _hangs(world: Rehearsal) -> None:
     """The learner stops for ever in the middle of a round: the guard hears nothing and ends it."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
@@ -232,6 +244,7 @@ def _check_rounds(world: Rehearsal) -> None:
 SCENARIOS = {
     "budget": Scenario(_budget, "budget"),
     "killed": Scenario(_killed, "max_rounds"),
+    "no-cache": Scenario(_no_cache, "max_rounds"),
     "hangs": Scenario(_hangs),
     "never-boots": Scenario(_never_boots),
     "boot-fails": Scenario(_boot_fails),
