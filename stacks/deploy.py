@@ -183,7 +183,7 @@ def limits(plan: Plan) -> list[str]:
                   f"{plan.provisioned_actors} kept warm",
         "cache": experiment.cache.kind,
         "budget": f"${usd:g}, whatever the learner does or does not: it may spend "
-                  f"${usd - expected.tail_usd:.2f}, of which about ${_start_usd(plan):.2f} go into the start; "
+                  f"${usd - expected.tail_usd:.2f}, of which about ${start.counted_usd:.2f} go into the start; "
                   f"${expected.tail_usd:.2f} are kept for taking everything down",
         "an hour": f"${burn_usd:.3f} at most for what stands: learner ${expected.learner_usd_per_hour:.3f} "
                    f"({_dearest(plan)}), cache ${expected.cache_usd_per_hour:.3f}, "
@@ -191,8 +191,8 @@ def limits(plan: Plan) -> list[str]:
                    f"all the time ${_actors_usd(plan):.2f}",
         "start": f"about {_minutes(start.expected_s)} minutes with images that are pushed: "
                  + ", ".join(f"{phase.name} {_minutes(phase.expected_s)}" for phase in start.phases)
-                 + f"; it costs ${start.usd:.2f}, and is counted as if everything stood from the beginning; an "
-                   f"instance is given up after {_minutes(start.instance_limit_s)} minutes",
+                 + f"; it costs ${start.usd:.2f}, or ${start.counted_usd:.2f} as it is counted, since the guard sees "
+                   "to the minute what is there",
         "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the run has ended, when ${usd:g} less "
                  f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
                  f"minutes ({STARTING_S / 60:.0f} while it boots, {MISSING_S / 60:.0f} from the beginning), or "
@@ -205,11 +205,6 @@ def limits(plan: Plan) -> list[str]:
                   "month",
         "prices": f"{plan.prices.source} of {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
     })
-
-
-def _start_usd(plan: Plan) -> float:
-    """What the learner's meter counts for the start: everything, from the stack's creation on."""
-    return plan.estimate.burn_usd_per_hour * plan.start.expected_s / 3600
 
 
 def _minutes(seconds: float) -> str:
@@ -256,7 +251,7 @@ def _check_budget(plan: Plan) -> float:
         AccountError: The start and the end would use the budget up.
     """
     expected, start = plan.estimate, plan.start
-    needed_usd, and_round = _start_usd(plan) + expected.tail_usd, ""
+    needed_usd, and_round = start.counted_usd + expected.tail_usd, ""
     concurrency = plan.actor_concurrency
     waves = 1 if concurrency is None else plan.experiment.scaler.waves(max(1, concurrency))
     try:

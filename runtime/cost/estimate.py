@@ -65,8 +65,7 @@ def estimate(
                         instance_type=instance_type) for instance_type in learner.instance_types]
     dearest = max(models, key=lambda model: model.learner_usd(HOUR_S))
     cache_usd = dearest.cache_usd(HOUR_S)
-    learner_usd = (dearest.learner_usd(HOUR_S) + dearest.infrastructure_usd(HOUR_S) - cache_usd
-                   + dearest.upload_usd(HOUR_S))
+    learner_usd = dearest.learner_usd(HOUR_S) + dearest.attached_usd(HOUR_S) + dearest.upload_usd(HOUR_S)
     provisioned_usd = dearest.provisioned_usd(round(HOUR_S / PROVISIONED_BLOCK_S))
     return Estimate(
         learner_usd, cache_usd, provisioned_usd, min(model.burn_usd_per_hour for model in models),

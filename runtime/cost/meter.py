@@ -175,16 +175,20 @@ class Meter:
 
     def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
         """Provisioned capacity, learner and infrastructure for so many seconds more."""
-        blocks = self._blocks_until(self._billed_s + seconds) - self._blocks
+        blocks = self._blocks_until(self._billed_s + self._provisioned_s(seconds)) - self._blocks
         return (self._model.provisioned_usd(blocks), self._model.learner_usd(seconds),
                 self._model.infrastructure_usd(seconds))
 
     def _settle_standing(self, seconds: float) -> tuple[float, float, float, bool]:
         """Spends the round's standing reservation; also returns whether it was large enough."""
         parts = self._standing_usd(seconds)
-        self._billed_s += seconds
+        self._billed_s += self._provisioned_s(seconds)
         self._blocks = self._blocks_until(self._billed_s)
         return *parts, self.budget.settle(_BASE, sum(parts))
+
+    def _provisioned_s(self, seconds: float) -> float:
+        """For how long of the next ``seconds`` there is provisioned capacity."""
+        return seconds
 
     def get_state(self) -> dict[str, Any]:
         return {"budget": self.budget.get_state(), "billed_s": self._billed_s, "blocks": self._blocks,
@@ -216,20 +220,34 @@ def steady_clock() -> Callable[[], float]:
 class WallClockMeter(Meter):
     """The bill of a deployed learner: what stands is paid for by the clock, between rounds and before the first too.
 
-    What nobody billed before this learner's own start counts at the price of the dearest instance type.
+    Nothing is paid for before it was there. What nobody billed before this learner's own start counts at the price of
+    the dearest instance type.
     """
 
     def __init__(
-        self, model: CostModel, budget: Budget, *, billed_since_s: float, now: Callable[[], float] = time.time
+        self,
+        model: CostModel,
+        budget: Budget,
+        *,
+        billed_since_s: float,
+        learner_from_s: float = 0.0,
+        cache_from_s: float = 0.0,
+        provisioned_from_s: float = 0.0,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Begins to bill what stands.
 
         Args:
             billed_since_s: When the deployment began to cost money, seconds since 1970.
+            learner_from_s: When its first instance did at the earliest, if that is later; with volume and address.
+            cache_from_s: When its cache did.
+            provisioned_from_s: When its warm actors did.
             now: Seconds since 1970.
         """
         super().__init__(model, budget)
         self._billed_since_s, self._billed_until_s, self._now = billed_since_s, billed_since_s, now
+        self._learner_from_s, self._cache_from_s, self._provisioned_from_s = (
+            learner_from_s, cache_from_s, provisioned_from_s)
         self._started_s = now()
         self._is_redeployed = False
 
@@ -268,10 +286,19 @@ class WallClockMeter(Meter):
 
     def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
         """With the requests that keep the run's files in the bucket."""
-        before_s = min(seconds, max(0.0, self._started_s - self._billed_until_s))
-        provisioned_usd, _, infrastructure_usd = super()._standing_usd(seconds)
-        return (provisioned_usd, self._model.predecessor_usd(before_s) + self._model.learner_usd(seconds - before_s),
-                infrastructure_usd + self._model.upload_usd(seconds))
+        provisioned_usd, _, _ = super()._standing_usd(seconds)
+        learner_s, cache_s = self._stands_s(seconds, self._learner_from_s), self._stands_s(seconds, self._cache_from_s)
+        before_s = min(learner_s, max(0.0, self._started_s - max(self._billed_until_s, self._learner_from_s)))
+        model = self._model
+        return (provisioned_usd, model.predecessor_usd(before_s) + model.learner_usd(learner_s - before_s),
+                model.attached_usd(learner_s) + model.cache_usd(cache_s) + model.upload_usd(learner_s))
+
+    def _stands_s(self, seconds: float, from_s: float) -> float:
+        """For how long of the next ``seconds`` that are billed something stands that is there from ``from_s`` on."""
+        return min(seconds, max(0.0, self._billed_until_s + seconds - from_s))
+
+    def _provisioned_s(self, seconds: float) -> float:
+        return self._stands_s(seconds, self._provisioned_from_s)
 
     def _settle_standing(self, seconds: float) -> tuple[float, float, float, bool]:
         settled = super()._settle_standing(seconds)

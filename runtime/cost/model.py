@@ -147,10 +147,14 @@ class CostModel:
 
     def infrastructure_usd(self, seconds: float) -> float:
         """The cache's capacity, the learner's volume and its public address."""
+        return self.attached_usd(seconds) + self.cache_usd(seconds)
+
+    def attached_usd(self, seconds: float) -> float:
+        """What comes and goes with the instance: its volume and its public address."""
         prices = self._prices
         hourly = (prices.volume_gib_month_usd * self._volume_gib / HOURS_PER_MONTH
                   + prices.public_ipv4_hour_usd)
-        return seconds / 3600 * hourly + self.cache_usd(seconds)
+        return seconds / 3600 * hourly
 
     def cache_usd(self, seconds: float) -> float:
         """The cache's capacity alone."""

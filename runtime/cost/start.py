@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from runtime.cost.estimate import Estimate
+from runtime.guard.times import INTERVAL_S, MAKING_LIMIT_S
 
 CACHE_S: Final = {"none": 0.0, "learner": 0.0, "serverless": 300.0, "node": 480.0}
 """User, user group and cache, by ``cache.kind``."""
@@ -22,7 +23,8 @@ PULL_BYTES_PER_S, UNPACK_BYTES_PER_S = 50e6, 80e6
 """Of an image's layers: from the registry, and onto a gp3 volume of 125 MiB/s that both take their share of."""
 IMAGE_BYTES: Final = {False: (0.6e9, 1.6e9), True: (3.3e9, 7.0e9)}
 """Of the learner image, pulled and unpacked; without CUDA, and with it."""
-_LIMITS_S = {"cache and function": 1200.0, "machine": 300.0, "image": 450.0, "first actors": 300.0}
+_LIMITS_S: Final = {"machine": 300.0, "image": 450.0, "first actors": 300.0}
+"""Of the phases on the instance."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,11 @@ class Start:
 
     Attributes:
         phases: In their order.
+        usd_per_hour: What all of it costs when it is over, in US dollars.
     """
 
     phases: tuple[Phase, ...]
+    usd_per_hour: float
 
     @property
     def expected_s(self) -> float:
@@ -61,6 +65,11 @@ class Start:
     def usd(self) -> float:
         """What it costs, in US dollars."""
         return sum(phase.usd for phase in self.phases)
+
+    @property
+    def counted_usd(self) -> float:
+        """The most that is counted for it, in US dollars: the guard sees to the minute since when anything is there."""
+        return self.usd + INTERVAL_S * self.usd_per_hour / 3600
 
     @property
     def instance_limit_s(self) -> float:
@@ -78,13 +87,13 @@ def start(estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool) 
         has_gpu: Whether the learner's types have GPUs.
     """
     pulled_bytes, unpacked_bytes = IMAGE_BYTES[has_gpu]
-    stack_usd_per_hour = estimate.cache_usd_per_hour + estimate.provisioned_usd_per_hour
-    parts = (
-        # CloudFormation makes both at once; the instance's group comes last.
-        ("cache and function", max(CACHE_S[cache_kind], FUNCTION_S + (WARM_S if is_warm else 0.0)), stack_usd_per_hour),
-        ("machine", MACHINE_S, estimate.burn_usd_per_hour),
-        ("image", pulled_bytes / PULL_BYTES_PER_S + unpacked_bytes / UNPACK_BYTES_PER_S, estimate.burn_usd_per_hour),
-        ("first actors", ACTORS_S, estimate.burn_usd_per_hour),
-    )
-    return Start(tuple(Phase(name, seconds, _LIMITS_S[name], seconds * usd_per_hour / 3600)
-                       for name, seconds, usd_per_hour in parts))
+    # CloudFormation makes cache and function at once; the instance's group comes last.
+    making_s = max(CACHE_S[cache_kind], FUNCTION_S + (WARM_S if is_warm else 0.0))
+    making_usd = (making_s * estimate.cache_usd_per_hour
+                  + (making_s - FUNCTION_S) * estimate.provisioned_usd_per_hour) / 3600
+    on_instance = {"machine": MACHINE_S, "image": pulled_bytes / PULL_BYTES_PER_S + unpacked_bytes / UNPACK_BYTES_PER_S,
+                   "first actors": ACTORS_S}
+    return Start((
+        Phase("cache and function", making_s, MAKING_LIMIT_S, making_usd),
+        *(Phase(name, seconds, _LIMITS_S[name], seconds * estimate.burn_usd_per_hour / 3600)
+          for name, seconds in on_instance.items())), estimate.burn_usd_per_hour)

@@ -1,6 +1,7 @@
 """What a deployment has cost in the end: what stood counts for as long as it stood, and what never existed not at all.
 
-Whatever AWS does not tell counts as if it had stood from the beginning until the teardown saw that it was gone.
+Whatever AWS does not tell counts as if it had stood from the last time on at which the guard saw that it was not there,
+or else from the beginning, until the teardown saw that it was gone.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from typing import Any
 from runtime.aws.asking import list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS
-from runtime.aws.stacks import resources_of
 from runtime.guard.ledger import Entry
+from runtime.guard.parts import ALIAS, GROUP, REPLICATION_GROUP, SERVERLESS_CACHE, made_of
 from runtime.guard.stacks import NEVER, GuardedStack, Stood
 
 BLOCK_S = 300
 """Provisioned concurrency is billed by these."""
 _HOUR_S = 3600
-_GROUP, _ALIAS = "AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias"
-_SERVERLESS, _NODE = "AWS::ElastiCache::ServerlessCache", "AWS::ElastiCache::ReplicationGroup"
 _NOT_LAUNCHED = ("Failed", "Cancelled")
 """Statuses of an activity of Auto Scaling whose attempt to launch an instance failed."""
 
@@ -38,29 +37,29 @@ def final_usd(client: Client, deployed: GuardedStack, entry: Entry, *, learner_g
         cache_gone_s: When the cache was not.
     """
     try:
-        parts = {one["ResourceType"]: one for one in resources_of(client("cloudformation"), deployed.stack)
-                 if one.get("PhysicalResourceId")}
+        made = made_of(client("cloudformation"), deployed.stack)
     except AWS_ERRORS:
-        parts = dict.fromkeys((_GROUP, _ALIAS, _SERVERLESS, _NODE), {})
-    began_s = deployed.created_at_s
-    cache = _span(began_s, parts.get(_SERVERLESS) or parts.get(_NODE), cache_gone_s)
-    provisioned = _span(began_s, parts.get(_ALIAS), learner_gone_s)
-    learner = _span(began_s, parts.get(_GROUP), learner_gone_s)
+        made = dict.fromkeys((GROUP, ALIAS, SERVERLESS_CACHE, REPLICATION_GROUP), {})
+    longest = deployed.stood(learner_gone_s, cache_gone_s, learner_gone_s)
+    cache = _span(longest.cache, made.get(SERVERLESS_CACHE) or made.get(REPLICATION_GROUP))
+    provisioned = _span(longest.provisioned, made.get(ALIAS))
+    learner = _span(longest.learner, made.get(GROUP))
     if learner != NEVER:
-        learner = (_launched_at_s(client, parts[_GROUP].get("PhysicalResourceId"), began_s, learner[1]), learner[1])
+        learner = (_launched_at_s(client, made[GROUP].get("PhysicalResourceId"), *learner), learner[1])
     usd = deployed.cost_usd(entry, Stood(learner=learner, cache=cache, provisioned=provisioned))
     # Of warm actors the block that has begun is billed whole, and of a cache node the hour.
     if provisioned != NEVER:
         usd += deployed.provisioned_usd_per_hour * BLOCK_S / _HOUR_S
-    if _NODE in parts:
+    if REPLICATION_GROUP in made:
         usd += deployed.cache_usd_per_hour * (-(cache[1] - cache[0]) % _HOUR_S) / _HOUR_S
     return usd
 
 
-def _span(began_s: float, part: Mapping[str, Any] | None, gone_s: float) -> tuple[float, float]:
+def _span(longest: tuple[float, float], part: Mapping[str, Any] | None) -> tuple[float, float]:
     """From when to when a part stood; CloudFormation tells when it has deleted one."""
     if part is None:
         return NEVER
+    began_s, gone_s = longest
     if part.get("ResourceStatus") == "DELETE_COMPLETE":
         gone_s = min(gone_s, part["LastUpdatedTimestamp"].timestamp())
     return began_s, max(began_s, gone_s)

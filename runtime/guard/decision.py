@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtime.guard.ledger import FINISHED, STARTING, Entry
 from runtime.guard.stacks import GuardedStack
-from runtime.guard.times import LATE_S, MISSING_S, STARTING_S
+from runtime.guard.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S
 
 _FAILED = ("CREATE_FAILED", "DELETE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
 """Statuses in which a stack stays for ever, and keeps its name."""
@@ -58,4 +58,8 @@ def reason_of_stack(deployed: GuardedStack) -> str:
     """Why a stack in such a state must be taken down, whatever its learner does; empty if its state is sound."""
     if deployed.status == "DELETE_COMPLETE":
         return "its stack was deleted by somebody else"
+    making_s = deployed.learner_from_s - deployed.created_at_s
+    if deployed.status == "CREATE_IN_PROGRESS" and making_s > MAKING_LIMIT_S:
+        return (f"the first phase of its start, cache and function, was not over after {making_s / 60:.0f} minutes: "
+                "see its stack's events")
     return f"its stack is {deployed.status}" if deployed.status in _FAILED else ""

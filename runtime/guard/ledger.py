@@ -8,7 +8,7 @@ does. Neither writes what is the other's, so that no order of their writes loses
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,9 +29,12 @@ _LONG_CHARACTERS = 16_384
 """Far more than anything that a learner has to say; an item holds 400 KB."""
 _FIGURE_MAX = 1e12
 """More than any dollars, and any seconds since 1970, that somebody could mean."""
+PARTS = ("learner", "cache", "provisioned")
+"""Of a deployment, what costs money by the hour: the learner's group, the cache, and the actors that are kept warm."""
 _TEXTS = ("stack", "closed_stack", "began_stack", "writer", "state", "reason", "instance_id", "stop_event")
 _NUMBERS = ("spent_usd", "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd",
-            "seen_heartbeat_s", "seen_at_s", "seen_spent_usd", "before_usd", "began_at_s", "served_at_s")
+            "seen_heartbeat_s", "seen_at_s", "seen_spent_usd", "before_usd", "began_at_s", "served_at_s",
+            *(f"{part}_from_s" for part in PARTS))
 LEARNER_ATTRIBUTES = ("run", "stack", "writer", "state", "reason", "instance_id", "stop_event", "spent_usd",
                       "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd")
 """All that a learner's role may name in a write, in a condition too; the rest is the guard's alone."""
@@ -92,6 +95,8 @@ class Entry:
         seen_spent_usd: The most that the guard has seen in ``spent_usd``.
         before_usd: What all deployments cost that are closed.
         began_stack, began_at_s: When the creation of that stack was executed at the earliest, as the guard saw it.
+        learner_from_s, cache_from_s, provisioned_from_s: When the guard last saw, of the same stack, that this part had
+            not been begun; 0 if it never did.
         served_at_s: When a tick of the guard last worked on a teardown of the run.
         order: To take the deployment down; None if there is none.
         damage: What in the item cannot be read; empty if everything can.
@@ -117,6 +122,9 @@ class Entry:
     before_usd: float = 0.0
     began_stack: str = ""
     began_at_s: float = 0.0
+    learner_from_s: float = 0.0
+    cache_from_s: float = 0.0
+    provisioned_from_s: float = 0.0
     served_at_s: float = 0.0
     order: Order | None = None
     damage: str = ""
@@ -134,6 +142,11 @@ class Entry:
     def began_s(self, stack: str) -> float | None:
         """When the creation of that stack was executed, seconds since 1970; None if the guard has not seen it yet."""
         return self.began_at_s if self.began_stack == stack else None
+
+    def from_s(self, stack: str) -> dict[str, float]:
+        """For each of `PARTS`, from when on it can have cost money, as ``PART_from_s``; 0 if that is not known."""
+        return {f"{part}_from_s": getattr(self, f"{part}_from_s") if self.began_stack == stack else 0.0
+                for part in PARTS}
 
     def order_for(self, stack: str) -> Order | None:
         """The order to take that stack down; None if there is none."""
@@ -257,6 +270,16 @@ class Ledger:
             self._update(run, {"began_stack": stack, "began_at_s": began_at_s},
                          condition="attribute_not_exists(#began) OR #began <> :this", names={"#began": "began_stack"},
                          values={":this": {"S": stack}}, refused=_HeldError())
+
+    def missed(self, run: str, parts: Collection[str], *, stack: str, now_s: float) -> None:
+        """Notes that these of a stack's `PARTS` had not been begun at that time.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        with suppress(_HeldError):
+            self._update(run, {f"{part}_from_s": now_s for part in parts}, condition="#began = :this",
+                         names={"#began": "began_stack"}, values={":this": {"S": stack}}, refused=_HeldError())
 
     def saw(self, run: str, *, heartbeat_at_s: float, spent_usd: float, now_s: float) -> None:
         """Notes the newest heartbeat that the guard has seen, and when, and the most that was spent.

@@ -10,7 +10,11 @@ from runtime.aws.asking import list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of, message_of
 from runtime.aws.stacks import resources_of
+from runtime.guard.ledger import PARTS
 from runtime.names import GROUP_TAG
+
+GROUP, ALIAS = "AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias"
+SERVERLESS_CACHE, REPLICATION_GROUP = "AWS::ElastiCache::ServerlessCache", "AWS::ElastiCache::ReplicationGroup"
 
 _INTERFACE = "AWS Lambda VPC ENI-"
 """What the description of an interface begins with; the name of the function that it was made for follows."""
@@ -199,17 +203,42 @@ def read_parts(client: Any, stack_id: str) -> Parts:
         BotoCoreError: CloudFormation cannot be asked.
     """
     try:
-        found = {one["ResourceType"]: one["PhysicalResourceId"] for one in resources_of(client, stack_id)
-                 if one.get("PhysicalResourceId")}
+        made = made_of(client, stack_id)
     except ClientError as error:
         if "does not exist" not in message_of(error):
             raise
         return Parts()
-    alias = found.get("AWS::Lambda::Alias")
-    return Parts(
-        found.get("AWS::AutoScaling::AutoScalingGroup"), found.get("AWS::Lambda::Function"),
-        alias.rpartition(":")[2] if alias else None,
-        found.get("AWS::ElastiCache::ServerlessCache"), found.get("AWS::ElastiCache::ReplicationGroup"))
+    found = {kind: str(one["PhysicalResourceId"]) for kind, one in made.items()}
+    alias = found.get(ALIAS)
+    return Parts(found.get(GROUP), found.get("AWS::Lambda::Function"), alias.rpartition(":")[2] if alias else None,
+                 found.get(SERVERLESS_CACHE), found.get(REPLICATION_GROUP))
+
+
+def made_of(client: Any, stack_id: str) -> dict[str, dict[str, Any]]:
+    """The resources of a stack that came about, by type, as CloudFormation lists them; of a type the last one.
+
+    Args:
+        client: Of CloudFormation.
+        stack_id: Id of the stack.
+
+    Raises:
+        ClientError or BotoCoreError: CloudFormation cannot be asked, or knows no such stack.
+    """
+    return {one["ResourceType"]: one for one in resources_of(client, stack_id) if one.get("PhysicalResourceId")}
+
+
+def missing_of(client: Any, stack_id: str) -> list[str]:
+    """Those of the ledger's `PARTS` that CloudFormation has not begun to make.
+
+    Args:
+        client: Of CloudFormation.
+        stack_id: Id of the stack.
+
+    Raises: As `made_of`.
+    """
+    begun = {one["ResourceType"] for one in resources_of(client, stack_id)}
+    kinds = {"learner": {GROUP}, "cache": {SERVERLESS_CACHE, REPLICATION_GROUP}, "provisioned": {ALIAS}}
+    return [part for part in PARTS if not kinds[part] & begun]
 
 
 def find_instances(client: Any, tag: str, value: str) -> list[str]:

@@ -42,6 +42,7 @@ class GuardedStack:
         cache_usd_per_hour, provisioned_usd_per_hour: The cache's and the warm actors' parts of that.
         lifetime_s: How long it may exist.
         unreadable: What is wrong with its tags; empty if nothing is.
+        learner_from_s, cache_from_s, provisioned_from_s: From when on each part can have cost money, if that is later.
     """
 
     experiment: str
@@ -58,9 +59,12 @@ class GuardedStack:
     provisioned_usd_per_hour: float = 0.0
     lifetime_s: float = 0.0
     unreadable: str = ""
+    learner_from_s: float = 0.0
+    cache_from_s: float = 0.0
+    provisioned_from_s: float = 0.0
 
     def begun(self, entry: Entry | None, looked_at_s: float) -> GuardedStack:
-        """With the time from which it costs money, instead of that at which somebody prepared it.
+        """With the times from which it and its parts cost money, instead of that at which somebody prepared it.
 
         A stack is created with its change set, and begins when somebody executes that: minutes later, or days.
 
@@ -69,7 +73,17 @@ class GuardedStack:
             looked_at_s: When the guard looked last. If it is not noted yet, nothing of it existed then.
         """
         began_s = entry.began_s(self.stack) if entry is not None else None
-        return replace(self, created_at_s=max(self.created_at_s, looked_at_s if began_s is None else began_s))
+        parts: Mapping[str, Any] = entry.from_s(self.stack) if entry is not None else {}
+        return replace(self, created_at_s=max(self.created_at_s, looked_at_s if began_s is None else began_s), **parts)
+
+    def stood(self, learner_until_s: float, cache_until_s: float, provisioned_until_s: float) -> Stood:
+        """From when to when all parts can have stood, if they did until these times, in seconds since 1970."""
+        def span(from_s: float, until_s: float) -> tuple[float, float]:
+            began_s = max(self.created_at_s, from_s)
+            return began_s, max(began_s, until_s)
+
+        return Stood(learner=span(self.learner_from_s, learner_until_s), cache=span(self.cache_from_s, cache_until_s),
+                     provisioned=span(self.provisioned_from_s, provisioned_until_s))
 
     def projected_usd(self, entry: Entry | None, now_s: float) -> float:
         """The most that the run can have cost by ``now_s``, with all deployments before this one; modelled.
@@ -79,8 +93,7 @@ class GuardedStack:
                 that is silent, or whose clock is wrong, is not taken to be cheap.
             now_s: Seconds since 1970.
         """
-        whole = (self.created_at_s, now_s)
-        return self.cost_usd(entry, Stood(learner=whole, cache=whole, provisioned=whole))
+        return self.cost_usd(entry, self.stood(now_s, now_s, now_s))
 
     def cost_usd(self, entry: Entry | None, stood: Stood) -> float:
         """The most that the run can have cost, with all deployments before this one, if just that stood of this one.

@@ -7,6 +7,8 @@ HEARTBEAT_S = 30.0
 ALIVE_S = 3 * HEARTBEAT_S
 """A learner that was heard of within this time is there."""
 
+MAKING_LIMIT_S = 1200.0
+"""Everything but the learner's group is made by then, or the deployment has failed: CloudFormation would wait on."""
 MISSING_S = 2700.0
 """A deployment whose learner was not heard of by then has failed; CloudFormation gave up on it before."""
 STARTING_S = 1500.0

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.aws.clients import Client
-from runtime.aws.failures import ClientError, code_of
+from runtime.aws.failures import AWS_ERRORS, ClientError, code_of
 from runtime.aws.stacks import find_stack
 from runtime.guard.decision import reason_of_stack, reason_to_end
 from runtime.guard.ledger import Entry, Ledger, LedgerError
+from runtime.guard.parts import missing_of
 from runtime.guard.stacks import GuardedStack, find_deployments, read_deployment
 from runtime.guard.teardown import GONE, Teardown
 from runtime.guard.turns import Work, take_turns
@@ -132,7 +133,7 @@ class Guard:
             for case in gone:
                 self._look_up(case, runs, is_rehearsed=True)
         else:
-            self._act([case for case in cases if "error" not in case.report], runs, began_s)
+            self._act([case for case in cases if "error" not in case.report], runs, began_s, now_s)
         at = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
         return {"at": at.isoformat(timespec="seconds"), "experiments": [
             case.report for case in sorted(cases, key=lambda case: case.deployed is not None)]}
@@ -170,11 +171,14 @@ class Guard:
             case.fail(error)
         case.entry = entry
 
-    def _act(self, cases: Sequence[_Case], runs: Mapping[str, str], began_s: float) -> None:
-        """Ends what is to end, in turns; begins with what no tick has seen to for longest."""
+    def _act(self, cases: Sequence[_Case], runs: Mapping[str, str], began_s: float, now_s: float) -> None:
+        """Ends what is to end, in turns, what no tick has seen to for longest first; then looks at what is made."""
         waiting = sorted((case for case in cases if case.deployed is None or case.reason),
                          key=lambda case: case.entry.served_at_s if case.entry else 0.0)
-        take_turns([self._work(case, runs) for case in waiting], clock=self._clock, sleep=self._sleep,
+        made = [case for case in cases if case.deployed is not None and not case.reason
+                and case.deployed.status == "CREATE_IN_PROGRESS"]
+        works = [*(self._work(case, runs) for case in waiting), *(self._look_at_parts(case, now_s) for case in made)]
+        take_turns(works, clock=self._clock, sleep=self._sleep,
                    begin_until_s=began_s + ACT_S, wait_until_s=began_s + self._tick_s, pause_s=self._pause_s)
 
     def _work(self, case: _Case, runs: Mapping[str, str]) -> Work:
@@ -185,6 +189,19 @@ class Guard:
             yield from self._end(case)
         except Exception as error:
             # Whatever it is: one deployment's trouble must not keep the guard from the others.
+            case.fail(error)
+
+    def _look_at_parts(self, case: _Case, now_s: float) -> Work:
+        """Notes what of a stack has not been begun at ``now_s``, which was before anybody was asked."""
+        yield False
+        try:
+            missing = missing_of(self._client("cloudformation"), case.stack)
+            if missing:
+                self._ledger.missed(case.run, missing, stack=case.stack, now_s=now_s)
+        except AWS_ERRORS as error:
+            # Then it counts from the last time on that somebody looked.
+            _log.warning("what %s has: %s", case.report["stack"], error)
+        except Exception as error:
             case.fail(error)
 
     def _end(self, case: _Case) -> Work:
@@ -262,6 +279,7 @@ class Guard:
             except LedgerError as error:
                 return f"{problem}; {error}"
         return f"{type(problem).__name__}: {problem}"
+
 
 def _unsettled(entry: Entry) -> list[str]:
     """Stacks that an entry has something to be done about."""

@@ -693,6 +693,43 @@ def test_what_stood_before_a_learners_own_start_is_billed_as_the_dearest_type():
         cost.learner_usd(50.0) + cost.infrastructure_usd(50.0) + cost.upload_usd(50.0))
 
 
+def test_nothing_is_billed_before_it_was_there():
+    """The order of a start: the cache, then warm actors, then the instance; each second of each of them once."""
+    cost = model(**PROVISIONED, cache={"kind": "node"})
+    clock = WallClock(SINCE_S + 900.0)
+    froms = {"cache_from_s": SINCE_S + 60.0, "provisioned_from_s": SINCE_S + 250.0, "learner_from_s": SINCE_S + 600.0}
+    meter = WallClockMeter(cost, Budget(1e6), billed_since_s=SINCE_S, now=clock, **froms)
+    assert meter.open_round(0, smallest=0) == 0
+    assert meter.reserved_usd == pytest.approx(STANDING_S_USD * (300 + 180) + cost.cache_usd(840 + 180) + 3 * BLOCK_USD)
+    clock.now_s += 10.0
+    bill = meter.close_round(actors_started=0, seconds=1.0)
+    assert bill.learner_cost_usd == pytest.approx(310 * 0.01)
+    assert bill.infrastructure_cost_usd == pytest.approx(310 * (STANDING_S_USD - 0.01) + cost.cache_usd(850.0))
+    assert bill.provisioned_cost_usd == pytest.approx(3 * BLOCK_USD), "660 s"
+    state = json.loads(json.dumps(meter.get_state(), allow_nan=False))
+    second = WallClockMeter(cost, Budget(1e6), billed_since_s=SINCE_S, now=clock, **froms)
+    second.set_state(state)
+    clock.now_s += 241.0
+    assert second.catch_up() == pytest.approx(241 * STANDING_S_USD + cost.cache_usd(241.0) + BLOCK_USD)
+
+
+@settings(max_examples=50, deadline=None)
+@given(froms=st.lists(st.floats(0, 1500), min_size=3, max_size=3), bills_s=st.lists(st.floats(0, 500), max_size=8))
+def test_however_often_it_is_billed_each_part_costs_what_it_stood(froms: list[float], bills_s: list[float]):
+    cost, clock = model(**PROVISIONED, cache={"kind": "node"}), WallClock(SINCE_S)
+    learner_s, cache_s, provisioned_s = froms
+    meter = WallClockMeter(cost, Budget(1e6), billed_since_s=SINCE_S, now=clock, learner_from_s=SINCE_S + learner_s,
+                           cache_from_s=SINCE_S + cache_s, provisioned_from_s=SINCE_S + provisioned_s)
+    for seconds in bills_s:
+        clock.now_s += seconds
+        meter.catch_up()
+    passed_s = clock.now_s - SINCE_S
+    stood = [max(0.0, passed_s - from_s) for from_s in froms]
+    expected_usd = (stood[0] * STANDING_S_USD + cost.cache_usd(stood[1])
+                    + math.ceil(round(stood[2] / 300, 9)) * BLOCK_USD)
+    assert meter.spent_usd == pytest.approx(expected_usd, abs=1e-3)
+
+
 def test_a_clock_that_goes_back_bills_nothing_twice():
     clock = WallClock(SINCE_S)
     meter = by_the_clock(clock)

@@ -98,6 +98,17 @@ def test_what_stood_counts_for_as_long_as_it_stood(
     assert bill(resources, launches) == pytest.approx(expected)
 
 
+def test_what_cannot_be_told_counts_from_when_the_guard_saw_it_missing() -> None:
+    noted = replace(DEPLOYED, learner_from_s=BEGAN_S + 1800, cache_from_s=BEGAN_S + 360,
+                    provisioned_from_s=BEGAN_S + 300)
+    cost = {aws: final_usd(aws, noted, NOTICED, learner_gone_s=GONE_S, cache_gone_s=GONE_S) - 2.0
+            for aws in (Aws(ALL, None), Aws({NODE: {}}, []), Aws(ALL, [(BEGAN_S + 2700, "Successful")]))}
+    assert list(cost.values()) == pytest.approx([0.5 + 0.09 + 0.01, 0.1, 0.25 + 0.09 + 0.01])
+    gone = replace(noted, learner_from_s=GONE_S + 1, cache_from_s=GONE_S + 1, provisioned_from_s=GONE_S + 1)
+    assert final_usd(Aws(ALL, None), gone, NOTICED, learner_gone_s=GONE_S, cache_gone_s=GONE_S) - 2.0 == (
+        pytest.approx(0.01 * 300 / 3600))
+
+
 def test_launches_of_other_deployments_of_that_name_are_not_asked_for() -> None:
     aws = Aws(ALL, [])
     final_usd(aws, DEPLOYED, NOTICED, learner_gone_s=GONE_S, cache_gone_s=GONE_S)

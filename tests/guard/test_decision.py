@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from runtime.guard.decision import reason_to_end, silent_s
+from runtime.guard.decision import reason_of_stack, reason_to_end, silent_s
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Order
 from runtime.guard.stacks import GuardedStack, read_deployment, tags_of_limits
-from runtime.guard.times import LATE_S, MISSING_S, STARTING_S
+from runtime.guard.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S
 
 CREATED_S = 1_700_000_000.0
 STACK = "arn:aws:cloudformation:us-east-1:1:stack/Nitro-hopper/one"
@@ -107,6 +107,28 @@ def test_time_counts_from_the_execution_of_a_stack_that_was_prepared_before() ->
     noted = replace(ENTRY, began_stack=STACK, began_at_s=CREATED_S + day_s)
     assert DEPLOYED.begun(noted, CREATED_S + 3 * day_s).created_at_s == CREATED_S + day_s
     assert DEPLOYED.begun(replace(noted, began_stack="arn:another"), 0.0) == DEPLOYED
+
+
+def test_a_part_counts_from_the_last_time_on_that_the_guard_saw_that_it_was_not_there() -> None:
+    parted = replace(DEPLOYED, cache_usd_per_hour=0.36, provisioned_usd_per_hour=0.72)
+    notes = Entry("e/r", stack=STACK, began_stack=STACK, began_at_s=CREATED_S, cache_from_s=CREATED_S + 100,
+                  provisioned_from_s=CREATED_S + 200, learner_from_s=CREATED_S + 600)
+    begun = parted.begun(notes, 0.0)
+    assert begun.projected_usd(notes, CREATED_S + 1100) == pytest.approx(0.1 + 0.18 + 2.52 * 500 / 3600)
+    assert begun.projected_usd(notes, CREATED_S + 50) == 0.0
+    of_another = replace(notes, began_stack="arn:another")
+    assert parted.begun(of_another, 0.0).projected_usd(None, CREATED_S + 1000) == pytest.approx(1.0)
+    # A learner that says that it has covered everything is not believed below the lowest price of what stood.
+    lied = replace(notes, covered_until_s=CREATED_S + 10**9)
+    assert parted.begun(lied, 0.0).projected_usd(lied, CREATED_S + 36_600) >= 10 * 0.4 - 0.01
+
+
+def test_a_start_whose_first_phase_does_not_end_is_ended_and_the_phase_named() -> None:
+    slow = replace(DEPLOYED, status="CREATE_IN_PROGRESS", learner_from_s=DEPLOYED.created_at_s + MAKING_LIMIT_S)
+    assert reason_of_stack(slow) == ""
+    late = replace(slow, learner_from_s=slow.learner_from_s + 1.0)
+    assert reason_of_stack(late).startswith("the first phase of its start, cache and function, was not over after 20 ")
+    assert reason_of_stack(replace(late, status="CREATE_COMPLETE")) == ""
 
 
 @pytest.mark.parametrize("lie", [

@@ -26,8 +26,9 @@ from runtime.guard import watch
 from runtime.guard.deletion import TeardownError
 from runtime.guard.function import handler
 from runtime.guard.ledger import FINISHED, TRAINING, Entry, Ledger
+from runtime.guard.parts import ALIAS, GROUP, SERVERLESS_CACHE
 from runtime.guard.stacks import find_deployments
-from runtime.guard.times import LATE_S, MISSING_S, STOP_GRACE_S
+from runtime.guard.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STOP_GRACE_S
 from runtime.guard.watch import Guard
 from runtime.operations.stop import take_down
 from stacks.arming import check_guard
@@ -71,6 +72,7 @@ class Account:
         calls: What was asked of AWS: service and operation, in order, reading aside.
         fail: Called before each call; may raise.
         clock: A file with the time for moto, in which network interfaces linger.
+        unmade: Types of resources that CloudFormation has not begun yet.
         hanging: No call that names one of these things is answered.
     """
 
@@ -83,6 +85,7 @@ class Account:
     invoked: list[bytes] = field(default_factory=list)
     answer: dict[str, Any] = field(default_factory=dict)
     fail_reading: set[str] = field(default_factory=set)
+    unmade: set[str] = field(default_factory=set)
     hanging: tuple[str, ...] = ()
     clock: Path | None = None
 
@@ -192,7 +195,13 @@ class _Spy:
         if operation in self._account.fail_reading:
             raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
         return SimpleNamespace(paginate=lambda **arguments: (
-            self._hang(str(arguments)) or self._client.get_paginator(operation).paginate(**arguments)))
+            self._hang(str(arguments)) or self._begun(self._client.get_paginator(operation).paginate(**arguments))))
+
+    def _begun(self, pages: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for page in pages:
+            listed = page.get("StackResourceSummaries", [])
+            yield page | {"StackResourceSummaries": [
+                one for one in listed if one["ResourceType"] not in self._account.unmade]} if listed else page
 
 
 @pytest.fixture
@@ -279,6 +288,55 @@ def test_time_and_money_count_from_the_execution_of_a_stack_that_was_prepared_da
     assert account.ledger.get(f"hopper/{RUN}").began_s(stack.stack_id) == looked_s
     assert account.tick(MISSING_S - 120)["Nitro-hopper"]["decision"] == ""
     assert account.tick(61)["Nitro-hopper"]["decision"].startswith("its learner was never heard of")
+
+
+def in_creation(name: str) -> Any:
+    """moto's stack of that name, which CloudFormation is still making."""
+    backend = moto.backends.get_backend("cloudformation")["123456789012"]["us-east-1"]
+    (stack,) = [one for one in backend.stacks.values() if one.name == f"Nitro-{name}"]
+    stack.status = "CREATE_IN_PROGRESS"
+    return stack
+
+
+def test_nothing_is_counted_before_cloudformation_begins_to_make_it(account: Account) -> None:
+    account.now_s = time.time()
+    account.tick()
+    account.deploy("hopper")
+    stack = in_creation("hopper")
+    account.unmade = {GROUP, SERVERLESS_CACHE, ALIAS}
+    first = account.tick()["Nitro-hopper"]["projected_usd"]
+    assert account.tick()["Nitro-hopper"]["projected_usd"] == pytest.approx(first), "a minute of everything, no more"
+    looked_s = account.now_s
+    account.unmade = {GROUP}
+    account.tick(300)
+    account.unmade = set()
+    made_s = account.now_s
+    account.fail_reading = {"list_stack_resources"}
+    assert "error" not in account.tick()["Nitro-hopper"]
+    account.fail_reading = set()
+    account.tick()
+    entry = account.ledger.get(f"hopper/{RUN}")
+    assert entry.from_s(stack.stack_id) == {
+        "learner_from_s": made_s, "cache_from_s": looked_s, "provisioned_from_s": looked_s}
+    stack.status = "CREATE_COMPLETE"
+    deployed = find_deployments(client_of("cloudformation"))[0].begun(entry, 0.0)
+    assert account.tick()["Nitro-hopper"]["projected_usd"] == pytest.approx((
+        deployed.burn_usd_per_hour * 180 + (deployed.cache_usd_per_hour + deployed.provisioned_usd_per_hour) * 300
+        ) / 3600, abs=1e-6)
+
+
+def test_a_start_whose_first_phase_does_not_end_is_taken_down(account: Account) -> None:
+    account.now_s = time.time()
+    account.tick()
+    account.deploy("hopper")
+    in_creation("hopper")
+    account.unmade = {GROUP}
+    while not (reason := account.tick()["Nitro-hopper"]["decision"]):
+        assert account.now_s < time.time() + MAKING_LIMIT_S + 180
+    assert reason.startswith("the first phase of its start, cache and function, was not over after 2")
+    account.unmade = set()
+    account.tick()
+    assert account.left("hopper") == []
 
 
 def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account) -> None:

@@ -15,6 +15,7 @@ from runtime.backends.aws.heartbeat import Figures
 from runtime.guard.ledger import (
     FINISHED,
     LEARNER_ATTRIBUTES,
+    PARTS,
     STARTING,
     TRAINING,
     Entry,
@@ -132,6 +133,12 @@ def test_when_a_stack_began_is_noted_once(ledger: Ledger) -> None:
         ledger.begin(RUN, stack="one", began_at_s=at_s)
     entry = ledger.get(RUN)
     assert (entry.began_s("one"), entry.began_s("two")) == (5.0, None)
+    ledger.missed(RUN, ["learner", "cache"], stack="one", now_s=6.0)
+    ledger.missed(RUN, ["learner"], stack="one", now_s=6.5)
+    ledger.missed(RUN, ["learner"], stack="two", now_s=9.0)
+    seen = {"learner_from_s": 6.5, "cache_from_s": 6.0, "provisioned_from_s": 0.0}
+    assert ledger.get(RUN).from_s("one") == seen
+    assert ledger.get(RUN).from_s("two") == dict.fromkeys(seen, 0.0)
     ledger.begin(RUN, stack="two", began_at_s=7.0)
     assert ledger.get(RUN).began_s("two") == 7.0
 
@@ -199,11 +206,12 @@ def test_a_learner_names_nothing_in_its_writes_but_what_its_role_may(client: Any
     ledger.order(RUN, stack="one", reason="silence", now_s=5.0)
     ledger.saw(RUN, heartbeat_at_s=1.0, spent_usd=0.1, now_s=6.0)
     ledger.begin(RUN, stack="one", began_at_s=6.0)
+    ledger.missed(RUN, PARTS, stack="one", now_s=6.0)
     ledger.serve(RUN, now_s=6.0)
     ledger.close(RUN, stack="one", spent_usd=1.0, now_s=7.0)
     assert named - set(LEARNER_ATTRIBUTES) == {
         "teardown", "seen_heartbeat_s", "seen_at_s", "seen_spent_usd", "before_usd", "began_stack", "began_at_s",
-        "served_at_s", "closed_stack"}
+        "learner_from_s", "cache_from_s", "provisioned_from_s", "served_at_s", "closed_stack"}
 
 
 def test_an_item_that_is_full_can_still_be_ordered_down(ledger: Ledger) -> None:

@@ -40,7 +40,9 @@ budget: {usd: 3.5, lifetime_hours: 5}
 LEARNER = 0.8048 + 146 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3
 CACHE, WARM = 0.032, 10 * 0.5 * 3600 * 4.1667e-6
 """Dollars an hour."""
-START = (LEARNER + CACHE + WARM) * (480 + 60 + 3.3e9 / 50e6 + 7e9 / 80e6 + 45) / 3600
+START = (480 * CACHE + 390 * WARM + (LEARNER + CACHE + WARM) * (60 + 3.3e9 / 50e6 + 7e9 / 80e6 + 45)) / 3600
+COUNTED = START + (LEARNER + CACHE + WARM) / 60
+"""The guard looks once a minute."""
 ZONES = ("us-east-1d", "us-east-1a", "us-east-1b")
 NEVER = ["--require-approval", "never"]
 NOW_S = 1_800_000_000.0
@@ -148,14 +150,14 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
     tail = (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600
     assert said["budget"] == (
         f"$3.5, whatever the learner does or does not: it may spend ${3.5 - tail:.2f}, of which about "
-        f"${START:.2f} go into the start; ${tail:.2f} are kept for taking everything down")
+        f"${COUNTED:.2f} go into the start; ${tail:.2f} are kept for taking everything down")
     assert said["an hour"] == (
         f"${burn:.3f} at most for what stands: learner ${LEARNER:.3f} (g6.xlarge), cache ${CACHE:.3f}, warm actors "
         f"${WARM:.3f}; actors at work come on top, all of them all the time ${3600 * 40 * 0.5 * 1.66667e-5:.2f}")
     assert said["start"] == (
         "about 12.3 minutes with images that are pushed: cache and function 8.0, machine 1.0, image 2.6, first actors "
-        f"0.8; it costs ${START - LEARNER * 480 / 3600:.2f}, and is counted as if everything stood from the beginning; "
-        "an instance is given up after 17.5 minutes")
+        f"0.8; it costs ${START:.2f}, or ${COUNTED:.2f} as it is counted, since the guard sees to the minute what is "
+        "there")
     assert said["without it"].startswith(
         f"if the guard fails too, each of 2 launches ends itself after that time: ${2 * 5 * burn:.2f} in all, and what "
         f"the actors do; then ${CACHE + WARM:.3f} an hour for cache and warm actors until somebody stops them")
@@ -255,7 +257,7 @@ def test_the_smallest_budget_that_is_named_is_accepted(aws: Cdk, file: Path, cap
     usd = re.search(r"budget.usd from (\S+)", capsys.readouterr().err)[1]
     # The start, and the minute that a deployed learner reserves besides a round; g6 is the dearer type.
     plan = Plan.from_context({"experiment": str(file)}.get)
-    needed = (START + (LEARNER + CACHE + WARM) / 60 + plan.estimate.tail_usd
+    needed = (COUNTED + (LEARNER + CACHE + WARM) / 60 + plan.estimate.tail_usd
               + deploy.smallest_budget_usd(plan.experiment, PRICES, instance_type="g6.xlarge"))
     assert 0.0 <= float(usd) - needed < 0.01
     file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
@@ -355,7 +357,7 @@ def test_an_environment_that_is_only_installed_there_is_no_obstacle(
     file.write_text(packaged.replace("usd: 3.5", "usd: 0.2"))
     assert deploy.main([str(file), "--yes"]) == 2
     error = capsys.readouterr().err
-    needed = START + (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600
+    needed = COUNTED + (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600
     assert ("budget.usd = 0.2 cannot hold the 12.3 minutes that a start takes, what taking everything down can cost; "
             f"allowed: budget.usd from {math.ceil(100 * needed) / 100:.2f}") in error
 

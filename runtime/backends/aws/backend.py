@@ -169,7 +169,8 @@ class AwsBackend:
                                 waves=experiment.scaler.waves(concurrency))
         # What is kept for the teardown is not the learner's to spend.
         usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
-        return WallClockMeter(model, Budget(usable_usd), billed_since_s=since_s, now=self._now)
+        return WallClockMeter(model, Budget(usable_usd), billed_since_s=since_s, now=self._now,
+                              **entry.from_s(deployment.stack))
 
     def _facts(self, server: str, concurrency: int) -> dict[str, str]:
         deployment = self._deployment

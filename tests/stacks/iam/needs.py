@@ -185,7 +185,8 @@ def learner(account: Account) -> Role:
             *({"dynamodb:LeadingKeys": (one,), "dynamodb:Attributes": LEARNER_ATTRIBUTES}
               for one in (GUARD_KEY, run_key(OTHER, RUN))),
             *({"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": ("run", one)} for one in (
-                "teardown", "closed_stack", "seen_spent_usd", "before_usd", "began_at_s", "served_at_s"))],
+                "teardown", "closed_stack", "seen_spent_usd", "before_usd", "began_at_s", "learner_from_s",
+                "served_at_s"))],
         "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (run_key(OTHER, RUN),)}],
     })
     return role
