@@ -8,6 +8,7 @@
 # make image   build the images of EXPERIMENT with Debian's buildah, and run what is in them; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint and check types
+# make lock    write the images' lock files again, after a change of requirements; needs uv
 # make docs    write the generated docs and pictures again
 # make clean   remove .venv, cdk.out, rehearsals and the CDK's command line
 # Variables: EXPERIMENT=FILE.yaml  ARGS="more arguments of the command"  PYTHON=python3.12  TORCH_INDEX_URL=https://…
@@ -23,7 +24,7 @@ BIN := $(VENV)/bin
 # What is imported is compiled then; all of it would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test tests lint docs clean
+.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test tests lint lock docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -68,7 +69,11 @@ tests: setup-dev
 
 lint: setup-dev
 	$(BIN)/ruff check .
+	$(BIN)/hadolint lambda_actor/Dockerfile stacks/learner_image/Dockerfile
 	$(BIN)/python -m mypy
+
+lock: setup
+	$(BIN)/python -m stacks.lock
 
 docs: setup-dev
 	$(BIN)/python docs/make_experiment_file_md.py
