@@ -191,8 +191,7 @@ def limits(plan: Plan) -> list[str]:
                    f"all the time ${_actors_usd(plan):.2f}",
         "start": f"about {_minutes(start.expected_s)} minutes with images that are pushed: "
                  + ", ".join(f"{phase.name} {_minutes(phase.expected_s)}" for phase in start.phases)
-                 + f"; it costs ${start.usd:.2f}, or ${start.counted_usd:.2f} as it is counted, since the guard sees "
-                   "to the minute what is there",
+                 + f"; it costs ${start.usd:.3f}, counted as ${start.counted_usd:.3f}: to whole minutes",
         "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the run has ended, when ${usd:g} less "
                  f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
                  f"minutes ({STARTING_S / 60:.0f} while it boots, {MISSING_S / 60:.0f} from the beginning), or "

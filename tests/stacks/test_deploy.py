@@ -156,8 +156,7 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
         f"${WARM:.3f}; actors at work come on top, all of them all the time ${3600 * 40 * 0.5 * 1.66667e-5:.2f}")
     assert said["start"] == (
         "about 12.3 minutes with images that are pushed: cache and function 8.0, machine 1.0, image 2.6, first actors "
-        f"0.8; it costs ${START:.2f}, or ${COUNTED:.2f} as it is counted, since the guard sees to the minute what is "
-        "there")
+        f"0.8; it costs ${START:.3f}, counted as ${COUNTED:.3f}: to whole minutes")
     assert said["without it"].startswith(
         f"if the guard fails too, each of 2 launches ends itself after that time: ${2 * 5 * burn:.2f} in all, and what "
         f"the actors do; then ${CACHE + WARM:.3f} an hour for cache and warm actors until somebody stops them")
