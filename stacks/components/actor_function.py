@@ -45,9 +45,7 @@ class ActorFunction(Construct):
         self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
                                        removal_policy=RemovalPolicy.DESTROY)
         is_in_network = plan.experiment.cache.kind != "none"
-        self.role = self._make_role()
-        if is_in_network:
-            self._let_lambda_join_network()
+        self.role = self._make_role(is_in_network=is_in_network)
         self.function = self._make_function(plan, network if is_in_network else None)
         self.alias = lambda_.Alias(
             self, "Alias", alias_name=ALIAS, version=self.function.current_version,
@@ -67,25 +65,32 @@ class ActorFunction(Construct):
         role.add_to_principal_policy(iam.PolicyStatement(
             sid="AccountConcurrency", actions=["lambda:GetAccountSettings"], resources=["*"]))
 
-    def _make_role(self) -> iam.Role:
+    def _make_role(self, *, is_in_network: bool) -> iam.Role:
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-                        description="What an actor may do")
+                        description="What an actor may do",
+                        inline_policies={"Network": self._network_policy()} if is_in_network else None)
+        if is_in_network:
+            acknowledge_wildcard(role, "*", "Lambda asks for the actions on network interfaces on every resource, and "
+                                 "checks that when the function is made; the code that runs in it is denied them")
         # No logs:CreateLogGroup: a log written after the stack is gone would bring the group back, for ever.
         role.add_to_policy(iam.PolicyStatement(
             sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
             resources=[self.log_group.log_group_arn]))
         return role
 
-    def _let_lambda_join_network(self) -> None:
-        role = self.role
-        role.add_to_policy(iam.PolicyStatement(sid="Network", actions=_NETWORK_ACTIONS, resources=["*"]))
+    def _network_policy(self) -> iam.PolicyDocument:
+        """A part of the role, and not of the policy that is made after it.
+
+        Lambda looks for these rights when it makes the function, and new rights take seconds to reach it
+        (https://github.com/aws/aws-cdk/issues/7998): so they are the first ones.
+        """
         arn = Stack.of(self).format_arn(service="lambda", resource="function", resource_name=self._name,
                                         arn_format=ArnFormat.COLON_RESOURCE_NAME)
-        role.add_to_policy(iam.PolicyStatement(
-            sid="NetworkForLambdaOnly", effect=iam.Effect.DENY, actions=_NETWORK_ACTIONS, resources=["*"],
-            conditions={"ArnEquals": {"lambda:SourceFunctionArn": arn}}))
-        acknowledge_wildcard(role, "*", "Lambda asks for the actions on network interfaces on every resource, and "
-                             "checks that when the function is made; the code that runs in it is denied them")
+        return iam.PolicyDocument(statements=[
+            iam.PolicyStatement(sid="Network", actions=_NETWORK_ACTIONS, resources=["*"]),
+            iam.PolicyStatement(
+                sid="NetworkForLambdaOnly", effect=iam.Effect.DENY, actions=_NETWORK_ACTIONS, resources=["*"],
+                conditions={"ArnEquals": {"lambda:SourceFunctionArn": arn}})])
 
     def _make_function(self, plan: Plan, network: NetworkStack | None) -> lambda_.DockerImageFunction:
         experiment = plan.experiment

@@ -132,6 +132,10 @@ class Account:
             for policy in self.resources("AWS::IAM::Policy", stack).values():
                 if role in [self.text(stack, one) for one in policy["Properties"]["Roles"]]:
                     found.extend(self.document(stack, policy["Properties"]["PolicyDocument"]))
+            for name, made in self.resources("AWS::IAM::Role", stack).items():
+                if self._name(stack, name) == role:
+                    for policy in made["Properties"].get("Policies", []):
+                        found.extend(self.document(stack, policy["PolicyDocument"]))
         return found
 
     def document(self, stack: str, document: Mapping[str, Any]) -> Iterator[Statement]:
