@@ -24,6 +24,7 @@ from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import EventError
 from lambda_actor.inline import INLINE_FIELDS, InlineMessages
+from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 
@@ -54,6 +55,8 @@ EVENT_FIELDS: dict[str, type] = {
 }
 """What any other event must carry; ``episode_id`` is empty if a fresh episode is to be started,
 ``cache_credential`` if the variables hold it, and ``cache_url`` if the event holds the messages (`INLINE_FIELDS`)."""
+OUTPUT_CHARACTERS_MAX = 2000
+"""What an environment may print during one invocation; the rest is dropped."""
 PREWARMED = "prewarmed"
 """The status that a ``prewarm`` event is answered with."""
 
@@ -90,10 +93,16 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         EventError: A field is missing or of the wrong type.
         ActorError: See `lambda_actor.errors`.
     """
-    if "stop" in event:
-        return _stop(event)
-    if "prewarm" in event:
-        return _prewarm(event)
+    with limited_output(OUTPUT_CHARACTERS_MAX):
+        if "stop" in event:
+            return _stop(event)
+        if "prewarm" in event:
+            return _prewarm(event)
+        return _sample(event)
+
+
+def _sample(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Samples a fragment and submits it."""
     _check_event(event, EVENT_FIELDS)
     if event["fragment_steps"] < 1:
         raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")

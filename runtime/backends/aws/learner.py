@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lambda_actor.errors import ActorError, CacheError
+from lambda_actor.output import limited_output
 from runtime.aws.clients import clients
 from runtime.aws.failures import AWS_ERRORS
 from runtime.backends.aws.backend import AwsBackend
@@ -36,6 +37,8 @@ from runtime.training.signals import Interrupted
 TRY_AGAIN, SUPERSEDED = 74, 75
 """Exit codes: the unit starts it again, a few times an hour; the unit ends the instance."""
 _REASON_CHARACTERS = 500
+_OUTPUT_CHARACTERS_MAX = 100_000
+"""What libraries and the environment may print in one life of the process; the rest is dropped."""
 _PASSING = (ResultsError, LedgerError, ServerError, FleetError, CacheError)
 """Of AWS and the network, not of the experiment: the run goes on from the bucket."""
 
@@ -62,8 +65,10 @@ def run(
     try:
         experiment = _resolve(experiment_path, deployment)
         backend = AwsBackend(experiment, deployment=deployment, prices=_frozen_prices(experiment_path), now=now)
-        result = train(experiment, out, backend=backend, resume=True, display=make_display(experiment),
-                       name=deployment.experiment)
+        display = make_display(experiment)
+        # The display and the log keep their streams: this is about the environment that evaluations play in.
+        with limited_output(_OUTPUT_CHARACTERS_MAX):
+            result = train(experiment, out, backend=backend, resume=True, display=display, name=deployment.experiment)
         LOG.info("%s", "\n".join(summary_lines(result.summary, str(out))))
     except Interrupted as interrupt:
         result = RunResult({"stop_reason": "interrupted", "error": None}, 128 + interrupt.signal_number)
