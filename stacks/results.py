@@ -8,7 +8,9 @@ from constructs import Construct
 
 from stacks.acknowledgements import acknowledge
 
-NONCURRENT_DAYS = 30
+NONCURRENT_DAYS = 1
+"""S3's least; it deletes at the midnight (UTC) that follows. Each checkpoint lives for rounds only: kept for 30 days,
+those of a game cost a quarter to half of the run's budget, which nobody had counted."""
 INCOMPLETE_UPLOAD_DAYS = 7
 
 
@@ -42,5 +44,5 @@ class ResultsStack(Stack):
         self.arn_export = self.resolve(self.export_value(self.bucket.bucket_arn))["Fn::ImportValue"]
         acknowledge(
             self.bucket, "S1", "Access logs would need a second bucket that is itself never logged. Only the roles of "
-            "an experiment's learner and actors reach this one, each its own run's prefix, and replaced versions are "
-            f"kept for {NONCURRENT_DAYS} days; whoever needs an audit trail has CloudTrail's data events")
+            "an experiment's learner and actors reach this one, each its own run's prefix, and what they replace "
+            f"or delete is kept for {NONCURRENT_DAYS} day; whoever needs an audit trail has CloudTrail's data events")

@@ -137,7 +137,7 @@ def test_replaced_versions_and_broken_uploads_are_not_kept_for_ever(serverless: 
     properties = serverless.only("AWS::S3::Bucket", "NitroResults")
     assert properties["VersioningConfiguration"] == {"Status": "Enabled"}
     assert properties["LifecycleConfiguration"]["Rules"] == [{
-        "Status": "Enabled", "NoncurrentVersionExpiration": {"NoncurrentDays": 30},
+        "Status": "Enabled", "NoncurrentVersionExpiration": {"NoncurrentDays": 1},
         "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7}, "ExpiredObjectDeleteMarker": True}]
 
 
