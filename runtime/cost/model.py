@@ -27,6 +27,13 @@ REQUESTS_PER_UPLOAD = 12
 """Requests to the bucket that one upload takes at most."""
 
 
+ZONE_PASSAGE_BYTE_USD = 0.02e-9
+"""A byte that passes between two zones, at its sender and at its receiver: EC2's page of on-demand prices."""
+_ZONE_PASSAGES = {"learner": 1, "node": 2}
+"""How often an actor's bytes do so at most: to the learner; to a node, and from there to the learner. A serverless
+cache is reached through endpoints, behind which zones are free, and without a cache Lambda carries the bytes."""
+
+
 def vcpu_share(memory_mib: int) -> float:
     """Share of one vCPU that a single-threaded function of this memory gets."""
     return min(1.0, memory_mib / MIB_PER_VCPU)
@@ -49,7 +56,7 @@ class FunctionPrices:
         """Takes the function's settings.
 
         Args:
-            cache_kind: ``cache.kind``; only a serverless cache bills traffic.
+            cache_kind: ``cache.kind``; a serverless cache bills traffic, and zones bill what passes between them.
             memory_mib: Memory of the function in MiB.
             architecture: A key of `PriceTable.functions`.
             timeout_s: Longest that one invocation may run, without its start-up.
@@ -58,6 +65,7 @@ class FunctionPrices:
         """
         self._function, self._request_usd = prices.functions[architecture], prices.request_usd
         self._ecpu_usd = prices.serverless_cache_ecpu_usd if cache_kind == "serverless" else 0.0
+        self._zone_usd = _ZONE_PASSAGES.get(cache_kind, 0) * ZONE_PASSAGE_BYTE_USD
         self._memory_gib, self._timeout_s = memory_mib / 1024, timeout_s
         self.traffic_bytes_max, self._provisioned = traffic_bytes_max, provisioned
 
@@ -70,7 +78,7 @@ class FunctionPrices:
         rate = self._function.provisioned_duration_usd if is_provisioned else self._function.on_demand_usd
         milliseconds = math.ceil(round(billed_s * 1000, 6))
         return (milliseconds / 1000 * self._memory_gib * rate + self._request_usd
-                + math.ceil(traffic_bytes / 1024) * self._ecpu_usd)
+                + math.ceil(traffic_bytes / 1024) * self._ecpu_usd + traffic_bytes * self._zone_usd)
 
     @property
     def worst_case_usd(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -97,6 +98,15 @@ def test_traffic_is_paid_by_the_kib_with_a_serverless_cache(kind: str, price: fl
     cost = model(cache={"kind": kind})
     usd = cost.roles[ACTOR].usd(is_provisioned=False, billed_s=0.0, traffic_bytes=traffic_bytes)
     assert usd == pytest.approx(0.5 + units * price)
+
+
+@pytest.mark.parametrize(("kind", "usd_per_gb"), [
+    ("serverless", 0.0), ("node", 0.04), ("learner", 0.02), ("none", 0.0)])
+def test_bytes_that_pass_between_zones_are_paid_at_both_ends(kind: str, usd_per_gb: float):
+    free = dataclasses.replace(PLAIN, serverless_cache_ecpu_usd=0.0)
+    actor = model(free, cache={"kind": kind}).roles[ACTOR]
+    still, moved = (actor.usd(is_provisioned=False, billed_s=0.0, traffic_bytes=size) for size in (0, 10**12))
+    assert moved - still == pytest.approx(1000 * usd_per_gb)
 
 
 @pytest.mark.parametrize("provisioned", [0, 8])
