@@ -45,7 +45,8 @@ def final_usd(client: Client, deployed: GuardedStack, entry: Entry, *, learner_g
     provisioned = _span(longest.provisioned, made.get(ALIAS))
     learner = _span(longest.learner, made.get(GROUP))
     if learner != NEVER:
-        learner = (_launched_at_s(client, made[GROUP].get("PhysicalResourceId"), *learner), learner[1])
+        launched_s = _launched_at_s(client, made[GROUP].get("PhysicalResourceId"), deployed.created_at_s, learner)
+        learner = (launched_s, learner[1])
     usd = deployed.cost_usd(entry, Stood(learner=learner, cache=cache, provisioned=provisioned))
     # Of warm actors the block that has begun is billed whole, and of a cache node the hour.
     if provisioned != NEVER:
@@ -65,11 +66,12 @@ def _span(longest: tuple[float, float], part: Mapping[str, Any] | None) -> tuple
     return began_s, max(began_s, gone_s)
 
 
-def _launched_at_s(client: Client, group: str | None, began_s: float, gone_s: float) -> float:
-    """When the group launched an instance first; ``gone_s`` if it never did."""
+def _launched_at_s(client: Client, group: str | None, created_at_s: float, stood: tuple[float, float]) -> float:
+    """When the group launched an instance first, within the time that it stood; the end of that if it never did."""
+    began_s, gone_s = stood
     if group is None:
         return began_s
-    since = datetime.datetime.fromtimestamp(math.floor(began_s), datetime.UTC).isoformat()
+    since = datetime.datetime.fromtimestamp(math.floor(created_at_s), datetime.UTC).isoformat()
     try:
         # The group may be gone by now; another deployment's had the same name.
         activities: Iterable[Mapping[str, Any]] = list_all(

@@ -271,6 +271,16 @@ class Ledger:
                          condition="attribute_not_exists(#began) OR #began <> :this", names={"#began": "began_stack"},
                          values={":this": {"S": stack}}, refused=_HeldError())
 
+    def reclaim(self, run: str, *, stack: str) -> Entry:
+        """Makes the entry that of ``stack`` again, which the guard saw begin last; returns the entry as it is then.
+
+        Raises:
+            LostRunError: A later deployment has begun.
+            LedgerError: The ledger cannot be written.
+        """
+        return self._update(run, {"stack": stack}, condition="#began = :this", names={"#began": "began_stack"},
+                            values={":this": {"S": stack}}, refused=_late(run))
+
     def missed(self, run: str, parts: Collection[str], *, stack: str, now_s: float) -> None:
         """Notes that these of a stack's `PARTS` had not been begun at that time.
 

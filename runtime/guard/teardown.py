@@ -193,8 +193,13 @@ class Teardown:
     def _bill(self, deployed: GuardedStack) -> str:
         """Notes, once, what the run has cost with all that this deployment could still cost; modelled."""
         entry = self._ledger.get(deployed.run)
-        if entry is None or entry.stack != deployed.stack or not entry.is_open:
+        if entry is None or entry.closed_stack == deployed.stack:
             return ""
+        if entry.stack != deployed.stack:
+            if entry.began_stack != deployed.stack:
+                return ""
+            # Its learner has written another one there, as if this one cost nothing.
+            entry = self._ledger.reclaim(deployed.run, stack=deployed.stack)
         steps = _order(entry).steps
         learner_gone_s, cache_gone_s = (steps.get(name, self._now()) for name in ("concurrency", "cache"))
         usd = final_usd(self._client, deployed, entry, learner_gone_s=learner_gone_s, cache_gone_s=cache_gone_s)

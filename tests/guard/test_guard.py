@@ -380,6 +380,23 @@ def test_actors_of_a_silent_learner_are_told_to_stop_by_one_of_them(account: Acc
     assert account.left("hopper") == []
 
 
+def test_a_learner_that_names_another_stack_at_its_end_is_billed_for_its_own(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    account.ledger.order(f"hopper/{RUN}", stack=stack, reason="stopped by hand", now_s=account.now_s)
+    spent_usd = account.ledger.get(f"hopper/{RUN}").spent_usd
+    account.ledger.record(f"hopper/{RUN}", writer="w", stack=stack.replace("hopper", "none"), spent_usd=0.0,
+                          reserved_usd=0.0, covered_until_s=account.now_s + 10**9)
+    (deployed,) = find_deployments(client_of("cloudformation"))
+    entry = account.ledger.get(deployed.run)
+    account.now_s += 3600
+    account.guard().teardown.advance(deployed.begun(entry, 0.0), entry)
+    closed = account.ledger.get(deployed.run)
+    assert (closed.stack, closed.closed_stack, closed.reserved_usd) == (stack, stack, 0.0)
+    assert closed.spent_usd > spent_usd + deployed.floor_usd_per_hour / 2
+
+
 # What is in the way
 
 
