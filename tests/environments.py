@@ -80,6 +80,14 @@ class FaultyCounter(StatefulCounter):
         return observation, reward, terminated, truncated, info
 
 
+class TalkativeCounter(Counter):
+    """A `Counter` that prints a line at each step."""
+
+    def step(self, action):
+        print("x" * 199)
+        return super().step(action)
+
+
 class OtherSpaces(gymnasium.Env):
     """Never stepped: it has other spaces than a policy here can act in."""
 
@@ -89,6 +97,10 @@ class OtherSpaces(gymnasium.Env):
 
 def make_counter() -> gymnasium.Env:
     return StatefulCounter()
+
+
+def make_talkative() -> gymnasium.Env:
+    return TalkativeCounter()
 
 
 def make_endless() -> gymnasium.Env:

@@ -358,6 +358,13 @@ def test_what_goes_wrong_is_named_and_nothing_is_submitted(
     assert handler(event, None)["status"] == "accepted", "the next invocation is not harmed"
 
 
+def test_what_an_environment_prints_is_cut(event: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    handler({**event, "environment_id": "tests.environments:make_talkative"}, None)
+    captured = capsys.readouterr()
+    assert len(captured.out) == 2000
+    assert captured.err == "\n3000 characters more were printed, and dropped\n"
+
+
 def test_weights_of_another_kind_are_refused(event: dict[str, Any], cache: TrajectoryCache) -> None:
     episode = OpenEpisode(np.zeros(2, np.float32), {}, 0.0, 1, 0).to_bytes()
     cache.publish_weights(VERSION, episode)
