@@ -6,8 +6,8 @@ from runtime.guard.ledger import FINISHED, STARTING, Entry
 from runtime.guard.stacks import GuardedStack
 from runtime.guard.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S
 
-_FAILED = ("CREATE_FAILED", "DELETE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
-"""Statuses in which a stack stays for ever, and keeps its name."""
+_FAILED = ("CREATE_FAILED", "DELETE_FAILED", "ROLLBACK_IN_PROGRESS", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
+"""Statuses of a stack that never was what it should be, or never will: with them it keeps its name."""
 
 
 def reason_to_end(deployed: GuardedStack, entry: Entry | None, now_s: float) -> str:

@@ -170,7 +170,9 @@ class Teardown:
         order = _order(entry)
         if "stop key" in order.steps or entry.stack != deployed.stack:
             return ""
-        is_there = entry.state in (STARTING, TRAINING) and silent_s(entry, self._now()) < ALIVE_S
+        # One whose stack was not complete has nothing to put away.
+        is_there = entry.state in (STARTING, TRAINING) and silent_s(entry, self._now()) < ALIVE_S and (
+            deployed.status not in ("CREATE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"))
         if is_there and self._now() - order.ordered_at_s < STOP_GRACE_S:
             return "the learner, which puts its results into the bucket"
         # One that ends well has told its actors, and taken the event away.
@@ -230,7 +232,7 @@ class Teardown:
             return ""
         if stack is not None and status == "DELETE_FAILED":
             self._count_failure(deployed, what_is_left(formation, stack))
-        if status != "DELETE_IN_PROGRESS":
+        if status not in ("DELETE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"):
             try:
                 formation.delete_stack(StackName=deployed.stack)
             except ClientError as error:

@@ -33,6 +33,7 @@ from runtime.guard.watch import Guard
 from runtime.operations.stop import take_down
 from stacks.arming import check_guard
 from stacks.assembly import make_app
+from stacks.components.learner import GROUP_LOGICAL_ID
 from stacks.guard import TIMEOUT_S
 from tests.simulators.aws import moto_types
 from tests.simulators.aws.moto_types import deploy
@@ -100,6 +101,9 @@ class Account:
         """An experiment; returns its stack's id."""
         template = self.assembly(name) / f"Nitro-{name}.template.json"
         deploy(client_of, template, f"Nitro-{name}")
+        if self.clock:
+            client_of("cloudformation").signal_resource(
+                StackName=f"Nitro-{name}", LogicalResourceId=GROUP_LOGICAL_ID, UniqueId="i", Status="SUCCESS")
         (found,) = [one for one in find_deployments(client_of("cloudformation")) if one.experiment == name]
         self.now_s = max(self.now_s, found.created_at_s)
         return found.stack
@@ -454,6 +458,16 @@ def test_a_step_that_is_refused_for_good_does_not_keep_the_rest_alive(account: A
     assert not account.ledger.get(f"hopper/{RUN}").is_open
 
 
+def test_an_account_that_may_reserve_no_concurrency_is_torn_down_all_the_same(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "10")
+    report = account.tick()["Nitro-hopper"]
+    assert ("error" in report, report["waiting_for"]) == (False, "")
+    assert account.left("hopper") == []
+
+
 def test_what_is_throttled_is_done_a_minute_later(account: Account) -> None:
     account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
     moments = [refused("Throttling")]
@@ -728,6 +742,18 @@ def lingering(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     account.sleep(time.time())
     monkeypatch.setenv("MOTO_CLOCK", str(account.clock))
     return account
+
+
+def test_a_creation_that_is_taken_back_does_not_wait_for_interfaces(lingering: Account) -> None:
+    clock, lingering.clock = lingering.clock, None
+    stack = lingering.deploy("hopper")
+    lingering.clock = clock
+    client_of("cloudformation").signal_resource(
+        StackName=stack, LogicalResourceId=GROUP_LOGICAL_ID, UniqueId="i", Status="FAILURE")
+    assert lingering.tick(30)["Nitro-hopper"]["decision"] == "its stack is ROLLBACK_IN_PROGRESS"
+    assert minutes_until_gone(lingering) <= 6
+    assert interfaces() == lingering.left("hopper") == []
+    assert not any("could not be deleted" in subject for subject in lingering.told)
 
 
 def interfaces() -> list[str]:

@@ -431,6 +431,61 @@ def test_a_property_that_the_service_does_not_know_is_refused(tmp_path: Path) ->
         deploy(client, template, "Wrong")
 
 
+@pytest.fixture
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the clock, in seconds."""
+    monkeypatch.setenv("MOTO_CLOCK", str(tmp_path / "clock"))
+    monkeypatch.setenv("MOTO_FAULTS", str(tmp_path / "faults"))
+
+    def set_clock(now_s: float) -> None:
+        (tmp_path / "clock").write_text(f"0 {now_s} 0")
+
+    set_clock(0.0)
+    return set_clock
+
+
+def test_by_the_clock_a_stack_waits_for_its_signal_or_is_taken_back(
+    at: Callable[[float], None], tmp_path: Path
+) -> None:
+    template = tmp_path / "waits.template.json"
+    template.write_text(json.dumps({
+        "Resources": {
+            "Cache": resource("ElastiCache::ServerlessCache", Engine="valkey", ServerlessCacheName="waits"),
+            "Topic": resource("SNS::Topic", TopicName="waits", DisplayName=attribute("Cache", "ARN")) | {
+                "CreationPolicy": {"ResourceSignal": {"Count": 1, "Timeout": "PT600S"}}}},
+        "Outputs": {"At": {"Value": attribute("Cache", "Endpoint.Port")}}}))
+    with in_process() as client:
+        formation = client("cloudformation")
+
+        def status(name: str) -> str:
+            return formation.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"]
+
+        def caches() -> list[str]:
+            return [one["Status"] for one in client("elasticache").describe_serverless_caches()["ServerlessCaches"]]
+
+        assert deploy(client, template, "Good") == {}, "none before all of it is there"
+        assert status("Good") == "CREATE_IN_PROGRESS"
+        formation.signal_resource(StackName="Good", LogicalResourceId="Topic", UniqueId="i-1", Status="SUCCESS")
+        at(1000.0)
+        assert (status("Good"), caches()) == ("CREATE_COMPLETE", ["available"])
+        formation.delete_stack(StackName="Good")
+        deploy(client, template, "Late")
+        at(1600.0)
+        assert (status("Late"), caches()) == ("ROLLBACK_IN_PROGRESS", [])
+        with pytest.raises(ClientError, match="cannot be deleted while in status ROLLBACK_IN_PROGRESS"):
+            formation.delete_stack(StackName="Late")
+        at(1660.0)
+        assert (status("Late"), client("sns").list_topics()["Topics"]) == ("ROLLBACK_COMPLETE", [])
+        (tmp_path / "faults").write_text(json.dumps({
+            "creation": {"AWS::ElastiCache::ServerlessCache": [300.0, "no room"]}}))
+        deploy(client, template, "Failed")
+        assert (caches(), client("sns").list_topics()["Topics"]) == (["creating"], [])
+        with pytest.raises(ClientError, match="InvalidServerlessCacheState"):
+            client("elasticache").delete_serverless_cache(ServerlessCacheName="waits")
+        at(1960.0)
+        assert (status("Failed"), caches()) == ("ROLLBACK_IN_PROGRESS", [])
+
+
 def test_a_deletion_can_fail_and_a_cache_can_be_somewhere_else(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Fails=1")
     monkeypatch.setenv("MOTO_ELASTICACHE_ENDPOINT", "127.0.0.1:7001")

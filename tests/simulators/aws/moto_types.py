@@ -12,13 +12,21 @@ Some things are read from the environment, as moto does:
   and VT instances, 64; on demand and spot each;
 - MOTO_ELASTICACHE_ENDPOINT: ``host:port`` of every serverless cache, in the place of a name that nothing answers to;
 - MOTO_CLOCK: a file as `tests.simulators.rehearsal.clock` writes it. With it, functions in a VPC have network
-  interfaces, which linger by that clock as Lambda's do; without it, they have none;
-- MOTO_FAILING_DELETIONS: ``STACK=COUNT``: so many times, deleting that stack ends in DELETE_FAILED.
+  interfaces, which linger by that clock as Lambda's do, and stacks wait for the signals of their creation
+  policies, or are rolled back; without it, neither;
+- MOTO_FAILING_DELETIONS: ``STACK=COUNT``: so many times, deleting that stack ends in DELETE_FAILED, or its rollback
+  in ROLLBACK_FAILED;
+- MOTO_FAULTS: a file with JSON, read each time, that says what else goes wrong; nothing, if it is not there:
+
+  - ``creation: {TYPE: [SECONDS, REASON]}``: resources of that type fail, so long after they were begun, by the clock,
+    and nothing that needs them is made; a cache is in creation until then;
+  - ``launches: REASON``: groups launch no instances.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -82,6 +90,8 @@ INTERFACE = "AWS Lambda VPC ENI-"
 INTERFACES_LEFT_S = 240.0
 """From a function's leaving its VPC until its interfaces are gone: "less than 5 minutes" (serverless/serverless#5008),
 "detached ~4 min after" (alchemy-run/alchemy#937). Lambda's guide allows 20 minutes; tests may set that."""
+GROUP_ENDED_S = 60.0
+"""If a creation is broken off, functions are deleted after what needs them: when the group's instance is gone."""
 INTERFACES_DELETED_S = 1800.0
 """The same where the function is deleted with them, and what CloudFormation waits for then: "25-40 minutes"
 (aws-cloudformation/cloudformation-coverage-roadmap#392)."""
@@ -97,7 +107,7 @@ _VCPU_QUOTAS = {
 
 def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: Mapping[str, str] | None = None) -> (
         dict[str, str]):
-    """Creates the stack ``name`` from a synthesised template; returns its outputs.
+    """Creates the stack ``name`` from a synthesised template; returns its outputs, none if it waits for a signal.
 
     Args:
         client: Makes a client of a service, as ``boto3.client`` and
@@ -117,7 +127,7 @@ def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: 
         Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"],
         Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in (parameters or {}).items()])
     stack = formation.describe_stacks(StackName=name)["Stacks"][0]
-    assert stack["StackStatus"] == "CREATE_COMPLETE", stack["StackStatus"]
+    assert stack["StackStatus"] in ("CREATE_COMPLETE", "CREATE_IN_PROGRESS"), stack["StackStatus"]
     return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
 
 
@@ -656,6 +666,12 @@ def _lookup(backend: Any, kind: str, name: str) -> dict[str, Any]:
     return _stored(backend, kind)[name]
 
 
+def _as_it_is(cache: Values) -> dict[str, Any]:
+    """A serverless cache now: it may still be made."""
+    is_there = (_clock_s() or cache["available_at_s"]) >= cache["available_at_s"]
+    return {**_without(cache, "available_at_s"), "Status": cache["Status"] if is_there else "creating"}
+
+
 def _listed(backend: Any, kind: str, name: str | None) -> list[dict[str, Any]]:
     return [_lookup(backend, kind, name)] if name else list(_stored(backend, kind).values())
 
@@ -686,21 +702,26 @@ class _ElastiCacheOperations:
             _lookup(backend, "UserGroup", given["UserGroupId"])
         host, _, port = os.environ.get(
             "MOTO_ELASTICACHE_ENDPOINT", f"{name}-moto00.serverless.use1.cache.amazonaws.com:6379").rpartition(":")
+        until_s, _ = _faults("creation").get(ServerlessCache.TYPE, (0.0, ""))
         cache = _store(backend, "ServerlessCache", name, {
-            **_without(given, "Tags"), "Status": "available", "ARN": _arn(backend, "serverlesscache", name),
+            **_without(given, "Tags"), "Status": "available", "available_at_s": (_clock_s() or 0.0) + until_s,
+            "ARN": _arn(backend, "serverlesscache", name),
             "FullEngineVersion": f"{given.get('MajorEngineVersion', '8')}.0",
             "Endpoint": {"Address": host, "Port": int(port)},
             "ReaderEndpoint": {"Address": host, "Port": int(port) + 1}})
         _tag(backend, cache, given)
-        return ActionResult({"ServerlessCache": cache})
+        return ActionResult({"ServerlessCache": _as_it_is(cache)})
 
     def describe_serverless_caches(self) -> ActionResult:
         name = self._get_params().get("ServerlessCacheName")
-        return ActionResult({"ServerlessCaches": _listed(self.elasticache_backend, "ServerlessCache", name)})
+        found = _listed(self.elasticache_backend, "ServerlessCache", name)
+        return ActionResult({"ServerlessCaches": [_as_it_is(cache) for cache in found]})
 
     def delete_serverless_cache(self) -> ActionResult:
         name = self._get_params()["ServerlessCacheName"]
-        cache = _lookup(self.elasticache_backend, "ServerlessCache", name)
+        cache = _as_it_is(_lookup(self.elasticache_backend, "ServerlessCache", name))
+        if cache["Status"] == "creating":
+            raise _fault("InvalidServerlessCacheStateFault", f"ServerlessCache {name} is not in a valid state.")
         del _stored(self.elasticache_backend, "ServerlessCache")[name]
         return ActionResult({"ServerlessCache": {**cache, "Status": "deleting"}})
 
@@ -836,7 +857,11 @@ class _ScalingOperations:
     """What groups have launched: moto counts no activities. Its times are those on the wall, so none is filtered."""
 
     def describe_scaling_activities(self) -> ActionResult:
-        name = self._get_param("AutoScalingGroupName")
+        name, refusal = self._get_param("AutoScalingGroupName"), _faults("launches")
+        if refusal:
+            return ActionResult({"Activities": [
+                {"ActivityId": "refused", "AutoScalingGroupName": name, "Cause": "capacity", "StatusCode": "Failed",
+                 "StatusMessage": refusal, "Description": "Launching a new EC2 instance"}]})
         launched = [one for one in ec2_backends[self.current_account][self.region].all_instances() if any(
             tag["key"] == "aws:autoscaling:groupName" and tag["value"] == name for tag in one.get_tags())]
         return ActionResult({"Activities": [
@@ -846,7 +871,7 @@ class _ScalingOperations:
 
 
 class _StackOperations:
-    """Signals, which moto's stacks do not wait for: those that they would wait for are taken all the same."""
+    """Signals. Without a clock no stack waits for them: those that it would wait for are taken all the same."""
 
     def signal_resource(self) -> EmptyResult:
         told = {name: self._get_param(name) for name in ("StackName", "LogicalResourceId", "UniqueId", "Status")}
@@ -861,42 +886,137 @@ class _StackOperations:
             stack.stack_id, stack.name, told["LogicalResourceId"], told["LogicalResourceId"], resource["Type"],
             "CREATE_IN_PROGRESS" if told["Status"] == "SUCCESS" else "CREATE_FAILED",
             f"Received {told['Status']} signal with UniqueId {told['UniqueId']}", None))
+        if stack.status == "CREATE_IN_PROGRESS" and told["Status"] == "SUCCESS":
+            stack.mark_creation_complete()
+        elif stack.status == "CREATE_IN_PROGRESS":
+            _roll_back(stack, f"Received 1 FAILURE signal(s) out of 1: {told['UniqueId']}")
         return EmptyResult()
+
+
+def _faults(name: str) -> Any:
+    """What goes wrong of that kind; empty if nothing does."""
+    path = Path(os.environ.get("MOTO_FAULTS", "/nowhere"))
+    return json.loads(path.read_text()).get(name, {}) if path.exists() else {}
+
+
+def _create_resources(stack: Stack) -> None:
+    """As moto; with a clock, what does not come keeps all that needs it from being made, and signals are awaited."""
+    now_s = _clock_s()
+    if now_s is None:
+        _own_creation(stack)
+        return
+    resources, faults = stack.template_dict["Resources"], _faults("creation")
+    failing = {name: faults[one["Type"]] for name, one in resources.items() if one["Type"] in faults}
+    late = _that_need(resources, set(failing))
+    stack.status, stack.description = "CREATE_IN_PROGRESS", stack.template_dict.get("Description")
+    stack.template_dict["Resources"] = {name: one for name, one in resources.items() if name not in late}
+    stack.resource_map.create(stack.template_dict)
+    signals = [one["CreationPolicy"]["ResourceSignal"]["Timeout"] for one in resources.values() if (
+        "CreationPolicy" in one)]
+    ends = [(now_s + seconds, f"{name}: {reason}") for name, (seconds, reason) in failing.items()] or [
+        (now_s + float(timeout.removeprefix("PT").removesuffix("S")), "Received 0 SUCCESS signal(s) out of 1")
+        for timeout in signals]
+    if ends:
+        stack.given_up = min(ends)
+    else:
+        stack.mark_creation_complete()
+
+
+def _that_need(resources: Values, names: set[str]) -> set[str]:
+    """The resources that name these, or what names these, and are not among them."""
+    found = set(names)
+    while more := {name for name, one in resources.items() if name not in found and any(
+            f'"{other}"' in json.dumps(one) for other in found)}:
+        found |= more
+    return found - names
+
+
+def _outputs(stack: Stack) -> list[dict[str, Any]] | None:
+    """None before all of it is there."""
+    return None if stack.status.startswith(("CREATE_IN", "ROLLBACK")) else _own_outputs(stack)
+
+
+def _roll_back(stack: Stack, reason: str) -> None:
+    """First what needs the functions goes, then they, when nothing holds them any more."""
+    _set_status(stack, "ROLLBACK_IN_PROGRESS", f"The following resource(s) failed to create. {reason}")
+    stack.last_resources, stack.functions_at_s = list(_own_stack_resources(stack)), (_clock_s() or 0.0) + GROUP_ENDED_S
+    # moto would make what they name anew.
+    stack.template_dict["Outputs"] = {}
+    stack.output_map = stack._create_output_map()
+    for one in stack.last_resources:
+        if isinstance(one, AutoScalingGroup | Alias | ReplicationGroup) or (
+                isinstance(one, ServerlessCache) and not _is_in_creation(one)):
+            one.delete(stack.account_id, stack.region_name)
+            for known in (stack.resource_map._parsed_resources, stack.template_dict["Resources"]):
+                del known[one.logical_resource_id]
+
+
+def _set_status(stack: Stack, status: str, reason: str) -> None:
+    stack.status, stack.stack_status_reason = status, reason
+    stack._add_stack_event(status, reason)
+
+
+def _is_in_creation(cache: ServerlessCache) -> bool:
+    found = _caller("elasticache", REGION)("DescribeServerlessCaches", {})["ServerlessCaches"]
+    return any(one["ServerlessCacheName"] == cache.physical_resource_id and one["Status"] == "creating"
+               for one in found)
 
 
 def _stack_resources(stack: Stack) -> list[Any]:
     """Also of a stack that is gone, which CloudFormation remembers; moto would make them anew."""
-    return stack.last_resources if stack.status == "DELETE_COMPLETE" else list(_own_stack_resources(stack))
+    last = getattr(stack, "last_resources", None)
+    return list(_own_stack_resources(stack)) if last is None else last
 
 
 def _delete_stack(backend: CloudFormationBackend, name_or_id: str) -> None:
     """As moto, or, if it is to fail, with nothing deleted yet."""
     stack = next((one for one in backend.stacks.values() if name_or_id in (one.name, one.stack_id)), None)
-    if stack is not None and _waits_for_interfaces(stack):
-        return
-    name, _, count = os.environ.get("MOTO_FAILING_DELETIONS", "").partition("=")
-    if stack is None or stack.name != name or sum(one.resource_status == "DELETE_FAILED" for one in stack.events) >= (
-            int(count)):
+    if stack is not None and stack.status == "ROLLBACK_IN_PROGRESS":
+        raise StackError(message=f"Stack [{stack.name}] cannot be deleted while in status {stack.status}")
+    if stack is not None and stack.status == "CREATE_IN_PROGRESS":
+        stack.functions_at_s = (_clock_s() or 0.0) + GROUP_ENDED_S
+    if stack is not None and _waits(stack):
+        stack.status = "DELETE_IN_PROGRESS"
+    elif stack is not None and _is_to_fail(stack):
+        _set_status(stack, "DELETE_FAILED", "The following resource(s) failed to delete: [Learner].")
+    else:
         if stack is not None:
             stack.last_resources = list(stack.stack_resources)
         _own_stack_deletion(backend, name_or_id)
+
+
+def _end_rollback(stack: Stack) -> None:
+    if _waits(stack):
         return
-    stack.status, stack.stack_status_reason = "DELETE_FAILED", "The following resource(s) failed to delete: [Learner]."
-    stack._add_stack_event("DELETE_FAILED", stack.stack_status_reason)
+    if _is_to_fail(stack):
+        _set_status(stack, "ROLLBACK_FAILED", "The following resource(s) failed to delete: [Learner].")
+        return
+    stack.resource_map.delete()
+    _set_status(stack, "ROLLBACK_COMPLETE", stack.stack_status_reason)
 
 
-def _waits_for_interfaces(stack: Stack) -> bool:
-    """Whether CloudFormation waits: for the interfaces of a function that is in a VPC when it is to be deleted."""
+def _is_to_fail(stack: Stack) -> bool:
+    name, _, count = os.environ.get("MOTO_FAILING_DELETIONS", "").partition("=")
+    return stack.name == name and int(count) > sum(
+        one.resource_status in ("DELETE_FAILED", "ROLLBACK_FAILED") for one in stack.events)
+
+
+def _waits(stack: Stack) -> bool:
+    """Whether CloudFormation waits before it deletes: for a cache that is in creation, or the interfaces of a function
+    that is in a VPC by then.
+    """
     now_s = _clock_s()
     if now_s is None:
         return False
+    if now_s < getattr(stack, "functions_at_s", 0.0):
+        return True
+    if any(isinstance(one, ServerlessCache) and _is_in_creation(one) for one in stack.stack_resources):
+        return True
     if getattr(stack, "deleted_at_s", None) is None:
         functions = [_caller("lambda", REGION)("GetFunctionConfiguration", {"FunctionName": one.physical_resource_id})
                      for one in stack.stack_resources if isinstance(one, Function) and _is_there(one)]
         is_inside = any(one.get("VpcConfig", {}).get("SubnetIds") for one in functions)
         stack.deleted_at_s = now_s + INTERFACES_DELETED_S if is_inside else now_s
-    if now_s < stack.deleted_at_s:
-        stack.status = "DELETE_IN_PROGRESS"
     return now_s < stack.deleted_at_s
 
 
@@ -909,9 +1029,16 @@ def _is_there(function: Function) -> bool:
 
 
 def _describe_stacks(backend: CloudFormationBackend, name_or_id: str) -> list[Stack]:
-    """As moto, after what has waited long enough is deleted."""
-    for stack in [one for one in backend.stacks.values() if one.status == "DELETE_IN_PROGRESS"]:
-        _delete_stack(backend, stack.stack_id)
+    """As moto, after what has waited long enough has happened."""
+    _release_interfaces(ec2_backends[backend.account_id][backend.region_name])
+    for stack in list(backend.stacks.values()):
+        given_up_at_s, reason = getattr(stack, "given_up", (math.inf, ""))
+        if stack.status == "DELETE_IN_PROGRESS":
+            _delete_stack(backend, stack.stack_id)
+        elif stack.status == "CREATE_IN_PROGRESS" and (_clock_s() or 0.0) >= given_up_at_s:
+            _roll_back(stack, reason)
+        elif stack.status == "ROLLBACK_IN_PROGRESS":
+            _end_rollback(stack)
     return _own_description(backend, name_or_id)
 
 
@@ -979,6 +1106,12 @@ def _first_override(group: FakeAutoScalingGroup) -> str:
     return types[0] if types else _own_instance_type(group)
 
 
+def _launch(group: FakeAutoScalingGroup, count: int, tags: dict[str, str]) -> None:
+    """As moto, if there is capacity."""
+    if not _faults("launches"):
+        _own_launch(group, count, tags)
+
+
 def _terminate(instance: Instance) -> Any:
     """Ends an instance; where a group launched it, with its network interface, which moto would leave behind."""
     group = getattr(instance, "autoscaling_group", None)
@@ -1038,7 +1171,10 @@ def _parse_template(template: str) -> dict[str, Any]:
 
 _own_parsing = Stack.parse_template
 _own_instance_type = FakeAutoScalingGroup.instance_type.fget
+_own_launch = FakeAutoScalingGroup.replace_autoscaling_group_instances
 _own_terminate = Instance.terminate
+_own_creation = Stack.create_resources
+_own_outputs = Stack.outputs.fget
 _own_block_device = Instance.add_block_device
 _own_description = CloudFormationBackend.describe_stacks
 _own_interfaces = EC2Backend.get_all_network_interfaces
@@ -1056,12 +1192,15 @@ _let_delete(VPCEndPoint, _remove_endpoint)
 _let_delete(InternetGateway, _remove_gateway)
 _let_delete(FlowLogs, lambda call, log: call("DeleteFlowLogs", {"FlowLogIds": [log.id]}))
 FakeAutoScalingGroup.instance_type = property(_first_override)
+FakeAutoScalingGroup.replace_autoscaling_group_instances = _launch
 Instance.terminate = _terminate
 Instance.add_block_device = _add_block_device
 CloudFormationBackend.delete_stack = _delete_stack
 CloudFormationBackend.describe_stacks = _describe_stacks
 EC2Backend.get_all_network_interfaces = _get_interfaces
 Stack.stack_resources = property(_stack_resources)
+Stack.create_resources = _create_resources
+Stack.outputs = property(_outputs)
 Stack.parse_template = staticmethod(_parse_template)
 LaunchTemplateVersion.security_groups = property(_interface_groups)
 ServiceQuotasBackend.get_service_quota = _get_service_quota
