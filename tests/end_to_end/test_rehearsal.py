@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stacks.components.learner import BOOT_SCRIPT
 from stacks.staging import GUARD_MODULE
 from tests.backends.test_learner_server import require_tls
 from tests.simulators.rehearsal.rehearsal import Rehearsal
 from tests.simulators.rehearsal.scenarios import rehearse
-from tests.stacks.iam.calls import calls_from
+from tests.stacks.iam.calls import Call, calls_from, calls_of_script
+from tests.stacks.iam.database import actions_of
 
 
 @pytest.mark.parametrize("name", ["budget", "killed"])
@@ -21,9 +25,7 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(name: st
     result = rehearse(name, tmp_path)
     assert (result["result"], result["problems"]) == ("ok", [])
     assert json.loads((tmp_path / "rehearsal.json").read_text()) == result
-    for role, made in {"guard": calls_from(GUARD_MODULE, "handler"),
-                       "learner": calls_from("runtime.backends.aws.learner", "main")}.items():
-        assert set(result["calls"][role]) <= {f"{call.service} {call.operation}" for call in made}, role
+    _check_calls(result, name)
     assert {kind for kind, found in result["found_after"].items() if found} == {"buckets"}
     assert len(result["found_after"]) > 12
     (spend,) = result["spend"].values()
@@ -35,6 +37,28 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(name: st
     (names,) = result["bucket"].values()
     assert {"rounds.jsonl", "events.jsonl", "ledger.json", "summary.json", "ended.json", "policy.safetensors"} <= set(
         names)
+
+
+def _check_calls(result: Mapping[str, Any], name: str) -> None:
+    """No process asked for more than what was read from its code."""
+    places = dict.fromkeys(("results", "BOOT_ASSET_URL"), "s3://bucket/key")
+    for role, made in {"guard": calls_from(GUARD_MODULE, "handler"),
+                       "learner": calls_from("runtime.backends.aws.learner", "main"),
+                       "boot script": calls_of_script(BOOT_SCRIPT.read_text(), places),
+                       "actor": calls_from("lambda_actor.handler", "handler")}.items():
+        recorded = [Call(*line.split()) for line in result["calls"].get(role, [])]
+        known = {action for call in made for action in actions_of(call)}
+        assert {action for call in recorded for action in actions_of(call)} <= known, role
+        # Only where the learner serves the cache do actors call AWS: they read its password.
+        assert bool(recorded) == (role != "actor" or name == "killed"), role
+
+
+def test_a_deployment_that_cannot_start_is_taken_back_and_costs_what_existed(tmp_path: Path) -> None:
+    result = rehearse("warm-fails", tmp_path)
+    assert (result["result"], result["problems"]) == ("ok", [])
+    (spend,) = result["spend"].values()
+    assert 0.0 < spend["counted_usd"] <= spend["ledger_usd"] < 0.01
+    assert spend["rounds"] is None
 
 
 def test_a_rehearsal_fails_where_anything_is_left(tmp_path: Path) -> None:

@@ -101,21 +101,24 @@ class Deployment:
     Attributes:
         stack: Its name.
         stack_id: Its id.
-        outputs: Its outputs.
         tags: Its tags, those of limits among them.
         deployed_at_s: By the rehearsal's clock.
     """
 
     stack: str
     stack_id: str
-    outputs: Mapping[str, str]
     tags: Mapping[str, str]
     deployed_at_s: float
 
     @property
     def run(self) -> str:
         """Its key in the ledger."""
-        return self.outputs["ResultsPrefix"].rstrip("/")
+        return f"{self.tags['nitro:experiment']}/{self.tags['nitro:run']}"
+
+    @property
+    def group(self) -> str:
+        """Its learner's Auto Scaling group."""
+        return f"{self.stack}-learner"
 
     def limit(self, name: str) -> float:
         return float(self.tags[f"nitro:{name}"])
@@ -128,6 +131,8 @@ class Account:
         clock: All processes of the account go by it, but moto's own, whose times are those on the wall.
         functions: What runs functions.
         cache: Behind each serverless cache.
+        api: What AWS_ENDPOINT_URL_LAMBDA names.
+        actor_handler: What runs as an actor in functions that are made from now on.
         images: Folders of what was pushed; see `tests.simulators.docker`.
         variables: With which programs reach the account.
         calls: Where the calls of each role are recorded.
@@ -142,6 +147,8 @@ class Account:
         self.calls = directory / "calls"
         self.images = directory / "images"
         self.clock = Clock(directory / "clock")
+        self.actor_handler = "tests.simulators.rehearsal.actor.handler"
+        self._faults = directory / "faults"
         self._moto_variables = moto_variables
         self._stack = ExitStack()
 
@@ -154,12 +161,14 @@ class Account:
         with ExitStack() as stack:
             self.cache = stack.enter_context(ElastiCache(folder))
             self.moto = stack.enter_context(MotoServer(
-                MOTO_ELASTICACHE_ENDPOINT=self.cache.endpoint, MOTO_CLOCK=str(self.clock.path), **self._moto_variables))
+                MOTO_ELASTICACHE_ENDPOINT=self.cache.endpoint, MOTO_CLOCK=str(self.clock.path),
+                MOTO_FAULTS=str(self._faults), **self._moto_variables))
             self.functions = stack.enter_context(MeteredEndpoint())
-            api = stack.enter_context(FunctionsApi(self.moto.client("lambda"), self.moto.url, self.functions.url))
+            self.api = stack.enter_context(
+                FunctionsApi(self.moto.client("lambda"), self.moto.url, self.functions.url))
             self.variables = {
                 **CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": self.moto.url,
-                "AWS_ENDPOINT_URL_LAMBDA": api.url, "SSL_CERT_FILE": str(self.cache.certificate),
+                "AWS_ENDPOINT_URL_LAMBDA": self.api.url, "SSL_CERT_FILE": str(self.cache.certificate),
                 PATH_VARIABLE: str(self.clock.path), FOLDER_VARIABLE: str(self.calls)}
             self._stack = stack.pop_all()
         return self
@@ -172,17 +181,29 @@ class Account:
 
     # Deploying
 
-    def synthesise(self, name: str, experiment: str) -> Path:
+    def set_faults(self, **faults: Any) -> None:
+        """What goes wrong from now on, and nothing else; see MOTO_FAULTS in `tests.simulators.aws.moto_types`."""
+        self._faults.write_text(json.dumps(faults))
+
+    def write(self, name: str, experiment: str) -> Path:
+        """An experiment file of that name and text."""
+        file = self.directory / f"{name}.yaml"
+        file.write_text(experiment)
+        return file
+
+    def synthesise(self, name: str, experiment: str, context: Mapping[str, str] | None = None) -> Path:
         """The cloud assembly of an experiment file of that name and text.
+
+        Args:
+            context: What `make deploy` hands on beside that.
 
         Raises:
             RehearsalError: The app refuses it.
         """
-        file = self.directory / f"{name}.yaml"
-        file.write_text(experiment)
+        file = self.write(name, experiment)
         settings = json.loads((ROOT / "cdk.json").read_text())["context"]
         try:
-            app = make_app({**settings, "experiment": str(file), "run": RUN})
+            app = make_app({**settings, **(context or {}), "experiment": str(file), "run": RUN})
         except ExperimentError as error:
             raise RehearsalError(f"the app does not synthesise: {error}") from error
         assembly = Path(app.synth().directory)
@@ -212,18 +233,20 @@ class Account:
         self._subscribe(outputs[GUARD]["ReportsTopic"])
 
     def deploy(self, assembly: Path, name: str) -> Deployment:
-        """The experiment's own stack."""
+        """The experiment's own stack, as far as it is made at once."""
         stack = f"Nitro-{name}"
         template = assembly / f"{stack}.template.json"
         for resource in json.loads(template.read_text())["Resources"].values():
             if resource["Type"] == "AWS::ElastiCache::User":
                 self.cache.add_user(resource["Properties"]["UserName"], resource["Properties"]["AccessString"])
         deployed_at_s = self.clock.now()
-        outputs = deploy(self.client, template, stack)
+        deploy(self.client, template, stack)
         found = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
-        self._add_actors(outputs["ActorFunction"])
-        return Deployment(stack, found["StackId"], outputs, {tag["Key"]: tag["Value"] for tag in found["Tags"]},
-                          deployed_at_s)
+        for one in self._resources(stack):
+            if one["ResourceType"] == "AWS::Lambda::Alias":
+                self._add_actors(one["PhysicalResourceId"])
+        return Deployment(
+            stack, found["StackId"], {tag["Key"]: tag["Value"] for tag in found["Tags"]}, deployed_at_s)
 
     def remove_shared(self) -> None:
         """As `make destroy-shared` does it, when nothing needs them any more."""
@@ -256,8 +279,9 @@ class Account:
         except ClientError:
             warm = {"RequestedProvisionedConcurrentExecutions": 0}
         self.functions.add_function(
-            name, timeout_s=settings["Timeout"], memory_mib=settings["MemorySize"], qualifier=alias,
-            concurrency=int(reserved), provisioned=warm["RequestedProvisionedConcurrentExecutions"],
+            name, handler=self.actor_handler, timeout_s=settings["Timeout"], memory_mib=settings["MemorySize"],
+            qualifier=alias, concurrency=None if reserved is None else int(reserved),
+            provisioned=warm["RequestedProvisionedConcurrentExecutions"],
             environment={**ACTOR_ENVIRONMENT, **settings.get("Environment", {}).get("Variables", {}), **self.variables})
 
     def _subscribe(self, topic: str) -> None:

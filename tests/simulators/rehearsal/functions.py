@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -80,6 +81,7 @@ class _Handler(QuietHandler):
     def _pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         invocation = _INVOCATION.match(self.path)
+        self.server.owner.wait(self.path)
         url = self.server.owner.moto_url
         if invocation:
             refused = self.server.owner.refusal(invocation[1])
@@ -120,6 +122,17 @@ class FunctionsApi(LoopbackServer):
         """
         super().__init__(_Handler)
         self._client, self.moto_url, self.endpoint_url = client, moto_url, endpoint_url
+        self._silent, self._is_answering = "", threading.Event()
+
+    def fall_silent(self, words: str) -> None:
+        """Answers nothing any more whose path has these words in it; empty: answers everything again."""
+        self._is_answering.set()
+        self._silent, self._is_answering = words, threading.Event()
+
+    def wait(self, path: str) -> None:
+        """Returns when there is an answer to give."""
+        if self._silent and self._silent in path:
+            self._is_answering.wait()
 
     def refusal(self, name: str) -> LambdaError | None:
         """Why a function may not run now: it is not there, or 0 executions are reserved for it."""

@@ -33,7 +33,6 @@ Tell = Callable[..., None]
 
 _TOOLS = ("bash", "cat", "chmod", "curl", "env", "grep", "install", "mkdir", "sleep", "sort", "tee", "timeout", "sh")
 _STUBS = ("systemctl", "shutdown", "dnf", "chown")
-_BIN = Path(sys.executable).parent
 _STUB = """\
 #!/bin/sh
 printf '%s\\n' "${0##*/} $*" >>"$CALLS"
@@ -273,7 +272,8 @@ class Machine:
         for folder in (self._programs, self.root):
             folder.mkdir(parents=True)
         programs = {name: f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n' for name in _TOOLS if shutil.which(name)}
-        programs |= {"python3": f'#!/bin/sh\nexec {sys.executable} "$@"\n', "aws": f'#!/bin/sh\nexec {_BIN}/aws "$@"\n',
+        programs |= {"python3": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+                     "aws": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.rehearsal.aws "$@"\n',
                      "docker": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.docker "$@"\n',
                      "date": _DATE, **dict.fromkeys(_STUBS, _STUB)}
         # What the learner looks for on its PATH to serve the cache itself.

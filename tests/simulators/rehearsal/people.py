@@ -1,15 +1,31 @@
-"""``python -m runtime`` by the rehearsal's clock: ``python -m tests.simulators.rehearsal.people stop NAME --yes``."""
+"""What people type, by the rehearsal's clock: ``python -m tests.simulators.rehearsal.people stop NAME --yes``.
+
+``deploy EXPERIMENT …`` is ``python -m stacks.deploy``, all of it but the CDK, whose command line is only printed.
+"""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
+from collections.abc import Sequence
 
 from tests.simulators.rehearsal.clock import Clock
+
+
+def _print_cdk(words: Sequence[str], **_: object) -> int:
+    print(shlex.join(["cdk", *words]), flush=True)
+    return 0
+
 
 if __name__ == "__main__":
     # Before anything of runtime/ takes the clock on the wall for its own.
     time.time = Clock.of_this_process().now
+    if sys.argv[1] == "deploy":
+        from stacks import deploy
+
+        deploy.run_cdk = _print_cdk
+        sys.exit(deploy.main(sys.argv[2:]))
     from runtime.cli.main import main
 
     sys.exit(main())

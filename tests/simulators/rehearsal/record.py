@@ -100,17 +100,24 @@ class Watch:
                 usd=row["spent_usd"], round_index=row["round_index"], actor_count=row["actor_count"],
                 round_s=row["round_s"])
 
+    def stack(self, deployment: Deployment) -> None:
+        """What CloudFormation says of it."""
+        (found,) = self._account.client("cloudformation").describe_stacks(StackName=deployment.stack_id)["Stacks"]
+        said = (found["StackStatus"], found.get("StackStatusReason", ""))
+        if self._is_new(f"stack {deployment.stack_id}", said):
+            self._record.tell("stack", f"{deployment.stack}: {' '.join(said)}", status=said[0])
+
     def ledger(self, deployment: Deployment) -> Entry | None:
         entry = self._account.entry(deployment)
-        if entry is None or not self._is_new(f"entry {deployment.stack}", entry):
+        if entry is None or not self._is_new(f"entry {deployment.stack_id}", entry):
             return entry
         self._record.note_dollars(deployment, entry)
-        if self._is_new(f"state {deployment.stack}", (entry.state, entry.instance_id)):
+        if self._is_new(f"state {deployment.stack_id}", (entry.state, entry.instance_id)):
             self._record.tell("ledger", f"{deployment.run}: {entry.state} {entry.reason}", usd=entry.spent_usd,
                               state=entry.state)
         order = entry.order_for(deployment.stack_id)
         for step in order.steps if order else ():
-            if self._is_new(f"step {deployment.stack} {step}", True):
+            if self._is_new(f"step {deployment.stack_id} {step}", True):
                 self._record.tell("teardown", f"{deployment.stack}: {step} done", usd=entry.spent_usd, step=step)
         return entry
 

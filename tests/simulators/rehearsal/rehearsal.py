@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runtime.guard.ledger import FINISHED, Entry
+from tests.helpers import ROOT
 from tests.simulators.rehearsal.account import RUN, SHARED_STACKS, Account, Deployment, RehearsalError, difference
 from tests.simulators.rehearsal.machines import Machine, Machines
 from tests.simulators.rehearsal.record import Bill, Record, Watch
@@ -32,7 +37,7 @@ algorithm: {{kind: ppo, ppo: {{epochs: 10, minibatch_steps: 128}}}}
 detector: {{subset_size: 128, lanczos_steps: 6}}
 scaler: {{kind: nitro, actors_min: 2, actors_max: 6, window_rounds: 3, decay_factor: 0.99}}
 actor: {{fragment_steps: 256, timeout_s: 30, provisioned: {provisioned}}}
-learner: {{device: cpu, threads: 1, update_timeout_s: 300, instance_types: [g4dn.xlarge]}}
+learner: {{device: cpu, threads: 1, update_timeout_s: 300, instance_types: [{instance_types}]}}
 fleet: {{round_deadline_s: 600}}
 cache: {{kind: {cache}}}
 budget: {{usd: {usd}, lifetime_hours: {lifetime_hours}}}
@@ -45,10 +50,10 @@ BUDGET_USD = 0.4
 
 
 def experiment(*, cache: str = "serverless", usd: float = BUDGET_USD, max_rounds: int | None = None,
-               provisioned: int = 2, lifetime_hours: float = 24.0) -> str:
+               provisioned: int = 2, lifetime_hours: float = 24.0, instance_types: str = "g4dn.xlarge") -> str:
     """The text of the experiment file that is rehearsed."""
     return EXPERIMENT.format(cache=cache, usd=usd, max_rounds="null" if max_rounds is None else max_rounds,
-                             provisioned=provisioned, lifetime_hours=lifetime_hours)
+                             provisioned=provisioned, lifetime_hours=lifetime_hours, instance_types=instance_types)
 
 
 class Rehearsal:
@@ -83,7 +88,8 @@ class Rehearsal:
         self._bills: dict[str, Bill] = {}
         self._problems: list[str] = []
         self.is_hurried, self.is_guarded = False, True
-        self._next_tick_s = self._looked_s = 0.0
+        self._is_shared = False
+        self._next_tick_s = 0.0
 
     def __enter__(self) -> Self:
         self._wall_s = time.time()
@@ -103,23 +109,68 @@ class Rehearsal:
 
     # What scenarios do
 
-    def deploy(self, name: str = "hopper", text: str = "") -> Deployment:
-        """One more experiment; before the first one, what all share, and an armed guard."""
-        assembly = self.account.synthesise(name, text or experiment())
-        if not self.deployments:
-            self._found_first = self.account.inventory()
-            self.account.deploy_shared(assembly, guard_deaths=self.deaths)
-            self._found_before = self.account.inventory()
-            self.record.tell("stack", f"{', '.join(SHARED_STACKS)} are there")
-            self.tick()
-            self.record.deployed()
-        self._bills[name] = Bill(self.account, f"Nitro-{name}")
+    def deploy(self, name: str = "hopper", text: str = "", context: Mapping[str, str] | None = None) -> Deployment:
+        """One more experiment, or one again that is gone; before the first one, what all share, and an armed guard.
+
+        Args:
+            context: See `Account.synthesise`.
+        """
+        self.account.clock.set_rate(1.0)
+        assembly = self.account.synthesise(name, text or experiment(), context)
+        self._share(assembly)
+        # However long that took: EventBridge has not waited, and nothing new was there.
+        self.tick()
+        for bill in self._bills.values():
+            bill.look()
+        if name not in self._bills:
+            self._bills[name] = Bill(self.account, f"Nitro-{name}")
         made = self.deployments[name] = self.account.deploy(assembly, name)
         self._next_tick_s = self.account.clock.now() + 60.0
-        self.record.tell("stack", f"{made.stack} is there: budget ${made.limit('budget-usd'):g}, of it "
+        self.record.tell("stack", f"{made.stack} is begun: budget ${made.limit('budget-usd'):g}, of it "
                          f"${made.limit('tail-usd'):.4f} for taking it down", stack=made.stack)
         self.found_deployed = difference(self.account.inventory(), self._found_before)
         return made
+
+    def _share(self, assembly: Path) -> None:
+        if self.deployments or self._is_shared:
+            return
+        self._found_first = self.account.inventory()
+        self.account.deploy_shared(assembly, guard_deaths=self.deaths)
+        self._found_before = self.account.inventory()
+        self._is_shared = True
+        self.record.tell("stack", f"{', '.join(SHARED_STACKS)} are there")
+        self.record.deployed()
+
+    def make_deploy(self, name: str, text: str) -> tuple[int, str, dict[str, str]]:
+        """`make deploy` up to the CDK, and nothing of the experiment yet; the shared stacks are there by then.
+
+        Returns:
+            Its exit code, what it prints, and what it hands on to the CDK as context; empty if it refuses.
+        """
+        self.account.clock.set_rate(1.0)
+        self._share(self.account.synthesise(name, text))
+        arguments = ["deploy", str(self.account.write(name, text)), "--run", RUN, "--dated-prices", "--yes"]
+        self.record.tell("people", f"make deploy EXPERIMENT={name}.yaml ARGS=--yes")
+        done = self.people(*arguments)
+        printed = done.communicate()[0]
+        words = next((shlex.split(line) for line in printed.splitlines() if (
+            line.startswith(f"cdk deploy Nitro-{name} "))), [])
+        label = ""
+        for line in printed.splitlines():
+            label = line.split(" ")[0] or label
+            if label in ("spent", "account", "error:"):
+                self.record.tell("people", line)
+        context = dict(word.split("=", 1) for flag, word in zip(words, words[1:], strict=False) if flag == "-c")
+        # It has looked them up in a file of its own; they are the dated ones.
+        context.pop("prices", None)
+        return done.returncode, printed, context
+
+    def people(self, *words: str) -> subprocess.Popen:
+        """What somebody types, see `tests.simulators.rehearsal.people`; it prints into a pipe."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.simulators.rehearsal.people", *words], cwd=ROOT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**os.environ, **self.account.variables, "PYTHONPATH": str(ROOT), "CDK_DOCKER": "true"})
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
         """Lets time pass until ``condition()`` holds.
@@ -152,6 +203,7 @@ class Rehearsal:
         for machine in self.machines.all.values():
             self._watch.files(machine)
         for deployment in self.deployments.values():
+            self._watch.stack(deployment)
             self._watch.ledger(deployment)
         self._watch.reports()
         time.sleep(_STEP_S)
@@ -176,7 +228,7 @@ class Rehearsal:
 
     def machine(self, name: str = "hopper") -> Machine:
         """The newest one of that deployment."""
-        group = self.deployments[name].outputs["LearnerGroupName"]
+        group = self.deployments[name].group
         return [machine for machine in self.machines.all.values() if machine.group == group][-1]
 
     def ended_machines(self) -> list[Machine]:
@@ -185,7 +237,7 @@ class Rehearsal:
 
     def rounds(self, name: str = "hopper") -> int:
         """How many were finished, as the newest machine has it."""
-        group = self.deployments[name].outputs["LearnerGroupName"]
+        group = self.deployments[name].group
         if not any(machine.group == group for machine in self.machines.all.values()):
             return 0
         path = self.machine(name).run_directory / "rounds.jsonl"
@@ -199,6 +251,14 @@ class Rehearsal:
         """Lets time pass until so many more rounds are finished."""
         wanted = self.rounds(name) + count
         self.until(lambda: self.rounds(name) >= wanted, f"round {wanted}")
+
+    def counted_usd(self, name: str = "hopper") -> float:
+        """What that experiment has cost by now, counted from what Describe found."""
+        return self._bills[name].usd()["total"]
+
+    def is_free(self, name: str = "hopper") -> bool:
+        """Whether nothing of it costs money by now."""
+        return self._bills[name].is_over
 
     def check(self, is_so: Any, what: str) -> None:
         """Notes a problem where it is not so."""
@@ -252,6 +312,8 @@ class Rehearsal:
         self.check(entry is not None and entry.state == FINISHED, f"{name}: the ledger says that it goes on")
         self.check(entry is not None and entry.spent_usd <= budget_usd,
                    f"{name}: the ledger's dollars are more than ${budget_usd:g}")
+        self.check(entry is not None and found["counted_usd"] <= 1.05 * entry.spent_usd + 0.001,
+                   f"{name}: ${found['counted_usd']:.4f} were counted, more than the ledger's dollars")
         self.check(found["counted_usd"] <= budget_usd,
                    f"{name}: ${found['counted_usd']:.4f} were counted, more than ${budget_usd:g}")
         self.check(self._bills[name].is_over, f"{name}: something that costs money is still there")

@@ -5,20 +5,21 @@ Every scenario is a function of a `Rehearsal`, which deploys, lets time pass, br
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.guard.ledger import FINISHED
-from tests.helpers import ROOT
 from tests.simulators.rehearsal.account import difference
+from tests.simulators.rehearsal.attacker import ATTACKS, STORED
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE
-from tests.simulators.rehearsal.rehearsal import Rehearsal, experiment
+from tests.simulators.rehearsal.rehearsal import BUDGET_USD, Rehearsal, experiment
 
+_CACHE, _ALIAS = "AWS::ElastiCache::ServerlessCache", "AWS::Lambda::Alias"
 _ROUNDS = 6
 _AMPLE_USD = 2.0
 """More than a scenario needs that is not about the budget, on a slow machine too."""
@@ -92,31 +93,201 @@ def _never_boots(world: Rehearsal) -> None:
     """An instance that does nothing at all: no user data run, no learner is ever heard of."""
     world.machines.is_dead_on_arrival = world.is_hurried = True
     world.deploy(text=experiment(usd=_AMPLE_USD))
+    _check_taken_back(world, "Received 0 SUCCESS signal(s)")
+
+
+def _never_reports(world: Rehearsal) -> None:
+    """The learner's container starts, and stops for ever before it reports."""
+    world.deploy(text=experiment(usd=_AMPLE_USD))
+    world.until(lambda: world.machines.alive and world.machine().learner, "the learner")
+    world.record.tell("fault", "SIGSTOP of the learner")
+    os.kill(world.machine().learner.pid, signal.SIGSTOP)
+    world.is_hurried = True
+    _check_taken_back(world, "Received 0 SUCCESS signal(s)")
+
+
+def _pull_fails(world: Rehearsal) -> None:
+    """The learner's image cannot be pulled: the first instance says so, and the stack is taken back at once."""
+    world.deploy(text=experiment(usd=_AMPLE_USD))
+    _forget_images(world)
+    _check_taken_back(world, "Received 1 FAILURE signal(s)")
+    world.check(any(name.endswith("-image.json") for name in world.account.objects("hopper/rehearsal/boot/")),
+                "the bucket does not tell which step failed")
+
+
+def _no_capacity(world: Rehearsal) -> None:
+    """EC2 has no instance to give: there never is a learner, and none is billed."""
+    world.account.set_faults(launches="We currently do not have sufficient g4dn.xlarge capacity in the zones requested")
+    world.is_hurried = True
+    world.deploy(text=experiment(usd=_AMPLE_USD))
+    _check_taken_back(world, "Received 0 SUCCESS signal(s)")
+    world.check(not world.machines.all, "there was an instance")
+
+
+def _warm_fails(world: Rehearsal) -> None:
+    """No actor can be kept warm: the stack is taken back before there is a learner."""
+    world.account.set_faults(creation={_ALIAS: [180.0, "Provisioned Concurrency configuration failed to be applied"]})
+    world.is_hurried = True
+    world.deploy(text=experiment(usd=_AMPLE_USD))
+    _check_taken_back(world, "Provisioned Concurrency")
+    world.check(not world.machines.all, "there was an instance")
+
+
+def _cache_waits(world: Rehearsal) -> None:
+    """The cache stays in creation for an hour, in which nobody can delete it: the guard ends what waits for it."""
+    world.account.set_faults(creation={_CACHE: [3600.0, "the cache could not be made"]})
+    world.is_hurried = True
+    world.deploy(text=experiment(usd=_AMPLE_USD))
     world.until_gone()
-    world.check(world.record.has("guard", "never heard of"), "the guard ended it for another reason")
+    world.check(world.record.has("guard", "the first phase of its start"), "the guard ended it for another reason")
+    world.check(world.record.has("guard", "cache: it is creating"), "nobody was told what is waited for")
+    world.check(not world.machines.all, "there was an instance")
+    _check_bill(world)
+
+
+def _rollback_fails(world: Rehearsal) -> None:
+    """What failed to start cannot be taken back either: the guard says what is left, and deletes it in the end."""
+    world.deploy(text=experiment(usd=_AMPLE_USD))
+    _forget_images(world)
+    world.until(lambda: world.record.has("report", "could not be deleted"), "a report of what is left")
+    world.check(world.is_free(), "something that costs money is left")
+    world.check(world.record.has("report", "[Learner]"), "the report does not say what is left")
+    world.until_gone()
+    world.check(world.record.has("stack", "ROLLBACK_FAILED"), "the rollback did not fail")
+    _check_bill(world)
+
+
+def _check_taken_back(world: Rehearsal, because: str) -> None:
+    """Lets time pass until what failed to start is gone; people were told, and pay for what existed alone."""
+    world.until_gone()
+    world.check(world.record.has("stack", "ROLLBACK_IN_PROGRESS"), "CloudFormation did not take it back")
+    world.check(world.record.has("stack", because), f"CloudFormation did not say {because!r}")
+    world.check(world.record.has("report", "is gone"), "nobody was told that it is gone")
+    world.check(world.rounds() == 0, "something was trained")
+    _check_bill(world)
+
+
+def _check_bill(world: Rehearsal) -> None:
+    """The ledger has what existed, to within five minutes of all that can stand: what never did was not billed."""
+    entry, deployment = world.entry(), world.deployments["hopper"]
+    slack_usd = deployment.limit("burn-usd-per-hour") / 12
+    world.check(entry.spent_usd <= world.counted_usd() + slack_usd,
+                f"billed was ${entry.spent_usd:.4f}, and ${world.counted_usd():.4f} existed")
+
+
+def _forget_images(world: Rehearsal) -> None:
+    world.record.tell("fault", "no image can be pulled")
+    for image in world.account.images.iterdir():
+        image.unlink()
 
 
 def _boot_fails(world: Rehearsal) -> None:
-    """The learner's files cannot be fetched: each instance ends itself, until the group stays empty."""
+    """An instance is taken away, and its replacements get no files: each ends itself, until the last gives up."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
+    world.after_rounds(1)
+    world.record.tell("fault", "EC2 takes the instance away, and the learner's files are gone")
     store = world.account.client("s3")
     for bucket in store.list_buckets()["Buckets"]:
         if bucket["Name"].startswith("cdk-"):
             for one in store.list_objects_v2(Bucket=bucket["Name"])["Contents"]:
                 store.delete_object(Bucket=bucket["Name"], Key=one["Key"])
+    world.account.client("ec2").terminate_instances(InstanceIds=[world.machine().id])
     world.until_gone()
     world.check(len(world.machines.all) == 4, f"{len(world.machines.all)} instances were launched, not 4")
 
 
-def _bare(world: Rehearsal) -> None:
-    """A stack, and never an instance: no heartbeat, and no learner that could end anything."""
-    world.is_hurried = True
-    deployment = world.deploy(text=experiment(usd=_AMPLE_USD))
-    world.account.client("autoscaling").set_desired_capacity(
-        AutoScalingGroupName=deployment.outputs["LearnerGroupName"], DesiredCapacity=0)
-    world.machines.is_dead_on_arrival = True
+def _again(world: Rehearsal) -> None:
+    """A run again: after a failed start it trains, with its budget used up it is refused, with more it goes on."""
+    world.account.set_faults(creation={_ALIAS: [180.0, "Provisioned Concurrency configuration failed to be applied"]})
+    first = _deploy_again(world, experiment())
+    world.account.set_faults()
+    second = _deploy_again(world, experiment(), f"${first:.4f} of ${BUDGET_USD:g} by earlier deployments")
+    rounds = world.rounds()
+    world.check(rounds >= 1, "nothing was trained")
+    world.check(first < second <= BUDGET_USD, f"after ${first:.4f} the ledger has ${second:.4f} of ${BUDGET_USD:g}")
+    before = world.account.inventory()
+    code, printed, _ = world.make_deploy("hopper", experiment())
+    needed = re.search(r"allowed: budget.usd from ([0-9.]+)", printed)
+    world.check(code == 2 and needed and "cdk deploy" not in printed, f"it was not refused: {printed}")
+    world.check(world.account.inventory() == before, "something was made before it was refused")
+    enough = experiment(usd=float(needed[1]) if needed else _AMPLE_USD)
+    third = _deploy_again(world, enough, f"${second:.4f} of")
+    world.check(second < third <= float(needed[1]), f"after ${second:.4f} the ledger has ${third:.4f}")
+    world.check(world.record.has("learner", f"goes on after round {rounds}"), f"it does not go on after round {rounds}")
+
+
+def _deploy_again(world: Rehearsal, text: str, told: str = "") -> float:
+    """`make deploy`, until the guard has taken it down; returns what the run has cost by then, in dollars."""
+    code, printed, context = world.make_deploy("hopper", text)
+    world.check(code == 0 and told in printed, f"make deploy ({code}) does not say {told!r}: {printed}")
+    world.deploy(text=text, context=context)
     world.until_gone()
-    world.check(world.record.has("guard", "never heard of"), "the guard ended it for another reason")
+    return world.entry().spent_usd
+
+
+def _new_account(world: Rehearsal) -> None:
+    """A new account, ten functions at once, two vCPUs, no GPU: what cannot fit is refused, the rest trains in waves."""
+    world.account.functions.account_concurrency = 10
+    text = experiment(max_rounds=3, usd=_AMPLE_USD, provisioned=8).replace("actors_min: 2, actors_max: 6",
+                                                                          "actors_min: 12, actors_max: 14")
+    code, printed, _ = world.make_deploy("hopper", text)
+    world.check(code == 2 and "the quota L-DB2E81BA allows 0" in printed and "cdk deploy Nitro-" not in printed,
+                f"a GPU was not refused: {printed}")
+    text = text.replace("g4dn.xlarge", "c7i.xlarge, c7i.large")
+    code, printed, context = world.make_deploy("hopper", text)
+    for words in ("10 functions may run at once", "none can be reserved", "room for 0 warm actors",
+                  "the vCPU quota refuses c7i.xlarge"):
+        world.check(words in printed, f"it does not say {words!r}: {printed}")
+    world.check(code == 0, f"make deploy: {printed}")
+    world.deploy(text=text, context=context)
+    world.until_gone()
+    rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
+    world.check([row["actors_returned"] for row in rows] == [row["actor_count"] for row in rows] and len(rows) == 3,
+                "not all actors came back")
+    world.check(not world.record.has("guard", "failed"), "the guard found no room for itself")
+
+
+def _one_hangs(world: Rehearsal) -> None:
+    """Two are stopped, and Lambda answers nothing about one of them: the other one's end does not wait."""
+    for name in ("hopper", "walker"):
+        world.deploy(name, experiment(usd=_AMPLE_USD))
+    for name in ("hopper", "walker"):
+        world.after_rounds(1, name)
+    world.record.tell("fault", "Lambda answers nothing any more about Nitro-hopper")
+    world.account.api.fall_silent("Nitro-hopper")
+    _order(world, "hopper")
+    world.until(lambda: world.record.has("guard", "Nitro-hopper: TeardownError"), "a call that hangs")
+    _order(world, "walker")
+    ticks = len(world.record.ticks_s)
+    world.until(lambda: world.is_free("walker"), "the end of all that walker costs")
+    took = len(world.record.ticks_s) - ticks
+    # One sees the order, and waits for the learner's results.
+    world.check(took <= 2 + 2, f"the other one's money ended after {took} looks of the guard")
+    world.until_gone("walker")
+    world.check(not world.is_gone("hopper"), "Lambda's silence held nothing up")
+    world.record.tell("fault", f"after {took} looks Lambda answers again")
+    world.account.api.fall_silent("")
+    world.until_gone()
+
+
+def _order(world: Rehearsal, name: str) -> None:
+    """Orders the end of that deployment, as `stop` does, and leaves it to the guard."""
+    deployment, now_s = world.deployments[name], world.account.clock.now()
+    world.record.tell("people", f"order the end of {deployment.stack}")
+    world.account.ledger.order(deployment.run, stack=deployment.stack_id, reason="somebody stopped it", now_s=now_s)
+
+
+def _attack(world: Rehearsal) -> None:
+    """One actor a round attacks: stores garbage, too much and others' trajectories, and tries what it may not do."""
+    world.account.actor_handler = "tests.simulators.rehearsal.attacker.handler"
+    world.deploy(text=experiment(max_rounds=_ROUNDS, usd=_AMPLE_USD))
+    world.until_gone()
+    tried = [json.loads(line) for line in (world.directory / "attacks").read_text().splitlines()]
+    world.record.tell("actors", f"{len(tried)} attacks: {', '.join(sorted({one['attack'] for one in tried}))}")
+    world.check({one["attack"] for one in tried} >= set(ATTACKS), "not all attacks were tried")
+    allowed = [one["attack"] for one in tried if one["attack"] not in STORED and not one["refused"]]
+    world.check(not allowed, f"the cache let through: {allowed}")
+    _check_rounds(world)
 
 
 def _interrupted(world: Rehearsal) -> None:
@@ -221,10 +392,7 @@ def _two(world: Rehearsal) -> None:
 def _stop(world: Rehearsal, name: str) -> None:
     """``python -m runtime stop NAME``, while time passes."""
     world.record.tell("people", f"python -m runtime stop {name}")
-    with subprocess.Popen(
-            [sys.executable, "-m", "tests.simulators.rehearsal.people", "stop", name, "--yes"], cwd=ROOT, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, **world.account.variables, "PYTHONPATH": str(ROOT)}) as stop:
+    with world.people("stop", name, "--yes") as stop:
         world.until(lambda: stop.poll() is not None, f"stop {name} to end")
         printed = stop.stdout.read()
     world.check(stop.returncode == 0, f"stop {name}: {printed}")
@@ -247,8 +415,17 @@ SCENARIOS = {
     "no-cache": Scenario(_no_cache, "max_rounds"),
     "hangs": Scenario(_hangs),
     "never-boots": Scenario(_never_boots),
+    "never-reports": Scenario(_never_reports),
+    "pull-fails": Scenario(_pull_fails),
+    "no-capacity": Scenario(_no_capacity),
+    "warm-fails": Scenario(_warm_fails),
+    "cache-waits": Scenario(_cache_waits),
+    "rollback-fails": Scenario(_rollback_fails, settings={"MOTO_FAILING_DELETIONS": "Nitro-hopper=3"}),
     "boot-fails": Scenario(_boot_fails),
-    "bare": Scenario(_bare),
+    "again": Scenario(_again),
+    "new-account": Scenario(_new_account, "max_rounds", {
+        "MOTO_LAMBDA_CONCURRENCY_QUOTA": "10", "MOTO_EC2_GPU_VCPU_QUOTA": "0", "MOTO_EC2_VCPU_QUOTA": "2"}),
+    "attack": Scenario(_attack, "max_rounds"),
     "interrupted": Scenario(_interrupted, "max_rounds"),
     "trouble": Scenario(_trouble, "max_rounds"),
     "cache-restarts": Scenario(_cache_restarts, "max_rounds"),
@@ -258,6 +435,7 @@ SCENARIOS = {
     "clock-ahead": Scenario(_ahead),
     "clock-behind": Scenario(_behind),
     "two": Scenario(_two),
+    "one-hangs": Scenario(_one_hangs),
 }
 
 
