@@ -6,7 +6,10 @@ file system without write access but for /tmp, as in Lambda; they serve the loca
 as those of a learner that runs the cache itself: over TLS, with a credential from a bucket. In the learner image, its
 user trains the experiment for a round, and starts the cache's server.
 
-Needs root on Debian with the packages of `TOOLS`, and what apt and pip are set to use here.
+Both are for the processors that the experiment names; QEMU runs what is for another one than this machine's.
+tests/image/arm64.yaml names arm64.
+
+Needs root on Debian with the packages of `TOOLS` (and of `EMULATION`), and what apt and pip are set to use here.
 """
 
 from __future__ import annotations
@@ -41,8 +44,9 @@ from lambda_actor.check import random_weights
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
 from runtime.backends.cache_server import LearnerServer
-from runtime.config.loading import load_experiment
-from runtime.config.schema import Experiment
+from runtime.config.instances import processor
+from runtime.config.loading import load_experiment, self_contained
+from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError, RunError
 from runtime.fleet.local import SINGLE_THREADED
 from stacks.staging import actor_context, learner_context
@@ -51,6 +55,10 @@ from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint
 
 TOOLS = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "openssl": "openssl", "redis-server": "redis-server"}
 """Programs, and Debian's packages that bring them."""
+EMULATION = {"arch-test": "arch-test", "qemu-aarch64-static": "qemu-user-static"}
+"""The same, for images of another processor."""
+ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+"""Debian's names, and those of images."""
 WARM_INVOCATIONS = 20
 ABSENT_MODULE = "absent_simulator"
 _MIB = 2**20
@@ -76,6 +84,8 @@ mount --bind /dev {root}/dev
 mount -t tmpfs -o size=512m,mode=1777 tmpfs {root}/tmp
 exec chroot --userspec={user} {root} env --chdir={folder} {command}
 """
+# Where PyTorch's own index cannot be reached: PyPI's newest build for arm64 that brings no CUDA.
+_TORCH_OF_PYPI = "torch==2.10.0 --hash=sha256:3282d9febd1e4e476630a099692b44fdc214ee9bf8ee5377732d9d9dfe5712e4\n"
 _LEARNER = """
 import sys
 from contextlib import closing
@@ -136,43 +146,49 @@ class Builder:
         self._mounted = [f"{path}:{path}:ro" for path in (
             "/etc/apt", "/usr/share/keyrings", _CERTIFICATES, *folders)] + [f"{self._pip}:/etc/pip.conf:ro"]
 
-    def make_base(self) -> None:
-        """The image ``base``: this machine's Debian release with Python."""
-        context = self._folder / "base"
+    def make_base(self, architecture: str) -> None:
+        """The image ``base-ARCHITECTURE``: this machine's Debian release with Python."""
+        context = self._folder / f"base-{architecture}"
         context.mkdir()
         sources = _output("apt-get", "indextargets", "--format", "deb $(REPO_URI) $(RELEASE) $(COMPONENT)",
                           "Identifier: Packages", "Origin: Debian")
         subprocess.run(
-            ["mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,python3-venv,ca-certificates",
+            ["mmdebstrap", "--quiet", f"--arch={architecture}", "--variant=minbase",
+             "--include=python3,python3-venv,ca-certificates",
              f"--customize-hook={_AS_PUBLIC}", sources.split()[2], str(context / "base.tar"), "-"],
             input=sources, text=True, check=True)
         (context / "Dockerfile").write_text(_BASE_DOCKERFILE)
-        self._run("bud", "--quiet", "--tag", "base", str(context))
+        self._run("bud", "--quiet", "--arch", architecture, "--tag", context.name, str(context))
         (context / "base.tar").unlink()
 
-    def build(self, name: str, context: Path, **arguments: str) -> str:
+    def build(self, name: str, context: Path, architecture: str, **arguments: str) -> str:
         """Builds the image ``name`` from what the CDK would upload; returns what that printed.
 
         Raises:
             ImageError: It does not build.
         """
-        given = [f"--build-arg={key}={value}" for key, value in {"BASE_IMAGE": "localhost/base", **arguments}.items()]
-        return self._run("bud", "--isolation", "chroot", "--network", "host", "--layers=false", "--tag", name, *given,
-                         *(f"--volume={mounted}" for mounted in self._mounted), str(context))
+        base = {"BASE_IMAGE": f"localhost/base-{architecture}"}
+        given = [f"--build-arg={key}={value}" for key, value in {**base, **arguments}.items()]
+        volumes = [f"--volume={mounted}" for mounted in self._mounted]
+        return self._run("bud", "--isolation", "chroot", "--network", "host", "--layers=false", "--tag", name,
+                         "--arch", architecture, *given, *volumes, str(context))
 
-    def build_actor(self, name: str, experiment: Experiment) -> str:
+    def build_actor(self, name: str, experiment: ResolvedExperiment) -> str:
         with actor_context(experiment.environment.package) as context:
-            return self.build(name, context, **_arguments(experiment))
+            return self.build(name, context, _actor_architecture(experiment), **_arguments(experiment))
 
-    def build_learner(self, name: str, experiment: Experiment) -> str:
+    def build_learner(self, name: str, experiment: ResolvedExperiment) -> str:
         with learner_context(experiment.environment.package) as context:
-            return self.build(name, context, TORCH="cpu", **_arguments(experiment))
+            torch = context / "requirements-cpu.txt"
+            if _learner_architecture(experiment) == "arm64" and not _can_be_had(torch):
+                torch.write_text(_TORCH_OF_PYPI)
+            return self.build(name, context, _learner_architecture(experiment), TORCH="cpu", **_arguments(experiment))
 
     def unpack(self, name: str) -> Image:
-        container = self._run("from", "--pull-never", f"localhost/{name}").strip()
-        facts = json.loads(self._run("inspect", "--type", "image", f"localhost/{name}"))
+        facts = json.loads(self._run("inspect", "--type", "image", f"localhost/{name}"))["OCIv1"]
+        container = self._run("from", "--pull-never", "--arch", facts["architecture"], f"localhost/{name}").strip()
         root = Path(self._run("mount", container).strip())
-        return Image(root, facts["OCIv1"]["config"], _bytes_in(root))
+        return Image(root, facts["config"], _bytes_in(root))
 
     def _run(self, *arguments: str) -> str:
         done = subprocess.run(["buildah", *self._storage, *arguments], text=True, check=False,
@@ -206,13 +222,13 @@ def bucket(folder: Path) -> Iterator[str]:
 class Actors:
     """The learner's side: invokes actors of an image, and takes in what they bring."""
 
-    def __init__(self, image: Image, experiment: Experiment, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, image: Image, experiment: ResolvedExperiment, folder: Path, stack: ExitStack) -> None:
         """Args:
             stack: Ends everything that was started.
         """
         server = stack.enter_context(closing(LearnerServer(64, address="127.0.0.1", port=_free_port())))
         (folder / _BUCKET).mkdir()
-        (folder / _BUCKET / _KEY).write_bytes(server.credential)
+        (folder / _BUCKET / _KEY).write_bytes(server.actor_credential)
         s3 = {**_SETTINGS, "AWS_ENDPOINT_URL_S3": stack.enter_context(bucket(folder))}
         stack.enter_context(mock.patch.dict(os.environ, s3))
         endpoint = stack.enter_context(LambdaEndpoint())
@@ -226,7 +242,7 @@ class Actors:
         self._experiment, self._event = experiment, _event(experiment, server.url)
         self._spaces = _spaces(image, experiment)
         self._cache = stack.enter_context(closing(TrajectoryCache(
-            server.url, self._event["run_id"], credential=self._event["cache_credential"])))
+            server.learner_url, self._event["run_id"], **server.learner_credential)))
         self._cache.publish_weights(0, random_weights(self._spaces))
 
     def invoke(self, slot: int) -> float:
@@ -265,15 +281,17 @@ class Actors:
             raise ImageError("the trajectory's actions are no policy's")
 
 
-def show(path: Path, experiment: Experiment, folder: Path) -> None:
+def show(path: Path, experiment: ResolvedExperiment, folder: Path) -> None:
     """Builds the images and runs what is in them; prints what was measured.
 
     Raises:
         ImageError: Something is not as it should be.
     """
     builder = Builder(folder)
-    base_s, _ = _timed(builder.make_base)
-    print(f"base image    {builder.unpack('base').size_bytes / _MIB:,.0f} MiB, {base_s:.1f} s", flush=True)
+    for architecture in sorted({_actor_architecture(experiment), _learner_architecture(experiment)}):
+        base_s, _ = _timed(builder.make_base, architecture)
+        size_bytes = builder.unpack(f"base-{architecture}").size_bytes
+        print(f"base image    {size_bytes / _MIB:,.0f} MiB, {base_s:.1f} s, {architecture}", flush=True)
     build_s, printed = _timed(builder.build_actor, "actor", experiment)
     image = builder.unpack("actor")
     print(f"actor image   {image.size_bytes / _MIB:,.0f} MiB with it, {build_s:.1f} s")
@@ -286,16 +304,18 @@ def show(path: Path, experiment: Experiment, folder: Path) -> None:
     print(f"without the environment's package: {_refusal(builder, experiment)}", flush=True)
     build_s, _ = _timed(builder.build_learner, "learner", experiment)
     image = builder.unpack("learner")
+    if _learner_architecture(experiment) != _own_architecture():
+        _spare_kernel_test(image)
     print(f"learner image {image.size_bytes / _MIB:,.0f} MiB with it, {build_s:.1f} s")
     served = image.run("python", "-c", _LEARNER, str(_free_port()))
     print(f"its server    {_line(served, 'torch', 'rediss')}", flush=True)
-    shutil.copy(path, image.root / "tmp" / "experiment.yaml")
+    (image.root / "tmp" / "experiment.yaml").write_bytes(self_contained(path))
     trained_s, printed = _timed(image.run, "python", "-m", "runtime", "train", "/tmp/experiment.yaml",
                                 "--out", "/tmp/run", "--set", "stop.max_rounds=1")
     print(f"its training  {_line(printed, 'stopped')}, {trained_s:.1f} s with all that it starts")
 
 
-def _refusal(builder: Builder, experiment: Experiment) -> str:
+def _refusal(builder: Builder, experiment: ResolvedExperiment) -> str:
     """What the build says where the environment's module is not in the package.
 
     Raises:
@@ -309,7 +329,7 @@ def _refusal(builder: Builder, experiment: Experiment) -> str:
     raise ImageError("an image without the environment's module builds")
 
 
-def _event(experiment: Experiment, url: str) -> dict[str, Any]:
+def _event(experiment: ResolvedExperiment, url: str) -> dict[str, Any]:
     return {"run_id": "image", "cache_url": url, "cache_credential": f"s3://{_BUCKET}/{_KEY}", "cache_ttl_s": 600,
             "stop_digest": "", "environment_id": experiment.environment.id,
             "preprocessing": experiment.environment.preprocessing,
@@ -318,12 +338,40 @@ def _event(experiment: Experiment, url: str) -> dict[str, Any]:
             "round_index": 1, "episode_id": ""}
 
 
-def _arguments(experiment: Experiment) -> dict[str, str]:
+def _arguments(experiment: ResolvedExperiment) -> dict[str, str]:
     """What the CDK would hand to either Dockerfile."""
     return {"ENVIRONMENT_ID": experiment.environment.id, "PREPROCESSING": experiment.environment.preprocessing}
 
 
-def _spaces(image: Image, experiment: Experiment) -> Spaces:
+def _actor_architecture(experiment: ResolvedExperiment) -> str:
+    return ARCHITECTURES[experiment.actor.architecture]
+
+
+def _learner_architecture(experiment: ResolvedExperiment) -> str:
+    return ARCHITECTURES[processor(experiment.learner.instance_types[0])]
+
+
+def _own_architecture() -> str:
+    return _output("dpkg", "--print-architecture").strip()
+
+
+def _spare_kernel_test(image: Image) -> None:
+    """Has the image's server ask for no proof, which QEMU cannot give, that arm64's kernel is sound."""
+    server = image.root / "usr" / "bin" / "redis-server"
+    server.rename(server.with_name("emulated-server"))
+    server.write_text('#!/bin/sh\nexec /usr/bin/emulated-server "$@" --ignore-warnings ARM64-COW-BUG\n')
+    server.chmod(0o755)
+
+
+def _can_be_had(requirements: Path) -> bool:
+    """Whether pip finds them here for arm64."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--target", "none", "--retries", "0",
+               "--no-deps", "--require-hashes", "--only-binary", ":all:", "--platform", "manylinux_2_28_aarch64",
+               "--python-version", "3.11", "--requirement", str(requirements)]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def _spaces(image: Image, experiment: ResolvedExperiment) -> Spaces:
     """The environment's; asked in the image, as it need not be installed here."""
     printed = image.run("python", "-c", _SPACES, experiment.environment.id, experiment.environment.preprocessing)
     fields = json.loads(printed.splitlines()[-1])
@@ -358,20 +406,33 @@ def _free_port() -> int:
         return listener.getsockname()[1]
 
 
+def _what_is_missing(architectures: set[str]) -> str:
+    """What has to be done on this machine before images for these can be built on it; empty if nothing."""
+    foreign = architectures - {_own_architecture()} if shutil.which("dpkg") else set()
+    tools = {**TOOLS, **(EMULATION if foreign else {})}
+    missing = [package for program, package in tools.items() if shutil.which(program) is None]
+    if os.getuid():
+        return "the image is built as root"
+    if missing:
+        return f"missing here: apt-get install {' '.join(missing)}"
+    if any(subprocess.run(["arch-test", one], check=False, stdout=subprocess.DEVNULL).returncode for one in foreign):
+        return ("this machine's kernel runs no programs of another processor yet: mount -t binfmt_misc none "
+                "/proc/sys/fs/binfmt_misc; /usr/lib/systemd/systemd-binfmt qemu-aarch64.conf")
+    return ""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 1 where the image is not as it should be, 2 where it cannot be built here."""
-    missing = [package for program, package in TOOLS.items() if shutil.which(program) is None]
-    if os.getuid() or missing:
-        print("the image is built as root" if os.getuid() else f"missing here: apt-get install {' '.join(missing)}",
-              file=sys.stderr)
-        return 2
     try:
         path = Path(arguments[0])
         experiment = load_experiment(path).resolved(is_deployed=True)
+        if problem := _what_is_missing({_actor_architecture(experiment), _learner_architecture(experiment)}):
+            print(problem, file=sys.stderr)
+            return 2
         with TemporaryDirectory(prefix="images-") as folder:
             show(path, experiment, Path(folder))
     except (ImageError, RunError, subprocess.CalledProcessError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}\n{getattr(error, 'stdout', None) or ''}", file=sys.stderr)
         return 2 if isinstance(error, ExperimentError) else 1
     return 0
 
