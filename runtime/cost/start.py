@@ -34,7 +34,7 @@ class Phase:
     Attributes:
         name: For people.
         expected_s: What it is modelled to take, in seconds.
-        limit_s: After how long it has failed, in seconds; those on the instance have one limit, the sum of theirs.
+        limit_s: After how long it has failed, in seconds.
         usd: What exists in it costs in ``expected_s``, in US dollars.
     """
 
@@ -71,9 +71,13 @@ class Start:
         """The most that is counted for it, in US dollars: the guard sees to the minute since when anything is there."""
         return self.usd + INTERVAL_S * self.usd_per_hour / 3600
 
+    def limit_s(self, name: str) -> float:
+        """After how long the phase of that name has failed, in seconds."""
+        return next(phase.limit_s for phase in self.phases if phase.name == name)
+
     @property
     def instance_limit_s(self) -> float:
-        """How long the first instance may take until training begins, in seconds."""
+        """How long CloudFormation waits for the first instance, in seconds."""
         return sum(phase.limit_s for phase in self.phases[1:])
 
 

@@ -28,6 +28,8 @@ from stacks.staging import learner_context, learner_files
 
 BOOT_SCRIPT = Path(__file__).with_name("learner_boot.sh")
 GROUP_LOGICAL_ID = "LearnerGroup"
+PHASES = {"BOOT_IMAGE_LIMIT_S": "image", "BOOT_ACTORS_LIMIT_S": "first actors"}
+"""Phases of the start that the instance itself ends when they take too long, by the variable that tells it when."""
 ROOT_DEVICE = "/dev/xvda"
 """Of Amazon Linux's images."""
 
@@ -138,6 +140,7 @@ class Learner(Construct):
             "BOOT_GPUS": "all" if has_gpu(plan.experiment.learner.instance_types[0]) else "",
             "BOOT_LIFETIME_S": str(round(plan.experiment.budget.lifetime_hours * 3600)),
             "BOOT_LAUNCHES_MAX": str(plan.experiment.learner.launches_max),
+            **{name: f"{plan.start.limit_s(phase):.0f}" for name, phase in PHASES.items()},
             "BOOT_LOG_GROUP": self.log_group.log_group_name,
         }
 
@@ -180,9 +183,14 @@ class Learner(Construct):
 
 
 def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
-    """The script that cloud-init runs: ``variables``, quoted for the shell, then the text of ``script``."""
+    """The script that cloud-init runs: ``variables``, quoted for the shell, then ``script`` without its comments.
+
+    EC2 takes 16 KiB.
+    """
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    return "\n".join(["#!/bin/bash", *exports, script.read_text(encoding="utf-8")])
+    lines = [line for line in script.read_text(encoding="utf-8").splitlines(keepends=True)
+             if not line.lstrip().startswith("#")]
+    return "\n".join(["#!/bin/bash", *exports, "".join(lines)])
 
 
 def _upload(scope: Construct, plan: Plan) -> assets.Asset:

@@ -7,7 +7,8 @@
 # group is set to 0 and stays there, and no actor is kept warm. That also happens where a launch cannot be counted.
 #
 # `give-up REASON` does the last part for the units that systemd starts when the learner keeps dying, and when the
-# instance has lived for BOOT_LIFETIME_S, however far it came.
+# instance has lived for BOOT_LIFETIME_S, however far it came. `too-late PHASE SECONDS` ends an instance that is still in
+# that phase of its start, and names it.
 #
 # BOOT_ROOT is put before every path that is written, BOOT_METADATA is where the instance's metadata are: for tests.
 
@@ -77,9 +78,13 @@ report() {  # MESSAGE: never fails, whatever does not work
         --dimensions "Experiment=$NITRO_EXPERIMENT,Run=$NITRO_RUN" || true
 }
 
-tell_stack() {  # its creation fails at once, if it waits
-    aws cloudformation signal-resource --stack-name "$NITRO_STACK" --status FAILURE \
-        --logical-resource-id "$NITRO_LEARNER_RESOURCE" --unique-id "${NITRO_INSTANCE_ID:-unknown}" || true
+tell_stack() {  # its creation fails at once, if it waits; its event shows the id, so that of the first signal has the step
+    local id="${NITRO_INSTANCE_ID:-unknown}" named
+    # Of what is not exactly an instance's id, AWS does not say whether it counts.
+    for named in "$id-${step// /-}" "$id"; do
+        aws cloudformation signal-resource --stack-name "$NITRO_STACK" --status FAILURE \
+            --logical-resource-id "$NITRO_LEARNER_RESOURCE" --unique-id "$named" || true
+    done
 }
 
 write_ledger() {  # STATE REASON: a sign for the guard, unless it takes the deployment down already
@@ -135,33 +140,64 @@ give_up() {  # REASON
     release || shutdown -h now
 }
 
-write_ending() {  # UNIT DESCRIPTION REASON
+too_late() {  # PHASE SECONDS: unless it is over
+    local state
+    step="$1"
+    if [ "$1" = image ]; then
+        [ ! -e "$units/nitro-learner.service" ] || return 0
+    else
+        state=$(aws dynamodb get-item --table-name "$NITRO_LEDGER_TABLE" --query Item.state.S --output text \
+            --key "{\"run\": {\"S\": \"$NITRO_EXPERIMENT/$NITRO_RUN\"}}") || return 0
+        [ "$state" = starting ] || return 0
+    fi
+    [ -n "${NITRO_INSTANCE_ID:-}" ] || identify || true
+    report "phase '$1' of the start was not over after $2 s"
+    tell_stack
+    # Else nothing would bound the launches.
+    [ -e "$here/counted" ] || release || true
+    shutdown -h now
+}
+
+write_ending() {  # UNIT DESCRIPTION ARGUMENTS
     cat >"$units/$1.service" <<END
 [Unit]
 Description=$2
 
 [Service]
 Type=oneshot
-ExecStart=/bin/bash $here/boot.sh give-up "$3"
+ExecStart=/bin/bash $here/boot.sh $3
 END
 }
 
-limit_lifetime() {  # from now on, and over reboots: a time that went by meanwhile counts
-    mkdir -p "$units"
-    write_ending nitro-lifetime "Ends an instance that has lived long enough" "budget.lifetime_hours is over"
-    cat >"$units/nitro-lifetime.timer" <<END
+start_timer() {  # UNIT SECONDS: from now on, and over reboots: a time that went by meanwhile counts
+    cat >"$units/$1.timer" <<END
 [Unit]
-Description=The instance's lifetime
+Description=When $1 starts
 
 [Timer]
-OnCalendar=$(date -u -d "$BOOT_LIFETIME_S seconds" '+%F %T UTC')
+OnCalendar=$(date -u -d "$2 seconds" '+%F %T UTC')
+AccuracySec=1s
 Persistent=true
 
 [Install]
 WantedBy=timers.target
 END
     systemctl daemon-reload
-    systemctl enable --now nitro-lifetime.timer
+    systemctl enable --now "$1.timer"
+}
+
+limit_phase() {  # PHASE SECONDS
+    local unit="nitro-${1// /-}"
+    echo "$(date -u +%FT%TZ) phase: $1, at most $2 s"
+    write_ending "$unit" "Ends an instance whose start takes too long" "too-late \"$1\" $2"
+    start_timer "$unit" "$2"
+}
+
+limit_lifetime() {
+    mkdir -p "$units"
+    write_ending nitro-lifetime "Ends an instance that has lived long enough" 'give-up "budget.lifetime_hours is over"'
+    start_timer nitro-lifetime "$BOOT_LIFETIME_S"
+    limit_phase image "$BOOT_IMAGE_LIMIT_S"
 }
 
 start_docker() {
@@ -204,6 +240,7 @@ count_launch() {  # of this deployment, not of earlier ones of the same run
         exit 0
     fi
     is_counted=1
+    touch "$here/counted"
 }
 
 get_files() {
@@ -273,12 +310,12 @@ StandardError=append:$logs/learner.log
 WantedBy=multi-user.target
 END
     write_ending nitro-give-up "Ends the instance of a learner that cannot go on" \
-        "the learner keeps dying; its log tells why"
-    systemctl daemon-reload
+        'give-up "the learner keeps dying; its log tells why"'
+    limit_phase "first actors" "$BOOT_ACTORS_LIMIT_S"
     systemctl enable --now nitro-learner.service
 }
 
-if [ "${1:-}" = give-up ]; then
+if [ "${1:-}" = give-up ] || [ "${1:-}" = too-late ]; then
     if [ -e "$root/etc/nitro/deployment.env" ]; then
         # shellcheck disable=SC1091
         set -a && . "$root/etc/nitro/deployment.env" && set +a
@@ -286,7 +323,11 @@ if [ "${1:-}" = give-up ]; then
     if [ -e "$logs/learner.log" ]; then
         log="$logs/learner.log"
     fi
-    give_up "$2"
+    if [ "$1" = give-up ]; then
+        give_up "$2"
+    else
+        too_late "$2" "$3"
+    fi
     exit 0
 fi
 trap 'failed "$LINENO" "$BASH_COMMAND"' ERR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from collections.abc import Callable, Mapping
@@ -13,7 +14,6 @@ import pytest
 import yaml
 
 from stacks.assembly import make_app
-from stacks.components.learner import BOOT_SCRIPT
 from tests.helpers import ROOT, SMALL_EXPERIMENT
 
 SETTINGS = json.loads((ROOT / "cdk.json").read_text())["context"]
@@ -148,7 +148,7 @@ def user_data(made: Assembly) -> str:
 
 def variables(made: Assembly) -> dict[str, str]:
     """What the learner's user data exports, unquoted by a shell's rules."""
-    block = user_data(made).removesuffix(BOOT_SCRIPT.read_text()).splitlines()
-    assert block.pop(0) == "#!/bin/bash"
-    assert all(line.startswith("export ") for line in block)
+    first, *lines = user_data(made).splitlines()
+    assert first == "#!/bin/bash"
+    block = itertools.takewhile(lambda line: line.startswith("export "), lines)
     return dict(shlex.split(line)[1].partition("=")[::2] for line in block)

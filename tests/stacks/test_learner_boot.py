@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from runtime.backends.aws.deployment import Deployment
-from runtime.guard.ledger import FINISHED, STARTING, Ledger
+from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Ledger
 from runtime.names import METRIC_NAMESPACE
 from stacks.assembly import make_app
 from tests.helpers import PATIENCE_S, ROOT
@@ -34,7 +34,7 @@ from tests.stacks.conftest import RUN, SETTINGS, Assembly, experiment_text
 STEPS = ["lifetime", "docker", "identify", "launches", "stack", "guard", "files", "image", "environment", "learner",
          "logs"]
 TOOLS = ("bash", "cat", "chmod", "curl", "date", "env", "grep", "install", "mkdir", "sleep", "sort", "tee",
-         "timeout")
+         "timeout", "touch")
 """All that the script may need of an image, besides Python and what is stubbed."""
 STUBS = ("systemctl", "shutdown", "chown")
 BIN = Path(sys.executable).parent
@@ -281,7 +281,8 @@ def machine(machine_of: Callable[[str], Machine]) -> Machine:
 
 def steps(done: subprocess.CompletedProcess[str]) -> list[str]:
     """Those that were begun."""
-    words = [line.split(" ", 1) for line in done.stdout.splitlines() if line[:2] == "20" and "Z " in line]
+    words = [line.split(" ", 1) for line in done.stdout.splitlines()
+             if line[:2] == "20" and "Z " in line and "Z phase: " not in line]
     return [word[1] for word in words]
 
 
@@ -352,8 +353,10 @@ def _check_image(machine: Machine) -> None:
     image = machine.stack.told("BOOT_IMAGE")
     assert machine.calls("systemctl") == [
         "systemctl daemon-reload", "systemctl enable --now nitro-lifetime.timer",
+        "systemctl daemon-reload", "systemctl enable --now nitro-image.timer",
         "systemctl disable --now ecs", "systemctl enable --now docker",
-        "systemctl daemon-reload", "systemctl enable --now nitro-learner.service"]
+        "systemctl daemon-reload", "systemctl enable --now nitro-first-actors.timer",
+        "systemctl enable --now nitro-learner.service"]
     assert machine.calls("docker") == [
         f"docker login --username AWS --password-stdin {image.partition('/')[0]}", f"docker pull --quiet {image}",
         "docker image inspect --format {{index .RepoDigests 0}} " + image]
@@ -471,7 +474,7 @@ def nothing(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("step", "arrange", "failing", "words"), [
-    ("lifetime", nothing, "systemctl enable*", "systemctl enable --now nitro-lifetime.timer"),
+    ("lifetime", nothing, "systemctl enable*", 'systemctl enable --now "$1.timer"'),
     ("docker", nothing, "systemctl enable*docker", "systemctl enable --now docker"),
     ("identify", no_metadata, "", "metadatum instance-id"),
     ("identify", no_address, "", "metadatum local-ipv4"),
@@ -498,9 +501,10 @@ def test_a_step_that_fails_is_reported_everywhere_once_and_ends_the_instance(
     assert report["message"].startswith(f"step '{step}' failed in line ")
     assert words in report["message"] + report["log"]
     assert machine.stack.boot_failures() - failures == 1
-    (told,) = machine.calls("aws cloudformation signal-resource")
+    named, told = machine.calls("aws cloudformation signal-resource")
     is_unknown = step in ("lifetime", "docker") or arrange is no_metadata
     known = "unknown" if is_unknown else machine.stack.instance["InstanceId"]
+    assert named == f"{told}-{step}", "the stack's event shows it"
     assert told == (f"aws cloudformation signal-resource --stack-name {machine.stack.stack_id} --status FAILURE "
                     f"--logical-resource-id LearnerGroup --unique-id {known}")
     assert machine.calls("shutdown") == ["shutdown -h now"] == machine.calls()[-1:]
@@ -574,7 +578,7 @@ def test_a_launch_too_many_ends_the_group_and_fetches_nothing(machine: Machine) 
     done = machine.boot()
     assert (done.returncode, steps(done)) == (0, STEPS[:STEPS.index("launches") + 1])
     assert stack.desired == 0
-    assert len(machine.calls(f"aws cloudformation signal-resource --stack-name {stack.stack_id} --status FAILURE")) == 1
+    assert len(machine.calls(f"aws cloudformation signal-resource --stack-name {stack.stack_id} --status FAILURE")) == 2
     (report,) = stack.reports().values()
     assert report["message"] == f"this was launch {LAUNCHES_MAX + 1}; learner.launches_max = {LAUNCHES_MAX}"
     assert machine.calls("docker") == machine.calls("shutdown") == []
@@ -638,6 +642,42 @@ def test_a_lifetime_that_is_over_ends_an_instance_that_does_not_know_itself(mach
     assert (step, report["message"], report["instance_id"]) == ("give-up", "budget.lifetime_hours is over", None)
     assert "metadatum instance-id" in report["log"]
     assert machine.calls("aws cloudformation signal-resource")[-1].endswith("--unique-id unknown")
+
+
+@pytest.mark.parametrize("phase", ["image", "first actors"])
+def test_a_phase_that_takes_too_long_is_named_and_ends_the_instance(machine: Machine, phase: str) -> None:
+    stopped_by = {"image": "docker pull*", "first actors": ""}[phase]
+    machine.boot(FAILING=stopped_by)
+    if phase == "image":
+        # As if it hung there: nothing was reported yet.
+        machine.stack.forget()
+    before = len(machine.calls())
+    unit = f"nitro-{phase.replace(' ', '-')}"
+    limit_s = {"image": 450, "first actors": 300}[phase]
+    timer = _unit(machine.root / f"etc/systemd/system/{unit}.timer")
+    ends_s = datetime.datetime.strptime(timer["OnCalendar"], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=datetime.UTC)
+    assert machine.made_at_s - 1 <= ends_s.timestamp() - limit_s <= time.time()
+    machine.run_unit(f"{unit}.service")
+    ((step, report),) = machine.stack.reports().items()
+    assert (step, report["message"]) == (phase, f"phase '{phase}' of the start was not over after {limit_s} s")
+    assert f"phase: {phase}, at most {limit_s} s" in report["log"]
+    calls = machine.calls()[before:]
+    named, told = [call for call in calls if call.startswith("aws cloudformation signal-resource")]
+    assert named == f"{told}-{phase.replace(' ', '-')}"
+    assert told.endswith(f"--unique-id {machine.stack.instance['InstanceId']}")
+    assert (calls[-1], machine.stack.desired) == ("shutdown -h now", 1), "another may take its place"
+
+
+def test_a_phase_that_is_over_in_time_ends_nothing(machine: Machine) -> None:
+    assert machine.boot().returncode == 0
+    machine.run_unit("nitro-image.service")
+    machine.run_unit("nitro-first-actors.service", FAILING="aws dynamodb get-item*")
+    stack = machine.stack
+    stack.ledger.take_over(stack.run, stack=stack.stack_id, writer="w", instance_id="i", now_s=time.time())
+    stack.ledger.record(stack.run, writer="w", state=TRAINING)
+    machine.run_unit("nitro-first-actors.service")
+    assert stack.reports() == {}
+    assert machine.calls("shutdown") == machine.calls("aws cloudformation signal") == []
 
 
 @pytest.mark.parametrize("failing", ["", "aws lambda*"])
