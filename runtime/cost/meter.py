@@ -110,7 +110,8 @@ class Meter:
     def settle(self, work: Work, usage: Usage | None) -> float:
         """Settles one reserved piece of work.
 
-        Cold is what a slot starts first, and what replaces work that failed.
+        Cold is what a slot starts first, and what replaces work that failed. What cost more than its worst case is
+        recorded as it was, so that less is free from then on: ending the run would not bring it back.
 
         Args:
             usage: What it used; None if it never started: then it costs nothing.

@@ -408,6 +408,16 @@ def test_a_round_longer_than_its_worst_case_is_recorded_and_refused():
     assert meter.budget.reserved_usd == 0.0
 
 
+def test_work_that_cost_more_than_its_worst_case_leaves_less_for_what_comes():
+    meter = Meter(model(), Budget(2 * round_base_usd() + 3 * ACTOR_WORST_USD))
+    assert meter.open_round(1, smallest=1) == 1
+    longest_s = ACTOR_WORST_USD / 0.004
+    ended(meter, 0, billed_s=3 * longest_s, is_metered=True)
+    meter.close_round(actors_started=1, seconds=120.0)
+    assert meter.spent_usd > round_base_usd() + 2 * ACTOR_WORST_USD
+    assert meter.open_round(1, smallest=1) == 0
+
+
 def test_the_state_goes_through_json_and_continues_alike():
     def play(meter: Meter, rounds: int) -> list[Any]:
         bills = []

@@ -142,7 +142,7 @@ class Stack:
         return "CREATE_COMPLETE" if now_s >= self.complete_s else "CREATE_IN_PROGRESS"
 
     def is_there(self, kind: str, now_s: float) -> bool:
-        return self.made_s.get(kind, math.inf) <= now_s < self.gone_s.get(kind, math.inf)
+        return self.begun_s.get(kind, math.inf) <= now_s < self.gone_s.get(kind, math.inf)
 
     def end(self, kind: str, at_s: float) -> None:
         self.gone_s[kind] = min(self.gone_s.get(kind, math.inf), at_s)
@@ -257,7 +257,7 @@ class _Answers:
                              and one.status(account.now_s) != "CREATE_COMPLETE")
             listed.append({
                 "LogicalResourceId": kind, "ResourceType": kind,
-                "PhysicalResourceId": f"{one.name}-{kind}" if one.made_s[kind] <= account.now_s else "",
+                "PhysicalResourceId": f"{one.name}-{kind}",
                 "ResourceStatus": "DELETE_COMPLETE" if is_taken_back else "CREATE_COMPLETE",
                 "LastUpdatedTimestamp": at(one.gone_s[kind] if is_taken_back else begun_s)})
         return {"StackResourceSummaries": listed}
@@ -384,11 +384,18 @@ def _caches(account: Account, name: str) -> list[dict[str, Any]]:
     found = [one for one in _of(account, name) if any(one.is_there(kind, account.now_s) for kind in CACHES)]
     if not found:
         raise refused("CacheNotFoundFault")
-    return [{"Status": "deleting" if any(kind in one.gone_s for kind in CACHES) else "available"} for one in found]
+    return [{"Status": "deleting" if any(kind in one.gone_s for kind in CACHES) else
+             "creating" if _is_creating(account, one) else "available"} for one in found]
+
+
+def _is_creating(account: Account, one: Stack) -> bool:
+    return any(one.made_s.get(kind, 0.0) > account.now_s for kind in CACHES)
 
 
 def _end_cache(account: Account, name: str) -> None:
     for one in _of(account, name):
+        if _is_creating(account, one):
+            raise refused("InvalidCacheStateFault")
         for kind in CACHES:
             if kind in one.made_s:
                 one.end(kind, account.now_s + account.draw.uniform(0, CACHE_DELETION_S))

@@ -125,8 +125,8 @@ class Run:
             self.log.append(f"{failure or 'trained'}: {self.entry.order.reason if self.entry.order else ''}")
             closed_usd = self.entry.spent_usd
             assert closed_usd >= self.spent_usd - 1e-9, ("the ledger knows of all that was spent", self.log)
-            if not any(made_s <= stack.deleted_s for made_s in stack.made_s.values()) and not self.account.refusing:
-                assert closed_usd == usd_before, "nothing was made, so nothing is charged"
+            if not any(begun_s <= stack.deleted_s for begun_s in stack.begun_s.values()) and not self.account.refusing:
+                assert closed_usd == usd_before, "nothing was begun, so nothing is charged"
             usd_before = closed_usd
             yield self.draw.choice([1.0, 900.0, 5000.0])
 
@@ -372,6 +372,18 @@ def test_an_experiment_whose_calls_hang_costs_another_one_nothing(
     account.act(trouble())
     play(account)
     assert run.spent_usd <= run.budget_usd, run.log
+
+
+@settings(WORLDS, max_examples=12)
+@given(seed=SEEDS)
+def test_a_deployment_that_nobody_checked_costs_a_run_that_is_exhausted_no_more_than_a_teardown(seed: int) -> None:
+    """As a bare ``cdk deploy`` makes one: the guard ends it at its first look, and its learner has nothing to spend."""
+    account = Account(random.Random(seed))
+    run = drawn_run(account, "one", 0.0, is_preflight_made=False, deployments_max=5)
+    play(account)
+    assert len(run.stacks) == 5
+    assert run.spent_usd <= run.budget_usd + 5 * run.expected.tail_usd, run.log
+    assert run.actors_usd <= run.budget_usd - run.expected.tail_usd
 
 
 def is_broken(seed: int, share: float | None = None, **options: Any) -> bool:
