@@ -97,13 +97,15 @@ def _never_boots(world: Rehearsal) -> None:
 
 
 def _never_reports(world: Rehearsal) -> None:
-    """The learner's container starts, and stops for ever before it reports."""
+    """The learner's container starts, and stops for ever before it reports: the instance names the phase, and ends."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
     world.until(lambda: world.machines.alive and world.machine().learner, "the learner")
     world.record.tell("fault", "SIGSTOP of the learner")
     os.kill(world.machine().learner.pid, signal.SIGSTOP)
     world.is_hurried = True
-    _check_taken_back(world, "Received 0 SUCCESS signal(s)")
+    _check_taken_back(world, "Received 1 FAILURE signal(s)")
+    world.check(any(name.endswith("-first actors.json") for name in world.account.objects("hopper/rehearsal/boot/")),
+                "the bucket does not tell which phase took too long")
 
 
 def _pull_fails(world: Rehearsal) -> None:
