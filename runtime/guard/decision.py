@@ -62,4 +62,7 @@ def reason_of_stack(deployed: GuardedStack) -> str:
     if deployed.status == "CREATE_IN_PROGRESS" and making_s > MAKING_LIMIT_S:
         return (f"the first phase of its start, cache and function, was not over after {making_s / 60:.0f} minutes: "
                 "see its stack's events")
-    return f"its stack is {deployed.status}" if deployed.status in _FAILED else ""
+    if deployed.status not in _FAILED:
+        return ""
+    why = "" if deployed.status == "DELETE_FAILED" else "; its events, and boot/ in the results bucket, tell why"
+    return f"its stack is {deployed.status}{why}"

@@ -468,6 +468,15 @@ def test_an_account_that_may_reserve_no_concurrency_is_torn_down_all_the_same(
     assert account.left("hopper") == []
 
 
+def test_a_group_that_is_being_deleted_gets_no_orders(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    (group,) = moto.backends.get_backend("autoscaling")["123456789012"]["us-east-1"].autoscaling_groups.values()
+    group.status = "Delete in progress"
+    account.tick()
+    assert "autoscaling.update_auto_scaling_group" not in account.calls
+    assert "ec2.terminate_instances" in account.calls
+
+
 def test_what_is_throttled_is_done_a_minute_later(account: Account) -> None:
     account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
     moments = [refused("Throttling")]
@@ -728,7 +737,8 @@ def test_a_creation_that_has_failed_is_cleared_away(account: Account) -> None:
     backend = moto.backends.get_backend("cloudformation")["123456789012"]["us-east-1"]
     (stack,) = [one for one in backend.stacks.values() if one.name == "Nitro-hopper"]
     stack.status = "ROLLBACK_COMPLETE"
-    assert account.tick()["Nitro-hopper"]["decision"] == "its stack is ROLLBACK_COMPLETE"
+    assert account.tick()["Nitro-hopper"]["decision"] == (
+        "its stack is ROLLBACK_COMPLETE; its events, and boot/ in the results bucket, tell why")
     assert account.left("hopper") == []
 
 
@@ -750,7 +760,7 @@ def test_a_creation_that_is_taken_back_does_not_wait_for_interfaces(lingering: A
     lingering.clock = clock
     client_of("cloudformation").signal_resource(
         StackName=stack, LogicalResourceId=GROUP_LOGICAL_ID, UniqueId="i", Status="FAILURE")
-    assert lingering.tick(30)["Nitro-hopper"]["decision"] == "its stack is ROLLBACK_IN_PROGRESS"
+    assert lingering.tick(30)["Nitro-hopper"]["decision"].startswith("its stack is ROLLBACK_IN_PROGRESS; its events")
     assert minutes_until_gone(lingering) <= 6
     assert interfaces() == lingering.left("hopper") == []
     assert not any("could not be deleted" in subject for subject in lingering.told)

@@ -19,6 +19,7 @@ _PROVISIONED_BLOCK_S = 300.0
 _EVENTS = {
     "run_started": "goes on after round {resumed_after_round}",
     "actors_prewarmed": "{actors} actors started, {failed} failed",
+    "actor_failed": "slot {slot}, try {attempt}: {error:.150}", "actor_replaced": "slot {slot} is tried again",
     "budget_exhausted": "the budget does not hold round {round_index}", "run_ended": "ends: {stop_reason} {error}",
     "reservation_forfeited": "what was reserved counts as spent: ${usd:.4f}",
     "standing_billed": "what stood until now is billed: ${usd:.4f}",
