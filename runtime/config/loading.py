@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from runtime.errors import ExperimentError
 
 Tree = dict[str, Any]
 _MAX_FILES = 32
+_MAX_BYTES = 2**18
+"""Of one file: reading a megabyte of YAML takes ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class _Layer:
     tree: Tree
 
 
-def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+def load_experiment(path: Path, overrides: Iterable[str] = (), *, may_extend: bool = True) -> Experiment:
     """Returns the experiment in a file, validated but not resolved.
 
     A file may name another one by its key ``extends``, whose keys count where it has none of its own; and so on.
@@ -36,12 +39,14 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     Args:
         path: The experiment file.
         overrides: Each ``section.key=value``; they count before all files.
+        may_extend: Whether the file may name another one. A run's own config.yaml needs none, and a downloaded one
+            could name any file of this machine.
 
     Raises:
         ExperimentError: A file cannot be read, or something in it is wrong; the message names every field, its value
             and what is allowed.
     """
-    layers = _layers(path, [])
+    layers = _layers(path, [], may_extend=may_extend)
     tree = _merged(layers)
     environment = _value_at(tree, "environment", "id")
     overridden = {_apply_override(tree, override) for override in overrides}
@@ -104,17 +109,21 @@ def _holds(tree: Any, location: Sequence[Any]) -> bool:
 # Files
 
 
-def _layers(path: Path, above: list[Path]) -> list[_Layer]:
+def _layers(path: Path, above: list[Path], *, may_extend: bool = True) -> list[_Layer]:
     """Returns what a file and those that it extends say, the farthest one first.
 
     Args:
         path: The file.
         above: The files that led to it, the first one first.
+        may_extend: Whether the file may extend another one.
     """
     tree = _read(path, above)
     base = tree.pop(EXTENDS, None)
     if base is None:
         return [_Layer(path, tree)]
+    if not may_extend:
+        raise ExperimentError(f"{path}: {EXTENDS} = {base!r} is not allowed: a run's own config.yaml stands for "
+                              "itself; if you trust it, copy the file elsewhere")
     if not isinstance(base, str) or not base:
         raise ExperimentError(f"{path}: {EXTENDS} = {base!r} is not allowed; allowed: another experiment file's path, "
                               "relative to this one")
@@ -139,7 +148,13 @@ def _is_same(path: Path, other: Path) -> bool:
 def _read(path: Path, above: Sequence[Path]) -> Tree:
     source = f"{path}, which {above[-1]} extends" if above else str(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ExperimentError(f"{source}: is not a regular file")
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ExperimentError(f"{source}: is larger than {_MAX_BYTES // 1024} KiB, which no experiment file is")
+        text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ExperimentError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     tree = yaml_text.parse(text, source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from typing import Any
 
 import yaml
@@ -14,14 +15,30 @@ _MAX_VALUES = 100_000
 
 
 class _Loader(yaml.SafeLoader):
+    _flattened = 0
+    """Keys of all mappings so far, those that ``<<`` brings included: it copies them as it is read."""
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value
-                if key.tag != "tag:yaml.org,2002:merge"]
-        for key in keys:
-            if keys.count(key) > 1:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                # What is called next refuses it.
+                continue
+            if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
                                                         node.start_mark)
+            seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        self._flattened += len(node.value)
+        if self._flattened > _MAX_VALUES:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"more than {_MAX_VALUES:,} values once its merge keys are followed", node.start_mark)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -65,7 +82,7 @@ def parse(text: str, source: str) -> Any:
 
 def _values_in(tree: Any, known: dict[int, int]) -> int:
     """Counts the values in a tree; what several places share is looked at once, and counted as often as it stands."""
-    if not isinstance(tree, dict | list):
+    if not isinstance(tree, dict | list | tuple):
         return 1
     if id(tree) not in known:
         known[id(tree)] = 0  # One that contains itself is refused elsewhere.

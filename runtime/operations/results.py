@@ -73,7 +73,7 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     config = out / layout.CONFIG
     if not config.exists():
         return [*lines, "it cannot be gone on with: it was never begun"]
-    stored = load_experiment(config)
+    stored = load_experiment(config, may_extend=False)
     if ":" in stored.environment.id:
         lines.append("                  (its environment is code, which a download does not bring: name your own with "
                      "--environment ID, or --set environment.id=ID for train)")

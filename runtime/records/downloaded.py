@@ -1,4 +1,4 @@
-"""What a downloaded run may name: environments that are installed here, but no code.
+"""What a downloaded run may name: environments that are installed here, but no code, and no other file.
 
 A run in the bucket was written by a learner, which runs the environment's code: its config.yaml may say anything. An
 environment ``module:name`` is imported, so it is only where the user names it.
@@ -25,11 +25,13 @@ def load_trusted_experiment(path: Path, overrides: Sequence[str] = ()) -> Experi
         overrides: As of `load_experiment`.
 
     Raises:
-        ExperimentError: It cannot be loaded; or it is a downloaded run's and names code, which ``overrides`` do not.
+        ExperimentError: It cannot be loaded; or it is a downloaded run's and extends another file, or names code,
+            which ``overrides`` do not.
     """
-    experiment = load_experiment(path, overrides)
+    is_downloaded = (path.parent / layout.DOWNLOADED).exists()
+    experiment = load_experiment(path, overrides, may_extend=not is_downloaded)
     is_named = any(one.strip().startswith(_KEY) for one in overrides)
-    if ":" in experiment.environment.id and not is_named and (path.parent / layout.DOWNLOADED).exists():
+    if ":" in experiment.environment.id and not is_named and is_downloaded:
         raise ExperimentError(
             f"environment.id = {experiment.environment.id!r} of a downloaded run is code, and code that a download "
             "names is not run. If it is your own, name it yourself: --environment of evaluate and export, "

@@ -29,7 +29,7 @@ def check_same_experiment(experiment: Experiment, directory: RunDirectory) -> No
         RunDirectoryError: It is of another one, or cannot be read.
     """
     try:
-        stored = load_experiment(directory.config_path)
+        stored = load_experiment(directory.config_path, may_extend=False)
     except ExperimentError as error:
         raise RunDirectoryError(f"--resume: {error}\nIf another version of this program made the run, that version can "
                                 "continue it") from None

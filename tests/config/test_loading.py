@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,28 @@ def test_a_base_gives_no_target_return_to_another_environment(tmp_path: Path, te
      ["a31.yaml: extends = 'a32.yaml' would be file 33 of a chain; allowed: 32 files"]),
     ({"a": "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(30))},
      ["a.yaml: holds more than 100,000 values once its aliases are followed"]),
+    ({"a": "a0: &a0 {k: 1}\n" + "".join(
+        f"a{i + 1}: &a{i + 1} {{<<: [{', '.join([f'*a{i}'] * 9)}]}}\n" for i in range(30))},
+     ["a.yaml: is not YAML: more than 100,000 values once its merge keys are followed in line "]),
+    ({"a": "extends: b.yaml", "b": f"# {'x' * 2**18}"}, ["b.yaml, which ", "is larger than 256 KiB"]),
+    ({"a": "extends: /dev/zero"}, ["/dev/zero, which ", "is not a regular file"]),
+    ({"a": "{[a]: 1}"}, ["unhashable key"]),
 ], ids=lambda value: " ".join(value)[:20] if isinstance(value, dict) else "")
 def test_what_is_wrong_is_told_with_the_file_in_which_it_stands(
     tmp_path: Path, texts: dict[str, str], words: list[str]
 ) -> None:
     text = refusal(files(tmp_path, **texts)) + "\n"
     assert [word for word in words if word not in text] == []
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is not a regular file" in refusal(tmp_path / "pipe")
+
+
+def test_of_very_many_keys_none_stands_twice(tmp_path: Path) -> None:
+    keys = "".join(f"{number}: 1\n" for number in range(25_000))
+    assert "the key 0 stands twice in line 1" in refusal(files(tmp_path, a=f"{keys}0: 2\n"))
 
 
 def test_what_the_command_line_overrides_stands_in_no_file(tmp_path: Path) -> None:

@@ -68,3 +68,15 @@ def test_a_run_that_was_made_here_names_what_it_likes(run: Path) -> None:
     (run / ".download.json").unlink()
     assert main(["evaluate", str(run)]) == 2
     assert Path("imported").exists()
+
+
+@pytest.mark.parametrize("use", [
+    lambda run: main(["evaluate", str(run)]),
+    lambda run: main(["train", str(run / "config.yaml"), "--out", str(run), "--resume"])], ids=["evaluate", "train"])
+def test_a_download_names_no_other_file(
+    run: Path, use: Callable[[Path], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "config.yaml").write_text(f"extends: {Path('base.yaml').absolute()}\n")
+    Path("base.yaml").write_text(SMALL_EXPERIMENT)
+    assert use(run) == 2
+    assert "base.yaml' is not allowed: a run's own config.yaml stands for itself" in capsys.readouterr().err
