@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -111,6 +112,12 @@ def _talk() -> None:
     os.write(1, b"\x00\xff{\"ready\": true}\n" * 20_000)
 
 
+def _answer_in_part() -> None:
+    """As one that is stopped while it sends a large answer: the first argument of a local actor is its connection."""
+    os.write(int(sys.argv[1]), struct.pack("!i", 10_000_000) + bytes(1000))
+    time.sleep(600)
+
+
 def _burn() -> None:
     end_s = time.process_time() + BURNT_CPU_S
     while time.process_time() < end_s:
@@ -133,4 +140,5 @@ hanging_with_a_program = _special("hanging_with_a_program", _start_a_program_and
 napping = _special("napping", lambda: time.sleep(0.3))
 talking = _special("talking", _talk)
 burning = _special("burning", _burn)
+stopping_halfway = _special("stopping_halfway", _answer_in_part)
 telling = _special("telling", _tell_secret)

@@ -7,9 +7,12 @@ invocation ends with an outcome that says what happened. The processes live and 
 from __future__ import annotations
 
 import json
+import math
 import os
+import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -19,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import connection as connections
 from pathlib import Path
+from typing import Any
 
 from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
@@ -28,9 +32,68 @@ from runtime.interfaces import Invocation, Outcome, OutcomeStatus
 _START_TIMEOUT_S = 120
 _RESTART_PAUSE_S = 0.5
 _DEATH_PATIENCE_S = 1.0
+_LENGTH = struct.Struct("!i")
+_CHUNK_BYTES = 2**20
 SINGLE_THREADED = {name: "1" for name in (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")}
 _ROOT = Path(__file__).resolve().parents[2]
+
+
+class _Channel:
+    """Messages to and from an actor process, framed as `multiprocessing.connection` does; never waits for it.
+
+    Without a cache a message holds weights or a trajectory, and is larger than what a socket takes at once. A process
+    that stopped in the middle must not hold up the others.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._outgoing, self._incoming = bytearray(), bytearray()
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a part of a message waits to be sent."""
+        return bool(self._outgoing)
+
+    def send(self, message: bytes) -> None:
+        """Begins to send a message; `flush` goes on."""
+        self._outgoing += _LENGTH.pack(len(message)) + message
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends as much as the socket takes."""
+        with suppress(BlockingIOError):
+            while self._outgoing:
+                del self._outgoing[:self._end.send(self._outgoing, socket.MSG_DONTWAIT)]
+
+    def receive(self) -> list[bytes]:
+        """The messages that are there as a whole.
+
+        Raises:
+            EOFError: The other end is closed.
+            OSError: The connection is broken.
+        """
+        with suppress(BlockingIOError):
+            data = self._end.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT)
+            if not data:
+                raise EOFError
+            self._incoming += data
+        messages = []
+        while len(self._incoming) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._incoming)[0]
+            if end < _LENGTH.size:
+                raise OSError("a message of an actor process has no length")
+            if len(self._incoming) < end:
+                break
+            messages.append(bytes(self._incoming[_LENGTH.size:end]))
+            del self._incoming[:end]
+        return messages
+
+    def close(self) -> None:
+        self._end.close()
 
 
 class _Process:
@@ -38,7 +101,7 @@ class _Process:
 
     def __init__(self, lifeline_fd: int, environment: Mapping[str, str], log_path: Path) -> None:
         ours, theirs = socket.socketpair()
-        self.connection = connections.Connection(ours.detach())
+        self.channel = _Channel(ours)
         try:
             with theirs, log_path.open("ab") as log:
                 self.popen = subprocess.Popen(
@@ -46,7 +109,7 @@ class _Process:
                     pass_fds=(theirs.fileno(), lifeline_fd), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     env=environment, start_new_session=True)
         except OSError:
-            self.connection.close()
+            self.channel.close()
             raise
         self.is_ready = False
         self.init_cpu_s = 0.0
@@ -55,7 +118,7 @@ class _Process:
 
     def send(self, invocation: Invocation) -> None:
         self.invocation_id, self.since_s = invocation.invocation_id, time.monotonic()
-        self.connection.send_bytes(json.dumps(invocation.event).encode())
+        self.channel.send(json.dumps(invocation.event).encode())
 
     def end(self, patience_s: float = 0.0) -> int:
         """Kills it if it still lives after ``patience_s``, and what it has started; returns its exit code."""
@@ -66,7 +129,7 @@ class _Process:
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.kill()
         code = self.popen.wait()
-        self.connection.close()
+        self.channel.close()
         return code
 
 
@@ -182,15 +245,27 @@ class LocalFleet:
             with self._lock:
                 self._end_abandoned()
                 self._assign()
-            ready = connections.wait([self._wake_read, *(process.connection for process in self._processes)],
-                                     self._until_next_timeout_s())
-            if self._wake_read in ready:
+            ready = self._wait_for_sockets()
+            if self._wake_read.fileno() in ready:
                 self._wake_read.recv_bytes()
             for index, process in enumerate(self._processes):
-                if process.connection in ready:
+                events = ready.get(process.channel.fileno(), 0)
+                if events & select.POLLOUT:
+                    with suppress(OSError):
+                        process.channel.flush()
+                if events & ~select.POLLOUT:
                     self._receive(index, process)
                 elif self._is_overdue(process):
                     self._overdue(index, process)
+
+    def _wait_for_sockets(self) -> dict[int, int]:
+        """Waits until something can be received or sent, or somebody is overdue; returns events by file descriptor."""
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        for process in self._processes:
+            poll.register(process.channel, select.POLLIN | (select.POLLOUT if process.channel.is_sending else 0))
+        seconds = self._until_next_timeout_s()
+        return dict(poll.poll(None if seconds is None else math.ceil(1000 * seconds)))
 
     def _assign(self) -> None:
         for process in self._processes:
@@ -214,24 +289,28 @@ class LocalFleet:
 
     def _receive(self, index: int, process: _Process) -> None:
         try:
-            message = json.loads(process.connection.recv_bytes())
-        except (EOFError, OSError):
+            messages = [json.loads(message) for message in process.channel.receive()]
+        except (EOFError, OSError, ValueError):
             code = process.end(_DEATH_PATIENCE_S)
             with self._lock:
                 self._replace(index, process, "crashed", _death(code))
             return
         with self._lock:
-            if "ready" in message:
-                process.is_ready, process.init_cpu_s = True, message["init_cpu_s"]
-            elif "failed" in message:
-                self._replace(index, process, "error", f"the actor process does not start: {message['failed']}")
-            elif process.invocation_id is not None:
-                self._report(Outcome(
-                    process.invocation_id, "error" if message["error"] else "ok",
-                    response=message["response"], error=message["error"],
-                    billed_s=min(message["cpu_s"] / self._share, self._timeout_s),
-                    init_s=process.init_cpu_s / self._share))
-                process.invocation_id = None
+            for message in messages:
+                self._take_in(index, process, message)
+
+    def _take_in(self, index: int, process: _Process, message: Mapping[str, Any]) -> None:
+        if "ready" in message:
+            process.is_ready, process.init_cpu_s = True, message["init_cpu_s"]
+        elif "failed" in message:
+            self._replace(index, process, "error", f"the actor process does not start: {message['failed']}")
+        elif process.invocation_id is not None:
+            self._report(Outcome(
+                process.invocation_id, "error" if message["error"] else "ok",
+                response=message["response"], error=message["error"],
+                billed_s=min(message["cpu_s"] / self._share, self._timeout_s),
+                init_s=process.init_cpu_s / self._share))
+            process.invocation_id = None
 
     def _overdue(self, index: int, process: _Process) -> None:
         reason = (f"timed out after {self._timeout_s:g} s" if process.is_ready

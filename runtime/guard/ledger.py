@@ -25,10 +25,13 @@ GUARD_KEY = "guard"
 """Key of the item that says when the guard last looked; a run's key has a slash in it."""
 _ORDER = "teardown"
 _SHOWN_CHARACTERS = 100
-_LONG_CHARACTERS = 16_384
-"""Far more than anything that a learner has to say; an item holds 400 KB."""
-_FIGURE_MAX = 1e12
-"""More than any dollars, and any seconds since 1970, that somebody could mean."""
+_REASON_CHARACTERS = 500
+"""Of why a deployment is taken down, which may be what its learner wrote."""
+_TEXT_BYTES_MAX = 2048
+"""More than a learner has to say in one attribute; an item holds 400 KB."""
+_TOO_LONG = "too long"
+_FIGURE_MAX = 2e11
+"""More than any dollars, and any seconds since 1970, that somebody could mean; of the latter, in the year 8307."""
 PARTS = ("learner", "cache", "provisioned")
 """Of a deployment, what costs money by the hour: the learner's group, the cache, and the actors that are kept warm."""
 _TEXTS = ("stack", "closed_stack", "began_stack", "writer", "state", "reason", "instance_id", "stop_event")
@@ -315,8 +318,8 @@ class Ledger:
         Raises:
             LedgerError: The ledger cannot be written.
         """
-        order = {"M": {"stack": {"S": stack}, "reason": {"S": reason}, "ordered_at_s": _number(now_s),
-                       "steps": {"M": {}}, "failures": _number(0)}}
+        order = {"M": {"stack": {"S": stack}, "reason": {"S": reason[:_REASON_CHARACTERS]},
+                       "ordered_at_s": _number(now_s), "steps": {"M": {}}, "failures": _number(0)}}
         try:
             return self._update(run, {}, more="#order = :order", condition=_NOT_ORDERED,
                                 names={"#order": _ORDER, "#stack": "stack"},
@@ -397,34 +400,44 @@ class Ledger:
         refused: Exception | None = None,
     ) -> Entry:
         """Sets ``figures``, and ``more``, if the condition holds; raises ``refused`` if it does not."""
-        parts = [f"#f_{name} = :f_{name}" for name in figures] + ([more] if more else [])
-        arguments = {
-            "Key": _key(run), "UpdateExpression": "SET " + ", ".join(parts), "ReturnValues": "ALL_NEW",
-            "ExpressionAttributeNames": {**{f"#f_{name}": name for name in figures}, **(names or {})},
-            "ExpressionAttributeValues": {**{f":f_{name}": _value(value) for name, value in figures.items()},
-                                          **(values or {})},
-            **({"ConditionExpression": condition} if condition else {})}
+        def update(figures: Mapping[str, str | float]) -> Entry:
+            parts = [f"#f_{name} = :f_{name}" for name in figures] + ([more] if more else [])
+            return _entry(self._call(
+                self._client.update_item, Key=_key(run), UpdateExpression="SET " + ", ".join(parts),
+                ReturnValues="ALL_NEW",
+                ExpressionAttributeNames={**{f"#f_{name}": name for name in figures}, **(names or {})},
+                ExpressionAttributeValues={**{f":f_{name}": _value(value) for name, value in figures.items()},
+                                           **(values or {})},
+                **({"ConditionExpression": condition} if condition else {}))["Attributes"])
+
         try:
             try:
-                return _entry(self._call(self._client.update_item, **arguments)["Attributes"])
+                return update(figures)
             except LedgerError as error:
                 if "size" not in message_of(error.__cause__):
                     raise
-                self._shorten(run)
-                return _entry(self._call(self._client.update_item, **arguments)["Attributes"])
+                # A learner has filled the item up. Room is made by the same write: none of its own can come between.
+                return update({**self._shortened(run), **figures})
         except LedgerError as error:
             if refused is not None and code_of(error.__cause__) == "ConditionalCheckFailedException":
                 raise refused from None
             raise
 
-    def _shorten(self, run: str) -> None:
-        """Makes room in an item that a learner has filled up, so that the guard can write what is to be done."""
+    def _shortened(self, run: str) -> dict[str, str | float]:
+        """All that a learner may have written, as it is, but for what is too long; what is no number stays damaged."""
         item = self._call(self._client.get_item, Key=_key(run), ConsistentRead=True).get("Item", {})
-        long = [name for name in LEARNER_ATTRIBUTES if len(str(item.get(name, ""))) > _LONG_CHARACTERS]
-        self._call(self._client.update_item, Key=_key(run),
-                   UpdateExpression="SET " + ", ".join(f"#{name} = :long" for name in long),
-                   ExpressionAttributeNames={f"#{name}": name for name in long},
-                   ExpressionAttributeValues={":long": {"S": "too long"}})
+
+        def short(name: str) -> str | float:
+            if name not in item:
+                return "" if name in _TEXTS else 0.0
+            try:
+                if name in _NUMBERS:
+                    return _figure(item[name]["N"])
+                return str(item[name]["S"]) if len(item[name]["S"].encode()) <= _TEXT_BYTES_MAX else _TOO_LONG
+            except (KeyError, ValueError):
+                return _TOO_LONG
+
+        return {name: short(name) for name in LEARNER_ATTRIBUTES if name != "run"}
 
     def _call(self, operation: Callable[..., Any], **arguments: Any) -> Any:
         try:

@@ -15,7 +15,7 @@ from runtime.aws.stacks import find_stack, outputs_of
 from runtime.guard.bill import final_usd
 from runtime.guard.decision import silent_s
 from runtime.guard.deletion import TeardownError, what_is_left
-from runtime.guard.ledger import STARTING, TRAINING, Entry, Ledger, Order
+from runtime.guard.ledger import STARTING, TRAINING, Entry, Ledger, LedgerError, LostRunError, Order
 from runtime.guard.parts import (
     Parts,
     end_cache,
@@ -97,9 +97,9 @@ class Teardown:
             What it waits for, for people; empty if all is gone.
 
         Raises:
-            LedgerError: The ledger cannot be written.
-            TeardownError: A step failed; to be tried again. A step that has failed for long is passed over:
-                CloudFormation, which has more rights, may do what it should have done.
+            LostRunError: The order is for a later deployment.
+            TeardownError: A step failed, or could not be noted; to be tried again. A step that has failed for long is
+                passed over: CloudFormation, which has more rights, may do what it should have done.
         """
         failures: list[str] = []
         parts = self._read_parts(deployed, failures)
@@ -121,7 +121,13 @@ class Teardown:
                 waits_for = f"{name}: {waits_for}"
                 break
             is_deleted = is_deleted or name == _STACK
-            entry = self._note(deployed, entry, name)
+            try:
+                entry = self._note(deployed, entry, name)
+            except LostRunError:
+                raise
+            except LedgerError as error:
+                # What costs money ends even if nobody can note it.
+                failures.append(f"{name}: {error}")
         if failures:
             raise TeardownError(f"{deployed.name}: {'; '.join(failures)}")
         return waits_for

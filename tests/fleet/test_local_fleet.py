@@ -179,6 +179,28 @@ def test_a_process_that_is_killed_from_outside_in_the_middle_of_a_rollout(
     assert actors.run("steady")[0].status == "ok"
 
 
+def test_a_process_that_stops_reading_holds_up_nobody_else(local_fleet, actors_of, tmp_path: Path):
+    """Nor whoever asks the fleet: without a cache, an event is larger than what a socket takes at once."""
+    fleet = local_fleet(2, timeout_s=3.0)
+    actors = actors_of(fleet)
+    actors.run("steady", "steady")
+    stopped, _ = processes(tmp_path)
+    os.kill(stopped, signal.SIGSTOP)
+    ids = actors.start("steady", "steady", "steady", weights="x" * 3_000_000)
+    found = [one.status for one in actors.outcomes(ids).values()]
+    assert sorted(found) == ["ok", "ok", "timeout"]
+    assert gone([stopped])
+
+
+def test_a_process_that_stops_in_the_middle_of_an_answer_is_ended(
+        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    actors = actors_of(local_fleet(1, timeout_s=3.0))
+    (outcome,) = actors.run("stopping_halfway")
+    assert outcome.status == "timeout"
+    assert actors.run("steady")[0].status == "ok"
+
+
 def test_what_actors_print_is_in_the_log(local_fleet, actors_of, tmp_path: Path):
     actors = actors_of(local_fleet(1))
     actors.run("talking", "raising")

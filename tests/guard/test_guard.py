@@ -25,7 +25,7 @@ from runtime.aws.stacks import find_stack
 from runtime.guard import watch
 from runtime.guard.deletion import TeardownError
 from runtime.guard.function import handler
-from runtime.guard.ledger import FINISHED, TRAINING, Entry, Ledger
+from runtime.guard.ledger import FINISHED, TRAINING, Entry, Ledger, LedgerError
 from runtime.guard.parts import ALIAS, GROUP, SERVERLESS_CACHE
 from runtime.guard.stacks import find_deployments
 from runtime.guard.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STOP_GRACE_S
@@ -475,6 +475,18 @@ def test_a_group_that_is_being_deleted_gets_no_orders(account: Account) -> None:
     account.tick()
     assert "autoscaling.update_auto_scaling_group" not in account.calls
     assert "ec2.terminate_instances" in account.calls
+
+
+def test_steps_that_cannot_be_noted_are_taken_all_the_same(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "step_done", lambda *_, **__: (_ for _ in ()).throw(LedgerError("no room")))
+        assert "no room" in account.tick()["Nitro-hopper"]["error"]
+        # Instances and caches are gone; a stack is never deleted as long as something is amiss.
+        assert [one for one in account.left("hopper") if one.startswith(("i-", "nitro-"))] == []
+        assert "Nitro-hopper" in account.left("hopper")
+    account.tick()
+    assert account.left("hopper") == []
 
 
 def test_what_is_throttled_is_done_a_minute_later(account: Account) -> None:

@@ -146,7 +146,7 @@ def test_when_a_stack_began_is_noted_once(ledger: Ledger) -> None:
 @pytest.mark.parametrize(("figures", "damage"), [
     ({"spent_usd": -1.0}, "spent_usd"), ({"reserved_usd": -1e-9}, "reserved_usd"),
     ({"burn_usd_per_hour": -9.0}, "burn_usd_per_hour"), ({"covered_until_s": -5.0}, "covered_until_s"),
-    ({"spent_usd": 1e13}, "spent_usd")])
+    ({"spent_usd": 1e13}, "spent_usd"), ({"heartbeat_at_s": 9e11}, "heartbeat_at_s")])
 def test_what_cannot_be_is_damage_and_gives_no_money_back(
         ledger: Ledger, figures: dict[str, float], damage: str) -> None:
     take_over(ledger)
@@ -222,3 +222,43 @@ def test_an_item_that_is_full_can_still_be_ordered_down(ledger: Ledger) -> None:
     entry = ledger.order(RUN, stack="one", reason="y" * 500, now_s=5.0)
     assert entry.order_for("one").reason == "y" * 500
     assert (entry.spent_usd, entry.reason) == (1.0, "too long")
+
+
+@pytest.mark.parametrize(("character", "attributes"), [
+    ("😀", ("reason", "stop_event", "instance_id", "state", "writer", "budget_usd")),
+    ("x", tuple(set(LEARNER_ATTRIBUTES) - {"run", "stack"}))])
+def test_a_learner_cannot_fill_an_item_up_in_any_way(
+    client: Any, ledger: Ledger, character: str, attributes: tuple[str, ...]
+) -> None:
+    take_over(ledger)
+    ledger.record(RUN, writer="w1", spent_usd=0.7, covered_until_s=900.0)
+
+    def fill() -> None:
+        """Leaves less room than the guard's next write needs, whatever that is."""
+        left = 404_900 - sum(len(name) + len(str(next(iter(value.values()))).encode())
+                             for name, value in client.get_item(TableName=TABLE, Key=key)["Item"].items()
+                             if name not in attributes)
+        each = (left // len(attributes) - 20) // len(character.encode())
+        client.update_item(
+            TableName=TABLE, Key=key, UpdateExpression="SET " + ", ".join(f"#{name} = :long" for name in attributes),
+            ExpressionAttributeNames={f"#{name}": name for name in attributes},
+            ExpressionAttributeValues={":long": {"S": character * each}})
+
+    key = {"run": {"S": RUN}}
+    fill()
+    entry = ledger.order(RUN, stack="one", reason=character * 200_000, now_s=5.0)
+    assert entry.order_for("one").reason == character * 500
+    if "spent_usd" not in attributes:
+        assert entry.spent_usd == 0.7
+    fill()
+    assert ledger.saw(RUN, heartbeat_at_s=1.0, spent_usd=0.9, now_s=6.0) is None
+    assert ledger.get(RUN).promised_usd >= 0.9
+    assert "budget_usd" in ledger.get(RUN).damage
+
+
+def test_texts_that_no_stack_has_for_a_name_are_cut_too(client: Any, ledger: Ledger) -> None:
+    take_over(ledger)
+    client.update_item(TableName=TABLE, Key={"run": {"S": RUN}}, UpdateExpression="SET #stack = :long",
+                       ExpressionAttributeNames={"#stack": "stack"},
+                       ExpressionAttributeValues={":long": {"S": "x" * 404_700}})
+    assert ledger.order(RUN, stack="one", reason="y" * 500, now_s=5.0).order_for("one") is not None
