@@ -16,7 +16,8 @@ overridden on the command line: `--set scaler.actors_max=32`. Unknown keys and v
 anything starts.
 
 `extends: FILE.yaml`, a path relative to the file, names another file whose keys count if this one does not have them;
-that file may extend another in turn. `python -m runtime explain KEY` tells what stands here about one key or section.
+that file may extend another in turn; each is a regular file of at most 256 KiB, and a downloaded run's own
+`config.yaml` extends none. `python -m runtime explain KEY` tells what stands here about one key or section.
 
 `seed`, the settings and the code decide what a run's `rounds.jsonl` holds, but for times and dollars, where rounds are
 synchronous; `fleet.processes`
