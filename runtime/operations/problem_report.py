@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
@@ -33,15 +34,31 @@ _KEPT = (layout.CONFIG, layout.PRICES, layout.ROUNDS, layout.EVENTS, layout.SUMM
          layout.REFUSED)
 _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "CACHE_PASSWORD", "WANDB_API_KEY")
 _HIDDEN = (
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), "ACCESS-KEY"),
-    (re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)"), r"\1PASSWORD"),
-    (re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]+\b"), "ADDRESS"),
+    (re.compile(r"(?:AKIA|ASIA)[A-Z0-9]{16}", re.IGNORECASE), "ACCESS-KEY"),
+    # A password may hold slashes, but a port is no password, nor is what follows a path's @.
+    (re.compile(r'://(?:[^/\s:@"<>]{0,200}:[^\s"<>]{1,500}|[^/\s@"<>]{1,300})@'), "://CREDENTIALS@"),
+    (re.compile(r"""(authorization\\{0,8}["']?\s{0,9}[=:]\s{0,9}\\{0,8}["']?)[^\r\n"'\\]+""", re.IGNORECASE),
+     r"\1SECRET"),
+    (re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}\.[\w.-]{1,200}\b"), "ADDRESS"),
 )
+_NAMED_SECRET = re.compile(r"""(?ix)
+    # A name; but no part of an ARN, and no exception
+    ((?<!\d:) (?:secret(?!smanager) | token | password | passwd | signature | api[_-]?key)
+     (?! \w{0,40}(?:exception|error)\b ) [\w-]{0,40} \\{0,8}["']? \s{0,9} [=:] \s{0,9} \\{0,8}["']?)
+    # Its value: until its quote closes; without one, until a space
+    ((?<=") (?:[^"\\\n] | \\(?!"))+ | (?<=') (?:[^'\\\n] | \\(?!'))+ | (?:[^\s"'\\&] | \\(?!["'nrt]))+)""")
+_NO_SECRET = re.compile(r"(?:null|none|true|false)[\])},;]*", re.IGNORECASE)
+_COUNT = re.compile(r"[\d.]{1,12}[\])},;]*")
+_BOOT_FILE = re.compile(r"boot/\w[\w.-]{0,199}", re.ASCII)
+_RUN = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
 _README = """What python -m runtime report-problem found, for whoever looks into it.
 
-account numbers, access keys, passwords in URLs, mail addresses and the values of {variables} are replaced.
-problems.txt says what could not be read. Look through it before you send it: the experiment, its events and its logs
-are as they were, and an environment may print anything.
+Replaced are the account's number, access keys, users and passwords in URLs, mail addresses, the values of
+{variables}, what follows Authorization in a
+header, and values whose name has one of these words in it (secret, token, password, passwd, signature, api_key), but
+for numbers of tokens. A secret without such a name is not known as one, and stays. problems.txt says what could not be
+read. Look through it before you send it. Otherwise the experiment, its events and its logs are as they were, and an
+environment may print anything.
 """
 
 
@@ -108,10 +125,11 @@ def write_report(
     found["versions.txt"] = (f"nitro {version}\npython {sys.version}\n{platform.platform()}\nregion {region}\n")
     found["problems.txt"] = "".join(f"{problem}\n" for problem in problems) or "everything could be read\n"
     found["README.txt"] = _README.format(variables=", ".join(_SECRET_VARIABLES))
+    found = {hidden(name, account): hidden(text, account) for name, text in found.items()}
     try:
         with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as file:
             for name, text in sorted(found.items()):
-                file.writestr(name, hidden(text, account))
+                file.writestr(name, text)
     except FileExistsError:
         raise RunError(f"--out {path}: is there already; name another file") from None
     except OSError as error:
@@ -128,10 +146,20 @@ def hidden(text: str, account: str) -> str:
     """
     for name in _SECRET_VARIABLES:
         if value := os.environ.get(name):
-            text = text.replace(value, name)
+            once = json.dumps(value)[1:-1]
+            spellings = {value, once, json.dumps(once)[1:-1], quote(value, safe=""), quote(value)}
+            either = "|".join(map(re.escape, sorted(spellings, key=len, reverse=True)))
+            text = re.sub(either, name, text, flags=re.IGNORECASE)
     for pattern, word in _HIDDEN:
         text = pattern.sub(word, text)
-    return text.replace(account, "000000000000")
+    text = _NAMED_SECRET.sub(_without_value, text)
+    return re.sub("[- ]?".join((account[:4], account[4:8], account[8:])), "000000000000", text)
+
+
+def _without_value(match: re.Match[str]) -> str:
+    name, value = match.groups()
+    is_count = "token" in name.lower() and _COUNT.fullmatch(value)
+    return match[0] if is_count or _NO_SECRET.fullmatch(value) else f"{name}SECRET"
 
 
 def _stack_ids(client: Client, experiment: str, problems: list[str]) -> list[str]:
@@ -200,11 +228,15 @@ def _quotas(client: Client) -> dict[str, Any]:
 
 
 def _kept(client: Client, experiment: str) -> dict[str, str]:
-    """What the bucket has of its newest runs, but for checkpoints and policies; of a long file, the end."""
-    runs = [(run, run.files()) for run in find_runs(client, find_bucket(client), experiment)]
+    """What the bucket has of its newest runs, but for checkpoints and policies; of a long file, the end.
+
+    A learner could have put anything there: names that lead elsewhere are left out.
+    """
+    runs = [(run, run.files()) for run in find_runs(client, find_bucket(client), experiment)
+            if _RUN.fullmatch(run.run)]
     newest = sorted(runs, key=lambda pair: -max((file.changed_at_s for file in pair[1].values()), default=0.0))[:_RUNS]
     return {f"runs/{run.run}/{name}": run.text(name) for run, files in newest for name in files
-            if name in _KEPT or name.startswith("boot/")}
+            if name in _KEPT or _BOOT_FILE.fullmatch(name)}
 
 
 def _json(value: Any) -> str:
