@@ -19,19 +19,28 @@ _NOT_RESULTS = ("cache-credential.json", "launches/", "boot/")
 _CHECKPOINTS = f"{layout.CHECKPOINTS}/"
 _TRIES = 5
 
+
 def results_lines(runs: Iterable[KeptRun]) -> list[str]:
     """A table of runs, for people.
 
     Raises:
         AccountError: The bucket cannot be read.
     """
-    rows = [("run", "rounds", "evaluated", "spent", "last change", "ended")]
-    for found in map(summarise, runs):
+    return table([("run", "rounds", "evaluated", "spent", "last change", "ended"), *map(_row, runs)])
+
+
+def _row(run: KeptRun) -> tuple[str, ...]:
+    """A run's row. A learner could have put anything into its records: odd ones are told of this run alone."""
+    try:
+        found = summarise(run)
         value = found["evaluation_return"]
-        rows.append((found["run"], str(found["rounds"]), "–" if value is None else f"{value:,.1f}",
-                     "–" if found["spent_usd"] is None else usd_text(found["spent_usd"]),
-                     iso(found["changed_at_s"])[:16].replace("T", " "), found["ended"] or "not yet, or unknown"))
-    return table(rows)
+        if type(found["rounds"]) is not int:
+            raise TypeError("its last round is not a whole number")
+        return (run.run, str(found["rounds"]), "–" if value is None else f"{value:,.1f}",
+                "–" if found["spent_usd"] is None else usd_text(found["spent_usd"]),
+                iso(found["changed_at_s"])[:16].replace("T", " "), found["ended"] or "not yet, or unknown")
+    except (TypeError, ValueError, ArithmeticError) as error:
+        return run.run, "–", "–", "–", "–", f"damaged: {error}"
 
 
 def summarise(run: KeptRun) -> dict[str, Any]:
@@ -43,6 +52,7 @@ def summarise(run: KeptRun) -> dict[str, Any]:
 
     Raises:
         AccountError: The bucket cannot be read.
+        TypeError: Why it ended is not a text.
     """
     rows, files = run.rows(layout.ROUNDS), run.files()
     summary, ended, refused = run.record(layout.SUMMARY), run.record(layout.ENDED), run.record(layout.REFUSED)
@@ -50,6 +60,8 @@ def summarise(run: KeptRun) -> dict[str, Any]:
     last = rows[-1] if rows else {}
     reason = ended.get("stop_reason") or summary.get("stop_reason") or ("refused" if refused else "")
     error = ended.get("error") or summary.get("error") or refused.get("error") or ""
+    if not (isinstance(reason, str) and isinstance(error, str)):
+        raise TypeError("its end's reason or error is not a text")
     return {"run": run.run, "rounds": last.get("round_index", 0), "last_round": last,
             "evaluation_return": returns[-1] if returns else summary.get("evaluation_return_mean"),
             "spent_usd": spent_usd(run, rows), "budget_usd": summary.get("budget_usd"),

@@ -26,11 +26,12 @@ SEEDS = "seeds.json"
 ENDED, REFUSED = "ended.json", "refused.json"
 """In the results bucket: why a deployed run ended, and why a learner did not even begin."""
 
-CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/round_\d+\.(?:json|safetensors)", re.ASCII)
+CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/round_\d{{1,20}}\.(?:json|safetensors)", re.ASCII)
 RUN_FILE = re.compile("|".join([
     *map(re.escape, (ROUNDS, EVENTS, CONFIG, PRICES, LEDGER, SUMMARY, POLICY, ACTORS_LOG)),
-    rf"{TENSORBOARD}/events\.out\.tfevents\.[\w.-]+", CHECKPOINT_FILE.pattern]), re.ASCII)
-"""The names of all files of a run that a bucket keeps; none of them is anything that Python or a shell would run."""
+    rf"{TENSORBOARD}/events\.out\.tfevents\.[\w.-]{{1,200}}", CHECKPOINT_FILE.pattern]), re.ASCII)
+"""The names of all files of a run that a bucket keeps; none of them is anything that Python or a shell would run,
+or longer than a file system takes."""
 DOWNLOADED = ".download.json"
 """In a directory that a run was downloaded to: from where."""
 

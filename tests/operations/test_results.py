@@ -115,6 +115,8 @@ def test_a_directory_of_another_run_is_left_alone(aws: Account, trained: Path) -
 def test_names_that_lead_out_of_the_directory_are_passed_over(aws: Account, trained: Path) -> None:
     bucket = keep(aws, trained)
     aws.upload(bucket, "hopper/first/", {"../../escaped": b"x", "a/../../b": b"x", ".lock": b"x",
+                                          f"tensorboard/events.out.tfevents.{'1' * 300}": b"x",
+                                          f"checkpoints/round_{'1' * 300}.json": b"x",
                                           "tensorboard/__init__.py": b"x", "sitecustomize.py": b"x",
                                           ".download.json": b"{}", "wandb.json": b"{}"})
     text = aws.run("results", "hopper", "--out", "inner/x")
@@ -137,6 +139,19 @@ def test_a_run_whose_files_change_while_they_come_is_downloaded_as_it_is_in_the_
     monkeypatch.setattr(KeptRun, "read", read_late)
     aws.run("results", "hopper", "--out", "x")
     assert (aws.tmp_path / "x" / "actors.log").read_bytes() == b"newest\n"
+
+
+@pytest.mark.parametrize(("name", "data"), [
+    ("ended.json", b'{"stop_reason": {"a": 1}}'), ("ended.json", b'{"error": ["a"]}'),
+    ("rounds.jsonl", b'{"evaluation_return_mean": "a", "round_index": 1}\n'),
+    ("rounds.jsonl", b'{"evaluation_return_mean": 1%s, "round_index": 1}\n' % (b"0" * 400)),
+    ("rounds.jsonl", b'{"round_index": [1]}\n')])
+def test_one_runs_odd_records_leave_the_others_listed(aws: Account, name: str, data: bytes) -> None:
+    bucket = aws.make_bucket()
+    aws.upload(bucket, "hopper/odd/", {name: data})
+    aws.upload(bucket, "hopper/sound/", {"ended.json": b'{"stop_reason": "max_rounds"}'})
+    text = aws.run("results", "hopper")
+    assert re.search(r"odd .* damaged: ", text) and re.search(r"sound .* max_rounds", text)
 
 
 def test_several_runs_are_listed_and_one_is_to_be_named(aws: Account, trained: Path) -> None:
