@@ -28,7 +28,7 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_prices
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.display.terminal import is_confirmed, laid_out
+from runtime.display.terminal import has_terminal, is_confirmed, laid_out
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.guard.ledger import Entry, Ledger, find_ledger
 from runtime.guard.stacks import read_deployment
@@ -48,7 +48,7 @@ _APPROVAL = "--require-approval"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Deploys an experiment; returns the exit code: that of the CDK, or 2 if nothing was deployed."""
+    """Deploys an experiment; returns the exit code: the CDK's, 2 if nothing was deployed, or 130 after Ctrl-C."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = words[:words.index("--")] if "--" in words else words
     parser = _parser()
@@ -60,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RunError, ActorError, BotoCoreError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted: nothing was deployed", file=sys.stderr)
+        return 130
 
 
 def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
@@ -83,7 +86,13 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         approval = _ask(options, more)
         context |= {"actor_concurrency": account.actor_concurrency, "zones": ",".join(account.zones)}
         given = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
-        return _deploy_stacks(plan, account, session, [*given, *approval, *more])
+        try:
+            return _deploy_stacks(plan, account, session, [*given, *approval, *more])
+        except KeyboardInterrupt:
+            print("\ninterrupted: CloudFormation goes on with what it has begun, and a learner that it starts trains; "
+                  f"the guard ends a deployment that does not train. `python -m runtime status {plan.name}` tells what "
+                  f"is there, `python -m runtime stop {plan.name}` ends it", file=sys.stderr)
+            return 130
 
 
 def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
@@ -99,9 +108,9 @@ def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
         AccountError: Somebody says no, or nobody can be asked.
     """
     is_chosen = any(word.startswith(_APPROVAL) for word in more)
-    if not options.yes and sys.stdin.isatty() and not is_confirmed("Deploy this?"):
+    if not options.yes and has_terminal() and not is_confirmed("Deploy this?"):
         raise AccountError("nothing was deployed")
-    if not (options.yes or is_chosen or sys.stdin.isatty()):
+    if not (options.yes or is_chosen or has_terminal()):
         raise AccountError("there is no terminal to ask on, so nothing was deployed; --yes deploys without a question")
     return [] if is_chosen else [_APPROVAL, "never"]
 
@@ -153,7 +162,7 @@ def _synthesise(options: argparse.Namespace) -> int:
 
 def _context(options: argparse.Namespace) -> dict[str, object]:
     """What the app is told of the command line."""
-    return {"experiment": str(options.experiment.resolve()), **({"run": options.run} if options.run else {})}
+    return {"experiment": os.path.realpath(options.experiment), **({"run": options.run} if options.run else {})}
 
 
 def _checked_plan(context: Mapping[str, object]) -> tuple[Plan, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Mapping
 
@@ -14,6 +15,11 @@ def laid_out(facts: Mapping[str, str], margin: int = 0) -> list[str]:
     return [" " * margin + line for label, text in facts.items() for line in textwrap.wrap(
         text, COLUMNS - margin, initial_indent=label.ljust(_INDENT), subsequent_indent=indent,
         break_on_hyphens=False, break_long_words=False)]
+
+
+def has_terminal() -> bool:
+    """Whether somebody can be asked; Python has no ``sys.stdin`` if it is closed."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def is_confirmed(question: str) -> bool:

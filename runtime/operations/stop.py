@@ -5,7 +5,6 @@ Only the name counts; the experiment's file may be changed, broken or gone.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
@@ -14,7 +13,7 @@ from typing import Any
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client, Session, clients, identify
 from runtime.aws.stacks import find_stack, stack_names
-from runtime.display.terminal import is_confirmed, laid_out
+from runtime.display.terminal import has_terminal, is_confirmed, laid_out
 from runtime.guard.deletion import POLL_S, TeardownError, delete_stack, what_is_left
 from runtime.guard.ledger import LedgerError, find_ledger
 from runtime.guard.stacks import read_deployment
@@ -78,7 +77,7 @@ def _check_wish(is_asked: bool) -> None:
     """
     if not is_asked:
         return
-    if not sys.stdin.isatty():
+    if not has_terminal():
         raise AccountError("nothing was deleted: there is no terminal to ask on; say --yes")
     if not is_confirmed("Delete it? It takes about ten minutes."):
         raise AccountError("nothing was deleted")

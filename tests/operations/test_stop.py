@@ -91,9 +91,11 @@ def test_it_asks_on_a_terminal(aws: Any, monkeypatch: pytest.MonkeyPatch, typed:
     assert (STACK in names(aws)) is not is_gone
 
 
+@pytest.mark.parametrize("stdin", [io.StringIO("y\n"), None])
 def test_without_a_terminal_it_wants_to_be_told(
-        aws: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+        aws: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stdin: io.StringIO | None
+) -> None:
+    monkeypatch.setattr("sys.stdin", stdin)
     assert cli.main(["stop", "hopper.yaml"]) == 2
     assert capsys.readouterr().err == "error: nothing was deleted: there is no terminal to ask on; say --yes\n"
     assert names(aws) == ALL

@@ -57,6 +57,7 @@ class Cdk:
         self.calls: list[tuple[list[str], str | None]] = []
         self.asked: list[tuple[str | None, str]] = []
         self.codes = [0, 0]
+        self.interrupted_call = 0
         self.concurrency = 1000
         self.problem: Exception | None = None
         self.guard_problem: Exception | None = None
@@ -68,6 +69,8 @@ class Cdk:
         paths = [word.removeprefix("prices=") for word in arguments if word.startswith("prices=")]
         assert all(PriceTable.from_json(Path(path).read_bytes()) == self.prices for path in paths)
         self.calls.append(([word for word in arguments if not word.startswith("prices=")], region))
+        if len(self.calls) == self.interrupted_call:
+            raise KeyboardInterrupt
         return self.codes[(len(self.calls) - 1) % 2]
 
     def choose_prices(self, client: Any, *_: Any) -> tuple[PriceTable, str]:
@@ -470,6 +473,44 @@ def test_without_a_terminal_somebody_must_have_said_yes(
     assert deploy.main([str(file)]) == 2
     assert capsys.readouterr().err.startswith("error: there is no terminal to ask on, so nothing was deployed; --yes ")
     assert aws.calls == []
+
+
+def test_a_closed_stdin_is_no_terminal(
+        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("sys.stdin", None)
+    assert deploy.main([str(file)]) == 2
+    assert "there is no terminal to ask on" in capsys.readouterr().err
+    assert deploy.main([str(file), "--yes"]) == 0
+
+
+def test_ctrl_c_at_the_question_deploys_nothing(
+        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def interrupt(question: str) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr(deploy, "is_confirmed", interrupt)
+    assert deploy.main([str(file)]) == 130
+    assert capsys.readouterr().err == "\ninterrupted: nothing was deployed\n"
+    assert aws.calls == []
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_ctrl_c_while_the_cdk_runs_says_what_goes_on(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], call: int):
+    aws.interrupted_call = call
+    assert deploy.main([str(file), "--yes"]) == 130
+    said = capsys.readouterr().err
+    assert said.startswith("\ninterrupted: CloudFormation goes on with what it has begun") and said.count("\n") == 2
+    assert "python -m runtime status hopper" in said and "python -m runtime stop hopper" in said
+
+
+@pytest.mark.parametrize("more", [["--yes"], ["--synth-only"]])
+def test_a_link_to_itself_cannot_be_read(
+        aws: Cdk, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]):
+    (path := tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    assert deploy.main([str(path), *more]) == 2
+    assert "loop.yaml: cannot be read: Too many levels of symbolic links" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("codes", "count"), [([3, 0], 1), ([0, 3], 2)])
