@@ -9,7 +9,7 @@ from typing import Any
 
 from runtime.aws.stacks import WITHOUT_RESOURCES, all_stacks, tags_of
 from runtime.guard.ledger import Entry
-from runtime.names import EXPERIMENT_TAG, RUN_TAG, TAG_PREFIX, run_key
+from runtime.names import EXPERIMENT_TAG, RUN_TAG, TAG_PREFIX, run_key, stack_name
 
 _LIMIT_MAX = 1e6
 NEVER = (0.0, 0.0)
@@ -163,9 +163,14 @@ def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> Gu
         if value is None:
             problems.append(f"its tag {TAG_PREFIX}{name} is {tags.get(TAG_PREFIX + name)!r}")
         limits[name.replace("-", "_")] = value or 0.0
-    experiment = tags[EXPERIMENT_TAG]
+    experiment, name = tags[EXPERIMENT_TAG], stack["StackName"]
+    is_ours = name == stack_name(experiment)
+    if not is_ours:
+        # A copy: in the entry of the run that it names it would take the real one's place.
+        problems.append(f"its name is {name}, not {stack_name(experiment)}")
     return GuardedStack(
-        experiment=experiment, run=run_key(experiment, tags.get(RUN_TAG, "unknown")), stack=stack["StackId"],
+        experiment=experiment, stack=stack["StackId"],
+        run=run_key(experiment if is_ours else name, tags.get(RUN_TAG, "unknown")),
         name=stack["StackName"], status=stack["StackStatus"], created_at_s=stack["CreationTime"].timestamp(),
         lifetime_s=3600 * limits.pop("lifetime_hours"), unreadable="; ".join(problems), **limits)
 

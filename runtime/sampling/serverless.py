@@ -9,7 +9,6 @@ from contextlib import suppress
 
 from lambda_actor.cache import LATE
 from lambda_actor.errors import CacheError, OversizedMessageError, WireError
-from lambda_actor.handler import PREWARMED
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.interfaces import Actor, Cache, CostMeter, Ended, Fleet, Outcome, Trajectory, Usage
 from runtime.sampling.trajectories import decode_trajectory
@@ -149,7 +148,7 @@ class ServerlessSampler:
         taken_bytes = len(taken) if isinstance(taken, bytes) else 0
         seconds = self._settle(actor, outcome, taken_bytes + (delivered_bytes or 0))
         trajectory, reason = None, ""
-        if delivered_bytes is None and not _was_prewarmed(outcome):
+        if delivered_bytes is None and "prewarm" not in actor.spec.event:
             try:
                 trajectory, reason = (None, self._reason(outcome)) if taken is None else (_decoded(taken, actor), "")
             except WireError as error:
@@ -183,10 +182,6 @@ class ServerlessSampler:
         return self._meter.settle(actor.work, Usage(
             billed_s=outcome.billed_s, init_s=outcome.init_s, is_metered=outcome.is_metered,
             traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes))
-
-
-def _was_prewarmed(outcome: Outcome) -> bool:
-    return outcome.response is not None and outcome.response["status"] == PREWARMED
 
 
 def _decoded(taken: bytes | WireError, actor: Actor) -> Trajectory:

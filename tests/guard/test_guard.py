@@ -489,6 +489,21 @@ def test_steps_that_cannot_be_noted_are_taken_all_the_same(account: Account, mon
     assert account.left("hopper") == []
 
 
+def test_a_copy_of_a_stack_does_not_take_the_place_of_the_real_one(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    client = client_of("cloudformation")
+    template = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
+    client.create_stack(StackName="Copy", TemplateBody=json.dumps(template), Tags=find_stack(client, stack)["Tags"])
+    reports = account.tick()
+    assert "its name is Copy" in reports["Copy"]["decision"]
+    assert reports["Nitro-hopper"]["decision"] == ""
+    account.sleep(LATE_S)
+    assert "has not been heard of" in account.tick()["Nitro-hopper"]["decision"]
+    account.tick()
+    assert account.left("hopper") == []
+
+
 def test_what_is_throttled_is_done_a_minute_later(account: Account) -> None:
     account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
     moments = [refused("Throttling")]
