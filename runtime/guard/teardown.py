@@ -34,7 +34,7 @@ from runtime.names import EXPERIMENT_TAG, INTERFACES_ROLE_OUTPUT, NETWORK_STACK
 
 _PASSED_OVER_AFTER_S = 300.0
 """A step that is refused holds the stack's deletion up no longer."""
-_NETWORK, _INTERFACES = "network", "interfaces"
+_CREATION, _NETWORK, _INTERFACES = "creation", "network", "interfaces"
 _BILL, _STACK, GONE = "bill", "stack", "gone"
 _ANSWER_CHARACTERS = 300
 
@@ -105,7 +105,7 @@ class Teardown:
         parts = self._read_parts(deployed, failures)
         is_young = self._now() - _order(entry).ordered_at_s < _PASSED_OVER_AFTER_S
         waits_for, is_deleted = "", False
-        for name, step in self._steps(deployed, entry, parts or Parts()):
+        for name, step in self._steps(deployed, lambda: entry, parts or Parts()):
             is_last = name in (_BILL, _STACK, GONE)
             if failures and (name == GONE or (name == _STACK and is_young)):
                 break
@@ -151,20 +151,27 @@ class Teardown:
             self._tell_end(deployed, entry)
         return self._ledger.step_done(deployed.run, step, stack=deployed.stack, now_s=self._now())
 
-    def _steps(self, deployed: GuardedStack, entry: Entry, parts: Parts) -> Iterator[tuple[str, Callable[[], str]]]:
+    def _steps(
+        self, deployed: GuardedStack, entry: Callable[[], Entry], parts: Parts
+    ) -> Iterator[tuple[str, Callable[[], str]]]:
+        """The steps by name, in order; ``entry`` gives the entry as it is when a step is taken."""
+        is_half_made = _CREATION in _order(entry()).steps
         if deployed.status == "CREATE_IN_PROGRESS":
             # Before anything more of it is made.
-            yield "creation", lambda: self._end_creation(deployed)
-        yield "stop key", lambda: self._stop_actors(deployed, entry, parts)
+            yield _CREATION, lambda: self._end_creation(deployed)
+            is_half_made = True
+        yield "stop key", lambda: self._stop_actors(deployed, entry(), parts)
         yield "learner", lambda: end_learner(self._client, parts)
         yield "provisioned capacity", lambda: end_provisioned(self._client, parts)
         yield "concurrency", lambda: end_concurrency(self._client, parts)
         yield _NETWORK, lambda: leave_network(self._client, parts, self._interfaces_role())
         yield "cache", lambda: end_cache(self._client, parts)
-        yield _BILL, lambda: self._bill(deployed)
-        yield _INTERFACES, lambda: self._await_interfaces(deployed, entry, parts)
+        if not is_half_made:
+            yield _BILL, lambda: self._bill(deployed)
+        yield _INTERFACES, lambda: self._await_interfaces(deployed, entry(), parts)
         yield _STACK, lambda: self._delete_stack(deployed)
-        # Where a step before was refused, it is known only now when nothing was billed any more.
+        # If a step before was refused, it is known only now when nothing was billed any more; if the stack was being
+        # made, what was: CloudFormation may have begun a part that it did not list yet.
         yield _BILL, lambda: self._bill(deployed)
         yield GONE, lambda: self._find_rest(deployed, parts)
 
@@ -208,7 +215,7 @@ class Teardown:
                 return ""
             # Its learner has written another one there, as if this one cost nothing.
             entry = self._ledger.reclaim(deployed.run, stack=deployed.stack)
-        steps = _order(entry).steps
+        steps = {} if _CREATION in _order(entry).steps else _order(entry).steps
         learner_gone_s, cache_gone_s = (steps.get(name, self._now()) for name in ("concurrency", "cache"))
         usd = final_usd(self._client, deployed, entry, learner_gone_s=learner_gone_s, cache_gone_s=cache_gone_s)
         self._ledger.close(deployed.run, stack=deployed.stack, spent_usd=usd, now_s=cache_gone_s)

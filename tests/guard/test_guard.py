@@ -821,6 +821,19 @@ def test_a_teardown_takes_minutes_where_cloudformation_alone_takes_half_an_hour(
     assert lingering.now_s - began_s == pytest.approx(moto_types.INTERFACES_DELETED_S, abs=61)
 
 
+def test_interfaces_are_waited_for_from_when_the_function_left(lingering: Account) -> None:
+    """Not from the order, which may be long ago when an API that hung answers again."""
+    lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    lingering.hanging = ("nitro-hopper", "Nitro-hopper")
+    while lingering.ledger.get(f"hopper/{RUN}").order is None or lingering.now_s < (
+            lingering.ledger.get(f"hopper/{RUN}").order.ordered_at_s + 400):
+        lingering.tick()
+    lingering.hanging = ()
+    assert minutes_until_gone(lingering) <= 6
+    assert interfaces() == lingering.left("hopper") == []
+    assert not any("interfaces are left" in subject for subject in lingering.told)
+
+
 def test_interfaces_that_stay_are_told_and_deleted_with_a_role_that_outlives_the_experiment(
     lingering: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
