@@ -105,7 +105,11 @@ class Teardown:
         parts = self._read_parts(deployed, failures)
         is_young = self._now() - _order(entry).ordered_at_s < _PASSED_OVER_AFTER_S
         waits_for, is_deleted = "", False
-        for name, step in self._steps(deployed, lambda: entry, parts or Parts()):
+
+        def newest() -> Entry:
+            return entry
+
+        for name, step in self._steps(deployed, newest, parts or Parts()):
             is_last = name in (_BILL, _STACK, GONE)
             if failures and (name == GONE or (name == _STACK and is_young)):
                 break
