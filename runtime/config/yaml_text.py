@@ -48,7 +48,7 @@ class _Dumper(yaml.SafeDumper):
 for _yaml in (_Loader, _Dumper):
     _yaml.add_implicit_resolver(
         "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+        re.compile(r"^[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
         list("-+0123456789."),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from runtime.config import yaml_text
 from runtime.config.loading import experiment_from_tree, load_experiment, self_contained
 from runtime.errors import ExperimentError
 
@@ -99,6 +100,10 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_of_very_many_keys_none_stands_twice(tmp_path: Path) -> None:
     keys = "".join(f"{number}: 1\n" for number in range(25_000))
     assert "the key 0 stands twice in line 1" in refusal(files(tmp_path, a=f"{keys}0: 2\n"))
+
+
+def test_a_very_long_number_is_looked_at_once() -> None:
+    assert yaml_text.parse(f"[{'1' * 200_000}x, 1_0.e1, 5e-5, .5e1, 1.5E+3]", "x")[1:] == [100.0, 5e-5, 5.0, 1500.0]
 
 
 def test_what_the_command_line_overrides_stands_in_no_file(tmp_path: Path) -> None:
