@@ -16,7 +16,7 @@ def draw() -> plt.Figure:
         box(axes, 31, y, 52, height, "", WHITE, edge="#cfc7b3")
         axes.text(57.3, y + height - 1.6, name, fontsize=9, color=SHARED, ha="center")
 
-    box(axes, 33, 37.5, 20, 15, "Learner\nGPU instance,\ngroup of at most 1", BLUE)
+    box(axes, 33, 37.5, 20, 15, "Learner\nEC2 instance,\ngroup of at most 1", BLUE)
     box(axes, 33, 7, 20, 15, "Trajectory cache\nElastiCache, TLS,\nIAM tokens", GREEN)
     for offset in (1.6, 0.8):
         box(axes, 63 + offset, 7 + offset, 17, 15, "", WHITE)
@@ -34,7 +34,8 @@ def draw() -> plt.Figure:
     arrow(axes, (105.5, 23.4), (105.5, 18.6))
     arrow(axes, (97.4, 11), (85.8, 11), "ends the\nexperiment", (91.6, 14.6))
     arrow(axes, (43, 36.9), (43, 22.6), "weights out, batch in", (43, 33.1), SAND)
-    arrow(axes, (62.4, 14.5), (53.6, 14.5), "samples", (58.2, 16.6))
+    arrow(axes, (53.6, 17), (62.4, 17), "weights", (58.0, 18.9))
+    arrow(axes, (62.4, 11), (53.6, 11), "samples", (58.2, 12.9))
     line(axes, (53.6, 40), (71.5, 40))
     label(axes, (62.5, 41.6), "invokes")
     arrow(axes, (71.5, 40), (71.5, 24.2), "many at once", (71.5, 33.1), SAND)

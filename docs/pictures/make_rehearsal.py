@@ -11,6 +11,8 @@ import matplotlib.pyplot as plt
 from drawing import BLUE, GREEN, INK, ORANGE, SAND, save
 
 LANES = ("stack", "cache", "learner", "actors", "guard")
+_TEXT_MIN = 2.0
+"""What is shorter has no room for a word."""
 EDGE, SPENT, LIMIT = "#8a7f66", "#2f5f8f", "#a33b2e"
 
 
@@ -56,10 +58,12 @@ def _y(lane: str) -> int:
 def _draw_learner(axes: plt.Axes, events: list[dict[str, Any]], end: float) -> None:
     """Each instance from its launch on, and from when it trains."""
     ends = {event["instance"]: event["at_s"] / 60 for event in reversed(events) if event.get("state") == "ended"}
+    trainings = [event["at_s"] / 60 for event in events if event["who"] == "ledger" and event["state"] == "training"]
     for event in events:
         if event.get("state") == "launched":
-            _bar(axes, "learner", event["at_s"] / 60, ends.get(event["instance"], end), "#ffffff", "boots")
-    trainings = [event["at_s"] / 60 for event in events if event["who"] == "ledger" and event["state"] == "training"]
+            start = event["at_s"] / 60
+            boots_min = min((at for at in trainings if at > start), default=end) - start
+            _bar(axes, "learner", start, ends.get(event["instance"], end), "#ffffff", "boots" * (boots_min > _TEXT_MIN))
     stops = [event["at_s"] / 60 for event in events if event["who"] == "instance" and "service ended" in event["what"]]
     for start in trainings:
         _bar(axes, "learner", start, min([stop for stop in stops if stop > start], default=end), BLUE, "trains")
@@ -73,8 +77,8 @@ def _draw_actors(axes: plt.Axes, events: list[dict[str, Any]]) -> None:
         axes.bar(event["at_s"] / 60, height, width=0.25, bottom=_y("actors") - 0.35, color=ORANGE, edgecolor=EDGE,
                  linewidth=0.6)
     if rounds:
-        axes.text(0.3, _y("actors"), f"a bar a round,\nas high as its actors\n(2 to {most})", va="center", fontsize=8,
-                  color=EDGE)
+        axes.text(rounds[-1]["at_s"] / 60 + 0.5, _y("actors"), f"a bar a round,\nas high as its actors\n(2 to {most})",
+                  va="center", fontsize=8, color=EDGE)
 
 
 def _draw_guard(axes: plt.Axes, rehearsal: dict[str, Any], events: list[dict[str, Any]]) -> None:

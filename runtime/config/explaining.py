@@ -58,6 +58,10 @@ def nearest(path: str) -> str:
         return "; it stands in an experiment file, at its top, and nowhere else"
     section, _, key = path.rpartition(".")
     known = {one: one.rpartition(".")[2] for one, _ in walk_fields()}
+    sections = sorted({one.rpartition(".")[0] for one in known})
+    if section not in sections and (similar := difflib.get_close_matches(section, sections, 1, 0.75)):
+        there = f"{similar[0]}.{key}"
+        return f"; did you mean {there if there in known else similar[0]}?"
     namesakes = [one for one, last in known.items() if last == key]
     if not section and namesakes:
         return f"; did you mean {' or '.join(namesakes)}?"

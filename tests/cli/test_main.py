@@ -60,7 +60,8 @@ def test_explain_tells_a_section_and_nothing_else(capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(("key", "nearest"), [
     ("scaler.actors_mim", "scaler.actors_min"), ("skaler", "scaler"), ("max_rounds", "stop.max_rounds"),
-    ("algorithm.ppo.clp", "algorithm.ppo.clip"), ("extend", "extends")])
+    ("algorithm.ppo.clp", "algorithm.ppo.clip"), ("extend", "extends"), ("cach.kind", "cache.kind"),
+    ("cach.nothing", "cache")])
 def test_an_unknown_key_is_refused_with_the_nearest_name(
     capsys: pytest.CaptureFixture[str], key: str, nearest: str
 ) -> None:
