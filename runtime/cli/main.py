@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -30,7 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         getattr(sys, name).reconfigure(errors="replace")
     try:
         code: int = options.command(options)
+        sys.stdout.flush()
         return code
+    except BrokenPipeError:
+        # Whoever reads has enough, as `head` has; what is still to be written goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (RunError, ActorError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

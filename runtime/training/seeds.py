@@ -215,10 +215,10 @@ def _train_one(
     runs: _Seeds, experiment: ResolvedExperiment, make_backend: MakeBackend,
     make_display: MakeDisplay,
 ) -> int:
-    display = make_display(experiment)
+    display, path = make_display(experiment), runs.path_of(experiment.seed)
     try:
-        return train(experiment, runs.path_of(experiment.seed), backend=make_backend(experiment), resume=True,
-                     display=display, name=runs.name, wandb=runs.wandb).exit_code
+        return train(experiment, path, backend=make_backend(experiment), resume=path.exists(), display=display,
+                     name=runs.name, wandb=runs.wandb).exit_code
     except (Interrupted, KeyboardInterrupt) as interrupt:
         return 128 + int(getattr(interrupt, "signal_number", signal.SIGINT))
     finally:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 import runtime
 from runtime.cli.main import main
 from runtime.config.explaining import section_of, walk_fields
+from tests.helpers import ROOT
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
@@ -67,3 +72,12 @@ def test_an_unknown_key_is_refused_with_the_nearest_name(
 ) -> None:
     assert said(capsys, "explain", key, code=2) == (
         f"error: {key} is not a known key; did you mean {nearest}?\n")
+
+
+def test_whoever_reads_a_part_gets_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        done = subprocess.run([sys.executable, "-m", "runtime", "explain"], cwd=ROOT, stdout=closed,
+                              stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
