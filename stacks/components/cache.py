@@ -43,13 +43,15 @@ class Cache(Protocol):
         url: ``rediss://host:port``, without credentials; empty if the learner finds it out itself.
         credential: Where the learner finds its credential (see `lambda_actor.credentials`); empty if it makes it.
         actor_credential: Where actors find theirs; empty if there is no cache.
-        port: Port on which it listens; None if there is no cache.
     """
 
     url: str
     credential: str
     actor_credential: str
-    port: int | None
+
+    @property
+    def port(self) -> int | None:
+        """Port on which it listens; None if there is no cache."""
 
     @property
     def group(self) -> ec2.ISecurityGroup | None:
@@ -114,12 +116,12 @@ def _grant_connect(role: iam.IRole, kind: str, cache: str, user: str) -> None:
 class ServerlessCache(Construct):
     """ElastiCache Serverless for Valkey: no capacity to choose, and a ceiling on what it may cost."""
 
-    port: int | None = SERVERLESS_CACHE_PORT
+    port = SERVERLESS_CACHE_PORT
 
     def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
         super().__init__(scope, construct_id)
         self._name, self._actor_user = plan.cache_name, plan.actor_user
-        self.group = _cache_group(self, network, SERVERLESS_CACHE_PORT)
+        self.group = _cache_group(self, network, self.port)
         self.resource = elasticache.CfnServerlessCache(
             self, "Cache",
             engine="valkey",
@@ -170,12 +172,12 @@ def _weights_bytes(experiment: ResolvedExperiment) -> int:
 class NodeCache(Construct):
     """One small ElastiCache node for Valkey: the cheapest for runs of many hours."""
 
-    port: int | None = CACHE_PORT
+    port = CACHE_PORT
 
     def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
         super().__init__(scope, construct_id)
         self._name, self._actor_user = plan.cache_name, plan.actor_user
-        self.group = _cache_group(self, network, CACHE_PORT)
+        self.group = _cache_group(self, network, self.port)
         subnets = elasticache.CfnSubnetGroup(
             self, "Subnets", description=f"Isolated subnets, for {plan.stack_name}",
             subnet_ids=network.vpc.select_subnets(subnet_type=ISOLATED.subnet_type).subnet_ids)
@@ -195,7 +197,7 @@ class NodeCache(Construct):
             cache_subnet_group_name=subnets.ref,
             security_group_ids=[self.group.security_group_id],
             user_group_ids=[_CacheUsers(self, "Access", plan=plan).group.ref],
-            port=CACHE_PORT,
+            port=self.port,
             num_cache_clusters=1,
             automatic_failover_enabled=False,
             multi_az_enabled=False,
@@ -222,7 +224,7 @@ class NodeCache(Construct):
 class LearnerCache:
     """A Valkey server on the learner; nothing of it exists in AWS but the object that holds its credential."""
 
-    port: int | None = CACHE_PORT
+    port = CACHE_PORT
     url = credential = ""
     group = None
     resource = None
@@ -243,7 +245,7 @@ class LearnerCache:
 class NoCache:
     """Nothing: messages travel with requests to the actor function and its responses."""
 
-    port: int | None = None
+    port = None
     url = credential = actor_credential = ""
     group = None
     resource = None
