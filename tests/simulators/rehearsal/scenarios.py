@@ -20,6 +20,8 @@ from tests.simulators.rehearsal.clock import SKEW_VARIABLE
 from tests.simulators.rehearsal.rehearsal import BUDGET_USD, Rehearsal, experiment
 
 _CACHE, _ALIAS = "AWS::ElastiCache::ServerlessCache", "AWS::Lambda::Alias"
+_NEVER_WARM = {"creation": {_ALIAS: [180.0, "Provisioned Concurrency configuration failed to be applied"]}}
+"""The fault of an account that keeps no actor warm, as `set_faults` takes it."""
 _ROUNDS = 6
 _AMPLE_USD = 2.0
 """More than a scenario needs that is not about the budget, on a slow machine too."""
@@ -119,27 +121,21 @@ def _pull_fails(world: Rehearsal) -> None:
 
 def _no_capacity(world: Rehearsal) -> None:
     """EC2 has no instance to give: there never is a learner, and none is billed."""
-    world.account.set_faults(launches="We currently do not have sufficient g4dn.xlarge capacity in the zones requested")
-    world.is_hurried = True
-    world.deploy(text=experiment(usd=_AMPLE_USD))
+    _deploy_into(world, launches="We currently do not have sufficient g4dn.xlarge capacity in the zones requested")
     _check_taken_back(world, "Received 0 SUCCESS signal(s)")
     world.check(not world.machines.all, "there was an instance")
 
 
 def _warm_fails(world: Rehearsal) -> None:
     """No actor can be kept warm: the stack is taken back before there is a learner."""
-    world.account.set_faults(creation={_ALIAS: [180.0, "Provisioned Concurrency configuration failed to be applied"]})
-    world.is_hurried = True
-    world.deploy(text=experiment(usd=_AMPLE_USD))
+    _deploy_into(world, **_NEVER_WARM)
     _check_taken_back(world, "Provisioned Concurrency")
     world.check(not world.machines.all, "there was an instance")
 
 
 def _cache_waits(world: Rehearsal) -> None:
     """The cache stays in creation for an hour, in which nobody can delete it: the guard ends what waits for it."""
-    world.account.set_faults(creation={_CACHE: [3600.0, "the cache could not be made"]})
-    world.is_hurried = True
-    world.deploy(text=experiment(usd=_AMPLE_USD))
+    _deploy_into(world, creation={_CACHE: [3600.0, "the cache could not be made"]})
     world.until_gone()
     world.check(world.record.has("guard", "the first phase of its start"), "the guard ended it for another reason")
     world.check(world.record.has("guard", "cache: it is creating"), "nobody was told what is waited for")
@@ -156,6 +152,13 @@ def _rollback_fails(world: Rehearsal) -> None:
     world.check(world.record.has("report", "[Learner]"), "the report does not say what is left")
     world.until_gone()
     _check_bill(world)
+
+
+def _deploy_into(world: Rehearsal, **faults: Any) -> None:
+    """Deploys into an account in which this goes wrong, as `set_faults` takes it; there is nothing to wait for."""
+    world.account.set_faults(**faults)
+    world.is_hurried = True
+    world.deploy(text=experiment(usd=_AMPLE_USD))
 
 
 def _check_taken_back(world: Rehearsal, because: str) -> None:
@@ -199,7 +202,7 @@ def _boot_fails(world: Rehearsal) -> None:
 
 def _again(world: Rehearsal) -> None:
     """A run again: after a failed start it trains, with its budget used up it is refused, with more it goes on."""
-    world.account.set_faults(creation={_ALIAS: [180.0, "Provisioned Concurrency configuration failed to be applied"]})
+    world.account.set_faults(**_NEVER_WARM)
     first = _deploy_again(world, experiment())
     world.account.set_faults()
     second = _deploy_again(world, experiment(), f"${first:.4f} of ${BUDGET_USD:g} by earlier deployments")
