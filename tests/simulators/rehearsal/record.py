@@ -158,10 +158,10 @@ class Watch:
 
 
 class Bill:
-    """What existed, for how long by the rehearsal's clock, at list price: an upper bound that asks only Describe.
+    """What existed, for how long by the rehearsal's clock, at list price: bounds that ask only Describe.
 
-    What is seen to be there, or was a moment ago, is taken to have been there all the time between. It knows nothing of
-    the ledger and the meter; modelled, as they are, from list prices.
+    The upper one takes what one of two looks found to have been there all the time between. It knows nothing of the
+    ledger and the meter; modelled, as they are, from list prices.
     """
 
     def __init__(self, account: Account, stack: str) -> None:
@@ -171,7 +171,7 @@ class Bill:
         self._account, self._stack = account, stack
         self._seen: dict[str, float] = {}
         self._at_s = account.clock.now()
-        self._standing_usd = self._blocks_usd = 0.0
+        self._standing_usd = self._blocks_usd = self._surely_usd = 0.0
         self._functions_from = len(account.functions.bills)
         self._puts_from, self._bytes_from = account.puts(), account.cache.moved_bytes()
 
@@ -180,12 +180,19 @@ class Bill:
         now_s, there = self._account.clock.now(), self._priced()
         self._blocks_usd += sum(usd for name, usd in there.items() if name.startswith("warm") and (
             name not in self._seen)) * _PROVISIONED_BLOCK_S / _HOUR_S
-        self._standing_usd += sum({**self._seen, **there}.values()) * (now_s - self._at_s) / _HOUR_S
+        hours = (now_s - self._at_s) / _HOUR_S
+        self._standing_usd += sum({**self._seen, **there}.values()) * hours
+        self._surely_usd += sum(usd for name, usd in there.items() if name in self._seen) * hours
         self._at_s, self._seen = now_s, there
 
     @property
     def is_over(self) -> bool:
         return not self._seen
+
+    @property
+    def least_usd(self) -> float:
+        """What standing parts cost at least: those seen before and after, whatever time passed between two looks."""
+        return self._surely_usd + self._blocks_usd
 
     def usd(self) -> dict[str, float]:
         """By what it was for."""

@@ -303,11 +303,11 @@ class Rehearsal:
     def _spend(self, name: str) -> dict[str, Any]:
         deployment, entry = self.deployments[name], self.entry(name)
         ended = json.loads(self.account.objects(self._prefix(name)).get("summary.json", b"{}"))
-        counted = self._bills[name].usd()
+        counted, least_usd = self._bills[name].usd(), self._bills[name].least_usd
         budget_usd = deployment.limit("budget-usd")
         found = {"budget_usd": budget_usd, "tail_usd": deployment.limit("tail-usd"),
                  "run_usd": ended.get("spent_usd"), "ledger_usd": entry.spent_usd if entry else None,
-                 "counted_usd": counted.pop("total"), "counted_parts_usd": counted,
+                 "counted_usd": counted.pop("total"), "counted_parts_usd": counted, "counted_least_usd": least_usd,
                  "stop_reason": ended.get("stop_reason"), "rounds": ended.get("rounds")}
         self.check(entry is not None and entry.state == FINISHED, f"{name}: the ledger says that it goes on")
         self.check(entry is not None and entry.spent_usd <= budget_usd,
