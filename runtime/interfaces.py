@@ -30,10 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Invocation:
-    """One actor to start: its id and the event that its handler receives (JSON values only)."""
+    """One actor to start.
+
+    Attributes:
+        event: What its handler receives (JSON values only).
+        timeout_s: The most seconds that it is billed for, without its start-up; a fleet's own limit may be shorter.
+    """
 
     invocation_id: str
     event: Mapping[str, Any]
+    timeout_s: float = math.inf
 
 
 OutcomeStatus = Literal["ok", "error", "crashed", "timeout", "abandoned"]
@@ -167,7 +173,7 @@ class Actor:
         """What a fleet starts."""
         return Invocation(self.invocation_id, {
             **self.spec.event, "invocation_id": self.invocation_id, "slot": self.number,
-            "episode_id": self.episode_id})
+            "episode_id": self.episode_id}, self.spec.timeout_s)
 
 
 @dataclass(frozen=True)
@@ -671,8 +677,29 @@ class Usage:
     traffic_bytes: int = 0
 
 
+@dataclass(frozen=True)
+class Limits:
+    """For how long the phases of a round may go on; that much is reserved.
+
+    Attributes:
+        actor_s: An actor, without its start-up.
+        collect_s: A round's actors, together.
+        update_s: Detection, update and evaluation, together.
+        is_tightened: Whether they are shorter than the experiment says.
+    """
+
+    actor_s: float
+    collect_s: float
+    update_s: float
+    is_tightened: bool = False
+
+
 class CostMeter(Protocol):
     """Reserves the worst case of all work before it starts, and settles what it really used."""
+
+    @property
+    def limits(self) -> Limits:
+        """As the experiment says."""
 
     @property
     def free_usd(self) -> float:
@@ -684,18 +711,17 @@ class CostMeter(Protocol):
     @property
     def reserved_usd(self) -> float: ...
 
-    def open_round(self, actors: int, *, smallest: int) -> int:
+    def fits(self, actors: int, limits: Limits) -> bool:
+        """Whether a round with so many actors and such limits would fit beside all that is reserved now."""
+
+    def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
         """Reserves a round with as many actors as fit; 0, and nothing reserved, where not even ``smallest`` do."""
 
-    def open_standing(self) -> bool:
+    def open_standing(self, limits: Limits | None = None) -> bool:
         """Reserves a round but for its actors; False, and nothing reserved, where it does not fit."""
 
-    @property
-    def holds_another(self) -> bool:
-        """Whether the standing part of another round would fit beside all that is reserved now."""
-
     def reserve(self, works: Sequence[Work]) -> int:
-        """Reserves the worst case of each of these, in order; returns for how many it fits."""
+        """Reserves the worst case of each of these in the open round, in order; returns for how many it fits."""
 
     def ahead(self, actors: int) -> AbstractContextManager[None]:
         """A block in which as many actors more are reserved as fit, at most ``actors``."""

@@ -12,13 +12,15 @@ from typing import Any
 from runtime.cost.budget import Budget
 from runtime.cost.model import INIT_SECONDS_MAX, PROVISIONED_BLOCK_S, CostModel, FunctionPrices
 from runtime.errors import BudgetError
-from runtime.interfaces import ACTOR, RoundBill, Usage, Work
+from runtime.interfaces import ACTOR, Limits, RoundBill, Usage, Work
 
 BETWEEN_ROUNDS_S = 60.0
 """Reserved for checkpoints and uploads if time is paid for by the clock."""
 _BASE = "round"
 _AHEAD = "ahead"
 _ELSEWHERE = "elsewhere"
+_UNKNOWN = Work(ACTOR, 2**31)
+"""An actor whose slot is not known yet: it may be cold."""
 
 
 class Meter:
@@ -32,6 +34,12 @@ class Meter:
         self._warm_slots: set[tuple[str, int]] = set()
         self._round_usd: defaultdict[str, float] = defaultdict(float)
         self._reserved_s = 0.0
+        self._limits = model.limits
+
+    @property
+    def limits(self) -> Limits:
+        """As the experiment says."""
+        return self._model.limits
 
     @property
     def free_usd(self) -> float:
@@ -53,13 +61,21 @@ class Meter:
         self.budget.reserve(_ELSEWHERE, 0.0)
         self.budget.settle(_ELSEWHERE, usd)
 
-    def open_round(self, actors: int, *, smallest: int) -> int:
+    def fits(self, actors: int, limits: Limits) -> bool:
+        """Whether a round with so many actors and such limits would fit beside all that is reserved now."""
+        actors_usd = sum(self._worst_case_usd(Work(ACTOR, slot), limits) for slot in range(actors))
+        return sum(self._standing_usd(self._round_seconds_max(limits))) + actors_usd <= self.free_usd
+
+    def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
         """Reserves the round's worst case with as many actors as fit, at most ``actors``.
+
+        Args:
+            limits: Of this round; None for those that the experiment says.
 
         Returns:
             How many; 0, and nothing reserved, if not even ``smallest`` fit.
         """
-        if not self.open_standing():
+        if not self.open_standing(limits):
             return 0
         works = [Work(ACTOR, slot) for slot in range(actors)]
         granted = self.reserve(works)
@@ -69,25 +85,21 @@ class Meter:
             return 0
         return granted
 
-    def open_standing(self) -> bool:
+    def open_standing(self, limits: Limits | None = None) -> bool:
         """Reserves a round's worst case but for its actors; False, and nothing reserved, if it does not fit."""
         self._round_usd.clear()
-        self._reserved_s = self._round_seconds_max
+        self._limits = limits or self._model.limits
+        self._reserved_s = self._round_seconds_max(self._limits)
         return self.budget.reserve(_BASE, sum(self._standing_usd(self._reserved_s)))
 
-    @property
-    def holds_another(self) -> bool:
-        """Whether the standing part of another round would fit beside all that is reserved now."""
-        return sum(self._standing_usd(self._round_seconds_max)) <= self.free_usd
-
     def reserve(self, works: Sequence[Work]) -> int:
-        """Reserves the worst case of each of these, in order; returns for how many it fits.
+        """Reserves the worst case of each of these in the open round, in order; returns for how many it fits.
 
         Raises:
             BudgetError: One is reserved already, or its role has no prices.
         """
         for granted, work in enumerate(works):
-            if not self.budget.reserve(_name(work), self._prices_of(work).worst_case_usd):
+            if not self.budget.reserve(_name(work), self._worst_case_usd(work, self._limits)):
                 return granted
         return len(works)
 
@@ -100,7 +112,7 @@ class Meter:
         names = [f"{_AHEAD} {index}" for index in range(actors)]
         try:
             for name in names:
-                if not self.budget.reserve(name, self._model.actor_worst_case_usd):
+                if not self.budget.reserve(name, self._worst_case_usd(_UNKNOWN, self._limits)):
                     break
             yield
         finally:
@@ -130,7 +142,7 @@ class Meter:
         if usage.is_metered:
             # A provisioned environment is started before anything is billed.
             is_provisioned = is_provisioned and usage.init_s == 0.0
-        elif not is_provisioned and (work.attempt > 0 or not self._is_warm(work)):
+        elif self._starts_cold(work):
             billed_s += min(usage.init_s, INIT_SECONDS_MAX)
         self._warm_slots.add((work.role, work.slot))
         usd = prices.usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=usage.traffic_bytes)
@@ -170,9 +182,19 @@ class Meter:
             raise BudgetError(f"work of role {work.role!r} has no prices; known: {', '.join(self._model.roles)}")
         return self._model.roles[work.role]
 
-    @property
-    def _round_seconds_max(self) -> float:
-        return self._model.round_seconds_max
+    def _worst_case_usd(self, work: Work, limits: Limits) -> float:
+        prices = self._prices_of(work)
+        if work.role != ACTOR or not limits.is_tightened:
+            return prices.worst_case_usd()
+        return prices.worst_case_usd(limits.actor_s, starts_cold=self._starts_cold(work))
+
+    def _starts_cold(self, work: Work) -> bool:
+        """Whether its modelled bill has a start-up."""
+        is_provisioned = self._prices_of(work).is_provisioned(work.slot)
+        return not is_provisioned and (work.attempt > 0 or not self._is_warm(work))
+
+    def _round_seconds_max(self, limits: Limits) -> float:
+        return limits.collect_s + limits.update_s
 
     def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
         """Provisioned capacity, learner and infrastructure for so many seconds more."""
@@ -306,10 +328,16 @@ class WallClockMeter(Meter):
         self._billed_until_s += seconds
         return settled
 
-    @property
-    def _round_seconds_max(self) -> float:
+    def _round_seconds_max(self, limits: Limits) -> float:
         """With what passed since the last bill, and an allowance for what is done between two rounds."""
-        return self._unbilled_s + self._model.round_seconds_max + BETWEEN_ROUNDS_S
+        return self._unbilled_s + super()._round_seconds_max(limits) + BETWEEN_ROUNDS_S
+
+    def _worst_case_usd(self, work: Work, limits: Limits) -> float:
+        """Until the function's own time-out, whatever the limits are, and after a cold start.
+
+        Lambda can be told neither to end an invocation earlier nor to keep an environment warm.
+        """
+        return self._prices_of(work).worst_case_usd()
 
     @property
     def _unbilled_s(self) -> float:

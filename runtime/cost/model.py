@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from runtime.config.resolved import ResolvedActor, ResolvedLearner
 from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
 from runtime.errors import ExperimentError
-from runtime.interfaces import ACTOR
+from runtime.interfaces import ACTOR, Limits
 
 MIB_PER_VCPU = 1769
 """Memory in MiB that buys a function one vCPU."""
@@ -80,11 +80,15 @@ class FunctionPrices:
         return (milliseconds / 1000 * self._memory_gib * rate + self._request_usd
                 + math.ceil(traffic_bytes / 1024) * self._ecpu_usd + traffic_bytes * self._zone_usd)
 
-    @property
-    def worst_case_usd(self) -> float:
-        """Until its time-out after the longest cold start; provisioned capacity may not be there when it is needed."""
-        return self.usd(is_provisioned=False, billed_s=self._timeout_s + INIT_SECONDS_MAX,
-                        traffic_bytes=self.traffic_bytes_max)
+    def worst_case_usd(self, limit_s: float = math.inf, *, starts_cold: bool = True) -> float:
+        """Until its time-out after the longest cold start; provisioned capacity may not be there when it is needed.
+
+        Args:
+            limit_s: A shorter time-out.
+            starts_cold: Whether it can.
+        """
+        return self.usd(is_provisioned=False, traffic_bytes=self.traffic_bytes_max,
+                        billed_s=min(self._timeout_s, limit_s) + (INIT_SECONDS_MAX if starts_cold else 0.0))
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity for so many blocks of five minutes."""
@@ -93,7 +97,12 @@ class FunctionPrices:
 
 
 class CostModel:
-    """Prices of an experiment's parts, in US dollars."""
+    """Prices of an experiment's parts, in US dollars.
+
+    Attributes:
+        limits: For how long the phases of a round may go on, as the experiment says.
+        roles: Prices of each role's work.
+    """
 
     def __init__(
         self,
@@ -125,7 +134,7 @@ class CostModel:
             ExperimentError: The instance type has no price.
         """
         self._prices, self._cache_kind, self._volume_gib = prices, cache_kind, learner.volume_gib
-        self._round_seconds_max = round_deadline_s * waves + learner.update_timeout_s
+        self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
         # Its own first, then all that may be launched.
         types = (instance_type or learner.instance_types[0], *learner.instance_types)
         for name in types:
@@ -143,7 +152,7 @@ class CostModel:
     @property
     def actor_worst_case_usd(self) -> float:
         """Most that one actor can cost."""
-        return self.roles[ACTOR].worst_case_usd
+        return self.roles[ACTOR].worst_case_usd()
 
     def learner_usd(self, seconds: float) -> float:
         """The instance alone."""
@@ -189,4 +198,4 @@ class CostModel:
     @property
     def round_seconds_max(self) -> float:
         """Longest that a round may take, evaluation included."""
-        return self._round_seconds_max
+        return self.limits.collect_s + self.limits.update_s

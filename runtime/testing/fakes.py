@@ -35,6 +35,7 @@ from runtime.interfaces import (
     Fleet,
     Invocation,
     Learner,
+    Limits,
     Outcome,
     OutcomeStatus,
     RoundBill,
@@ -552,13 +553,17 @@ class FreeMeter:
     free_usd = math.inf
     spent_usd = 0.0
     reserved_usd = 0.0
-    holds_another = True
+    limits = Limits(math.inf, math.inf, math.inf)
 
-    def open_round(self, actors: int, *, smallest: int) -> int:
+    def fits(self, actors: int, limits: Limits) -> bool:
+        """All fits."""
+        return True
+
+    def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
         """Grants all actors."""
         return actors
 
-    def open_standing(self) -> bool:
+    def open_standing(self, limits: Limits | None = None) -> bool:
         """Grants the round."""
         return True
 

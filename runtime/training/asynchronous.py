@@ -187,7 +187,7 @@ class AsynchronousPacing:
 
     def _is_complete(self, current: _Round) -> bool:
         return (self._missing_steps(current) <= 0 and not self._is_exhausted
-                and (self._meter.holds_another or not self._sampler.in_flight))
+                and (self._meter.fits(0, self._meter.limits) or not self._sampler.in_flight))
 
     def _missing_steps(self, current: _Round) -> int:
         """Environment steps that have yet to be trained on."""

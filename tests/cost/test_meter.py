@@ -22,7 +22,7 @@ from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, WallClockMeter, steady_c
 from runtime.cost.model import CostModel, FunctionPrices, vcpu_share
 from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
 from runtime.errors import BudgetError, ExperimentError
-from runtime.interfaces import ACTOR, Usage, Work
+from runtime.interfaces import ACTOR, Limits, Usage, Work
 from tests.helpers import cost_model
 
 PLAIN = PriceTable(
@@ -469,12 +469,19 @@ class Trace:
         whole.reserve("all", 1.0)
         self.limit = Fraction(self.usd) * whole.get_state()["reserved"]["all"]
         self.billed_usd = 0.0
-        self.refused = self.shrunk = self.closed = 0
+        self.refused = self.shrunk = self.closed = self.is_tightened = 0
+        self.actor_s = self.timeout_s
 
     def make_meter(self) -> Meter:
         if not self.is_deployed:
             return Meter(self.model, Budget(self.usd))
         return WallClockMeter(self.model, Budget(self.usd), billed_since_s=WallClock().now_s, now=self.clock)
+
+    def draw_limits(self) -> Limits:
+        """As the experiment says, or any shorter ones."""
+        whole, share = self.model.limits, self.random.random
+        return self.random.choice([whole, Limits(
+            whole.actor_s * share(), whole.collect_s * share(), whole.update_s * share(), is_tightened=True)])
 
     def check(self) -> None:
         budget = self.meter.budget
@@ -485,8 +492,9 @@ class Trace:
 
     def end(self, slot: int, attempt: int) -> None:
         draw = self.random
-        is_metered = draw.random() < 0.5
-        longest_s = self.timeout_s + (10.0 if is_metered else 0.0)
+        # Only a platform meters, and it ends an actor at its own limit.
+        is_metered = self.is_deployed and draw.random() < 0.5
+        longest_s = self.actor_s + (10.0 if is_metered else 0.0)
         billed_s = draw.choice([0.0, draw.uniform(0, longest_s), longest_s])
         seconds = ended(self.meter, slot, attempt, billed_s=billed_s, init_s=draw.choice([0.0, 0.4, 30.0]),
                         is_metered=is_metered, traffic_bytes=draw.choice([0, 1000, TRAFFIC_MAX]))
@@ -498,7 +506,13 @@ class Trace:
         wanted, smallest = draw.randint(1, 8), 2
         self.clock.now_s += draw.choice([0.0, 5.0, draw.uniform(0, 200)])
         spent_before = self.meter.budget.spent_usd
-        granted = self.meter.open_round(wanted, smallest=smallest)
+        limits = self.draw_limits()
+        self.actor_s = self.timeout_s if self.is_deployed else limits.actor_s
+        self.is_tightened += limits.is_tightened
+        is_held, granted = (self.meter.fits(wanted, limits),
+                            self.meter.open_round(wanted, smallest=smallest, limits=limits))
+        # A sum of floats may differ from one of whole units by as many units as there are terms.
+        assert is_held == (granted == wanted) or abs(self.meter.free_usd) < 1e-8
         self.check()
         assert granted == 0 or min(smallest, wanted) <= granted <= wanted
         if granted == 0:
@@ -522,7 +536,8 @@ class Trace:
             if draw.random() < 0.3 and attempt < 3 and add(self.meter, [slot], attempt + 1):
                 running.append((slot, attempt + 1))
                 self.check()
-        seconds = draw.choice([0.0, draw.uniform(0, self.model.round_seconds_max), self.model.round_seconds_max])
+        longest_s = limits.collect_s + limits.update_s
+        seconds = draw.choice([0.0, draw.uniform(0, longest_s), longest_s])
         self.clock.now_s += seconds
         if running:
             # Killed: what is reserved counts as spent.
@@ -569,6 +584,29 @@ def test_the_traces_reach_what_they_are_meant_to_reach(is_deployed: bool):
     assert sum(trace.closed for trace in traces) > 50
     assert sum(trace.refused for trace in traces) > 50
     assert sum(trace.shrunk for trace in traces) > 5
+    assert sum(trace.is_tightened for trace in traces) > 50
+
+
+@pytest.mark.parametrize(("slot", "attempt", "starts_cold"), [(0, 0, False), (1, 0, False), (2, 0, True), (1, 1, True)])
+def test_a_tightened_limit_is_what_is_reserved_and_a_warm_slot_has_no_start(slot: int, attempt: int, starts_cold: bool):
+    limits = Limits(2.0, 3.0, 4.0, is_tightened=True)
+    clock = WallClock()
+    for meter in (unlimited(actor={"provisioned": 1}), by_the_clock(clock, actor={"provisioned": 1})):
+        meter.open_round(2, smallest=2)
+        ended(meter, 0)
+        ended(meter, 1)
+        clock.now_s += 1.0
+        meter.close_round(actors_started=2, seconds=1.0)
+        assert meter.open_standing(limits)
+        is_deployed = isinstance(meter, WallClockMeter)
+        standing_s = 7.0 + (BETWEEN_ROUNDS_S if is_deployed else 0.0)
+        assert meter.reserved_usd == pytest.approx(
+            standing_s * (STANDING_S_USD if is_deployed else 0.01 + 361.0 / 3600))
+        before_usd = meter.reserved_usd
+        assert add(meter, [slot], attempt)
+        # AWS Lambda keeps the function's own limit, and may start any environment anew.
+        seconds = 70.0 if is_deployed else 2.0 + 10.0 * starts_cold
+        assert meter.reserved_usd - before_usd == pytest.approx(seconds * 0.008 + 0.5)
 
 
 # Other roles
