@@ -7,15 +7,21 @@ loss
 
 is the same for all of them; an algorithm without a penalty leaves β at 0. An update is made of
 
-    begin → samples → gradients → apply → finish
+    begin → samples → descend → finish
 
-and each algorithm's `update` says how. Whoever composes them otherwise (several learners, other steps) calls the same.
+and each algorithm's `update` says how. A step of `descend` is `gradients` → `apply`: whoever composes them otherwise
+(several learners, other steps) calls those. Policy and critic share nothing, neither parameters nor the norm that their
+gradients are clipped to, so `descend` trains each on threads of its own, if there are several.
+
+Derivatives of the loss with respect to what the networks give are written out, those of fully connected networks, too
+(`runtime.learner.networks`): autograd and modules would take longer than the arithmetic. `loss` is what they are of.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar, cast
 
 import numpy as np
@@ -38,16 +44,18 @@ from runtime.interfaces import (
     Update,
     UpdateMetrics,
 )
-from runtime.learner.adam import Adam
 from runtime.learner.advantages import explained_variance
 from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.distributions import make_distribution
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays
 from runtime.learner.normaliser import RunningMoments
 from runtime.learner.samples import Tensors, flat, flat_samples
+from runtime.learner.trained_network import TrainedNetwork
 
 _NO_CLIP = np.float32(3.0e38)
-_OPTIMIZER = "optimizer."
+_READ = {"policy": ("observations", "actions", "log_probs", "advantages", "old_outputs"),
+         "critic": ("observations", "value_targets")}
+"""What each network's part of the loss is made of."""
 _PIXEL_SAMPLES = 1024
 """Pixels are looked at in parts of so many observations where no gradient is asked for: features are large."""
 
@@ -79,7 +87,7 @@ class ActorCritic(ABC, Generic[Settings]):
         moments: Normalise observations; what is trained next acts with them.
         acting_moments: Those of the present version's weights: `moments` before `begin` merged a batch into them.
         learning_rate: Of the update that was begun last.
-        optimizer: Steps along gradients.
+        trained: Policy and critic by name, with gradients and optimisers.
         distribution: Over actions.
         policy_version: Counts finished updates.
         kl_coefficient: β, weight of the KL penalty.
@@ -125,7 +133,8 @@ class ActorCritic(ABC, Generic[Settings]):
             self.policy = PolicyNetwork(spaces, network).to(self.device)
             self.critic = ValueNetwork(spaces, network).to(self.device)
         self.learning_rate = self.settings.learning_rate
-        self.optimizer = Adam(self.parameters().values(), learning_rate=self.learning_rate, epsilon=1e-5)
+        self.trained = {name: TrainedNetwork(network, learning_rate=self.learning_rate)
+                        for name, network in (("policy", self.policy), ("critic", self.critic))}
         self.moments = RunningMoments(spaces.observation_size if self.settings.normalize_observations else 0)
         self.acting_moments = self.moments.copy()
         self.policy_version = 0
@@ -141,8 +150,13 @@ class ActorCritic(ABC, Generic[Settings]):
         """Estimates advantages and value targets of a batch by the present policy and critic."""
 
     @abstractmethod
-    def surrogate(self, outputs: torch.Tensor, samples: Tensors) -> torch.Tensor:
-        """Returns what is maximised, of each sample, ``[N]``, if the policy gives ``outputs`` ``[N, D]``."""
+    def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns what is maximised, of each sample, and its derivative by log π(a|s), both ``[N]``.
+
+        Args:
+            log_probs: log π(a|s) of the actions that were taken, ``[N]``.
+            samples: Of one minibatch.
+        """
 
     def kl(self, samples: TrainingSamples) -> float:
         """Returns the KL divergence that an update reports: mean KL(old ‖ π) at the present policy."""
@@ -192,20 +206,20 @@ class ActorCritic(ABC, Generic[Settings]):
             samples: Of this learner, or of one that stands where this one stands.
             indices: The samples of the minibatch, int64; all without.
         """
-        if indices is None:
-            indices = torch.arange(len(samples.values), device=self.device)
-        self.optimizer.zero_grad()
-        if self._group is None:
-            loss, means = self._loss_of(samples.tensors, indices)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        else:
-            means = self._descend_together(samples.tensors, indices, self._group)
-        if self.settings.max_gradient_norm is not None:
-            for network in (self.policy, self.critic):
-                torch.nn.utils.clip_grad_norm_(network.parameters(), self.settings.max_gradient_norm)
-        tensors = {name: parameter.grad for name, parameter in self.parameters().items() if parameter.grad is not None}
-        self.optimizer.zero_grad()
-        return Gradients(self.policy_version, tensors, LossMeans(means, len(indices)))
+        count = len(samples.values) if indices is None else len(indices)
+        share = 1.0
+        if self._group is not None:
+            indices = torch.arange(count, device=self.device) if indices is None else indices
+            indices = indices[self._group.rank::self._group.size]
+            share = len(indices) / count
+        found = [self._write_gradient(name, samples.tensors, indices, share) for name in self.trained]
+        if self._group is not None:
+            self._group.sum([*(one.gradient for one in self.trained.values()), *found])
+        tensors: dict[str, torch.Tensor] = {}
+        for name, one in self.trained.items():
+            one.clip(self.settings.max_gradient_norm)
+            tensors |= {f"{name}.{key}": gradient for key, gradient in one.named_gradients().items()}
+        return Gradients(self.policy_version, tensors, _loss_means(found, count))
 
     def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
         """Makes one optimiser step for each gradient, in order; the version stays until `finish`.
@@ -213,12 +227,41 @@ class ActorCritic(ABC, Generic[Settings]):
         Args:
             gradients: Each with a factor on the learning rate.
         """
-        for one, factor in gradients:
-            for name, parameter in self.parameters().items():
-                gradient = one.tensors.get(name)
-                parameter.grad = None if gradient is None else gradient.to(self.device)
-            self.optimizer.learning_rate = self.learning_rate * factor
-            self.optimizer.step()
+        for gradient, factor in gradients:
+            for name, one in self.trained.items():
+                prefix = f"{name}."
+                one.set_gradients({key.removeprefix(prefix): tensor for key, tensor in gradient.tensors.items()
+                                   if key.startswith(prefix)})
+                one.optimizer.learning_rate = self.learning_rate * factor
+                one.optimizer.step()
+
+    def descend(self, samples: TrainingSamples, minibatches: Sequence[torch.Tensor | None]) -> list[LossMeans]:
+        """Makes one step on each minibatch, in order; the version stays until `finish`.
+
+        Args:
+            samples: What is trained on.
+            minibatches: Indices of samples, int64; None = all.
+
+        Returns:
+            What each minibatch cost before its step.
+        """
+        if self._group is not None:
+            losses = []
+            for indices in minibatches:
+                gradients = self.gradients(samples, indices)
+                self.apply([(gradients, 1.0)])
+                losses.append(gradients.losses)
+            return losses
+        if self._threads > 1 and self.device.type == "cpu":
+            with ThreadPoolExecutor(1) as beside:
+                critic = beside.submit(self._descend_alone, "critic", samples.tensors, minibatches, self._threads // 2)
+                policy = self._descend_alone("policy", samples.tensors, minibatches, -(-self._threads // 2))
+            found = [policy, critic.result()]
+            torch.set_num_threads(self._threads)
+        else:
+            found = [self._descend_alone(name, samples.tensors, minibatches, self._threads) for name in self.trained]
+        counts = [len(samples.values) if indices is None else len(indices) for indices in minibatches]
+        return [_loss_means(means, count) for means, count in zip(zip(*found, strict=True), counts, strict=True)]
 
     def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:
         """Moves to the next version.
@@ -308,18 +351,16 @@ class ActorCritic(ABC, Generic[Settings]):
         inverse = torch.from_numpy(1.0 / std).to(inputs)
         return ((inputs - torch.from_numpy(mean).to(inputs)) * inverse).clamp(-float(clip), float(clip))
 
-    def loss(
-        self, outputs: torch.Tensor, values: torch.Tensor, samples: Tensors
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the mean loss, and what of it is told: mean policy loss, value loss and entropy, ``[3]``."""
-        surrogate = self.surrogate(outputs, samples).mean()
+    def loss(self, outputs: torch.Tensor, values: torch.Tensor, samples: Tensors) -> torch.Tensor:
+        """Returns the mean loss ``[]`` if the networks give ``outputs`` ``[N, D]`` and ``values`` ``[N]``."""
+        surrogate = self.surrogate(self.distribution.log_prob(outputs, samples["actions"]), samples)[0].mean()
         value_loss = 0.5 * (values - samples["value_targets"]).square().mean()
         entropy = self.distribution.entropy(outputs).mean()
         loss = (-surrogate + self.settings.value_coefficient * value_loss
                 - self.settings.entropy_coefficient * entropy)
         if self.kl_coefficient > 0.0:
             loss = loss + self.kl_coefficient * self.distribution.kl(samples["old_outputs"], outputs).mean()
-        return loss, torch.stack([-surrogate, value_loss, entropy]).detach()
+        return loss
 
     def mean_at_present(
         self, function: Callable[[torch.Tensor, Tensors], torch.Tensor], samples: TrainingSamples
@@ -340,26 +381,53 @@ class ActorCritic(ABC, Generic[Settings]):
             self._group.sum([total])
         return float(total) / count
 
-    def _loss_of(self, samples: Tensors, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        minibatch = {name: tensor[indices] for name, tensor in samples.items()}
-        return self.loss(self.policy(minibatch["observations"]), self.critic(minibatch["observations"]), minibatch)
+    def _descend_alone(self, name: str, samples: Tensors, minibatches: Sequence[torch.Tensor | None], threads: int
+                       ) -> list[torch.Tensor]:
+        """Steps with one of the networks; returns the means of each minibatch."""
+        torch.set_num_threads(threads)
+        trained, found = self.trained[name], []
+        trained.optimizer.learning_rate = self.learning_rate
+        for indices in minibatches:
+            found.append(self._write_gradient(name, samples, indices))
+            trained.clip(self.settings.max_gradient_norm)
+            trained.optimizer.step()
+        return found
 
-    def _descend_together(self, samples: Tensors, indices: torch.Tensor, group: Group) -> torch.Tensor:
-        """Leaves the whole group's gradient; a process may have no sample at all."""
-        share = indices[group.rank::group.size]
-        weight = len(share) / len(indices)
-        means = torch.zeros(3, device=self.device)
-        if len(share):
-            loss, own = self._loss_of(samples, share)
-            (loss * weight).backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-            means += own * weight
-        gradients = []
-        for parameter in self.parameters().values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
-        group.sum([*gradients, means])
-        return means
+    @torch.no_grad()
+    def _write_gradient(self, name: str, samples: Tensors, indices: torch.Tensor | None, share: float = 1.0
+                        ) -> torch.Tensor:
+        """Writes the gradient of one network's part of the loss.
+
+        Args:
+            name: Of the network.
+            samples: What the minibatch is drawn from.
+            indices: The minibatch; None = all.
+            share: Of the whole group's samples that these are; a process may have no sample at all.
+
+        Returns:
+            Policy loss and entropy, or the value loss: means, times the share.
+        """
+        if share == 0.0:
+            self.trained[name].gradient.zero_()
+            return torch.zeros(2 if name == "policy" else 1, device=self.device)
+        if indices is not None:
+            samples = {key: samples[key][indices] for key in _READ[name]}
+        write = self._write_policy_gradient if name == "policy" else self._write_critic_gradient
+        return write(samples, share) * share
+
+    def _write_policy_gradient(self, samples: Tensors, share: float) -> torch.Tensor:
+        outputs = self.trained["policy"].forward(samples["observations"])
+        surrogate, slopes = self.surrogate(self.distribution.log_prob(outputs, samples["actions"]), samples)
+        weight = share / len(outputs)
+        self.trained["policy"].backward(self.distribution.slopes(
+            outputs, samples["actions"], samples["old_outputs"], of_log_probs=-weight * slopes,
+            of_entropy=-weight * self.settings.entropy_coefficient, of_kl=weight * self.kl_coefficient))
+        return torch.stack([-surrogate.mean(), self.distribution.entropy(outputs).mean()])
+
+    def _write_critic_gradient(self, samples: Tensors, share: float) -> torch.Tensor:
+        errors = self.trained["critic"].forward(samples["observations"]) - samples["value_targets"]
+        self.trained["critic"].backward(errors * (share * self.settings.value_coefficient / len(errors)))
+        return 0.5 * errors.square().mean(0, keepdim=True)
 
     # What others see of it
 
@@ -414,8 +482,7 @@ class ActorCritic(ABC, Generic[Settings]):
             for name, network in self.networks().items():
                 network.load_state_dict({key: torch.from_numpy(state.arrays[f"{name}.{key}"].copy())
                                          for key in network.state_dict()})
-            self.optimizer.set_state({name.removeprefix(_OPTIMIZER): array for name, array in state.arrays.items()
-                                      if name.startswith(_OPTIMIZER)})
+            self._set_optimizer_arrays(state.arrays)
             for name, moments in self.all_moments().items():
                 moments.mean = state.arrays[f"{name}.mean"].copy()
                 moments.variance = state.arrays[f"{name}.variance"].copy()
@@ -427,12 +494,36 @@ class ActorCritic(ABC, Generic[Settings]):
         self.acting_moments = self.moments.copy()
 
     def _optimizer_arrays(self) -> dict[str, np.ndarray]:
-        return {_OPTIMIZER + name: array for name, array in self.optimizer.get_state().items()}
+        """Returns steps and moments as ``optimizer.INDEX.NAME``, where parameters are counted through."""
+        states = [state for one in self.trained.values() for state in one.optimizer_state()]
+        return {f"optimizer.{index}.{name}": array for index, state in enumerate(states)
+                for name, array in state.items()}
+
+    def _set_optimizer_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
+        first = 0
+        for one in self.trained.values():
+            states = one.optimizer_state()
+            one.set_optimizer_state([{name: arrays[f"optimizer.{index}.{name}"] for name in state}
+                                     for index, state in enumerate(states, first)])
+            first += len(states)
 
     def _normalisation(self, moments: RunningMoments) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean and standard deviation, float32 ``[O]``, and the clip; ``[0]`` and neutral without normalisation."""
         clip = np.float32(self.settings.observation_clip) if self.settings.normalize_observations else _NO_CLIP
         return moments.mean.astype(np.float32), moments.std.astype(np.float32), np.asarray(clip)
+
+
+def _loss_means(found: Sequence[torch.Tensor], sample_count: int) -> LossMeans:
+    """Puts together what the policy's and the critic's gradients were made of."""
+    policy, critic = found
+    return LossMeans(torch.cat([policy[:1], critic, policy[1:]]), sample_count)
+
+
+def clipped_surrogate(ratios: torch.Tensor, advantages: torch.Tensor, clip: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) and its derivative by log r; Schulman et al. 2017, equation 7."""
+    free = ratios * advantages
+    surrogate = torch.minimum(free, ratios.clamp(1.0 - clip, 1.0 + clip) * advantages)
+    return surrogate, free * (free == surrogate)
 
 
 def adapted_kl_coefficient(kl_coefficient: float, *, kl: float, kl_target: float) -> float:

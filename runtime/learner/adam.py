@@ -1,66 +1,36 @@
-"""Adam with a state of plain tensors.
+"""Adam over one tensor.
 
-Kingma and Ba 2015, by torch's functional form and its fused kernel: the very arithmetic of
-``torch.optim.Adam(fused=True)``. To make one of those is to import all of torch.compile: 1.8 seconds of a CPU, at every
-start of a learner, for nothing.
+Kingma and Ba 2015, by torch's fused kernel: the very arithmetic of ``torch.optim.Adam(fused=True)``. To make one of
+those is to import all of torch.compile: 1.8 seconds of a CPU, at every start of a learner, for nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-import numpy as np
 import torch
-from torch.optim.adam import adam
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+EPSILON = 1e-5
 
 
 class Adam:
-    """Descends along the gradients of these parameters, if they have one."""
+    """Descends along a gradient that is written elsewhere.
 
-    def __init__(self, parameters: Iterable[torch.Tensor], *, learning_rate: float, epsilon: float) -> None:
-        self._parameters = list(parameters)
-        self._epsilon = epsilon
-        self._steps = [torch.zeros((), dtype=torch.float32, device=one.device) for one in self._parameters]
-        self._moments = {name: [torch.zeros_like(one, requires_grad=False) for one in self._parameters]
-                         for name in _MOMENTS}
+    Attributes:
+        learning_rate: Of the next step.
+        moments: Running means by torch's names: ``exp_avg`` of the gradient and ``exp_avg_sq`` of its square.
+        steps: How many were made, float32 ``[]``.
+    """
+
+    def __init__(self, values: torch.Tensor, gradient: torch.Tensor, *, learning_rate: float) -> None:
+        """Takes what it moves, and the tensor in which it finds the gradient at each step; both float32 ``[P]``."""
+        self._values, self._gradient = values, gradient
         self.learning_rate = learning_rate
-
-    def zero_grad(self) -> None:
-        """Forgets the gradients."""
-        for parameter in self._parameters:
-            parameter.grad = None
+        self.moments = {name: torch.zeros_like(values) for name in ("exp_avg", "exp_avg_sq")}
+        self.steps = torch.zeros((), device=values.device)
 
     @torch.no_grad()
     def step(self) -> None:
-        """Makes one step along the gradients that are there."""
-        moving = [index for index, parameter in enumerate(self._parameters) if parameter.grad is not None]
-        parameters, steps, first, second = ([tensors[index] for index in moving] for tensors in (
-            self._parameters, self._steps, *self._moments.values()))
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        adam(parameters, gradients, first, second, [], steps, fused=True, amsgrad=False,
-             beta1=0.9, beta2=0.999, lr=self.learning_rate, weight_decay=0.0, eps=self._epsilon, maximize=False)
-
-    def get_state(self) -> dict[str, np.ndarray]:
-        """Returns steps and moments by ``INDEX.NAME``; copies."""
-        return {f"{index}.{name}": tensor.cpu().numpy().copy()
-                for name, tensors in self._tensors().items() for index, tensor in enumerate(tensors)}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Goes on from a state.
-
-        Raises:
-            KeyError: Something is missing.
-            ValueError: It is not one of such parameters.
-        """
-        for name, tensors in self._tensors().items():
-            for index, tensor in enumerate(tensors):
-                array = state[f"{index}.{name}"]
-                if array.shape != tensor.shape or array.dtype != np.float32:
-                    raise ValueError(f"{name} of parameter {index} is {array.dtype}{list(array.shape)}, the parameter "
-                                     f"is float32{list(tensor.shape)}")
-                tensor.copy_(torch.from_numpy(array))
-
-    def _tensors(self) -> dict[str, list[torch.Tensor]]:
-        return {"step": self._steps, **self._moments}
+        """Makes one step along the gradient that is there."""
+        self.steps += 1.0
+        torch._fused_adam_(
+            [self._values], [self._gradient], [self.moments["exp_avg"]], [self.moments["exp_avg_sq"]], [], [self.steps],
+            lr=self.learning_rate, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=EPSILON, amsgrad=False, maximize=False)

@@ -33,11 +33,11 @@ def make_curvature_problem(learner: ActorCritic[Any], objective: str, samples: D
         return (frozen.distribution.log_prob(outputs, tensors["actions"]) * tensors["advantages"]).mean()
 
     def surrogate(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-        return frozen.surrogate(outputs, tensors).mean()
+        values, _ = frozen.surrogate(frozen.distribution.log_prob(outputs, tensors["actions"]), tensors)
+        return values.mean()
 
     def total_loss(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-        loss, _ = frozen.loss(outputs[:, :-1], outputs[:, -1], tensors)
-        return -loss
+        return -frozen.loss(outputs[:, :-1], outputs[:, -1], tensors)
 
     criteria = {"log_prob": log_prob, "surrogate": surrogate, "total_loss": total_loss}
     if objective not in criteria:

@@ -26,6 +26,19 @@ class Distribution(Protocol):
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """KL(old ‖ new)."""
 
+    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, *, of_log_probs: torch.Tensor,
+               of_entropy: float, of_kl: float) -> torch.Tensor:
+        """Returns the gradient of a function of log π, entropy and KL with respect to ``outputs``, ``[N, D]``.
+
+        Args:
+            outputs: Where it is asked for.
+            actions: Those of log π.
+            old: KL(old ‖ outputs) is meant; not read if ``of_kl`` is 0.
+            of_log_probs: The function's derivative by log π of each sample, ``[N]``.
+            of_entropy: By each sample's entropy.
+            of_kl: By each sample's KL.
+        """
+
 
 class Gaussian:
     """Diagonal Gaussian over ``A`` numbers: means, then log σ, so ``D`` = 2·A."""
@@ -53,6 +66,20 @@ class Gaussian:
         distance = ((old_means - means) * torch.exp(-log_stds)).square()
         return (0.5 * (variance_ratio + distance - 1.0) + log_stds - old_log_stds).sum(-1)
 
+    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, *, of_log_probs: torch.Tensor,
+               of_entropy: float, of_kl: float) -> torch.Tensor:
+        means, log_stds = outputs.chunk(2, dim=-1)
+        inverse_stds, weights = torch.exp(-log_stds), of_log_probs.unsqueeze(-1)
+        scaled = (actions - means) * inverse_stds
+        weighed = weights * scaled
+        of_means, of_log_stds = weighed * inverse_stds, torch.addcmul(of_entropy - weights, weighed, scaled)
+        if of_kl:
+            old_means, old_log_stds = old.chunk(2, dim=-1)
+            distances, ratios = (means - old_means) * inverse_stds, torch.exp(old_log_stds) * inverse_stds
+            of_means.addcmul_(distances, inverse_stds, value=of_kl)
+            of_log_stds.addcmul_(ratios, ratios, value=-of_kl).addcmul_(distances, distances, value=-of_kl).add_(of_kl)
+        return torch.cat([of_means, of_log_stds], dim=-1)
+
 
 class Categorical:
     """Discrete actions 0 … n − 1 by unnormalised logits, so ``D`` = n."""
@@ -75,6 +102,17 @@ class Categorical:
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         old_log_probs, log_probs = torch.log_softmax(old, dim=-1), torch.log_softmax(new, dim=-1)
         return (old_log_probs.exp() * (old_log_probs - log_probs)).sum(-1)
+
+    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, *, of_log_probs: torch.Tensor,
+               of_entropy: float, of_kl: float) -> torch.Tensor:
+        log_probs = torch.log_softmax(outputs, dim=-1)
+        probs, weights = log_probs.exp(), of_log_probs.unsqueeze(-1)
+        found = (-weights * probs).scatter_add_(-1, actions.unsqueeze(-1), weights)
+        if of_entropy:
+            found -= of_entropy * probs * (log_probs - (probs * log_probs).sum(-1, keepdim=True))
+        if of_kl:
+            found += of_kl * (probs - torch.softmax(old, dim=-1))
+        return found
 
 
 def make_distribution(spaces: Spaces) -> Distribution:

@@ -22,7 +22,7 @@ import torch
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.interfaces import Batch, LossMeans, State, TrainingSamples, Update
-from runtime.learner.actor_critic import adapted_kl_coefficient
+from runtime.learner.actor_critic import adapted_kl_coefficient, clipped_surrogate
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.normaliser import RunningMoments
 from runtime.learner.off_policy import OffPolicy
@@ -104,14 +104,14 @@ class Impact(OffPolicy[ImpactSettings]):
         """Returns the target network's distributions, with the moments that it had when it was the policy."""
         return self.evaluate(self.target, observations, self.target_moments)
 
-    def surrogate(self, outputs: torch.Tensor, samples: Tensors) -> torch.Tensor:
+    def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = clip(μ/π_target, 0, c)·π/μ: π/π_target but for c."""
         of_target = self.distribution.log_prob(samples["old_outputs"], samples["actions"])
-        log_weight = (samples["log_probs"] - of_target).clamp(max=math.log(self.settings.importance_clip))
-        log_ratio = self.distribution.log_prob(outputs, samples["actions"]) - samples["log_probs"]
-        ratio = torch.exp((log_weight + log_ratio).clamp(max=_LOG_RATIO_MAX))
-        clipped = ratio.clamp(1.0 - self.settings.clip, 1.0 + self.settings.clip)
-        return torch.minimum(ratio * samples["advantages"], clipped * samples["advantages"])
+        log_weights = (samples["log_probs"] - of_target).clamp(max=math.log(self.settings.importance_clip))
+        log_ratios = log_weights + (log_probs - samples["log_probs"])
+        surrogate, slopes = clipped_surrogate(
+            torch.exp(log_ratios.clamp(max=_LOG_RATIO_MAX)), samples["advantages"], self.settings.clip)
+        return surrogate, slopes * (log_ratios <= _LOG_RATIO_MAX)
 
     def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:
         """Moves to the next version, and adapts β, which stays above a share of its initial value."""

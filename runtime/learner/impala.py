@@ -26,9 +26,9 @@ class Impala(OffPolicy[ImpalaSettings]):
         """Returns the present policy's distributions."""
         return self.evaluate(self.policy, observations)
 
-    def surrogate(self, outputs: torch.Tensor, samples: Tensors) -> torch.Tensor:
+    def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns log π(a|s)·Â, whose Â contains ρ; its gradient is that of Espeholt et al. 2018, §4.2."""
-        return self.distribution.log_prob(outputs, samples["actions"]) * samples["advantages"]
+        return log_probs * samples["advantages"], samples["advantages"]
 
     def kl(self, samples: TrainingSamples) -> float:
         """Returns KL(μ ‖ π) of the acting policies, estimated by log μ − log π of the actions that they took.

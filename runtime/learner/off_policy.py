@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from runtime.interfaces import Batch, TrainingSamples, Update
+from runtime.interfaces import Batch, LossMeans, TrainingSamples, Update
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impact_settings import ImpactSettings
@@ -55,11 +55,9 @@ class OffPolicy(ActorCritic[Settings]):
     def train_once(self, minibatches: Sequence[Batch], *, progress: float, is_replay: bool = False) -> Update:
         """Makes one step on each minibatch, estimated right before it, then moves to the next version."""
         self.begin(minibatches, progress=progress, is_replay=is_replay)
-        parts, losses = [], []
+        parts, losses = [], list[LossMeans]()
         for minibatch in minibatches:
             samples = self.samples(minibatch)
-            gradients = self.gradients(samples)
-            self.apply([(gradients, 1.0)])
+            losses += self.descend(samples, [None])
             parts.append(samples)
-            losses.append(gradients.losses)
         return self.finish(joined(parts), losses, is_replay=is_replay)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from runtime.interfaces import Batch, LossMeans, TrainingSamples, Update
-from runtime.learner.actor_critic import ActorCritic, adapted_kl_coefficient
+from runtime.learner.actor_critic import ActorCritic, adapted_kl_coefficient, clipped_surrogate
 from runtime.learner.advantages import generalized_advantages
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.samples import Tensors
@@ -40,13 +40,9 @@ class Ppo(ActorCritic[PpoSettings]):
         """
         self.begin([batch], progress=progress)
         samples = self.samples(batch)
-        for epoch in range(self.settings.epochs):
-            losses = []
-            for indices in self.minibatches(batch, epoch):
-                gradients = self.gradients(samples, indices)
-                self.apply([(gradients, 1.0)])
-                losses.append(gradients.losses)
-        return self.finish(samples, losses)
+        epochs = [self.minibatches(batch, epoch) for epoch in range(self.settings.epochs)]
+        losses = self.descend(samples, [indices for minibatches in epochs for indices in minibatches])
+        return self.finish(samples, losses[-len(epochs[-1]):])
 
     def samples(self, batch: Batch) -> TrainingSamples:
         """Estimates advantages by GAE, and normalises them; the policy stays close to the one that acted.
@@ -73,11 +69,10 @@ class Ppo(ActorCritic[PpoSettings]):
         parts = math.ceil(batch.env_steps / self.settings.minibatch_steps)
         return [torch.from_numpy(part).to(self.device) for part in np.array_split(order, parts)]
 
-    def surrogate(self, outputs: torch.Tensor, samples: Tensors) -> torch.Tensor:
-        """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â): Schulman et al. 2017, equation 7."""
-        ratio = torch.exp(self.distribution.log_prob(outputs, samples["actions"]) - samples["log_probs"])
-        clipped = ratio.clamp(1.0 - self.settings.clip, 1.0 + self.settings.clip)
-        return torch.minimum(ratio * samples["advantages"], clipped * samples["advantages"])
+    def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = π/π_old."""
+        ratios = torch.exp(log_probs - samples["log_probs"])
+        return clipped_surrogate(ratios, samples["advantages"], self.settings.clip)
 
     def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:
         """Moves to the next version, and adapts β."""

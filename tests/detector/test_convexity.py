@@ -416,8 +416,7 @@ def test_total_loss_is_minus_what_the_learner_minimises(kl_coefficient: float) -
     problem = learner.curvature_problem("total_loss", samples)
     objective = float(problem.criterion(problem.module(problem.inputs), problem.targets).detach())
     tensors = learner.tensors(samples)
-    loss, _ = learner.loss(
-        learner.policy(tensors["observations"]), learner.critic(tensors["observations"]), tensors)
+    loss = learner.loss(learner.policy(tensors["observations"]), learner.critic(tensors["observations"]), tensors)
     assert loss.item() == pytest.approx(-objective, rel=1e-5)
 
 

@@ -11,6 +11,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.interfaces import Batch
 from runtime.learner.actor_critic import ActorCritic
+from runtime.learner.adam import Adam
 
 VECTORS = Spaces((3,), action_size=2)
 DISCRETE = Spaces((3,), action_count=4)
@@ -74,19 +75,16 @@ def joined(*batches: Batch) -> Batch:
 
 def descend_plainly(learner: ActorCritic) -> None:
     """Plain gradient descent in Adam's place: what a parameter loses is learning rate × gradient."""
-    learner.optimizer = PlainDescent(learner.parameters().values(), lr=1.0)
+    for trained in learner.trained.values():
+        trained.optimizer = PlainDescent(trained.values, trained.gradient, learning_rate=1.0)
 
 
-class PlainDescent(torch.optim.SGD):
-    """Has its learning rate where the learner sets it."""
+class PlainDescent(Adam):
+    """Follows the gradient itself."""
 
-    @property
-    def learning_rate(self) -> float:
-        return self.param_groups[0]["lr"]
-
-    @learning_rate.setter
-    def learning_rate(self, value: float) -> None:
-        self.param_groups[0]["lr"] = value
+    def __init__(self, values: torch.Tensor, gradient: torch.Tensor, **options) -> None:
+        super().__init__(values, gradient, **options)
+        self.step = lambda: values.sub_(self.learning_rate * gradient)
 
 
 def parameters_of(learner: ActorCritic) -> np.ndarray:

@@ -39,6 +39,7 @@ from tests.learner.learning import (
     joined,
     parameters_of,
     roll,
+    scramble,
 )
 
 ALGORITHMS = [(Ppo, "ppo", PpoSettings), (Impact, "impact", ImpactSettings), (Impala, "impala", ImpalaSettings)]
@@ -118,6 +119,48 @@ def test_a_group_does_what_one_process_does(
         for ours, theirs in zip(updates[rank], updates[-1], strict=True):
             for name, value in vars(theirs.metrics).items():
                 assert getattr(ours.metrics, name) == pytest.approx(value, rel=1e-3, abs=1e-5), name
+
+
+# The gradient
+
+
+@pytest.mark.parametrize(("network", "spaces"), [
+    ("mlp", VECTORS), ("mlp", Spaces((21,), action_size=17)), ("mlp", Spaces((1,), action_size=1)),
+    ("mlp", Spaces((4,), action_count=2)), ("mlp", PIXELS), ("conv", PIXELS)])
+@pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
+@pytest.mark.parametrize("size", [1, 7, 64, 257])
+def test_the_gradient_is_autograds_of_the_loss(
+        algorithm, kind: str, section, network: str, spaces: Spaces, size: int) -> None:
+    """To rounding, far from the policy that acted, on minibatches of any size."""
+    settings = section(normalize_observations=not spaces.is_pixels, max_gradient_norm=None, entropy_coefficient=0.03,
+                       value_coefficient=0.7)
+    learner = algorithm(spaces, AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}),
+                        network=network, seed=0)
+    samples = learner.samples(roll(learner.weights(), spaces, steps=100))
+    learner.kl_coefficient = 0.4
+    for one in (learner.policy, learner.critic):
+        scramble(one, 0.05)
+    indices = torch.from_numpy(np.random.default_rng(size).permutation(300)[:size])
+    minibatch = {name: tensor[indices] for name, tensor in samples.tensors.items()}
+    outputs, values = (one(minibatch["observations"]) for one in (learner.policy, learner.critic))
+    expected = torch.autograd.grad(learner.loss(outputs, values, minibatch), list(learner.parameters().values()))
+    found = learner.gradients(samples, indices).tensors
+    assert list(found) == list(learner.parameters())
+    for (name, gradient), one in zip(found.items(), expected, strict=True):
+        scale = float(one.abs().max()) + 1e-6
+        np.testing.assert_allclose(gradient / scale, one / scale, atol=5e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("network", ["mlp", "conv"])
+def test_threads_change_nothing(network: str) -> None:
+    """Policy and critic, each on a thread of its own, become what they become one after the other."""
+    settings = PpoSettings(normalize_observations=False, minibatch_steps=5)
+    one, two = (Ppo(PIXELS, AlgorithmSection(ppo=settings), network=network, seed=0, threads=threads)
+                for threads in (1, 2))
+    batch = roll(one.weights(), PIXELS)
+    metrics = [vars(learner.update(batch, progress=0.0).metrics) for learner in (one, two)]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4, abs=1e-6)
+    np.testing.assert_allclose(parameters_of(two), parameters_of(one), rtol=1e-4, atol=1e-5)
 
 
 # The steps of an update

@@ -21,6 +21,7 @@ from runtime.learner.actor_critic import adapted_kl_coefficient
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
+from runtime.learner.trained_network import TrainedNetwork
 from tests.learner import learning
 from tests.learner.learning import assert_same, bandit, everything, joined, parameters_of, scramble
 
@@ -51,6 +52,8 @@ def make_double_learner(*, seed: int = 0, **options) -> Ppo:
     learner.critic = ValueNetwork(spaces, hidden_sizes=(5, 4)).double()
     for network in (learner.policy, learner.critic):
         scramble(network, 0.6)
+    learner.trained = {"policy": TrainedNetwork(learner.policy, learning_rate=1.0),
+                       "critic": TrainedNetwork(learner.critic, learning_rate=1.0)}
     return learner
 
 
@@ -69,15 +72,15 @@ def policy_size_of(learner: Ppo) -> int:
 def record_steps(learner: Ppo, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
     """Every minibatch that a gradient is computed of from now on, with its mean losses."""
     recorded = []
-    original = learner.gradients
+    original = learner.descend
 
-    def spy(samples, indices):
-        copies = {name: tensor[indices].detach().numpy().copy() for name, tensor in samples.tensors.items()}
-        gradients = original(samples, indices)
-        recorded.append(copies | {"result": gradients.losses.means.numpy().copy()})
-        return gradients
+    def spy(samples, minibatches):
+        losses = original(samples, minibatches)
+        recorded.extend({name: tensor[indices].numpy() for name, tensor in samples.tensors.items()}
+                        | {"result": one.means.numpy()} for indices, one in zip(minibatches, losses, strict=True))
+        return losses
 
-    monkeypatch.setattr(learner, "gradients", spy)
+    monkeypatch.setattr(learner, "descend", spy)
     return recorded
 
 
@@ -147,18 +150,14 @@ def test_the_first_ratio_is_one(monkeypatch: pytest.MonkeyPatch, rounds_before: 
     seen = []
     original = learner.surrogate
 
-    def spy(outputs, samples):
-        means, log_stds = outputs.detach().chunk(2, dim=-1)
-        seen.append((means.tolist(), log_stds.tolist(), samples["actions"].tolist(), samples["log_probs"].tolist()))
-        return original(outputs, samples)
+    def spy(log_probs, samples):
+        seen.append(torch.exp(log_probs - samples["log_probs"]).numpy())
+        return original(log_probs, samples)
 
     monkeypatch.setattr(learner, "surrogate", spy)
     learner.update(batch, progress=0.0)
-    for mean, log_std, action, log_prob in zip(*seen[0], strict=True):
-        assert math.exp(log_density(action, mean, log_std) - log_prob) == pytest.approx(1.0, abs=1e-4)
-    later = [math.exp(log_density(action, mean, log_std) - log_prob)
-             for call in seen[1:] for mean, log_std, action, log_prob in zip(*call, strict=True)]
-    assert max(abs(ratio - 1.0) for ratio in later) > 1e-3
+    np.testing.assert_allclose(seen[0], 1.0, atol=1e-4)
+    assert max(float(np.abs(ratios - 1.0).max()) for ratios in seen[1:]) > 1e-3
 
 
 @pytest.mark.parametrize("rounds_before", [0, 1, 3])
@@ -171,15 +170,16 @@ def test_the_first_ratio_is_that_of_the_merge(monkeypatch: pytest.MonkeyPatch, r
     seen = []
     original = learner.surrogate
 
-    def spy(outputs: torch.Tensor, samples: dict[str, torch.Tensor]) -> torch.Tensor:
-        seen.append((outputs.detach(), {name: tensor.clone() for name, tensor in samples.items()}))
-        return original(outputs, samples)
+    def spy(log_probs, samples):
+        seen.append((log_probs, {name: tensor.clone() for name, tensor in samples.items()}))
+        return original(log_probs, samples)
 
     monkeypatch.setattr(learner, "surrogate", spy)
     learner.update(batch, progress=0.0)
-    outputs, samples = seen[0]
-    np.testing.assert_allclose(outputs, weights(samples["observations"]).detach(), atol=1e-6)
-    log_ratios = learner.distribution.log_prob(outputs, samples["actions"]) - samples["log_probs"]
+    log_probs, samples = seen[0]
+    outputs = weights(samples["observations"]).detach()
+    np.testing.assert_allclose(log_probs, learner.distribution.log_prob(outputs, samples["actions"]), atol=1e-4)
+    log_ratios = log_probs - samples["log_probs"]
     assert float(log_ratios.abs().max()) > 1e-3
     of_acting = learner.distribution.log_prob(samples["old_outputs"], samples["actions"])
     np.testing.assert_allclose(of_acting, samples["log_probs"], atol=1e-4)
@@ -347,7 +347,8 @@ def test_the_samples_lie_in_the_order_of_the_batch() -> None:
 def test_the_loss_equals_plain_python(kl_coefficient: float) -> None:
     """−surrogate + c_v·½(V − target)² − c_H·H + β·KL(old ‖ new), with ratios clipped on both sides."""
     learner = make_learner(clip=0.2, value_coefficient=0.6, entropy_coefficient=0.05, kl_coefficient=kl_coefficient)
-    tensors = learner.samples(roll(learner, steps=20)).tensors
+    samples = learner.samples(roll(learner, steps=20))
+    tensors = samples.tensors
     torch.manual_seed(1)
     scramble(learner.policy, 0.03)
     minibatch = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
@@ -356,11 +357,11 @@ def test_the_loss_equals_plain_python(kl_coefficient: float) -> None:
         for sign in (1.0, -1.0):
             assert (side & (sign * minibatch["advantages"] > 0.0)).any()
     expected = plain_losses_of(learner, minibatch)
-    loss, (policy_loss, value_loss, entropy) = learner.loss(
-        learner.policy(tensors["observations"]), learner.critic(tensors["observations"]), tensors)
-    assert float(policy_loss) == pytest.approx(expected["policy"], rel=1e-4, abs=1e-5)
-    assert float(value_loss) == pytest.approx(expected["value"], rel=1e-4)
-    assert float(entropy) == pytest.approx(expected["entropy"], rel=1e-5)
+    loss = learner.loss(learner.policy(tensors["observations"]), learner.critic(tensors["observations"]), tensors)
+    policy_loss, value_loss, entropy = learner.gradients(samples).losses.means.tolist()
+    assert policy_loss == pytest.approx(expected["policy"], rel=1e-4, abs=1e-5)
+    assert value_loss == pytest.approx(expected["value"], rel=1e-4)
+    assert entropy == pytest.approx(expected["entropy"], rel=1e-5)
     assert expected["kl"] > 0.05
     total = (expected["policy"] + 0.6 * expected["value"] - 0.05 * expected["entropy"]
              + kl_coefficient * expected["kl"])
@@ -416,16 +417,11 @@ def test_the_gradient_is_the_slope_of_the_plain_loss() -> None:
 def test_the_ratio_is_clipped_only_where_that_lowers_the_objective(
         ratio: float, advantage: float, expected: float, slope: int) -> None:
     """ε = 0.2; where it is clipped, the objective no longer pulls at the policy."""
-    learner = make_learner(clip=0.2)
-    mean = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
-    log_prob = log_density([0.4], [0.0], [0.0])
-    surrogate = learner.surrogate(torch.cat([mean, torch.zeros(1, 1, dtype=torch.float64)], dim=1), {
-        "actions": torch.tensor([[0.4]], dtype=torch.float64), "advantages": torch.tensor([advantage]),
-        "log_probs": torch.tensor([log_prob - math.log(ratio)], dtype=torch.float64)})
-    assert float(surrogate.detach()) == pytest.approx(expected, rel=1e-6)
-    surrogate.sum().backward()
-    # d(ratio·Â)/dμ = ratio·Â·(a − μ)/σ²
-    assert float(mean.grad) == pytest.approx(slope * ratio * advantage * 0.4, rel=1e-6, abs=1e-12)
+    surrogate, slopes = make_learner(clip=0.2).surrogate(torch.tensor([math.log(ratio) - 3.0]), {
+        "advantages": torch.tensor([advantage]), "log_probs": torch.tensor([-3.0])})
+    assert float(surrogate) == pytest.approx(expected, rel=1e-6)
+    # d(ratio·Â)/d log π = ratio·Â
+    assert float(slopes) == pytest.approx(slope * ratio * advantage, rel=1e-6)
 
 
 def test_entropy_bonus_widens_the_policy() -> None:

@@ -1,0 +1,108 @@
+"""A network that is trained: its parameters, its gradient and its optimiser's moments, each in one flat tensor.
+
+So that a step is one call, whatever the number of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from runtime.learner.adam import Adam
+from runtime.learner.networks import PolicyNetwork, TanhLayers, ValueNetwork
+
+
+class TrainedNetwork:
+    """A policy or a critic, and all that moves it.
+
+    Attributes:
+        network: Its parameters are views of `values`, their ``grad`` of `gradient`.
+        values: All parameters, one after the other, ``[P]``.
+        gradient: Of them; whoever writes it writes all of it.
+        optimizer: Steps along it.
+    """
+
+    def __init__(self, network: PolicyNetwork | ValueNetwork, *, learning_rate: float) -> None:
+        """Moves the parameters of a network into one tensor."""
+        self.network = network
+        parameters = list(network.parameters())
+        self.values = torch.cat([one.detach().reshape(-1) for one in parameters])
+        self.gradient = torch.zeros_like(self.values)
+        for one, values, gradient in zip(parameters, self._parts(self.values), self._parts(self.gradient), strict=True):
+            one.data, one.grad = values, gradient
+        self.optimizer = Adam(self.values, self.gradient, learning_rate=learning_rate)
+        self._inputs: list[torch.Tensor] = []
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns the outputs, and keeps what `backward` needs; without a graph that leads to the outputs."""
+        if isinstance(self.network.layers, TanhLayers):
+            with torch.no_grad():
+                self._inputs = self.network.layers.activations(observations)
+                return self.network.packed(self._inputs.pop())
+        with torch.enable_grad():
+            self._inputs = [self.network(observations)]
+        return self._inputs[0].detach()
+
+    def backward(self, slopes: torch.Tensor) -> None:
+        """Writes the gradient, given that of the loss with respect to the outputs of the last `forward`."""
+        if isinstance(self.network.layers, TanhLayers):
+            with torch.no_grad():
+                self.network.layers.backward(self._inputs, self.network.unpacked(slopes))
+        else:
+            self.gradient.zero_()
+            self._inputs[0].backward(slopes)  # type: ignore[no-untyped-call]  # torch has no types for it
+        self._inputs = []
+
+    @torch.no_grad()
+    def clip(self, norm_max: float | None) -> None:
+        """Shortens the gradient to a norm; as ``torch.nn.utils.clip_grad_norm_``."""
+        if norm_max is not None:
+            self.gradient.mul_((norm_max / (torch.linalg.vector_norm(self.gradient) + 1e-6)).clamp(max=1.0))
+
+    def named_gradients(self) -> dict[str, torch.Tensor]:
+        """Returns the gradient by parameter; copies."""
+        parts = self._parts(self.gradient.clone())
+        return {name: part for (name, _), part in zip(self.network.named_parameters(), parts, strict=True)}
+
+    @torch.no_grad()
+    def set_gradients(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Writes the gradient by parameter.
+
+        Raises:
+            KeyError: That of a parameter is missing.
+        """
+        for (name, _), part in zip(self.network.named_parameters(), self._parts(self.gradient), strict=True):
+            part.copy_(gradients[name])
+
+    def optimizer_state(self) -> list[dict[str, np.ndarray]]:
+        """Returns steps and moments of each parameter; copies."""
+        steps = self.optimizer.steps.cpu().numpy()
+        moments = {name: self._parts(tensor) for name, tensor in self.optimizer.moments.items()}
+        return [{"step": steps.copy()} | {name: parts[index].cpu().numpy().copy() for name, parts in moments.items()}
+                for index, _ in enumerate(self.network.parameters())]
+
+    def set_optimizer_state(self, states: list[dict[str, np.ndarray]]) -> None:
+        """Goes on from steps and moments of each parameter.
+
+        Raises:
+            KeyError: Something is missing.
+            ValueError: It is not of such parameters.
+        """
+        for name, tensor in self.optimizer.moments.items():
+            for index, (part, state) in enumerate(zip(self._parts(tensor), states, strict=True)):
+                if state[name].shape != part.shape or state[name].dtype != np.float32:
+                    raise ValueError(f"{name} of parameter {index} is {state[name].dtype}{list(state[name].shape)}, "
+                                     f"the parameter is float32{list(part.shape)}")
+                part.copy_(torch.from_numpy(state[name]))
+        steps = {float(state["step"]) for state in states}
+        if len(steps) != 1:
+            raise ValueError(f"all parameters have made the same number of steps, not {sorted(steps)}")
+        self.optimizer.steps.fill_(steps.pop())
+
+    def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Views of a flat tensor, one for each parameter and of its shape."""
+        parameters = list(self.network.parameters())
+        return [part.view(one.shape) for part, one in zip(
+            torch.split(flat, [one.numel() for one in parameters]), parameters, strict=True)]
