@@ -1,14 +1,24 @@
-"""Environment steps per CPU-second of one actor, beside what actors usually do.
+"""Environment steps per CPU-second of one actor, beside the limit and beside what actors usually do.
 
-    python benchmarks/sampling.py [ENVIRONMENT_ID ...]
+    python benchmarks/sampling.py [--base /path/to/another/checkout] [ENVIRONMENT_ID ...]
 
-Each contender samples fragments in turn, several times over, in one process on one thread; the ratio to the actor here
-is taken pair by pair, so that a machine whose speed drifts does not decide. Prints JSON; keep it under
-benchmarks/results/ with date, commit and machine.
+Contenders, each in a process of its own, on one thread:
+
+- ``actor``: the actor function as it is invoked: weights of a new policy version fetched from a Redis server and
+  decoded, the last open episode continued, a fragment sampled, encoded and submitted.
+- ``base``: the same of another checkout.
+- ``limit``: the simulator alone: of MuJoCo, the same policy's actions replayed by `mujoco.rollout`, frame skip
+  included; of a game, the emulator's frames without pixels.
+- ``usual``: Gymnasium with its default wrappers, and what CleanRL's agents do at each step in torch: actor, critic,
+  distribution, its sample, log-probability and entropy.
+
+They take turns, so that a machine whose speed drifts does not decide: ratios are of one turn, medians over all. Prints
+JSON; keep it under benchmarks/results/ with date, commit and machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -16,104 +26,266 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:] = [os.environ.get("CHECKOUT", str(ROOT)), *(path for path in sys.path if path != str(ROOT / "benchmarks"))]
 
 import gymnasium  # noqa: E402
 import numpy as np  # noqa: E402
-import torch  # noqa: E402
 
+from lambda_actor import wire  # noqa: E402
 from lambda_actor.environments import make_environment  # noqa: E402
-from lambda_actor.policy import Policy  # noqa: E402
-from lambda_actor.rollout import roll_out  # noqa: E402
-from runtime.config.schema import AlgorithmSection  # noqa: E402
-from runtime.learner.ppo import Ppo  # noqa: E402
-from runtime.learner.ppo_settings import PpoSettings  # noqa: E402
+from lambda_actor.policy import Policy, parameter_shapes  # noqa: E402
+from lambda_actor.spaces import Spaces  # noqa: E402
 
-STEPS, REPEATS = 1024, 7
+TURNS = 9
+STEPS = {"vectors": 256, "pixels": 128}
+"""As in experiments/."""
+FRAGMENTS = 4
+"""Of a turn."""
+Turn = Callable[[int], float]
+"""Samples `FRAGMENTS` fragments; returns CPU-seconds."""
 
 
-def our_actor(environment_id: str, learner: Ppo):
+def weights(spaces: Spaces, policy_version: int = 0) -> bytes:
+    """A policy as training begins with: outputs near 0, σ = 1."""
+    draw, network = np.random.default_rng(0), "conv" if spaces.is_pixels else "mlp"
+    shapes = parameter_shapes(spaces, network)
+    moments = 0 if spaces.is_pixels else spaces.observation_size
+    last = list(shapes)[-2]
+    return wire.encode(wire.Kind.WEIGHTS, {
+        "policy_version": np.array(policy_version, np.int64), "network": wire.text_field(network),
+        "distribution": wire.text_field("categorical" if spaces.is_discrete else "gaussian"),
+        "log_std": np.zeros(spaces.action_size, np.float32),
+        "observation_mean": np.zeros(moments, np.float32), "observation_std": np.ones(moments, np.float32),
+        "observation_clip": np.array(10.0, np.float32),
+        **{name: (draw.normal(0.0, (0.01 if name == last else 1.0) / np.sqrt(np.prod(shape[1:])), shape)
+                  if len(shape) > 1 else np.zeros(shape)).astype(np.float32) for name, shape in shapes.items()}})
+
+
+def steps_of(spaces: Spaces) -> int:
+    return STEPS["pixels" if spaces.is_pixels else "vectors"]
+
+
+def actor(environment_id: str, cache_url: str) -> Turn:
+    from lambda_actor.cache import TrajectoryCache
+    from lambda_actor.handler import handler
+
+    spaces = make_environment(environment_id).spaces
+    kind = wire.Kind.FRAME_TRAJECTORY if spaces.is_pixels else wire.Kind.TRAJECTORY
+    cache = TrajectoryCache(cache_url, f"sampling-{os.getpid()}")
+    event = {"run_id": f"sampling-{os.getpid()}", "cache_url": cache_url, "cache_credential": "", "cache_ttl_s": 600,
+             "stop_digest": "", "environment_id": environment_id, "preprocessing": "auto", "seed": 0, "slot": 0,
+             "truncate_at_fragment": False, "fragment_steps": steps_of(spaces), "episode_id": ""}
+
+    def turn(number: int) -> float:
+        cpu_s = 0.0
+        for version in range(FRAGMENTS * number, FRAGMENTS * (number + 1)):
+            invocation = f"r{version}"
+            cache.publish_weights(version, weights(spaces, version))
+            cache.expect([invocation])
+            started_s = time.process_time()
+            handler({**event, "invocation_id": invocation, "policy_version": version, "round_index": version}, None)
+            cpu_s += time.process_time() - started_s
+            cache.forget_weights(version)
+            open_episode = bytes(wire.decode(cache.take(invocation) or b"", kind)["open_episode"])
+            event["episode_id"] = f"e{version}" if open_episode else ""
+            if open_episode:
+                cache.publish_episodes({event["episode_id"]: open_episode})
+        return cpu_s
+
+    return turn
+
+
+def limit(environment_id: str, cache_url: str) -> Turn:
     environment = make_environment(environment_id)
-    policy = Policy.from_bytes(learner.weights())
-
-    def sample(repeat: int) -> None:
-        roll_out(environment, policy, fragment_steps=STEPS, seed=0, round_index=repeat, slot=0)
-
-    return sample
+    return (game_frames if environment.spaces.is_pixels else mujoco_rollouts)(environment_id)
 
 
-def torch_actor(environment_id: str, learner: Ppo):
-    """gym.make with its default wrappers; actor, critic and Normal in torch at each step."""
+def mujoco_rollouts(environment_id: str) -> Turn:
+    import mujoco
+    from mujoco.rollout import Rollout
+
     environment = gymnasium.make(environment_id)
+    model, data, frame_skip = (getattr(environment.unwrapped, name) for name in ("model", "data", "frame_skip"))
+    spaces = make_environment(environment_id).spaces
+    policy, draw = Policy.from_bytes(weights(spaces)), np.random.default_rng(0)
+    spec = mujoco.mjtState.mjSTATE_FULLPHYSICS
+    episodes: list[tuple[np.ndarray, list[np.ndarray]]] = []
+    is_over = True
+    for _ in range(FRAGMENTS * steps_of(spaces)):
+        if is_over:
+            observation, _ = environment.reset(seed=len(episodes))
+            state = np.empty(mujoco.mj_stateSize(model, spec))
+            mujoco.mj_getState(model, data, state, spec)
+            episodes.append((state, []))
+        means = policy.outputs(observation.astype(np.float32))
+        action = np.clip(means + draw.standard_normal(len(means)), environment.action_space.low,
+                         environment.action_space.high).astype(np.float32)
+        episodes[-1][1].append(action)
+        observation, _, terminated, truncated, _ = environment.step(action)
+        is_over = terminated or truncated
+    prepared = []
+    for state, actions in episodes:
+        frames = frame_skip * len(actions)
+        controls = np.repeat(np.array(actions, np.float64), frame_skip, axis=0)[None]
+        prepared.append((state[None], {"control": controls, "nstep": frames, "skip_checks": True,
+                                       "state": np.empty((1, frames, len(state))),
+                                       "sensordata": np.empty((1, frames, model.nsensordata))}))
+    runner, own = Rollout(nthread=0), mujoco.MjData(model)
+
+    def turn(number: int) -> float:
+        started_s = time.process_time()
+        for state, options in prepared:
+            runner.rollout([model], [own], state, **options)
+        return time.process_time() - started_s
+
+    return turn
+
+
+def game_frames(environment_id: str) -> Turn:
+    environment = gymnasium.make(environment_id, frameskip=1, obs_type="grayscale")
+    emulator, draw = environment.unwrapped.ale, np.random.default_rng(0)
+    actions = emulator.getMinimalActionSet()
+    environment.reset(seed=0)
+
+    def turn(number: int) -> float:
+        started_s = time.process_time()
+        for choice in draw.integers(len(actions), size=FRAGMENTS * STEPS["pixels"]).tolist():
+            for _ in range(4):
+                emulator.act(actions[choice])
+            if emulator.game_over():
+                emulator.reset_game()
+        return time.process_time() - started_s
+
+    return turn
+
+
+def usual(environment_id: str, cache_url: str) -> Turn:
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    spaces = make_environment(environment_id).spaces
+    environment = gymnasium.make(environment_id, **({"frameskip": 1} if spaces.is_pixels else {}))
+    if spaces.is_pixels:
+        environment = gymnasium.wrappers.FrameStackObservation(
+            gymnasium.wrappers.AtariPreprocessing(environment), spaces.frame_stack)
+    fields = wire.decode(weights(spaces), wire.Kind.WEIGHTS)
+    layers = [[torch.from_numpy(fields[f"layer.{i}.{name}"].copy()) for name in ("weight", "bias")]
+              for i in range(4 if spaces.is_pixels else 3)]
+
+    def network(heads: bool) -> nn.Sequential:
+        modules: list[nn.Module] = []
+        for i, (weight, bias) in enumerate(layers):
+            outputs = len(weight) if heads or i + 1 < len(layers) else 1
+            if weight.ndim == 4:
+                padding = [(0, 0, 0, 0)] if i == 2 else [(2, 2, 2, 2), (1, 2, 1, 2)][i:i + 1]
+                modules += [nn.ZeroPad2d(padding[0]),
+                            nn.Conv2d(weight.shape[1], outputs, weight.shape[2], (4, 2, 1)[i]), nn.ReLU()]
+                modules += [nn.Flatten()] if i == 2 else []
+            else:
+                modules += [nn.Linear(weight.shape[1], outputs), nn.Tanh()]
+            linear = modules[-3] if weight.ndim == 4 and i == 2 else modules[-2]
+            if outputs == len(weight):
+                linear.weight.data, linear.bias.data = weight, bias
+        return nn.Sequential(*modules[:-1])
+
+    policy, critic = network(True), network(False)
+    log_std = nn.Parameter(torch.zeros(1, max(spaces.action_size, 1)))
+    state = {"observation": environment.reset(seed=0)[0]}
 
     @torch.no_grad()
-    def sample(repeat: int) -> None:
-        torch.manual_seed(repeat)
-        observation, _ = environment.reset(seed=repeat)
-        for _ in range(STEPS):
-            inputs = torch.as_tensor(observation, dtype=torch.float32)[None]
-            means, log_stds = learner.policy(inputs).chunk(2, dim=-1)
-            learner.critic(inputs)
-            distribution = torch.distributions.Normal(means, log_stds.exp())
-            action = distribution.sample()
-            distribution.log_prob(action).sum(-1)
-            clipped = np.clip(action[0].numpy(), environment.action_space.low, environment.action_space.high)
-            observation, _, terminated, truncated, _ = environment.step(clipped)
-            if terminated or truncated:
-                observation, _ = environment.reset()
+    def step() -> None:
+        inputs = torch.as_tensor(np.asarray(state["observation"]), dtype=torch.float32)[None]
+        outputs = policy(inputs / 255.0 if spaces.is_pixels else inputs)
+        distribution = (torch.distributions.Categorical(logits=outputs) if spaces.is_discrete
+                        else torch.distributions.Normal(outputs, torch.exp(log_std.expand_as(outputs))))
+        action = distribution.sample()
+        distribution.log_prob(action).sum(-1)
+        distribution.entropy().sum(-1)
+        critic(inputs / 255.0 if spaces.is_pixels else inputs)
+        chosen = int(action) if spaces.is_discrete else np.clip(
+            action[0].numpy(), environment.action_space.low, environment.action_space.high)
+        state["observation"], _, terminated, truncated, _ = environment.step(chosen)
+        if terminated or truncated:
+            state["observation"], _ = environment.reset()
 
-    return sample
+    def turn(number: int) -> float:
+        started_s = time.process_time()
+        for _ in range(FRAGMENTS * steps_of(spaces)):
+            step()
+        return time.process_time() - started_s
 
-
-def random_actions(environment_id: str, learner: Ppo):
-    """gym.make with its default wrappers and no policy at all."""
-    environment = gymnasium.make(environment_id)
-    stream = np.random.default_rng(0)
-    low, high = environment.action_space.low, environment.action_space.high
-
-    def sample(repeat: int) -> None:
-        environment.reset(seed=repeat)
-        for _ in range(STEPS):
-            *_, terminated, truncated, _ = environment.step(stream.uniform(low, high).astype(np.float32))
-            if terminated or truncated:
-                environment.reset()
-
-    return sample
+    return turn
 
 
-def measure(environment_id: str) -> dict[str, dict[str, float]]:
-    torch.set_num_threads(1)
-    probe = make_environment(environment_id)
-    learner = Ppo(probe.spaces, AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), seed=0)
-    contenders = {make.__name__: make(environment_id, learner) for make in (our_actor, torch_actor, random_actions)}
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for repeat in range(REPEATS + 1):
-        for name, sample in contenders.items():
-            started_s = time.process_time()
-            sample(repeat)
-            if repeat > 0:  # the first warms up
-                rates[name].append(STEPS / (time.process_time() - started_s))
+CONTENDERS = {"actor": actor, "base": actor, "limit": limit, "usual": usual}
+
+
+def contend(name: str, environment_id: str, cache_url: str) -> None:
+    """Takes a turn for each line of standard input."""
+    turn = CONTENDERS[name](environment_id, cache_url)
+    for line in sys.stdin:
+        print(turn(int(line)), flush=True)
+
+
+def measure(environment_id: str, cache_url: str, base: str) -> dict[str, dict[str, float]]:
+    names = [name for name in CONTENDERS if name != "base" or base]
+    running = {name: subprocess.Popen(
+        [sys.executable, __file__, "--contender", name, "--cache", cache_url, environment_id], text=True,
+        env={**os.environ, "CHECKOUT": base if name == "base" else str(ROOT)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE) for name in names}
+    steps = FRAGMENTS * steps_of(make_environment(environment_id).spaces)
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(TURNS + 1):
+        for name, process in running.items():
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(f"{number}\n")
+            process.stdin.flush()
+            cpu_s = float(process.stdout.readline())
+            if number > 0:  # the first warms up
+                rates[name].append(steps / cpu_s)
+    for process in running.values():
+        process.communicate()
     return {name: {
         "steps_per_cpu_s_median": round(statistics.median(values)),
         "steps_per_cpu_s_min": round(min(values)), "steps_per_cpu_s_max": round(max(values)),
-        "ratio_to_our_actor_median": round(statistics.median(
-            a / b for a, b in zip(values, rates["our_actor"], strict=True)), 3),
+        "actor_as_fraction_of_it_median": round(statistics.median(
+            ours / theirs for ours, theirs in zip(rates["actor"], values, strict=True)), 3),
     } for name, values in rates.items()}
 
 
-if __name__ == "__main__":
-    ids = sys.argv[1:] or ["Hopper-v5", "Walker2d-v5", "Humanoid-v5"]
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ids", nargs="*", default=["Hopper-v5", "Walker2d-v5", "Humanoid-v5",
+                                                   "SpaceInvadersNoFrameskip-v4"])
+    parser.add_argument("--base", default="", help="another checkout")
+    parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
+    parser.add_argument("--cache", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.contender:
+        contend(given.contender, given.ids[0], given.cache)
+        return
+    from contextlib import closing
+
+    from runtime.backends.cache_server import EmbeddedServer
+
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
                             check=False).stdout.strip()
-    print(json.dumps({
-        "command": f"python benchmarks/sampling.py {' '.join(sys.argv[1:])}".strip(), "commit": commit,
-        "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} cores, {platform.machine()}",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
-                     "gymnasium": gymnasium.__version__},
-        "environments": {environment_id: measure(environment_id) for environment_id in ids},
-    }, indent=2))
+    with closing(EmbeddedServer(256)) as server:
+        print(json.dumps({
+            "command": "python benchmarks/sampling.py " + " ".join(given.ids), "commit": commit,
+            "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} cores, {platform.machine()}",
+            "versions": {"python": platform.python_version(), "numpy": np.__version__,
+                         "gymnasium": gymnasium.__version__},
+            "environments": {one: measure(one, server.url, given.base) for one in given.ids},
+        }, indent=2))
+
+
+if __name__ == "__main__":
+    main()

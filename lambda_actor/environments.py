@@ -14,6 +14,7 @@ from gymnasium import spaces as gym_spaces
 from lambda_actor import atari
 from lambda_actor.episode_state import EpisodeStore, State, episode_stores, layers
 from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError
+from lambda_actor.mujoco_v5 import LeanStep, lean_step
 from lambda_actor.spaces import Spaces
 
 PREPROCESSINGS = ("auto", "atari", "none")
@@ -52,6 +53,8 @@ class ActorEnvironment:
             self._stores = episode_stores(environment)
         except EpisodeStateError as error:
             self._store_error = str(error)
+        self._lean = lean_step(environment, self._stores[-1] if self._stores else None)
+        self._lean_step: LeanStep | None = None
 
     @property
     def gymnasium_environment(self) -> gymnasium.Env:
@@ -74,6 +77,7 @@ class ActorEnvironment:
             UnusableEnvironmentError: The observation is another than the space says; also in `step`.
         """
         observation, _ = self._environment.reset(seed=seed)
+        self._choose_step()
         return self._frame(observation)
 
     def to_environment(self, action: np.ndarray | int) -> Any:
@@ -86,7 +90,10 @@ class ActorEnvironment:
         Returns:
             frame, reward, terminated, truncated.
         """
-        observation, reward, terminated, truncated, _ = self._environment.step(self.to_environment(action))
+        taken = self._actions.to_environment(action)
+        if self._lean_step is not None:
+            return self._lean_step(taken)
+        observation, reward, terminated, truncated, _ = self._environment.step(taken)
         return self._frame(observation), float(reward), bool(terminated), bool(truncated)
 
     def get_state(self) -> State:
@@ -111,6 +118,7 @@ class ActorEnvironment:
         # Wrappers check that reset() was called, and some count from there. A seed makes a game be loaded anew, which
         # takes longer than many steps; its generators are part of the state.
         self._environment.reset(seed=None if atari.is_game(self._environment.unwrapped) else 0)
+        self._choose_step()
         for i, store in reversed(list(enumerate(self._stores))):
             prefix = f"{i}."
             part = {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}
@@ -123,6 +131,9 @@ class ActorEnvironment:
 
     def close(self) -> None:
         self._environment.close()
+
+    def _choose_step(self) -> None:
+        self._lean_step = self._lean if self._lean is not None and self._lean.is_usable else None
 
     def _frame(self, observation: object) -> np.ndarray:
         array = np.asarray(observation)
@@ -236,11 +247,11 @@ class _ContinuousActions:
 
     def __init__(self, space: gym_spaces.Box) -> None:
         self.size, self.count = math.prod(space.shape), 0
-        self._space = space
+        self._shape, self._low, self._high = space.shape, space.low, space.high
 
     def to_environment(self, action: np.ndarray | int) -> np.ndarray:
-        reshaped = np.reshape(action, self._space.shape)
-        clipped: np.ndarray = np.minimum(np.maximum(reshaped, self._space.low), self._space.high)
+        shaped = action if np.shape(action) == self._shape else np.reshape(action, self._shape)
+        clipped: np.ndarray = np.minimum(np.maximum(shaped, self._low), self._high)
         return clipped
 
 

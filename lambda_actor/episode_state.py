@@ -15,6 +15,7 @@ import numpy as np
 
 from lambda_actor.atari import AleState, AtariPreprocessingState, is_game
 from lambda_actor.errors import EpisodeStateError
+from lambda_actor.mujoco_v5 import MujocoState, is_mujoco
 
 State = dict[str, np.ndarray]
 
@@ -85,8 +86,8 @@ def _offers_state(layer: gymnasium.Env) -> bool:
 
 def _builtin_store(environment: gymnasium.Env) -> EpisodeStore:
     module = type(environment).__module__
-    if module.startswith("gymnasium.envs.mujoco."):
-        return _MujocoState(environment)
+    if is_mujoco(environment):
+        return MujocoState(environment)
     if module.startswith("gymnasium.envs.classic_control."):
         return _ClassicControlState(environment)
     if is_game(environment):
@@ -127,43 +128,6 @@ class _TimeLimitState:
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         self._wrapper._elapsed_steps = int(state["elapsed_steps"])  # type: ignore[assignment]  # typed as it begins: None
-
-
-class _MujocoState:
-    """Gymnasium's MuJoCo environments: the integration state before the last step, and that step's action.
-
-    MuJoCo keeps more than `mj_getState` gives: rewards and observations read quantities (body positions, contact
-    forces) that the *last* step computed on its way. Restoring sets the state from before it and takes that step
-    again, which leaves every derived quantity exactly as it was.
-    """
-
-    def __init__(self, environment: Any) -> None:
-        # Only now: whoever acts in another environment need not load it.
-        import mujoco
-
-        self._mujoco = mujoco
-        self._environment = environment
-        self._spec = mujoco.mjtState.mjSTATE_INTEGRATION
-        self._before = np.empty(mujoco.mj_stateSize(environment.model, self._spec))
-        self._action = np.zeros(environment.action_space.shape)
-        self._step = environment.step
-        # In front of the bare environment's own step: behind wrappers that clip or rescale the action.
-        environment.step = self._recorded_step
-
-    def _recorded_step(self, action: np.ndarray) -> Any:
-        self._mujoco.mj_getState(self._environment.model, self._environment.data, self._before, self._spec)
-        self._action = action
-        return self._step(action)
-
-    def get_state(self) -> State:
-        return {"before_last_step": self._before.copy(), "last_action": np.array(self._action)}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        before = np.ascontiguousarray(state["before_last_step"], dtype=np.float64)
-        if before.shape != self._before.shape:
-            raise ValueError(f"MuJoCo state of {before.shape[0]} numbers; this model has {self._before.shape[0]}")
-        self._mujoco.mj_setState(self._environment.model, self._environment.data, before, self._spec)
-        self._recorded_step(state["last_action"].copy())
 
 
 class _ClassicControlState:

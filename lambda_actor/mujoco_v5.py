@@ -1,0 +1,321 @@
+"""Gymnasium's MuJoCo environments: their episodes' state, and steps that leave out what no actor reads.
+
+A step of Gymnasium's passes two wrappers, checks its action and fills a dictionary, for a third of the time that the
+physics takes. `lean_step` gives the same observation, reward and end for the environments of `_STEPS`, and leaves the
+environment where its own step would, so that either may follow the other. What it reads of Gymnasium's classes is
+known for one version of Gymnasium; any other version, class or wrapper takes its own steps.
+
+MuJoCo is loaded when the first such environment is met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+PROVEN_VERSION = "1.4.0"
+"""The version of Gymnasium whose steps `_STEPS` repeats."""
+_SPEED_MAX = 10.0
+"""Hopper and Walker2d show velocities up to this."""
+
+Outcome = tuple[np.ndarray, float, bool, bool]
+
+
+class MujocoState:
+    """The integration state before the last step, and that step's action.
+
+    MuJoCo keeps more than `mj_getState` gives: rewards and observations read quantities (body positions, contact
+    forces) that the *last* step computed on its way. Restoring sets the state from before it and takes that step
+    again, which leaves every derived quantity exactly as it was.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        # Only now: whoever acts in another environment need not load it.
+        import mujoco
+
+        self._mujoco = mujoco
+        self._environment = environment
+        self._spec = mujoco.mjtState.mjSTATE_INTEGRATION
+        self._before = np.empty(mujoco.mj_stateSize(environment.model, self._spec))
+        self._action = np.zeros(environment.action_space.shape)
+        self._step = environment.step
+        # In front of the bare environment's own step: behind wrappers that clip or rescale the action.
+        environment.step = self._own_step = self._recorded_step
+        self._methods = {name for name in dir(type(environment)) if callable(getattr(type(environment), name))}
+
+    def is_in_front_of(self, environment: gymnasium.Env) -> bool:
+        """Whether nobody else has changed a method of this bare environment, such as to film it."""
+        return self._methods & vars(environment).keys() == {"step"} and vars(environment)["step"] is self._own_step
+
+    def record(self, action: np.ndarray) -> None:
+        """The environment takes a step with that action now."""
+        self._mujoco.mj_getState(self._environment.model, self._environment.data, self._before, self._spec)
+        self._action = action
+
+    def _recorded_step(self, action: np.ndarray) -> Any:
+        self.record(action)
+        return self._step(action)
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        return {"before_last_step": self._before.copy(), "last_action": np.array(self._action)}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        before = np.ascontiguousarray(state["before_last_step"], dtype=np.float64)
+        if before.shape != self._before.shape:
+            raise ValueError(f"MuJoCo state of {before.shape[0]} numbers; this model has {self._before.shape[0]}")
+        self._mujoco.mj_setState(self._environment.model, self._environment.data, before, self._spec)
+        self._recorded_step(state["last_action"].copy())
+
+
+class LeanStep:
+    """Steps of one environment; a subclass says what is seen and what it is worth."""
+
+    has_contact_forces = False
+    """Whether the subclass reads what MuJoCo computes only when it is asked to."""
+
+    def __init__(self, limit: Any, bare: Any, state: MujocoState) -> None:
+        """Keeps views of all that a step reads.
+
+        Args:
+            limit: The environment's `TimeLimit`.
+            bare: Gymnasium's own class inside.
+            state: What records its steps.
+        """
+        import mujoco
+
+        self._limit, self._bare, self._state = limit, bare, state
+        self._mj_step, self._mj_contact_forces = mujoco.mj_step, mujoco.mj_rnePostConstraint
+        self._model, self._data, self._frame_skip, self._dt = bare.model, bare.data, bare.frame_skip, float(bare.dt)
+        self._control, self._positions, self._velocities = bare.data.ctrl, bare.data.qpos, bare.data.qvel
+        self._contact_forces = bare.data.cfrc_ext
+        self._size = bare.observation_space.shape[0]
+        self._steps_max = limit._max_episode_steps
+        self._prepare(bare)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the environment's own methods are as they were, and nobody watches; asked at each reset."""
+        return self._bare.render_mode is None and self._state.is_in_front_of(self._bare)
+
+    def __call__(self, action: Any) -> Outcome:
+        """A step with a clipped action: observation float32, reward, terminated, truncated."""
+        self._state.record(action)
+        before = self._place()
+        self._control[:] = action
+        self._mj_step(self._model, self._data, self._frame_skip)
+        if self.has_contact_forces:
+            self._mj_contact_forces(self._model, self._data)
+        reward, terminated = self._outcome((self._place() - before) / self._dt, action)
+        elapsed = self._limit._elapsed_steps + 1
+        self._limit._elapsed_steps = elapsed
+        return self._observation(), reward, terminated, elapsed >= self._steps_max
+
+    def _prepare(self, bare: Any) -> None:
+        """Keeps what else the subclass reads."""
+
+    def _place(self) -> float:
+        """Where it stands on its way."""
+        place: float = self._positions.item(0)
+        return place
+
+    def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
+        """Reward, and whether it is over."""
+        raise NotImplementedError
+
+    def _observation(self) -> np.ndarray:
+        raise NotImplementedError
+
+
+class _Runner(LeanStep):
+    """HalfCheetah and Swimmer: rewarded for speed."""
+
+    shown_from = 1
+    """The first position that is seen."""
+
+    def _prepare(self, bare: Any) -> None:
+        self._forward_weight = float(bare._forward_reward_weight)
+        # As NumPy multiplies a sum of float32 with a number of Python's.
+        self._control_weight = np.float32(bare._ctrl_cost_weight)
+        self._shown = self._positions[self.shown_from * bare._exclude_current_positions_from_observation:]
+
+    def _observation(self) -> np.ndarray:
+        seen = np.empty(self._size, np.float32)
+        return np.concatenate((self._shown, self._velocities), out=seen, casting="same_kind")
+
+    def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
+        return self._forward_weight * speed - self._control_cost(action), False
+
+    def _control_cost(self, action: np.ndarray) -> float:
+        return float(self._control_weight * np.add.reduce(action * action))
+
+
+class _Swimmer(_Runner):
+    shown_from = 2
+
+
+class _Walker2d(_Runner):
+    """And for standing upright."""
+
+    def _prepare(self, bare: Any) -> None:
+        super()._prepare(bare)
+        self._healthy_reward = float(bare._healthy_reward)
+        self._may_fall = bool(bare._terminate_when_unhealthy)
+        self._height_min, self._height_max = bare._healthy_z_range
+        self._angle_min, self._angle_max = bare._healthy_angle_range
+        self._fastest = np.full_like(self._velocities, _SPEED_MAX)
+        self._slowest, self._clipped = -self._fastest, np.empty_like(self._fastest)
+
+    def _observation(self) -> np.ndarray:
+        seen = np.empty(self._size, np.float32)
+        clipped = self._clipped
+        np.minimum(np.maximum(self._velocities, self._slowest, out=clipped), self._fastest, out=clipped)
+        return np.concatenate((self._shown, clipped), out=seen, casting="same_kind")
+
+    def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
+        is_healthy = self._is_healthy()
+        reward = self._forward_weight * speed + is_healthy * self._healthy_reward
+        return reward - self._control_cost(action), not is_healthy and self._may_fall
+
+    def _is_healthy(self) -> bool:
+        height, angle = self._positions.item(1), self._positions.item(2)
+        return bool(self._height_min < height < self._height_max and self._angle_min < angle < self._angle_max)
+
+
+class _Hopper(_Walker2d):
+    """And for a state in bounds."""
+
+    def _prepare(self, bare: Any) -> None:
+        super()._prepare(bare)
+        self._state_min, self._state_max = bare._healthy_state_range
+
+    def _is_healthy(self) -> bool:
+        if not super()._is_healthy():
+            return False
+        state = self._positions.tolist()[2:] + self._velocities.tolist()
+        # A comparison with a number that is none is false, wherever it stands.
+        return all([self._state_min < number < self._state_max for number in state])
+
+
+class _Ant(LeanStep):
+    has_contact_forces = True
+
+    def _prepare(self, bare: Any) -> None:
+        self._place_of_body = bare.data.body(bare._main_body).xpos
+        self._forward_weight, self._healthy_reward = float(bare._forward_reward_weight), float(bare._healthy_reward)
+        self._control_weight, self._contact_weight = np.float32(bare._ctrl_cost_weight), bare._contact_cost_weight
+        self._may_fall = bool(bare._terminate_when_unhealthy)
+        self._height_min, self._height_max = bare._healthy_z_range
+        self._force_min, self._force_max = bare._contact_force_range
+        self._forces = np.empty_like(self._contact_forces)
+        shown = self._positions[2 * bare._exclude_current_positions_from_observation:]
+        seen_forces = (self._forces[1:].reshape(-1),) if bare._include_cfrc_ext_in_observation else ()
+        self._seen = (shown, self._velocities, *seen_forces)
+
+    def _place(self) -> float:
+        place: float = self._place_of_body.item(0)
+        return place
+
+    def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
+        forces = self._forces
+        np.minimum(np.maximum(self._contact_forces, self._force_min, out=forces), self._force_max, out=forces)
+        costs = float(self._control_weight * np.add.reduce(action * action)) + float(
+            self._contact_weight * np.add.reduce(forces * forces, axis=None))
+        is_healthy = self._height_min <= self._positions.item(2) <= self._height_max and bool(
+            np.isfinite(self._positions).all() and np.isfinite(self._velocities).all())
+        reward = speed * self._forward_weight + is_healthy * self._healthy_reward - costs
+        return reward, not is_healthy and self._may_fall
+
+    def _observation(self) -> np.ndarray:
+        return np.concatenate(self._seen, out=np.empty(self._size, np.float32), casting="same_kind")
+
+
+class _HumanoidStandup(LeanStep):
+    """Rewarded for height."""
+
+    has_contact_forces = True
+
+    def _prepare(self, bare: Any) -> None:
+        data = bare.data
+        self._control_weight = bare._ctrl_cost_weight
+        self._seen = (self._positions[2 * bare._exclude_current_positions_from_observation:], self._velocities) + tuple(
+            array[first:].reshape(-1) for array, first, is_included in (
+                (data.cinert, 1, bare._include_cinert_in_observation is True),
+                (data.cvel, 1, bare._include_cvel_in_observation is True),
+                (data.qfrc_actuator, 6, bare._include_qfrc_actuator_in_observation is True),
+                (data.cfrc_ext, 1, bare._include_cfrc_ext_in_observation is True)) if is_included)
+        self._prepare_reward(bare)
+
+    def _prepare_reward(self, bare: Any) -> None:
+        self._timestep = float(bare.model.opt.timestep)
+        self._contact_weight = bare._impact_cost_weight
+        self._contact_min, self._contact_max = bare._impact_cost_range
+
+    def _place(self) -> float:
+        return 0.0
+
+    def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
+        return self._positions.item(2) / self._timestep - self._control_cost() - self._contact_cost() + 1, False
+
+    def _observation(self) -> np.ndarray:
+        return np.concatenate(self._seen, out=np.empty(self._size, np.float32), casting="same_kind")
+
+    def _control_cost(self) -> float:
+        return float(self._control_weight * np.add.reduce(self._control * self._control))
+
+    def _contact_cost(self) -> float:
+        forces = self._contact_forces
+        cost = float(self._contact_weight * np.add.reduce(forces * forces, axis=None))
+        clipped: float = min(max(cost, self._contact_min), self._contact_max)
+        return clipped
+
+
+class _Humanoid(_HumanoidStandup):
+    """Rewarded for the speed of its centre of mass, and for standing upright."""
+
+    def _prepare_reward(self, bare: Any) -> None:
+        self._masses, self._centres = bare.model.body_mass, bare.data.xipos
+        self._mass = float(self._masses.sum())
+        self._forward_weight, self._healthy_reward = float(bare._forward_reward_weight), float(bare._healthy_reward)
+        self._contact_weight = bare._contact_cost_weight
+        self._contact_min, self._contact_max = bare._contact_cost_range
+        self._may_fall = bool(bare._terminate_when_unhealthy)
+        self._height_min, self._height_max = bare._healthy_z_range
+
+    def _place(self) -> float:
+        place: float = np.einsum("b,bj->j", self._masses, self._centres).item(0) / self._mass
+        return place
+
+    def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
+        is_healthy = self._height_min < self._positions.item(2) < self._height_max
+        reward = self._forward_weight * speed + is_healthy * self._healthy_reward
+        return reward - (self._control_cost() + self._contact_cost()), not is_healthy and self._may_fall
+
+
+_STEPS: Mapping[str, Callable[[Any, Any, MujocoState], LeanStep]] = {
+    "half_cheetah_v5.HalfCheetahEnv": _Runner, "swimmer_v5.SwimmerEnv": _Swimmer, "walker2d_v5.Walker2dEnv": _Walker2d,
+    "hopper_v5.HopperEnv": _Hopper, "ant_v5.AntEnv": _Ant, "humanoid_v5.HumanoidEnv": _Humanoid,
+    "humanoidstandup_v5.HumanoidStandupEnv": _HumanoidStandup}
+
+
+def is_mujoco(environment: gymnasium.Env) -> bool:
+    """Whether that bare environment is one of Gymnasium's MuJoCo environments."""
+    return type(environment).__module__.startswith("gymnasium.envs.mujoco.")
+
+
+def lean_step(environment: gymnasium.Env, state: object) -> LeanStep | None:
+    """Steps for an environment as `gymnasium.make` makes it, whatever its options; None if it is another.
+
+    Args:
+        state: What records the bare environment's steps, if it is known.
+    """
+    if gymnasium.__version__ != PROVEN_VERSION or not isinstance(state, MujocoState):
+        return None
+    bare = environment.unwrapped
+    name = f"{type(bare).__module__}.{type(bare).__qualname__}".removeprefix("gymnasium.envs.mujoco.")
+    limit = environment
+    is_as_made = (type(limit) is gymnasium.wrappers.TimeLimit
+                  and type(limit.env) is gymnasium.wrappers.OrderEnforcing and limit.env.env is bare)
+    return _STEPS[name](limit, bare, state) if is_as_made and name in _STEPS else None
