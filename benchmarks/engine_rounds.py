@@ -1,0 +1,83 @@
+"""Trains some rounds with the real engine, detector and evaluation off; prints their speed as JSON.
+
+    PYTHONPATH=/path/to/checkout python benchmarks/engine_rounds.py --steps 61440
+
+It is `python -m runtime train` but for its display, which notes when each round was finished: rows and checkpoint are
+part of that. The first round warms up and does not count. It runs the code of whichever checkout PYTHONPATH names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # behind the checkout that PYTHONPATH names
+
+from runtime.backends.registry import make_backend  # noqa: E402
+from runtime.config.loading import experiment_from_tree  # noqa: E402
+from runtime.training.run import train  # noqa: E402
+
+
+class Clock:
+    """A display that notes when rounds were finished."""
+
+    def __init__(self) -> None:
+        self.finished_s: list[float] = []
+        self.rows: list = []
+
+    def round_finished(self, row) -> None:
+        self.finished_s.append(time.perf_counter())
+        self.rows.append(row)
+
+    def started(self, *_args) -> None: ...
+    def event(self, *_args) -> None: ...
+    def close(self) -> None: ...
+
+
+def main(args: argparse.Namespace) -> dict[str, float]:
+    rounds = -(-args.steps // args.batch)
+    if args.batch % args.actors:
+        raise SystemExit(f"--batch {args.batch} is no multiple of --actors {args.actors}")
+    experiment = experiment_from_tree({
+        "environment": {"id": args.environment},
+        "algorithm": {"kind": "ppo", "ppo": {
+            "epochs": args.epochs, "minibatch_steps": args.minibatch, "learning_rate": args.learning_rate,
+            "discount": args.gamma, "gae_lambda": args.gae_lambda, "clip": args.clip}},
+        "scaler": {"kind": "fixed", "actors_fixed": args.actors, "actors_min": args.actors, "actors_max": args.actors},
+        "actor": {"fragment_steps": args.batch // args.actors, "provisioned": 0},
+        "learner": {"threads": args.threads}, "evaluation": {"every_rounds": 0},
+        "budget": {"usd": 1000.0}, "stop": {"max_rounds": rounds + 1}, "seed": args.seed,
+    }, source="benchmark").resolved()
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as out:
+        result = train(experiment, Path(out) / "run", backend=make_backend(experiment), resume=False, display=clock,
+                       name="benchmark")
+    if result.exit_code:
+        raise SystemExit(f"the training failed: {result.error or result.summary}")
+    returns = [row.episode_return_mean for row in clock.rows if row.episode_return_mean is not None]
+    return {"steps": sum(row.env_steps for row in clock.rows[1:]),
+            "seconds": clock.finished_s[-1] - clock.finished_s[0],
+            "episode_return_mean": returns[-1] if returns else 0.0,
+            "collect_s": sum(row.collect_s for row in clock.rows[1:]) / rounds,
+            "learn_s": sum(row.learn_s for row in clock.rows[1:]) / rounds}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environment", default="Hopper-v5")
+    parser.add_argument("--steps", type=int, default=61_440, help="environment steps that count")
+    parser.add_argument("--actors", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=1, help="learner.threads")
+    parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--minibatch", type=int, default=256)
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--gamma", type=float, default=0.99)
+    parser.add_argument("--gae-lambda", type=float, default=0.95)
+    parser.add_argument("--clip", type=float, default=0.2)
+    parser.add_argument("--seed", type=int, default=0)
+    print(json.dumps(main(parser.parse_args())))

@@ -1,0 +1,127 @@
+"""Whole trainings beside those of others, in environment steps a second: ours, a base's, the peers', and the bound.
+
+    python -m venv /tmp/peers && /tmp/peers/bin/python -m pip install -r benchmarks/peers/requirements.txt
+    python -m benchmarks.whole_training --peers /tmp/peers/bin/python [--base CHECKOUT] [--repeats 7] [--steps 61440]
+
+Contenders take turns, each in a process of its own, so that a machine whose speed drifts does not decide; ratios are
+taken turn by turn, and medians of them are shown. Imports and the first round do not count, evaluation and detector are
+off. What has threads to choose runs with one and with two; the faster count is compared. Keep the machine idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SETTINGS = {
+    "minibatch 256": {"batch": 4096, "epochs": 10, "minibatch": 256, "learning-rate": 3e-4},
+    "example": {"batch": 2048, "epochs": 5, "minibatch": 64, "learning-rate": 3e-4},
+}
+"""By name: 10 epochs over 4,096 steps; and those of experiments/hopper.yaml with its fewest actors."""
+
+
+@dataclass
+class Contender:
+    """One program and its speeds, in steps a second, by turn."""
+
+    family: str
+    command: list[str]
+    checkout: Path | None = None
+    runs: list[dict] = field(default_factory=list)
+
+    def run(self, arguments: list[str]) -> None:
+        environment = {**os.environ, **({"PYTHONPATH": str(self.checkout)} if self.checkout else {})}
+        done = subprocess.run([*self.command, *arguments], env=environment, cwd=self.checkout or ROOT,
+                              capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{' '.join(self.command)} failed:\n{done.stderr[-3000:]}")
+        self.runs.append(json.loads(done.stdout.splitlines()[-1]))
+
+    @property
+    def speeds(self) -> list[float]:
+        return [run["steps"] / run["seconds"] for run in self.runs]
+
+
+def contenders(args: argparse.Namespace) -> dict[str, Contender]:
+    """By name. The minibatch's size is that of all of them."""
+    here = str(ROOT / "benchmarks")
+    engine, found = [sys.executable, f"{here}/engine_rounds.py"], {}
+    for threads in args.threads:
+        more = ["--threads", str(threads)]
+        found[f"ours, {threads} threads"] = Contender("ours", [*engine, *more], ROOT)
+        if args.base:
+            found[f"base, {threads} threads"] = Contender("base", [*engine, *more], Path(args.base).resolve())
+        if args.peers:
+            found[f"EnvPool + CleanRL, {args.envs} environments, {threads} threads"] = Contender(
+                "EnvPool + CleanRL", [args.peers, f"{here}/peers/envpool_cleanrl.py", "--envs", str(args.envs), *more])
+            found[f"stable-baselines3, 2 environments, {threads} threads"] = Contender(
+                "stable-baselines3", [args.peers, f"{here}/peers/sb3_ppo.py", *more])
+    found["attainable bound"] = Contender("attainable bound", [sys.executable, f"{here}/attainable.py"])
+    return found
+
+
+def summarise(found: dict[str, Contender]) -> dict[str, dict]:
+    """Speeds, and how much faster the faster of ours is, turn by turn, than the faster of each family."""
+    best: dict[str, str] = {}
+    for name, one in found.items():
+        if one.family not in best or statistics.median(one.speeds) > statistics.median(found[best[one.family]].speeds):
+            best[one.family] = name
+    ours = found[best["ours"]].speeds
+    return {name: {
+        "family": one.family, "is_best_of_family": best[one.family] == name,
+        "steps_per_s_median": statistics.median(one.speeds), "steps_per_s": one.speeds,
+        "ours_over_it_median": statistics.median(a / b for a, b in zip(ours, one.speeds, strict=True)),
+        "runs": one.runs,
+    } for name, one in found.items()}
+
+
+def table(name: str, summary: dict[str, dict]) -> str:
+    lines = [f"{name:<52}{'steps/s':>9}{'min':>8}{'max':>8}{'ours / it':>11}"]
+    for contender, row in summary.items():
+        speeds, mark = row["steps_per_s"], "*" if row["is_best_of_family"] else " "
+        lines.append(f"{mark} {contender:<50}{row['steps_per_s_median']:>9,.0f}{min(speeds):>8,.0f}{max(speeds):>8,.0f}"
+                     f"{row['ours_over_it_median']:>11.2f}")
+    return "\n".join(lines)
+
+
+def main(args: argparse.Namespace) -> None:
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    results = {"command": f"python -m benchmarks.whole_training {' '.join(sys.argv[1:])}",
+               "date": time.strftime("%Y-%m-%d"), "commit": commit.stdout.strip(),
+               "hardware": f"{os.cpu_count()} cores, {platform.machine()}",
+               "environment": args.environment, "steps": args.steps, "load_before": os.getloadavg(), "settings": {}}
+    for name in args.settings:
+        found = contenders(args)
+        options = {"environment": args.environment, "steps": args.steps, **SETTINGS[name]}
+        arguments = [f"--{key}={value}" for key, value in options.items()]
+        for turn in range(args.repeats):
+            for one in found.values():
+                one.run(arguments)
+            print(f"{name}: turn {turn + 1} of {args.repeats}", file=sys.stderr, flush=True)
+        summary = summarise(found)
+        results["settings"][name] = {"of": SETTINGS[name], "contenders": summary}
+        print(table(name, summary) + "\n", flush=True)
+    Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", help="Python of the peers' environment; none = they are left out")
+    parser.add_argument("--base", help="checkout to compare with, run with this Python")
+    parser.add_argument("--environment", default="Hopper-v5")
+    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--steps", type=int, default=61_440, help="environment steps of each run that count")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--envs", type=int, default=64, help="environments of EnvPool")
+    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results" / "whole_training.json"))
+    main(parser.parse_args())
