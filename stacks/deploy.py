@@ -189,15 +189,18 @@ def limits(plan: Plan) -> list[str]:
         "learner": f"one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
                    f"{learner.launches_max} launches",
         "actors": f"at most {experiment.scaler.most_actors} of {actor.memory_mib} MiB, {actor.timeout_s} s each; "
-                  f"{plan.provisioned_actors} kept warm",
+                  f"{plan.provisioned_actors} kept warm" if plan.has_function else
+                  f"at most {experiment.scaler.most_actors}, {actor.timeout_s} s each, {experiment.fleet.processes} at "
+                  "once: processes of the learner; no function",
         "cache": experiment.cache.kind,
         "budget": f"${usd:g}, whatever the learner does or does not: it may spend "
                   f"${usd - expected.tail_usd:.2f}, of which about ${start.counted_usd:.2f} go into the start; "
                   f"${expected.tail_usd:.2f} are kept for taking everything down",
         "an hour": f"${burn_usd:.3f} at most for what stands: learner ${expected.learner_usd_per_hour:.3f} "
                    f"({_dearest(plan)}), cache ${expected.cache_usd_per_hour:.3f}, "
-                   f"warm actors ${expected.provisioned_usd_per_hour:.3f}; actors at work come on top, all of them "
-                   f"all the time ${_actors_usd(plan):.2f}",
+                   f"warm actors ${expected.provisioned_usd_per_hour:.3f}; " + (
+                       f"actors at work come on top, all of them all the time ${_actors_usd(plan):.2f}"
+                       if plan.has_function else "actors at work cost nothing beside it"),
         "start": f"about {_minutes(start.expected_s)} minutes with images that are pushed: "
                  + ", ".join(f"{phase.name} {_minutes(phase.expected_s)}" for phase in start.phases)
                  + f"; it costs ${start.usd:.3f}, counted as ${start.counted_usd:.3f}: to whole minutes",
@@ -234,8 +237,17 @@ def account_lines(plan: Plan, account: Account) -> list[str]:
     """What the account restricts of the plan, for people."""
     learner = plan.experiment.learner
     refused = [name for name in learner.instance_types if name not in account.usable_types]
-    deployed = dataclasses.replace(plan, actor_concurrency=account.actor_concurrency)
     lines = [f"account      {account.account_id}, {account.region}"]
+    if plan.has_function:
+        lines += _concurrency_lines(plan, account)
+    if refused:
+        lines.append(f"             the vCPU quota refuses {', '.join(refused)}")
+    return lines
+
+
+def _concurrency_lines(plan: Plan, account: Account) -> list[str]:
+    lines = []
+    deployed = dataclasses.replace(plan, actor_concurrency=account.actor_concurrency)
     if account.actor_concurrency < plan.experiment.scaler.most_actors:
         lines.append(f"             {account.actor_concurrency} functions may run at once: rounds of more actors take "
                      "longer. Ask for more under Service Quotas, AWS Lambda, Concurrent executions")
@@ -245,8 +257,6 @@ def account_lines(plan: Plan, account: Account) -> list[str]:
     if deployed.provisioned_actors < plan.provisioned_actors:
         lines.append(f"             that leaves room for {deployed.provisioned_actors} warm actors, not "
                      f"{plan.provisioned_actors}")
-    if refused:
-        lines.append(f"             the vCPU quota refuses {', '.join(refused)}")
     return lines
 
 
@@ -260,18 +270,18 @@ def _check_budget(plan: Plan) -> float:
     """
     expected, start = plan.estimate, plan.start
     needed_usd, and_round = start.counted_usd + expected.tail_usd, ""
-    concurrency = plan.actor_concurrency
-    waves = 1 if concurrency is None else plan.experiment.scaler.waves(max(1, concurrency))
+    concurrency, waves = plan.concurrency, plan.waves
     try:
         needed_usd += expected.burn_usd_per_hour * BETWEEN_ROUNDS_S / 3600 + max(
             smallest_budget_usd(plan.experiment, plan.prices, instance_type=name, waves=waves)
             for name in plan.experiment.learner.instance_types)
         and_round = ", and one round's worst case" + (
-            f" in {waves} waves of {concurrency} actors, all that the account runs at once" if waves > 1 else "")
+            f" in {waves} waves of {concurrency} actors, all that "
+            f"{'the account runs' if plan.has_function else 'run'} at once" if waves > 1 else "")
     except EnvironmentNotHereError as error:
         if plan.experiment.environment.package is None:
             raise
-        if concurrency is None:
+        if plan.actor_concurrency is None:
             remark = (f"the budget is not checked against a round's worst case: {error}. With the environment's "
                       "package in a folder, PYTHONPATH=FOLDER lets it be checked")
             print("\n".join(laid_out({"remark": remark})), flush=True)

@@ -17,7 +17,10 @@ from stacks.results import ResultsStack
 
 
 class ExperimentStack(Stack):
-    """Actors, cache, learner and dashboard of one experiment. Nothing in it outlives it."""
+    """Actors, cache, learner and dashboard of one experiment. Nothing in it outlives it.
+
+    With ``fleet.kind: local`` actors are processes of the learner: there is neither a function nor a cache.
+    """
 
     def __init__(
         self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack, results: ResultsStack,
@@ -27,20 +30,21 @@ class ExperimentStack(Stack):
         super().__init__(scope, construct_id, description=f"Nitro: experiment {plan.name}, run {plan.run}",
                          tags=_tags(plan))
         cache = make_cache(self, plan=plan, network=network, results_bucket=results.bucket)
-        actor = ActorFunction(self, "Actor", plan=plan, network=network)
-        cache.grant_actors(actor.role)
+        actor = ActorFunction(self, "Actor", plan=plan, network=network) if plan.has_function else None
+        if actor is not None:
+            cache.grant_actors(actor.role)
         learner = Learner(self, "Learner", plan=plan, network=network, results=results, guard=guard, actor=actor,
                           cache=cache)
-        dashboard = Dashboard(self, "Dashboard", plan=plan, function=actor.function)
+        dashboard = Dashboard(self, "Dashboard", plan=plan, function=actor.function if actor else None)
         for name, value in {
             "ResultsBucket": results.bucket.bucket_name,
             "ResultsPrefix": plan.prefix,
             "DashboardUrl": dashboard.url,
             "LearnerLogs": learner.log_group.log_group_name,
-            "ActorLogs": actor.log_group.log_group_name,
+            **({"ActorLogs": actor.log_group.log_group_name,
+                "ActorFunction": actor.alias.function_arn} if actor else {}),
             "LearnerImage": learner.image_id,
             "LearnerGroupName": learner.group_name,
-            "ActorFunction": actor.alias.function_arn,
         }.items():
             CfnOutput(self, name, value=value)
         # All that can be tagged, so that a bill can be told apart, and leftovers found.

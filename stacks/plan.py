@@ -97,10 +97,25 @@ class Plan:
         return expected_cost(self.experiment, self.prices)
 
     @property
+    def has_function(self) -> bool:
+        """Whether actors are a function; else they are processes of the learner."""
+        return not self.experiment.fleet.is_on_learner
+
+    @property
+    def concurrency(self) -> int | None:
+        """How many actors may run at once; None means all of a round."""
+        return self.actor_concurrency if self.has_function else self.experiment.fleet.processes
+
+    @property
+    def waves(self) -> int:
+        """How many times its deadline a round may take, because not all its actors run at once."""
+        return 1 if self.concurrency is None else self.experiment.scaler.waves(max(1, self.concurrency))
+
+    @property
     def start(self) -> Start:
         """Its phases until training begins."""
         return start(self.estimate, cache_kind=self.experiment.cache.kind, is_warm=self.provisioned_actors > 0,
-                     has_gpu=has_gpu(self.experiment.learner.instance_types[0]))
+                     has_gpu=has_gpu(self.experiment.learner.instance_types[0]), has_function=self.has_function)
 
     @property
     def stack_name(self) -> str:
@@ -225,9 +240,12 @@ def _check(experiment: ResolvedExperiment) -> None:
     Raises:
         ExperimentError: It runs on one machine, but not in AWS.
     """
-    if experiment.fleet.kind != "lambda":
+    if experiment.fleet.kind not in ("lambda", "local"):
         raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} is for runs on one machine; allowed in a "
-                              "deployment: auto | lambda")
+                              "deployment: auto | lambda | local")
+    if experiment.fleet.is_on_learner and experiment.cache.kind not in ("none", "learner"):
+        raise ExperimentError(f"cache.kind = {experiment.cache.kind} is for actors on Lambda; with fleet.kind = local "
+                              "they are processes of the learner; allowed: none | learner")
     if experiment.cache.url:
         raise ExperimentError("cache.url is for runs on one machine: a deployment brings its own cache (cache.kind), "
                               "and would upload a password that the URL holds; allowed: null")

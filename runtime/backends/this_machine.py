@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.errors import ActorError
@@ -58,24 +59,12 @@ class ThisMachine:
             ServerError: No server answers, or none can be started.
             FleetError: The processes cannot be started.
         """
-        experiment = run.experiment
-        cache: Cache
-        fleet: Fleet
-        if experiment.cache.kind == "none":
-            url, described = "", NO_CACHE
-            cache = fleet = without_cache(run, _open_fleet(run, {}))
-        else:
-            server = _find_server(experiment, run.stack, run.shield)
-            cache = open_cache(run, server.url, **_own_credentials())
-            if experiment.cache.url:
-                run.stack.callback(_remove_keys, run, server.url)
-            fleet = _open_fleet(run, _credentials_of_actors(server.url))
-            url, described = split_credentials(server.url)[0], f"{redacted(server.url)} ({server.program})"
+        experiment, actors = run.experiment, actors_here(run)
         model = make_cost_model(experiment, run.spaces, self.prices)
         return Supplies(
-            cache, fleet, Meter(model, Budget(experiment.budget.usd)), NotKept(),
-            actor_event=actor_event(experiment, url, "", ""),
-            facts={"server": described,
+            actors.cache, actors.fleet, Meter(model, Budget(experiment.budget.usd)), NotKept(),
+            actor_event=actors.event,
+            facts={"server": actors.server,
                    "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}"})
 
 
@@ -97,6 +86,46 @@ class NotKept:
 
     def ends(self) -> None:
         """Tells nobody."""
+
+
+@dataclass(frozen=True)
+class ActorsHere:
+    """Actors that are processes of this machine.
+
+    Attributes:
+        cache: Through which they and the learner exchange messages.
+        fleet: Runs them.
+        event: What their events say of the cache.
+        server: What people are told of it.
+    """
+
+    cache: Cache
+    fleet: Fleet
+    event: Mapping[str, Any]
+    server: str
+
+
+def actors_here(run: RunContext) -> ActorsHere:
+    """Starts a run's actor processes, and a server for their messages if the run needs one and names none.
+
+    Args:
+        run: Its stack closes what is opened.
+
+    Raises:
+        ServerError: No server answers, or none can be started.
+        FleetError: The processes cannot be started.
+    """
+    experiment = run.experiment
+    if experiment.cache.kind == "none":
+        inline = without_cache(run, _open_fleet(run, {}))
+        return ActorsHere(inline, inline, actor_event(experiment, "", "", ""), NO_CACHE)
+    server = _find_server(experiment, run.stack, run.shield)
+    cache = open_cache(run, server.url, **_own_credentials())
+    if experiment.cache.url:
+        run.stack.callback(_remove_keys, run, server.url)
+    fleet = _open_fleet(run, _credentials_of_actors(server.url))
+    return ActorsHere(cache, fleet, actor_event(experiment, split_credentials(server.url)[0], "", ""),
+                      f"{redacted(server.url)} ({server.program})")
 
 
 def _open_fleet(run: RunContext, credentials: Mapping[str, str]) -> Fleet:

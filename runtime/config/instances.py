@@ -11,6 +11,7 @@ CPU_TYPES = ("c7i.large", "m7i.large")
 GPU_TYPES = ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")
 """Learners of policies with convolutions."""
 _FAMILY = re.compile(r"(?P<series>[a-z]+)\d+(?P<options>[a-z-]*)")
+_SIZE = re.compile(r"(?P<times>\d+)?(?P<is_x>x)large|large")
 _GPU_SERIES = ("g", "gr", "p")
 _IMAGES = "/aws/service/ecs/optimized-ami/amazon-linux-2023"
 
@@ -30,6 +31,14 @@ def series(instance_type: str) -> str:
 def has_gpu(instance_type: str) -> bool:
     """Whether it has GPUs of NVIDIA's."""
     return series(instance_type) in _GPU_SERIES
+
+
+def vcpus(instance_type: str) -> int:
+    """Its virtual CPUs, as its size tells: 2 of large, 4 of xlarge, 32 of 8xlarge; 1 of a size that does not tell."""
+    size = _SIZE.fullmatch(instance_type.rpartition(".")[2])
+    if size is None:
+        return 1
+    return 4 * int(size["times"] or 1) if size["is_x"] else 2
 
 
 def machine_image(instance_types: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from lambda_actor.spaces import Spaces
 from runtime.config.fleets import FLEETS
-from runtime.config.instances import CPU_TYPES, GPU_TYPES, machine_image
+from runtime.config.instances import CPU_TYPES, GPU_TYPES, machine_image, vcpus
 from runtime.config.schema import (
     ActorSection,
     AlgorithmSection,
@@ -22,7 +22,7 @@ from runtime.config.schema import (
     LearnerSection,
     NetworkSection,
 )
-from runtime.config.section import Section
+from runtime.config.section import Field, Section
 from runtime.errors import ExperimentError
 
 Resolved = TypeVar("Resolved", bound=Section)
@@ -56,6 +56,9 @@ class ResolvedFleet(FleetSection):
 
     kind: Literal[*FLEETS]  # type: ignore[valid-type]  # the registry's keys
     processes: int
+    is_on_learner: bool = Field(False, exclude=True)
+    """Whether actors are processes of a deployed learner, which cost nothing beside it. False of a run on one machine,
+    which is billed as if its actors were functions."""
     round_deadline_s: int
 
 
@@ -127,19 +130,22 @@ def resolve(
     kind = fleet.kind
     if kind == "auto":
         kind = "lambda" if is_deployed else "local"
+    is_on_learner = is_deployed and kind == "local"
     return _as(ResolvedExperiment, experiment, {
         "algorithm": _as(ResolvedAlgorithm, algorithm, {
             "rounds": _or(algorithm.rounds, "asynchronous" if algorithm.chosen.is_off_policy else "synchronous"),
             "round_steps": _or(algorithm.round_steps, actor.fragment_steps * most_actors),
             "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
         "actor": _as(ResolvedActor, actor, {
-            "provisioned": _or(provisioned, _or(actor.provisioned, most_actors))}),
+            "provisioned": 0 if is_on_learner else _or(provisioned, _or(actor.provisioned, most_actors))}),
         "learner": _as(ResolvedLearner, learner, {
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {
             "kind": kind,
-            "processes": _or(fleet.processes, _cores()),
+            # In a deployment not this machine's cores, but those of any learner that may be launched.
+            "processes": _or(fleet.processes, min(map(vcpus, instance_types)) if is_on_learner else _cores()),
+            "is_on_learner": is_on_learner,
             "round_deadline_s": _or(fleet.round_deadline_s, 2 * actor.timeout_s)}),
     })
 

@@ -173,10 +173,11 @@ class FleetSection(Section):
     """Where actors run, and what happens if they fail."""
 
     kind: Literal["auto", *FLEETS] = Field(  # type: ignore[valid-type]  # the registry's keys
-        "auto", description="where actors run; auto = on AWS Lambda with a deployed learner, else on this machine")
+        "auto", description="where actors run; auto = on AWS Lambda with a deployed learner, else on this machine; "
+        "local = on this machine, in a deployment on the learner's instance: then there is no actor function")
     processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="actor processes of the local fleet; null = one a core; does not change what "
-        "synchronous rounds hold")
+        None, description="actor processes of the local fleet; null = one a core, in a deployment one a vCPU of the "
+        "smallest of learner.instance_types; does not change what synchronous rounds hold")
     quorum: Share = Field(0.95, description="share of a round's actors that must return for it to be trained on "
                              "(synchronous)")
     round_deadline_s: Annotated[int, Field(ge=1, le=3600)] | None = Field(
@@ -194,8 +195,8 @@ class CacheSection(Section):
     kind: Literal["serverless", "node", "learner", "none"] = Field(
         "serverless", description="what holds the trajectory cache in AWS: ElastiCache Serverless, an ElastiCache "
         "node, or the learner instance; none = there is none: weights travel in the request to an actor, its "
-        "trajectory in the response, of up to 6 MiB each. On one machine only the price depends on it, and whether a "
-        "server is started")
+        "trajectory in the response, of up to 6 MiB each. A deployment with fleet.kind = local takes learner or none. "
+        "On one machine only the price depends on it, and whether a server is started")
     url: str | None = Field(
         None, description="redis://, rediss:// or unix:// server to use instead of starting one; a password is "
         "better given in the variable CACHE_PASSWORD")

@@ -13,8 +13,9 @@ from runtime.guard.times import INTERVAL_S, MAKING_LIMIT_S
 
 CACHE_S: Final = {"none": 0.0, "learner": 0.0, "serverless": 300.0, "node": 480.0}
 """User, user group and cache, by ``cache.kind``."""
-FUNCTION_S, WARM_S = 90.0, 120.0
-"""Roles, the function from its image, and its version; its alias, if it is to be kept warm."""
+ROLES_S, FUNCTION_S, WARM_S = 30.0, 90.0, 120.0
+"""The learner's role, log group and launch template, with which everything waits; roles, the function from its image,
+and its version; its alias, if it is to be kept warm."""
 MACHINE_S = 60.0
 """From the group to the first line of the boot script."""
 ACTORS_S = 45.0
@@ -81,7 +82,9 @@ class Start:
         return sum(phase.limit_s for phase in self.phases[1:])
 
 
-def start(estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool) -> Start:
+def start(
+    estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool, has_function: bool = True
+) -> Start:
     """The phases of a deployment's start, with images already pushed.
 
     Args:
@@ -89,15 +92,17 @@ def start(estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool) 
         cache_kind: ``cache.kind``.
         is_warm: Whether actors are kept warm.
         has_gpu: Whether the learner's types have GPUs.
+        has_function: Whether actors are a function; else they are processes of the learner, without a cache in AWS.
     """
     pulled_bytes, unpacked_bytes = IMAGE_BYTES[has_gpu]
     # CloudFormation makes cache and function at once; the instance's group comes last.
-    making_s = max(CACHE_S[cache_kind], FUNCTION_S + (WARM_S if is_warm else 0.0))
+    function_s = FUNCTION_S if has_function else ROLES_S
+    making_s = max(CACHE_S[cache_kind], function_s + (WARM_S if is_warm else 0.0))
     making_usd = (making_s * estimate.cache_usd_per_hour
-                  + (making_s - FUNCTION_S) * estimate.provisioned_usd_per_hour) / 3600
+                  + (making_s - function_s) * estimate.provisioned_usd_per_hour) / 3600
     on_instance = {"machine": MACHINE_S, "image": pulled_bytes / PULL_BYTES_PER_S + unpacked_bytes / UNPACK_BYTES_PER_S,
                    "first actors": ACTORS_S}
     return Start((
-        Phase("cache and function", making_s, MAKING_LIMIT_S, making_usd),
+        Phase("cache and function" if has_function else "roles", making_s, MAKING_LIMIT_S, making_usd),
         *(Phase(name, seconds, _LIMITS_S[name], seconds * estimate.burn_usd_per_hour / 3600)
           for name, seconds in on_instance.items())), estimate.burn_usd_per_hour)

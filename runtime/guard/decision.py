@@ -60,7 +60,7 @@ def reason_of_stack(deployed: GuardedStack) -> str:
         return "its stack was deleted by somebody else"
     making_s = deployed.learner_from_s - deployed.created_at_s
     if deployed.status == "CREATE_IN_PROGRESS" and making_s > MAKING_LIMIT_S:
-        return (f"the first phase of its start, cache and function, was not over after {making_s / 60:.0f} minutes: "
+        return (f"the first phase of its start, all but the learner, was not over after {making_s / 60:.0f} minutes: "
                 "see its stack's events")
     if deployed.status not in _FAILED:
         return ""

@@ -33,7 +33,7 @@ def show_logs(
         client: Of any service.
         experiment: Name of the experiment.
         report: Is told each line.
-        of_actors: The actors' events, not the learner's.
+        of_actors: The events of the actor function, not the learner's.
         since_s: How far back to begin, in seconds.
         is_following: Whether to go on until the stack is gone.
         now: Seconds since 1970.
@@ -48,6 +48,7 @@ def show_logs(
     group = _log_group(formation, stack, "Actor" if of_actors else "Learner") if stack else ""
     if not stack or not group:
         report(f"{STACK_PREFIX}{experiment} " + ("has no log group yet, or no more" if stack else "is not deployed")
+               + (f"; actors on the learner print into {layout.ACTORS_LOG}, see `results`" if of_actors else "")
                + "; what the bucket kept:")
         return show_kept(client, experiment, report)
     tail = _Tail(client("logs"), group, report, since_ms=int(1000 * (now() - since_s)))

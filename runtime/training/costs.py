@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
-from runtime.cost.model import CostModel
-from runtime.cost.prices import PriceTable
+from runtime.cost.model import CostModel, FunctionPrices
+from runtime.cost.prices import LambdaPrices, PriceTable
 from runtime.cost.sizes import traffic_bytes_max
+from runtime.interfaces import ACTOR
 
 
 def make_cost_model(
@@ -30,4 +33,13 @@ def make_cost_model(
         round_deadline_s=experiment.fleet.round_deadline_s,
         traffic_bytes_max=traffic_bytes_max(
             spaces, fragment_steps=experiment.actor.fragment_steps, network=experiment.network.kind),
-        instance_type=instance_type, waves=waves)
+        instance_type=instance_type, waves=waves,
+        roles={ACTOR: _free(experiment, prices)} if experiment.fleet.is_on_learner else None)
+
+
+def _free(experiment: FittedExperiment, prices: PriceTable) -> FunctionPrices:
+    """Prices of actors that are the learner's own processes: nothing beside its instance."""
+    actor = experiment.actor
+    free = replace(prices, functions={actor.architecture: LambdaPrices(0.0, 0.0, 0.0)}, request_usd=0.0)
+    return FunctionPrices(free, cache_kind="none", memory_mib=actor.memory_mib, architecture=actor.architecture,
+                          timeout_s=actor.timeout_s, traffic_bytes_max=0)

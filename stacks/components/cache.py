@@ -69,7 +69,9 @@ class Cache(Protocol):
 
 
 def make_cache(scope: Construct, *, plan: Plan, network: NetworkStack, results_bucket: s3.IBucket) -> Cache:
-    """Makes the cache that ``cache.kind`` names."""
+    """Makes the cache that ``cache.kind`` names; none for actors on the learner, which sees to one itself."""
+    if not plan.has_function:
+        return NoCache()
     if plan.experiment.cache.kind == "serverless":
         return ServerlessCache(scope, "Cache", plan=plan, network=network)
     if plan.experiment.cache.kind == "node":

@@ -25,9 +25,9 @@ class Dashboard(Construct):
         url: Where to look at it.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, function: lambda_.IFunction) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, function: lambda_.IFunction | None) -> None:
         super().__init__(scope, construct_id)
-        self._plan, self._function = plan, function
+        self._plan = plan
         page = cloudwatch.Dashboard(self, "Page", dashboard_name=plan.stack_name)
         page.add_widgets(
             self._graph("Return", "EpisodeReturn", "EvaluationReturn"),
@@ -35,11 +35,11 @@ class Dashboard(Construct):
             self._graph("Convexity ratio and boosting score", "ConvexityRatio", "BoostingScore"),
             self._money_graph(),
             self._graph("Seconds of a round", "RoundSeconds"),
-            self._function_graph(),
+            *([self._function_graph(function)] if function else []),
         )
         self.url = (f"https://{Aws.REGION}.console.aws.amazon.com/cloudwatch/home?region={Aws.REGION}"
                     f"#dashboards/dashboard/{plan.stack_name}")
-        self._add_alarms()
+        self._add_alarms(function)
 
     def _metric(self, name: str, statistic: str = "Average", period: Duration = MINUTE) -> cloudwatch.Metric:
         return cloudwatch.Metric(
@@ -56,18 +56,18 @@ class Dashboard(Construct):
             left_annotations=[cloudwatch.HorizontalAnnotation(value=self._plan.experiment.budget.usd, label="budget",
                                                               color=cloudwatch.Color.RED)])
 
-    def _function_graph(self) -> cloudwatch.GraphWidget:
-        function = self._function
+    def _function_graph(self, function: lambda_.IFunction) -> cloudwatch.GraphWidget:
         return cloudwatch.GraphWidget(
             title="Actor function", width=_WIDTH,
             left=[function.metric_errors(period=MINUTE), function.metric_throttles(period=MINUTE),
                   function.metric("ProvisionedConcurrencySpilloverInvocations", statistic="Sum", period=MINUTE)],
             right=[function.metric("ConcurrentExecutions", statistic="Maximum", period=MINUTE)])
 
-    def _add_alarms(self) -> None:
+    def _add_alarms(self, function: lambda_.IFunction | None) -> None:
         experiment = self._plan.experiment
-        self._alarm("Throttles", self._function.metric_throttles(period=MINUTE), 0,
-                    "Actors were refused: the account's concurrency is too small, or others use it")
+        if function is not None:
+            self._alarm("Throttles", function.metric_throttles(period=MINUTE), 0,
+                        "Actors were refused: the account's concurrency is too small, or others use it")
         failures = cloudwatch.MathExpression(
             expression="100 * failed / actors", label="failed actors, %", period=SILENCE,
             using_metrics={"failed": self._metric("ActorsFailed", "Sum", SILENCE),

@@ -55,9 +55,14 @@ class Learner(Construct):
         network: NetworkStack,
         results: ResultsStack,
         guard: GuardStack,
-        actor: ActorFunction,
+        actor: ActorFunction | None,
         cache: Cache,
     ) -> None:
+        """Composes the learner.
+
+        Args:
+            actor: The actors' function; None if they are processes of the learner.
+        """
         super().__init__(scope, construct_id)
         self.group_name = plan.stack_name + LEARNER_SUFFIX
         self._group_resource = f"autoScalingGroup:*:autoScalingGroupName/{self.group_name}"
@@ -67,7 +72,8 @@ class Learner(Construct):
                                        removal_policy=RemovalPolicy.DESTROY)
         self.security_group = _make_security_group(self, network, cache)
         self.role = self._make_role(plan, results)
-        actor.grant_operate(self.role)
+        if actor is not None:
+            actor.grant_operate(self.role)
         guard.grant_write(self.role, plan.key)
         cache.grant_learner(self.role)
         image = ec2.MachineImage.from_ssm_parameter(plan.experiment.learner.image_parameter)
@@ -76,7 +82,7 @@ class Learner(Construct):
         template = self._make_launch_template(plan, image)
         self.group = self._make_group(plan, network, template)
         # The instance is what costs most: it comes last, when all it needs is there, its rights included.
-        self.group.node.add_dependency(actor.alias, self.role, self.security_group)
+        self.group.node.add_dependency(self.role, self.security_group, *([actor.alias] if actor else []))
         if cache.resource is not None and cache.group is not None:
             self.group.node.add_dependency(cache.resource, cache.group)
 
@@ -114,13 +120,13 @@ class Learner(Construct):
         ]
 
     def _make_variables(
-        self, plan: Plan, results: ResultsStack, guard: GuardStack, actor: ActorFunction, cache: Cache
+        self, plan: Plan, results: ResultsStack, guard: GuardStack, actor: ActorFunction | None, cache: Cache
     ) -> dict[str, str]:
         told = {
             "experiment": plan.name,
             "run": plan.run,
             "stack": Aws.STACK_ID,
-            "actor_function": actor.alias.function_arn,
+            "actor_function": actor.alias.function_arn if actor else "",
             "provisioned": str(plan.provisioned_actors),
             "cache_url": cache.url,
             "cache_credential": cache.credential,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.config.instances import has_gpu, machine_image, processor
+from runtime.config.instances import has_gpu, machine_image, processor, vcpus
 
 
 @pytest.mark.parametrize(("kind", "types"), [
@@ -15,6 +15,11 @@ from runtime.config.instances import has_gpu, machine_image, processor
 ])
 def test_graviton_families_are_told_by_their_g(kind: str, types: list[str]) -> None:
     assert {name: processor(name) for name in types} == dict.fromkeys(types, kind)
+
+
+def test_virtual_cpus_are_told_by_the_size_and_never_too_many() -> None:
+    names = ("c7i.large", "g4dn.xlarge", "c7i.2xlarge", "c5.9xlarge", "c5.24xlarge", "t4g.small", "u-6tb1.metal")
+    assert [vcpus(name) for name in names] == [2, 4, 8, 36, 96, 1, 1]
 
 
 def test_types_with_gpus_are_told_by_their_series() -> None:

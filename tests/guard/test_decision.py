@@ -127,7 +127,7 @@ def test_a_start_whose_first_phase_does_not_end_is_ended_and_the_phase_named() -
     slow = replace(DEPLOYED, status="CREATE_IN_PROGRESS", learner_from_s=DEPLOYED.created_at_s + MAKING_LIMIT_S)
     assert reason_of_stack(slow) == ""
     late = replace(slow, learner_from_s=slow.learner_from_s + 1.0)
-    assert reason_of_stack(late).startswith("the first phase of its start, cache and function, was not over after 20 ")
+    assert reason_of_stack(late).startswith("the first phase of its start, all but the learner, was not over after 20 ")
     assert reason_of_stack(replace(late, status="CREATE_COMPLETE")) == ""
 
 

@@ -337,7 +337,7 @@ def test_a_start_whose_first_phase_does_not_end_is_taken_down(account: Account) 
     account.unmade = {GROUP}
     while not (reason := account.tick()["Nitro-hopper"]["decision"]):
         assert account.now_s < time.time() + MAKING_LIMIT_S + 180
-    assert reason.startswith("the first phase of its start, cache and function, was not over after 2")
+    assert reason.startswith("the first phase of its start, all but the learner, was not over after 2")
     account.unmade = set()
     account.tick()
     assert account.left("hopper") == []

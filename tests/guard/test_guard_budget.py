@@ -51,14 +51,15 @@ def make_experiment(actors: int, is_warm: bool, memory_mib: int, timeout_s: int,
         "scaler": {"kind": "fixed", "actors_fixed": actors, "actors_min": 1},
         "actor": {"memory_mib": memory_mib, "timeout_s": timeout_s, "provisioned": actors if is_warm else 0},
         "learner": {"instance_types": types, "update_timeout_s": update_timeout_s},
-        "cache": {"kind": cache}, "budget": {"usd": 1.0},
+        # Without a cache, actors are processes of the learner: there is no function, and nothing is kept warm.
+        "cache": {"kind": cache}, "fleet": {"kind": "local" if cache == "none" else "auto"}, "budget": {"usd": 1.0},
     }, source="drawn").resolved(is_deployed=True)
 
 
 def drawn_experiment(draw: random.Random, types: tuple[str, ...]) -> Any:
     return make_experiment(draw.choice([1, 8, 40]), draw.random() < 0.5, draw.choice([512, 1769, 10_240]),
                            draw.choice([10, 60, 900]), draw.choice([10, 120, 1200]),
-                           draw.choice(["serverless", "node", "learner"]), types)
+                           draw.choice(["serverless", "node", "learner", "none"]), types)
 
 
 @dataclass
@@ -133,7 +134,7 @@ class Run:
     def _needed_usd(self) -> float:
         return self.expected.tail_usd + start(
             self.expected, cache_kind=self.experiment.cache.kind, is_warm=self.experiment.actor.provisioned > 0,
-            has_gpu=True).counted_usd
+            has_gpu=True, has_function=not self.experiment.fleet.is_on_learner).counted_usd
 
     def _promised_usd(self) -> float:
         entry = self.entry
@@ -155,6 +156,8 @@ class Run:
         caches = {"serverless": [SERVERLESS_CACHE], "node": [REPLICATION_GROUP]}
         begun_s = {**{kind: began_s + draw.uniform(0, 60) for kind in caches.get(self.experiment.cache.kind, [])},
                    FUNCTION: began_s, ALIAS: began_s + draw.uniform(0, 120)}
+        if self.experiment.fleet.is_on_learner:
+            begun_s = {}
         fails_s = began_s + draw.uniform(0, 400) if failure == "creation" else math.inf
         making_s = math.inf if failure == "never made" else draw.choice([120.0, 500.0, 1100.0])
         begun_s[GROUP] = began_s + making_s

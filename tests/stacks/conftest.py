@@ -22,7 +22,8 @@ NAME = "pendulum"
 STACK = f"Nitro-{NAME}"
 ACTOR_USER = f"nitro-{NAME}-70ffde3e"
 """What actors are to an ElastiCache cache: the learner's name, and a digest."""
-KINDS = ("serverless", "node", "learner", "none")
+KINDS = ("serverless", "node", "learner", "none", "local")
+"""Of caches; with local there is none, and actors are processes of the learner."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
         key = json.dumps([cache, name, context, changes])
         if key not in made:
             path = tmp_path_factory.mktemp("experiment") / f"{name}.yaml"
-            path.write_text(experiment_text(cache__kind=cache, **changes))
+            kinds = {"cache__kind": "none", "fleet__kind": "local"} if cache == "local" else {"cache__kind": cache}
+            path.write_text(experiment_text(**kinds, **changes))
             app = make_app({**SETTINGS, "run": RUN, "experiment": str(path), **(context or {})})
             made[key] = Assembly(Path(app.synth().directory), f"Nitro-{name}")
         return made[key]
@@ -105,7 +107,13 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
 
 @pytest.fixture(scope="session", params=KINDS)
 def each_kind(request: pytest.FixtureRequest, synthesise: Synthesise) -> Assembly:
-    """The same experiment with each kind of cache."""
+    """The same experiment with each kind of cache, and all on the learner."""
+    return synthesise(cache=request.param)
+
+
+@pytest.fixture(scope="session", params=KINDS[:-1])
+def each_cache(request: pytest.FixtureRequest, synthesise: Synthesise) -> Assembly:
+    """The same experiment with each kind of cache; actors are a function."""
     return synthesise(cache=request.param)
 
 

@@ -14,8 +14,8 @@ MOST_ACTORS, TIMEOUT_S = 6, 30
 """Of the small experiment."""
 
 
-def test_size_and_limits_are_the_experiments(each_kind: Assembly) -> None:
-    function = each_kind.only("AWS::Lambda::Function")
+def test_size_and_limits_are_the_experiments(each_cache: Assembly) -> None:
+    function = each_cache.only("AWS::Lambda::Function")
     assert (function["MemorySize"], function["Timeout"], function["Architectures"]) == (1024, TIMEOUT_S, ["x86_64"])
     assert function["PackageType"] == "Image"
     assert "EphemeralStorage" not in function
@@ -72,8 +72,8 @@ def test_it_logs_into_a_group_that_goes_with_the_stack(serverless: Assembly) -> 
     assert all(group["Properties"]["RetentionInDays"] == 7 for group in logs.values())
 
 
-def test_its_variables_are_those_of_local_actors_and_hold_no_credentials(each_kind: Assembly) -> None:
-    variables = each_kind.only("AWS::Lambda::Function")["Environment"]["Variables"]
+def test_its_variables_are_those_of_local_actors_and_hold_no_credentials(each_cache: Assembly) -> None:
+    variables = each_cache.only("AWS::Lambda::Function")["Environment"]["Variables"]
     assert variables == local.SINGLE_THREADED
     source = "".join(path.read_text() for path in (ROOT / "lambda_actor").glob("*.py"))
     read = set(re.findall(r"environ(?:\.get\(|\[)\s*[\"'](\w+)", source))

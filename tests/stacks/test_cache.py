@@ -45,8 +45,10 @@ def test_a_cache_on_the_learner_opens_one_port_to_the_actors(synthesise: Synthes
     assert not any("ElastiCache" in found["Type"] for found in made.template()["Resources"].values())
 
 
-def test_without_a_cache_there_is_none_and_no_port_is_open(synthesise: Synthesise) -> None:
-    made = synthesise(cache="none")
+@pytest.mark.parametrize("changes", [
+    {"cache": "none"}, {"cache": "local"}, {"cache": "learner", "fleet__kind": "local"}])
+def test_without_a_cache_there_is_none_and_no_port_is_open(synthesise: Synthesise, changes: dict[str, str]) -> None:
+    made = synthesise(**changes)
     assert (rules(made, "Ingress"), rules(made, "Egress")) == ([], [])
     assert not any("ElastiCache" in found["Type"] for found in made.template()["Resources"].values())
     told = variables(made)

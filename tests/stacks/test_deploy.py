@@ -346,6 +346,19 @@ def test_a_round_in_waves_must_fit_into_the_budget(aws: Cdk, file: Path, capsys:
     assert deploy.main([str(file), "--yes"]) == 0
 
 
+def test_all_on_the_learner_is_told_and_nothing_of_lambda(file: Path, capsys: pytest.CaptureFixture[str]):
+    file.write_text(FILE.replace("cache: {kind: node}", "cache: {kind: none}\nfleet: {kind: local}"))
+    plan = Plan.from_context({"experiment": str(file)}.get)
+    said = lines_of("\n".join(deploy.limits(plan)))
+    assert said["actors"] == "at most 40, 30 s each, 4 at once: processes of the learner; no function"
+    assert said["an hour"].endswith("warm actors $0.000; actors at work cost nothing beside it")
+    assert said["start"].startswith("about 4.8 minutes with images that are pushed: roles 0.5, machine 1.0")
+    assert deploy.account_lines(plan, Account("1", "us-east-1", 0, ZONES, VCPUS)) == ["account      1, us-east-1"]
+    file.write_text(file.read_text().replace("usd: 3.5", "usd: 0.2"))
+    assert deploy.main([str(file), "--synth-only"]) == 2
+    assert "and one round's worst case in 10 waves of 4 actors, all that run at once" in capsys.readouterr().err
+
+
 def test_an_environment_that_is_only_installed_there_is_no_obstacle(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
     packaged = FILE.replace("id: Hopper-v5", "id: my_envs:make, package: my-envs==1.2.0")

@@ -95,22 +95,22 @@ def test_stacks_are_deleted_by_the_role_that_the_bootstrap_made(account: Account
             assert deletion_actions(kind), f"nobody can tell what the deletion of {kind} needs"
 
 
-def test_actors_interfaces_can_be_deleted_as_long_as_their_function_is_there(account: Account) -> None:
+def test_actors_interfaces_can_be_deleted_as_long_as_their_function_is_there(each_cache: Assembly) -> None:
     """Lambda deletes them with the function's role, whose rights therefore go after the function.
 
     And come long before it, with the role, which another policy follows: new rights take seconds to reach Lambda.
     """
-    (function,) = account.resources("AWS::Lambda::Function", STACK).values()
-    policies = [name for name in account.resources("AWS::IAM::Policy", STACK) if name.startswith("Actor")]
-    (role,) = [role for name, role in account.resources("AWS::IAM::Role", STACK).items() if name.startswith("Actor")]
+    (function,) = each_cache.resources("AWS::Lambda::Function").values()
+    policies = [name for name in each_cache.resources("AWS::IAM::Policy") if name.startswith("Actor")]
+    (role,) = [role for name, role in each_cache.resources("AWS::IAM::Role").items() if name.startswith("Actor")]
     assert policies and set(policies) <= set(function["DependsOn"])
     assert [policy["PolicyName"] for policy in role["Properties"].get("Policies", [])] == (
         ["Network"] if "VpcConfig" in function["Properties"] else [])
 
 
-def test_each_role_is_for_one_service_and_has_no_managed_policies(each_kind: Assembly) -> None:
+def test_each_role_is_for_one_service_and_has_no_managed_policies(each_cache: Assembly) -> None:
     roles = {name: role for stack in (STACK, NETWORK_STACK, GUARD_STACK)
-             for name, role in each_kind.resources("AWS::IAM::Role", stack).items()}
+             for name, role in each_cache.resources("AWS::IAM::Role", stack).items()}
     trusted = {}
     for name, role in roles.items():
         assert "ManagedPolicyArns" not in role["Properties"]

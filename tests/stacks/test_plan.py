@@ -22,7 +22,7 @@ def plan(folder: Path, *, name: str = "walker", context: dict[str, Any] | None =
 
 @pytest.mark.parametrize(("changes", "named"), [
     ({"cache__url": "rediss://u:secret@host"}, "cache.url"),
-    ({"fleet__kind": "local"}, "fleet.kind"),
+    ({"fleet__kind": "local"}, "cache.kind = serverless is for actors on Lambda"),
     ({"environment__id": "${Token[TOKEN.12]}"}, "environment.id"),
     ({"environment__id": "a\nb"}, "environment.id"),
     ({"learner__instance_types": ["g5.xlarge", "p3.2xlarge"]}, "learner.instance_types = p3.2xlarge"),
@@ -95,6 +95,18 @@ def test_a_hundred_executions_stay_unreserved(
 ) -> None:
     made = plan(tmp_path, context={"actor_concurrency": left}, actor__provisioned=None)
     assert (made.reserved_actors, made.provisioned_actors) == (reserved, provisioned)
+
+
+@pytest.mark.parametrize(("changes", "processes", "waves"), [
+    ({"instance_types": ["c7i.2xlarge", "m7i.xlarge"]}, 4, 2), ({"instance_types": ["c5.9xlarge"]}, 36, 1), ({}, 2, 3)])
+def test_on_the_learner_as_many_actors_run_at_once_as_it_has_cpus(
+    tmp_path: Path, changes: dict[str, Any], processes: int, waves: int
+) -> None:
+    made = plan(tmp_path, fleet__kind="local", fleet__processes=None, cache__kind="none", actor__provisioned=4,
+                **{f"learner__{key}": value for key, value in changes.items()})
+    assert (made.has_function, made.concurrency, made.waves, made.provisioned_actors) == (False, processes, waves, 0)
+    assert made.estimate.burn_usd_per_hour == made.estimate.learner_usd_per_hour
+    assert made.start.expected_s < plan(tmp_path, cache__kind="none", actor__provisioned=0).start.expected_s
 
 
 def test_a_package_is_looked_for_beside_the_experiment_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

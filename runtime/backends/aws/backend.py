@@ -1,4 +1,4 @@
-"""AWS as a backend: actors are Lambda invocations, and what stands is paid for by the clock."""
+"""AWS as a backend: actors are Lambda invocations, or processes of the learner; what stands is paid by the clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, stop_digest
@@ -19,6 +19,7 @@ from runtime.backends.aws.metrics import Metrics
 from runtime.backends.aws.results_bucket import ResultsBucket
 from runtime.backends.cache import NO_CACHE, actor_event, open_cache, without_cache
 from runtime.backends.cache_server import LearnerServer
+from runtime.backends.this_machine import actors_here
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
@@ -66,9 +67,9 @@ class AwsBackend:
         Raises:
             ExperimentError: It cannot run there, or the region's prices are not known.
         """
-        if experiment.fleet.kind != "lambda":
+        if experiment.fleet.kind not in ("lambda", "local"):
             raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} is for runs on one machine; allowed on a "
-                                  "deployed learner: auto | lambda")
+                                  "deployed learner: auto | lambda | local")
         if experiment.cache.url:
             raise ExperimentError("cache.url is for runs on one machine; allowed on a deployed learner: null")
         session = environment_session()
@@ -102,31 +103,49 @@ class AwsBackend:
 
         Raises:
             ServerError: The cache does not answer.
-            FleetError: The actor function cannot be used.
+            FleetError: The actor function cannot be used, or the actors' processes cannot be started.
         """
         if self._entry is None or self._results is None:
             raise RuntimeError("fetch() comes before supply()")
         experiment, deployment = run.experiment, self._deployment
         metrics = Metrics(self._client("cloudwatch", is_quick=True), deployment,
                           lambda error: run.events.append("metrics_lost", error=error))
-        cache, event = self._connect(run, self._results)
-        concurrency = available_concurrency(self._client("lambda"), deployment.actor_function,
-                                            experiment.scaler.most_actors)
-        with run.shield():
-            fleet: Fleet = make_fleet("lambda", FleetSetup(
-                concurrency=concurrency, timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
-                log_path=run.directory.actors_log_path, function_arn=deployment.actor_function))
-            run.stack.callback(fleet.close)
-        if cache is None:
-            cache = fleet = without_cache(run, fleet)
+        if experiment.fleet.is_on_learner:
+            # They die with this process: nobody need tell them to stop.
+            self._beat_while_it_runs(run, stop_event="")
+            here = actors_here(run)
+            cache, fleet, event, described = here.cache, here.fleet, here.event, here.server
+        else:
+            cache, fleet, event = self._reach_functions(run, self._results)
+            described = event["cache_url"] or NO_CACHE
+        concurrency = fleet.concurrency
         meter = self._meter(run, self._entry, concurrency)
         keeping = AwsKeeping(
             experiment, deployment, results=self._results, heartbeat=self.heartbeat, metrics=metrics, meter=meter,
             events=run.events, spent_usd=self._entry.spent_usd, now=self._now)
         return Supplies(
             cache, fleet, meter, keeping, actor_event=event,
-            facts=self._facts(event["cache_url"] or NO_CACHE, concurrency),
+            facts=self._facts(described, concurrency),
             prewarmed_actors=min(concurrency, experiment.scaler.smallest_round))
+
+    def _reach_functions(self, run: RunContext, results: ResultsBucket) -> tuple[Cache, Fleet, Mapping[str, Any]]:
+        """Opens what actors on Lambda need.
+
+        Returns:
+            How messages are exchanged, what runs the actors, and what their events say of the cache.
+        """
+        experiment, function = run.experiment, self._deployment.actor_function
+        cache, event = self._connect(run, results)
+        concurrency = available_concurrency(self._client("lambda"), function, experiment.scaler.most_actors)
+        with run.shield():
+            fleet = make_fleet("lambda", FleetSetup(
+                concurrency=concurrency, timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
+                log_path=run.directory.actors_log_path, function_arn=function))
+            run.stack.callback(fleet.close)
+        if cache is not None:
+            return cache, fleet, event
+        inline = without_cache(run, fleet)
+        return inline, inline, event
 
     def _connect(self, run: RunContext, results: ResultsBucket) -> tuple[Cache | None, dict[str, Any]]:
         """Opens the cache, if there is to be one, and starts the heartbeat, which says how its actors are stopped.
@@ -174,7 +193,8 @@ class AwsBackend:
 
     def _facts(self, server: str, concurrency: int) -> dict[str, str]:
         deployment = self._deployment
-        return {"server": server, "actors": f"{deployment.actor_function}, {concurrency} at once",
+        return {"server": server,
+                "actors": f"{deployment.actor_function or 'processes of the learner'}, {concurrency} at once",
                 "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}, "
                            f"in {deployment.container_image}",
                 "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",

@@ -21,9 +21,9 @@ class Deployment:
         experiment: Name of the experiment: its file's stem.
         run: Name of the run; the same one is resumed from the bucket.
         stack: Id of the CloudFormation stack; its rights go by that, not by its name.
-        actor_function: ARN of the actor function's alias.
+        actor_function: ARN of the actor function's alias; empty where actors are processes of the learner.
         provisioned: Actors that it keeps warm: no more than the account's quota left room for.
-        cache_url: ``rediss://host:port`` without credentials; empty where the cache runs on the learner.
+        cache_url: ``rediss://host:port`` without credentials; empty where the cache runs on the learner, or is none.
         cache_credential: Where the learner finds its credential for the cache; see `lambda_actor.credentials`. Empty
             where the cache runs on it.
         actor_credential: Where actors find theirs, which gives them fewer rights.

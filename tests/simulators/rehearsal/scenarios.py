@@ -17,6 +17,7 @@ from runtime.guard.ledger import FINISHED
 from tests.simulators.rehearsal.account import difference
 from tests.simulators.rehearsal.attacker import ATTACKS, STORED
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE
+from tests.simulators.rehearsal.recording import recorded_calls
 from tests.simulators.rehearsal.rehearsal import BUDGET_USD, Rehearsal, experiment
 
 _CACHE, _ALIAS = "AWS::ElastiCache::ServerlessCache", "AWS::Lambda::Alias"
@@ -78,6 +79,24 @@ def _no_cache(world: Rehearsal) -> None:
     os.kill(world.machine().learner.pid, signal.SIGKILL)
     world.until_gone()
     _check_rounds(world)
+
+
+def _all_local(world: Rehearsal) -> None:
+    """Actors are processes of the learner: no function, no cache; kill -9 of it, then the budget runs out."""
+    world.deploy(text=experiment(cache="none", fleet="local", instance_types="c7i.large", deadline_s=60, usd=0.07))
+    for kind in ("functions", "provisioned concurrency", "caches"):
+        world.check(not world.found_deployed.get(kind), f"there are {kind}")
+    # Before, the instance would take a learner that starts again for one that never started.
+    world.until(lambda: world.record.has("instance", "starts nitro-first-actors"), "the limit of its start")
+    world.record.tell("fault", "kill -9 of the learner")
+    os.kill(world.machine().learner.pid, signal.SIGKILL)
+    world.until_gone()
+    world.check(world.record.has("instance", "again (2 of 5)"), "systemd did not start it again")
+    world.check(world.rounds() >= 3, "hardly anything was trained")
+    rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
+    world.check({row["actors_cost_usd"] for row in rows} == {0.0}, "an actor was billed")
+    calls = recorded_calls(world.account.calls)
+    world.check(not [call for call in calls["learner"] if "lambda" in call], "the learner asked Lambda")
 
 
 def _hangs(world: Rehearsal) -> None:
@@ -419,6 +438,7 @@ SCENARIOS = {
     "budget": Scenario(_budget, "budget"),
     "killed": Scenario(_killed, "max_rounds"),
     "no-cache": Scenario(_no_cache, "max_rounds"),
+    "all-local": Scenario(_all_local, "budget"),
     "hangs": Scenario(_hangs),
     "never-boots": Scenario(_never_boots),
     "never-reports": Scenario(_never_reports),

@@ -166,7 +166,10 @@ def learner(account: Account) -> Role:
     }
     script = BOOT_SCRIPT.read_text()
     made = calls_of_script(script, {**told, "results": f"s3://{told['NITRO_RESULTS_BUCKET']}/{prefix}"})
+    has_function = bool(account.resources("AWS::Lambda::Function", STACK))
     for call in [*calls_from("runtime.backends.aws.learner", "main"), *made]:
+        if call.service == "lambda" and not has_function:
+            continue
         # Of what is in the bucket, it only takes old checkpoints away.
         names = ("checkpoints/round_1.json", "ledger.json", "cache-credential.json")[
             :1 if call.operation == "DeleteObject" else 3]
@@ -193,12 +196,14 @@ def learner(account: Account) -> Role:
 
 
 def guard(account: Account) -> Role:
-    """The guard's role, which sees to every experiment, whatever its cache."""
+    """The guard's role, which sees to every experiment, whatever its cache, and whether its actors are a function."""
     name, function = account.role_of_function(GUARD_STACK)
     role = Role(account, name)
     own = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn or ":sns:" in arn]
     caches = [_arn("elasticache", f"{kind}:{CACHE_PREFIX}{NAME}") for kind in ("serverlesscache", "replicationgroup")]
-    experiment = [*(arn for arn in account.arns(STACK) if not re.search(":log-group:|:role/", arn)), *caches]
+    functions = [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")]
+    experiment = list(dict.fromkeys([
+        *(arn for arn in account.arns(STACK) if not re.search(":log-group:|:role/", arn)), *caches, *functions]))
     handed_over = f"arn:aws:iam::{ACCOUNT}:role/{_interfaces_role(account)}"
     owned = [*own, _arn("ec2", "instance/i-0123"), handed_over, *experiment, *map(_of_other, experiment)]
     for call in calls_from(GUARD_MODULE, "handler"):
@@ -241,7 +246,8 @@ def endpoint(accounts: list[Account]) -> Role:
     (made,) = accounts[0].resources("AWS::EC2::VPCEndpoint", NETWORK_STACK).values()
     role = Role(accounts[0], "endpoint")
     role.statements = list(accounts[0].document(NETWORK_STACK, made["Properties"]["PolicyDocument"]))
-    for need in [need for one in accounts for need in actor(one).needs if need.action.startswith("s3:")]:
+    for need in [need for one in accounts if one.resources("AWS::Lambda::Function", STACK)
+                 for need in actor(one).needs if need.action.startswith("s3:")]:
         role.need(need.action, need.resource, {"aws:PrincipalAccount": (ACCOUNT,)})
     role.leaks = [replace(need, context={"aws:PrincipalAccount": ("999999999999",)}) for need in role.needs]
     role.leaks += [Request("s3:GetObject", arn, {"aws:PrincipalAccount": (ACCOUNT,)}) for arn in foreign_arns(
@@ -251,7 +257,8 @@ def endpoint(accounts: list[Account]) -> Role:
 
 def roles_of(account: Account) -> list[Role]:
     """All roles there are."""
-    return [actor(account), learner(account), guard(account), interfaces(account), flow_log(account)]
+    actors = [actor(account)] if account.resources("AWS::Lambda::Function", STACK) else []
+    return [*actors, learner(account), guard(account), interfaces(account), flow_log(account)]
 
 
 def _credentials(account: Account) -> tuple[str, str]:
