@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from runtime.config.resolved import FittedExperiment
     from runtime.cost.meter import Meter
     from runtime.cost.prices import PriceTable
+    from runtime.cost.rates import WorkTimes
     from runtime.records.events import EventLog
     from runtime.records.rows import RoundRow
     from runtime.records.run_directory import RunDirectory
@@ -59,6 +60,7 @@ class Outcome:
         init_s: Billed duration of a cold start: where it is metered, what this actor had of it, contained in
             ``billed_s``; else what it would have, were it to start cold.
         is_metered: Whether the platform said what it bills; else ``billed_s`` is modelled, or an upper bound.
+        cpu_s, init_cpu_s: Measured CPU seconds of it and of its start-up, if they are known.
     """
 
     invocation_id: str
@@ -69,6 +71,8 @@ class Outcome:
     billed_s: float = 0.0
     init_s: float = 0.0
     is_metered: bool = False
+    cpu_s: float = 0.0
+    init_cpu_s: float = 0.0
 
 
 class Fleet(Protocol):
@@ -546,11 +550,12 @@ class Updater(Protocol):
 
 @dataclass(frozen=True)
 class Curvature:
-    """Extreme eigenvalues of the maximised objective's Hessian, and their ratio R; None if undefined."""
+    """Extreme eigenvalues of the maximised objective's Hessian and their ratio R, or None; the products they took."""
 
     eigenvalue_min: float | None
     eigenvalue_max: float | None
     convexity_ratio: float | None
+    products: int = field(default=0, compare=False)
 
 
 class Detector(Protocol):
@@ -727,14 +732,7 @@ class CostMeter(Protocol):
         """A block in which as many actors more are reserved as fit, at most ``actors``."""
 
     def settle(self, work: Work, usage: Usage | None) -> float:
-        """Settles one reserved piece of work.
-
-        Args:
-            usage: What it used; None if it never started: then it costs nothing.
-
-        Returns:
-            Its billed seconds, with its start-up if it started cold.
-        """
+        """Settles one reserved piece of work, which costs nothing without ``usage``; returns its billed seconds."""
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill: ...
 
@@ -812,6 +810,7 @@ class Supplies:
         actor_event: How actors reach the cache: fields of every actor's event.
         facts: What people are told of it, by label.
         prewarmed_actors: Actors to start once before the first round, as proof that they start at all; 0 for none.
+        times: For how long the learner's work counts in the bill; None = as long as was measured.
     """
 
     cache: Cache
@@ -821,6 +820,7 @@ class Supplies:
     actor_event: Mapping[str, Any]
     facts: Mapping[str, str]
     prewarmed_actors: int = 0
+    times: WorkTimes | None = None
 
 
 class Backend(Protocol):

@@ -99,6 +99,12 @@ def results_only(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if not key.endswith(TIMES_AND_DOLLARS)} for row in rows]
 
 
+def bill_only(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What equal runs on this machine are billed for each round, and for how long: both are counted, not measured."""
+    return [{key: value for key, value in row.items()
+             if key.endswith("_cost_usd") or key.startswith(("modelled_", "actor_billed_"))} for row in rows]
+
+
 def wait_for(condition, what: str) -> None:
     """Polls until ``condition()`` holds; fails the test with ``what`` if it never does."""
     deadline = time.monotonic() + PATIENCE_S

@@ -17,6 +17,7 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import random_streams
 from runtime.config.schema import Experiment
+from runtime.cost.rates import WorkTimes
 from runtime.interfaces import ACTOR, Actor, ActorSpec, Batch, State, Trajectory, Update, Work
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
@@ -104,7 +105,7 @@ class Trainer:
         update = Updating(
             InPlaceUpdater(learner), self._episodes, self._progress, self.environment.spaces,
             clip_rewards=self.experiment.environment.clip_rewards, learning_rate_key="learning_rate",
-            time_limit=lambda seconds, what: nullcontext(),
+            time_limit=lambda seconds, what: nullcontext(), times=WorkTimes(),
         ).train(trajectories, RoundTraining(), 0.0)
         self._progress.round_index += 1
         if learner is not self.learner:

@@ -16,8 +16,10 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.rates import ModelledTimes, lambda_speed, make_rates
 from runtime.errors import ExperimentError
 from runtime.fleet import FleetSetup, make_fleet
+from runtime.fleet.counting import CountingFleet
 from runtime.interfaces import Cache, Fleet, RunContext, Supplies
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -61,11 +63,17 @@ class ThisMachine:
         """
         experiment, actors = run.experiment, actors_here(run)
         model = make_cost_model(experiment, run.spaces, self.prices)
+        rates = make_rates(experiment, run.directory.rates_path)
+        rates.save()
+        actor = experiment.actor
+        fleet = CountingFleet(actors.fleet, rates, fragment_steps=actor.fragment_steps, timeout_s=actor.timeout_s,
+                              speed=lambda_speed(actor.memory_mib, actor.architecture))
         return Supplies(
-            actors.cache, actors.fleet, Meter(model, Budget(experiment.budget.usd)), NotKept(),
-            actor_event=actors.event,
+            actors.cache, fleet, Meter(model, Budget(experiment.budget.usd)), NotKept(), actor_event=actors.event,
             facts={"server": actors.server,
-                   "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}"})
+                   "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}",
+                   "seconds in the bill": rates.source},
+            times=ModelledTimes(rates, experiment, experiment.learner.instance_types[0]))
 
 
 class NotKept:

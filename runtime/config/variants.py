@@ -46,6 +46,11 @@ class AlgorithmSettings(Section):
                                                 "true for vectors, false for pixels, which are divided by 255")
     observation_clip: Positive = Field(10.0, description="normalised observations are clipped to ± this")
 
+    @property
+    def passes(self) -> int:
+        """How often an update trains on each of its samples."""
+        return 1
+
 
 class ScalerSettings(Section):
     """What all scalers share; each adds keys of its own.

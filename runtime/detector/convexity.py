@@ -47,12 +47,13 @@ class ConvexityDetector:
         threads = torch.get_num_threads()
         torch.set_num_threads(_THREADS)
         try:
-            eigenvalue_min, eigenvalue_max = extreme_eigenvalues(problem, self._lanczos_steps, seed=self._seed)
+            eigenvalue_min, eigenvalue_max, products = extreme_eigenvalues(
+                problem, self._lanczos_steps, seed=self._seed)
         finally:
             torch.set_num_threads(threads)
         if not (np.isfinite(eigenvalue_min) and np.isfinite(eigenvalue_max)):
-            return Curvature(None, None, None)
-        return Curvature(eigenvalue_min, eigenvalue_max, convexity_ratio(eigenvalue_min, eigenvalue_max))
+            return Curvature(None, None, None, products)
+        return Curvature(eigenvalue_min, eigenvalue_max, convexity_ratio(eigenvalue_min, eigenvalue_max), products)
 
 
 def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | None:
@@ -66,8 +67,8 @@ def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | Non
     return None
 
 
-def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: int) -> tuple[float, float]:
-    """Returns the smallest and largest eigenvalue of ∇²L, by Lanczos with full reorthogonalisation from a random start.
+def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: int) -> tuple[float, float, int]:
+    """Returns the extreme eigenvalues of ∇²L, by Lanczos with full reorthogonalisation from a random start.
 
     Args:
         problem: The objective L; its module's parameters ``[P]`` are what is differentiated.
@@ -75,7 +76,7 @@ def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: 
         seed: Of the start vector.
 
     Returns:
-        Both NaN if the Hessian is not finite.
+        The smallest and the largest, both NaN if the Hessian is not finite, and how many products they took.
     """
     parameters = list(problem.module.parameters())
     gradients = torch.autograd.grad(
@@ -92,9 +93,9 @@ def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: 
     start = torch.randn(sum(sizes), generator=generator).to(problem.inputs.device)
     tridiagonal = _lanczos(product, start, min(lanczos_steps, sum(sizes)))
     if not np.isfinite(tridiagonal).all():
-        return float("nan"), float("nan")
+        return float("nan"), float("nan"), len(tridiagonal)
     eigenvalues = np.linalg.eigvalsh(tridiagonal)
-    return float(eigenvalues[0]), float(eigenvalues[-1])
+    return float(eigenvalues[0]), float(eigenvalues[-1]), len(tridiagonal)
 
 
 def _lanczos(product: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, steps: int) -> np.ndarray:

@@ -309,7 +309,7 @@ class LocalFleet:
                 process.invocation_id, "error" if message["error"] else "ok",
                 response=message["response"], error=message["error"],
                 billed_s=min(message["cpu_s"] / self._share, self._timeout_s),
-                init_s=process.init_cpu_s / self._share))
+                init_s=process.init_cpu_s / self._share, cpu_s=message["cpu_s"], init_cpu_s=process.init_cpu_s))
             process.invocation_id = None
 
     def _overdue(self, index: int, process: _Process) -> None:

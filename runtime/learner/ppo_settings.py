@@ -22,3 +22,8 @@ class PpoSettings(AlgorithmSettings):
     kl_coefficient: NonNegative = Field(0.0, description="initial β of the adaptive KL penalty; 0 = no penalty")
     kl_target: Positive = Field(0.01, description="KL per update that β is adapted to, in nats")
     normalize_advantages: bool = Field(True, description="scale a batch's advantages to mean 0 and variance 1")
+
+    @property
+    def passes(self) -> int:
+        """Its epochs."""
+        return self.epochs

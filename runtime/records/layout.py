@@ -7,6 +7,7 @@ from pathlib import Path
 
 CONFIG = "config.yaml"
 PRICES = "prices.json"
+RATES = "rates.json"
 ROUNDS = "rounds.jsonl"
 EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
@@ -28,7 +29,7 @@ ENDED, REFUSED = "ended.json", "refused.json"
 
 CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/round_\d{{1,20}}\.(?:json|safetensors)", re.ASCII)
 RUN_FILE = re.compile("|".join([
-    *map(re.escape, (ROUNDS, EVENTS, CONFIG, PRICES, LEDGER, SUMMARY, POLICY, ACTORS_LOG)),
+    *map(re.escape, (ROUNDS, EVENTS, CONFIG, PRICES, RATES, LEDGER, SUMMARY, POLICY, ACTORS_LOG)),
     rf"{TENSORBOARD}/events\.out\.tfevents\.[\w.-]{{1,200}}", CHECKPOINT_FILE.pattern]), re.ASCII)
 """The names of all files of a run that a bucket keeps; none of them is anything that Python or a shell would run,
 or longer than a file system takes."""
@@ -48,6 +49,7 @@ class RunFiles:
         self.path = path
         self.config_path = path / CONFIG
         self.prices_path = path / PRICES
+        self.rates_path = path / RATES
         self.rounds_path = path / ROUNDS
         self.events_path = path / EVENTS
         self.summary_path = path / SUMMARY

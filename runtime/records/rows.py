@@ -105,22 +105,31 @@ class RoundRow:
     detect_s: Annotated[float | None, _time(
         "the detector, which runs while the first actors do; null if it did not run")]
     evaluate_s: Annotated[float | None, _time("the evaluation; null in rounds without one")]
+    modelled_detect_s: Annotated[float | None, _time(
+        "for how long the detector counts in the bill: its products times the seconds of `rates.json`; in AWS, "
+        "`detect_s`")]
+    modelled_learn_s: Annotated[float, _time("the same of the updates")]
+    modelled_evaluate_s: Annotated[float | None, _time("the same of the evaluation")]
     modelled_round_s: Annotated[float, _time(
-        "the round with every actor on a machine of its own: max(slowest first actor, `detect_s` + slowest boosted "
-        "actor) + `learn_s`; asynchronous: max(billed seconds of all that ended / actors in flight, `learn_s`)")]
+        "the round with every actor on a machine of its own: max(slowest first actor, `modelled_detect_s` + slowest "
+        "boosted actor) + `modelled_learn_s`; asynchronous: max(billed seconds of all that ended / actors in flight, "
+        "`modelled_learn_s`)")]
     actors_billed: Annotated[int, Column(
         "invocations that ended in this round and cost something, replacements included")]
     actor_billed_s_mean: Annotated[float | None, _time(
         "mean billed duration of an invocation that ended in this round; null if none did")]
     actor_billed_s_max: Annotated[float | None, _time(
         "longest billed duration of an invocation that ended in this round; null if none did")]
+    actor_cpu_s_mean: Annotated[float | None, _time(
+        "mean measured CPU time of those of them that ended by themselves; null if none did, and in AWS")]
     round_s: Annotated[float, _time("the whole round without evaluation")]
     actors_cost_usd: Annotated[float, _cost(
         "durations, requests and cache traffic of the actors that ended in this round")]
     provisioned_cost_usd: Annotated[float, _cost(
         "five-minute blocks of provisioned concurrency that began in this round")]
     learner_cost_usd: Annotated[float, _cost(
-        "the learner instance for `modelled_round_s` + `evaluate_s`, rejected attempts at the round included")]
+        "the learner instance for `modelled_round_s` + `modelled_evaluate_s`, rejected attempts at the round included; "
+        "in AWS, by the clock")]
     infrastructure_cost_usd: Annotated[float, _cost("cache capacity, disk and public address for the same time")]
     round_cost_usd: Annotated[float, _cost("the four together, rejected attempts at the round included")]
     spent_usd: Annotated[float, _cost("spent since the start, after this round")]

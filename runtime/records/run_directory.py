@@ -46,7 +46,8 @@ class RunDirectory(RunFiles):
     def close(self) -> None:
         """Lets go of the directory; removes it again if nothing was ever started in it."""
         if self._is_new and not self.holds_run:
-            for path in (self.path / layout.LOCK, self.events_path, self.ledger_path, self.actors_log_path):
+            for path in (self.path / layout.LOCK, self.events_path, self.ledger_path, self.rates_path,
+                         self.actors_log_path):
                 path.unlink(missing_ok=True)
             with suppress(OSError):
                 self.path.rmdir()

@@ -530,7 +530,7 @@ class FakeDetector:
         self.log.append(("measure", problem.policy_version))
         self.measured.append((problem.policy_version, problem.samples))
         ratio = self._ratio(problem.policy_version, problem.samples)
-        return Curvature(None, None, None) if ratio is None else Curvature(-1.0, ratio, ratio)
+        return Curvature(None, None, None, 5) if ratio is None else Curvature(-1.0, ratio, ratio, 5)
 
 
 class FakeEvaluator:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
+from runtime.cost.rates import WorkTimes
 from runtime.interfaces import CostMeter, Detector, Evaluation, EventSink, Sampler, Scaler, Updater
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
@@ -46,6 +47,7 @@ def make_round_loop(
     shield: Callable[[], AbstractContextManager[None]] = nullcontext,
     time_limit: TimeLimit = lambda seconds, what: nullcontext(),
     clock: Callable[[], float] = time.monotonic,
+    times: WorkTimes | None = None,
 ) -> RoundLoop:
     """Makes the loop, with the pacing that ``algorithm.rounds`` names.
 
@@ -60,7 +62,9 @@ def make_round_loop(
         shield: Entered around writes that an interrupt must not cut in two.
         time_limit: Entered with seconds and a name around what is reserved for that long; raises `BudgetError`.
         clock: Monotonic seconds.
+        times: For how long the learner's work counts in the bill; None = as long as was measured.
     """
+    times = times or WorkTimes()
     algorithm, fleet, learner = experiment.algorithm, experiment.fleet, experiment.learner
     progress, episodes, books = Progress(experiment.stop), OpenEpisodes(events), Books(meter, events, save_ledger)
     parts = Parts(
@@ -74,14 +78,15 @@ def make_round_loop(
         progress=progress, sampler=sampler,
         updating=Updating(
             updater, episodes, progress, spaces, clip_rewards=experiment.environment.clip_rewards,
-            learning_rate_key=f"algorithm.{algorithm.kind}.learning_rate", clock=clock, time_limit=time_limit),
+            learning_rate_key=f"algorithm.{algorithm.kind}.learning_rate", clock=clock, time_limit=time_limit,
+            times=times),
         detection=Detection(
             detector, updater, is_wanted="convexity_ratio" in scaler.signals, timeout_s=learner.update_timeout_s,
-            time_limit=time_limit, clock=clock),
+            time_limit=time_limit, times=times, clock=clock),
         scaling=Scaling(scaler, books),
         evaluations=Evaluations(evaluate, progress, every_rounds=experiment.evaluation.every_rounds,
                                 time_limit=time_limit, clock=clock),
         episodes=episodes,
         failures=Failures(events, episodes, attempts=fleet.attempts, failures_max=fleet.failures_max),
-        books=books, events=events, clock=clock)
+        books=books, events=events, clock=clock, times=times)
     return RoundLoop(parts, PACINGS[algorithm.rounds](parts), save_round=save_round, shield=shield)

@@ -38,7 +38,7 @@ from runtime.interfaces import (
 )
 from runtime.sampling.episodes import continued_episode
 from runtime.training.detection import Measurement
-from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, result_columns
+from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, modelled_evaluate_s, result_columns
 from runtime.training.updating import RoundTraining
 
 _DETECTOR_PATIENCE_S = 5.0
@@ -58,6 +58,7 @@ class _Round:
     is_decided: bool = False
     curvature: Curvature | None = None
     detect_s: float | None = None
+    modelled_detect_s: float | None = None
     deadline_s: float = 0.0
     ends_s: float = 0.0
     numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -65,6 +66,7 @@ class _Round:
     samples: deque[DetectorSamples] = field(default_factory=deque)
     arrived: list[Trajectory] = field(default_factory=list)
     billed_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
     waited_s: float = 0.0
     most_in_flight: int = 0
     most_reserved_usd: float = 0.0
@@ -156,7 +158,7 @@ class AsynchronousPacing:
         self._promised_usd = 0.0
         current.deadline_s = now_s + self._parts.deadline_s
         current.ends_s = current.deadline_s + self._settings.update_timeout_s
-        current.attempt_billed, current.attempt_learn_s = len(current.billed_s), current.training.learn_s
+        current.attempt_billed, current.attempt_learn_s = len(current.billed_s), current.training.modelled_s
         self._publish()
         self._measure(current)
         self._decide(current)
@@ -213,21 +215,24 @@ class AsynchronousPacing:
             round_index, training, evaluation, policy_version=current.policy_version, curvature=current.curvature,
             decision=current.decision, actor_count=current.most_in_flight,
             failed=current.failed, late=current.late, env_steps_total=self._parts.progress.env_steps_total)
-        self._bill(current, evaluate_s or 0.0)
+        evaluation_s = modelled_evaluate_s(self._parts.times, evaluation, evaluate_s)
+        self._bill(current, evaluation_s or 0.0)
         return row | {
             "collect_s": current.waited_s, "learn_s": training.learn_s, "detect_s": current.detect_s,
             "evaluate_s": evaluate_s,
             "round_s": self._clock() - current.started_s - (evaluate_s or 0.0),
-            "modelled_round_s": current.modelled_s,
+            "modelled_detect_s": current.modelled_detect_s, "modelled_learn_s": training.modelled_s,
+            "modelled_evaluate_s": evaluation_s, "modelled_round_s": current.modelled_s,
             "actors_billed": len(current.billed_s),
             "actor_billed_s_mean": float(np.mean(current.billed_s)) if current.billed_s else None,
             "actor_billed_s_max": max(current.billed_s, default=None),
+            "actor_cpu_s_mean": float(np.mean(current.cpu_s)) if current.cpu_s else None,
             **self._parts.books.columns(current.bills, current.most_reserved_usd),
         }
 
     def _bill(self, current: _Round, evaluate_s: float) -> None:
         """Bills an attempt at a round; its actors in flight go on."""
-        learn_s = current.training.learn_s - current.attempt_learn_s
+        learn_s = current.training.modelled_s - current.attempt_learn_s
         modelled_s = max(self._modelled_collect_s(current), learn_s)
         current.modelled_s += modelled_s
         self._opened_s = None
@@ -336,6 +341,8 @@ class AsynchronousPacing:
         slot = ended.actor.work.slot
         if ended.seconds is not None:
             current.billed_s.append(ended.seconds)
+        if ended.outcome.cpu_s:
+            current.cpu_s.append(ended.outcome.cpu_s)
         if ended.trajectory is not None:
             self._arrived(current, ended.actor, ended.trajectory)
         elif ended.was_given_up:
@@ -429,6 +436,7 @@ class AsynchronousPacing:
         if self._measurement:
             measurement, self._measurement = self._measurement, None
             current.curvature, current.detect_s = measurement.result()
+            current.modelled_detect_s = self._parts.detection.modelled_s(current.curvature, current.detect_s)
         current.decision = self._parts.scaling.decide(current.round_index, current.curvature)
         current.is_decided, self._wanted = True, current.decision.actor_count
 

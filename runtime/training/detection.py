@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from runtime.cost.rates import WorkTimes
 from runtime.errors import RunError
 from runtime.interfaces import Curvature, CurvatureProblem, Detector, DetectorSamples, State, Updater
 from runtime.training.updating import TimeLimit
@@ -28,6 +29,7 @@ class Detection:
         is_wanted: bool,
         timeout_s: float,
         time_limit: TimeLimit,
+        times: WorkTimes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Starts without samples.
@@ -35,10 +37,11 @@ class Detection:
         Args:
             updater: Gives the objective at the present policy.
             timeout_s: Longest that a measurement that somebody waits for may take.
+            times: For how long a measurement counts in the bill.
             clock: Monotonic seconds.
         """
         self._detector, self._updater, self._clock = detector, updater, clock
-        self._timeout_s, self._time_limit = timeout_s, time_limit
+        self._timeout_s, self._time_limit, self._times = timeout_s, time_limit, times
         self.is_wanted = is_wanted
         self._samples: DetectorSamples | None = None
 
@@ -66,6 +69,12 @@ class Detection:
         with self._time_limit(self._timeout_s, "detection"):
             curvature = self._detector.measure(self._problem())
         return curvature, self._clock() - started_s
+
+    def modelled_s(self, curvature: Curvature | None, detect_s: float | None) -> float | None:
+        """Seconds for which a measurement that took ``detect_s`` counts in the bill; None if there was none."""
+        if curvature is None or detect_s is None or self._samples is None:
+            return None
+        return self._times.detect_s(curvature.products, len(self._samples.advantages), detect_s)
 
     def begin(self) -> Measurement | None:
         """Begins to measure the newest policy in a thread; None if there is nothing to measure."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lambda_actor.spaces import Spaces
+from runtime.cost.rates import WorkTimes
 from runtime.interfaces import (
     ActorSpec,
     Curvature,
@@ -119,6 +120,7 @@ class Parts:
     failures: Failures
     books: Books
     events: EventSink
+    times: WorkTimes
     clock: Callable[[], float] = time.monotonic
 
     @property
@@ -158,6 +160,15 @@ class Scaling:
         return self.scaler.decide(RoundView(
             round_index, tuple(self._rows), self._books.meter.free_usd,
             {name: signals.get(name) for name in self.scaler.signals}))
+
+
+def modelled_evaluate_s(
+    times: WorkTimes, evaluation: Evaluation | None, evaluate_s: float | None
+) -> float | None:
+    """Seconds for which an evaluation that took ``evaluate_s`` counts in the bill; None without one."""
+    if evaluation is None or evaluate_s is None:
+        return None
+    return times.evaluate_s(sum(evaluation.lengths), evaluate_s)
 
 
 def result_columns(

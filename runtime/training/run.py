@@ -150,7 +150,7 @@ class _Run:
             evaluate=Evaluator(environment, experiment.evaluation.episodes, seed=experiment.seed),
             events=self._events, event_fields=self._actor_event, spaces=environment.spaces,
             save_ledger=self._save_ledger, save_round=self._save_round, shield=signals.shield,
-            time_limit=signals.time_limit)
+            time_limit=signals.time_limit, times=supplies.times)
         self._events.listen(display.event)
         self._stack = stack
 

@@ -93,6 +93,6 @@ def summarise(
         "infrastructure_cost_usd": sum(row.infrastructure_cost_usd for row in rows),
         # Of rounds that did not finish: failed, interrupted, or forfeited because the run was killed.
         "unfinished_rounds_cost_usd": max(0.0, spent_usd - sum(row.round_cost_usd for row in rows)),
-        "modelled_s": sum(row.modelled_round_s + (row.evaluate_s or 0.0) for row in rows),
+        "modelled_s": sum(row.modelled_round_s + (row.modelled_evaluate_s or 0.0) for row in rows),
         "measured_session_s": session_s,
     }

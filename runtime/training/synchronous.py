@@ -26,7 +26,7 @@ from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import ACTOR, ActorSpec, Curvature, RoundBill, ScalingDecision, Work
 from runtime.sampling.collection import Collected, Collection
-from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, result_columns
+from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, modelled_evaluate_s, result_columns
 from runtime.training.updating import RoundTraining
 
 
@@ -40,6 +40,7 @@ class _Attempt:
     reserved_usd: float
     collected: Collected
     detect_s: float | None
+    modelled_detect_s: float | None
     collect_s: float
     modelled_collect_s: float
     bills: list[RoundBill]
@@ -96,7 +97,7 @@ class SynchronousPacing:
         finished_s = self._clock()
         bill = self._meter.close_round(
             actors_started=attempt.actor_count,
-            seconds=attempt.modelled_collect_s + times["learn_s"] + (times["evaluate_s"] or 0.0))
+            seconds=attempt.modelled_collect_s + times["modelled_learn_s"] + (times["modelled_evaluate_s"] or 0.0))
         return row | times | {
             "round_s": finished_s - started_s - (times["evaluate_s"] or 0.0),
             **self._parts.books.columns([*attempt.bills, bill], attempt.reserved_usd),
@@ -122,8 +123,10 @@ class SynchronousPacing:
             self._start(collection, range(granted))
             if rejected:
                 curvature, detect_s, decision = rejected.curvature, None, rejected.decision
+                modelled_detect_s = None
             else:
                 curvature, detect_s = parts.detection.measure()
+                modelled_detect_s = parts.detection.modelled_s(curvature, detect_s)
                 decision = parts.scaling.decide(round_index, curvature)
                 if granted == wanted:
                     granted += self._boost(collection, range(granted, decision.actor_count))
@@ -139,9 +142,9 @@ class SynchronousPacing:
             parts.books.close_interrupted(collection.started, self._clock() - started_s)
             raise
         return _Attempt(
-            decision, curvature, granted, reserved_usd, collected, detect_s, self._clock() - started_s,
-            self._modelled_collect_s(collected, min(wanted, granted), detect_s), rejected.bills if rejected else [],
-            rejected)
+            decision, curvature, granted, reserved_usd, collected, detect_s, modelled_detect_s,
+            self._clock() - started_s, self._modelled_collect_s(collected, min(wanted, granted), modelled_detect_s),
+            rejected.bills if rejected else [], rejected)
 
     def _spec(self, round_index: int, weights: bytes, rejected: _Attempt | None) -> ActorSpec:
         fields = {}
@@ -194,24 +197,29 @@ class SynchronousPacing:
             failed=sum(one.collected.failed for one in attempts), late=sum(one.collected.late for one in attempts),
             env_steps_total=parts.progress.env_steps_total)
         billed_s = [seconds for one in attempts for seconds in one.collected.billed_s]
+        cpu_s = [seconds for one in attempts for seconds in one.collected.cpu_s]
         times = {
             "collect_s": sum(one.collect_s for one in attempts), "learn_s": learn_s, "detect_s": detect_s,
             "evaluate_s": evaluate_s,
-            "modelled_round_s": sum(one.modelled_collect_s for one in attempts) + learn_s,
+            "modelled_detect_s": next((one.modelled_detect_s for one in attempts if one.detect_s is not None), None),
+            "modelled_learn_s": training.modelled_s,
+            "modelled_evaluate_s": modelled_evaluate_s(parts.times, evaluation, evaluate_s),
+            "modelled_round_s": sum(one.modelled_collect_s for one in attempts) + training.modelled_s,
             "actors_billed": len(billed_s),
             "actor_billed_s_mean": float(np.mean(billed_s)), "actor_billed_s_max": float(np.max(billed_s)),
+            "actor_cpu_s_mean": float(np.mean(cpu_s)) if cpu_s else None,
         }
         self._check_update_time((detect_s or 0.0) + learn_s + (evaluate_s or 0.0))
         return row, times
 
-    def _modelled_collect_s(self, collected: Collected, first_wave: int, detect_s: float | None) -> float:
+    def _modelled_collect_s(self, collected: Collected, first_wave: int, modelled_detect_s: float | None) -> float:
         """Seconds until all actors would be back, were each on a machine of its own.
 
         The first wave starts at once, the boost when the detector is done; the deadline ends both.
         """
         first_s = max((s for slot, s in collected.slot_s.items() if slot < first_wave), default=0.0)
         boost_s = max((s for slot, s in collected.slot_s.items() if slot >= first_wave), default=0.0)
-        return min(max(first_s, (detect_s or 0.0) + boost_s), self._settings.round_deadline_s)
+        return min(max(first_s, (modelled_detect_s or 0.0) + boost_s), self._settings.round_deadline_s)
 
     def _check_update_time(self, seconds: float) -> None:
         limit_s = self._settings.update_timeout_s

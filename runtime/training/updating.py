@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lambda_actor.spaces import Spaces
+from runtime.cost.rates import WorkTimes
 from runtime.errors import RunError
 from runtime.interfaces import Trajectory, Update, UpdateMetrics, Updater
 from runtime.learner.batch import assemble_batch
@@ -30,12 +31,14 @@ class RoundTraining:
 
     Attributes:
         learn_s: Seconds that they took.
+        modelled_s: Seconds for which they count in the bill.
         env_steps: Environment steps that were trained on for the first time.
         trajectories: Trajectories that were trained on for the first time.
         replayed: Trajectories that were trained on again.
     """
 
     learn_s: float = 0.0
+    modelled_s: float = 0.0
     env_steps: int = 0
     trajectories: int = 0
     replayed: int = 0
@@ -84,6 +87,7 @@ class Updating:
         learning_rate_key: str,
         clock: Callable[[], float] = time.monotonic,
         time_limit: TimeLimit,
+        times: WorkTimes,
     ) -> None:
         """Starts with no update.
 
@@ -93,10 +97,11 @@ class Updating:
             clip_rewards: Whether the updater sees only the signs of rewards.
             learning_rate_key: The experiment file's key that is named if training diverges.
             clock: Monotonic seconds.
+            times: For how long an update counts in the bill.
         """
         self.updater, self._episodes, self._progress = updater, episodes, progress
         self._spaces, self._clip_rewards, self._learning_rate_key = spaces, clip_rewards, learning_rate_key
-        self._clock, self._time_limit = clock, time_limit
+        self._clock, self._time_limit, self._times = clock, time_limit, times
 
     def train(self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float) -> Update:
         """Trains on these trajectories, once, and takes over the episodes that they left open.
@@ -156,8 +161,10 @@ class Updating:
         started_s = self._clock()
         with self._time_limit(limit_s, "the update"):
             updates = step()
-        training.learn_s += self._clock() - started_s
+        learn_s = self._clock() - started_s
+        training.learn_s += learn_s
         for update in updates:
+            training.modelled_s += self._times.update_s(len(update.samples.advantages), learn_s / len(updates))
             self.check_finite(vars(update.metrics))
             training.add(update)
         return updates

@@ -14,6 +14,7 @@ import pytest
 from tests.helpers import (
     PATIENCE_S,
     ROOT,
+    bill_only,
     command,
     descendants,
     events,
@@ -62,6 +63,7 @@ def test_kill_and_resume_gives_the_same_rounds(
     resumed = train(experiment, out, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert results_only(rounds(out)) == results_only(rounds(reference))
+    assert bill_only(rounds(out)) == bill_only(rounds(reference))
     assert summary(out)["spent_usd"] >= spent_before_usd
     assert (out / "policy.safetensors").read_bytes() == (reference / "policy.safetensors").read_bytes()
 

@@ -22,7 +22,7 @@ from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 from runtime.training.evaluation import Evaluator
-from tests.helpers import ROOT, events, overrides, results_only, rounds, run_command, summary, train
+from tests.helpers import ROOT, bill_only, events, overrides, results_only, rounds, run_command, summary, train
 
 ROW_KEYS = """round_index policy_version eigenvalue_min eigenvalue_max convexity_ratio boosting_score decay_weight
 actor_count_wanted actor_count actors_returned actors_failed env_steps env_steps_total episode_return_mean
@@ -92,7 +92,11 @@ def test_tensorboard_files_hold_the_rows(reference: Path) -> None:
 
 def test_the_number_of_processes_changes_nothing(reference: Path, experiment: Path, tmp_path: Path) -> None:
     assert train(experiment, tmp_path / "run", *overrides(fleet__processes=1)).returncode == 0
-    assert results_only(rounds(tmp_path / "run")) == results_only(rounds(reference))
+    found, expected = rounds(tmp_path / "run"), rounds(reference)
+    assert results_only(found) == results_only(expected)
+    # Nor does it change the bill, to the digit: what is modelled is counted.
+    assert bill_only(found) == bill_only(expected)
+    assert [row["spent_usd"] for row in found] == [row["spent_usd"] for row in expected]
 
 
 def test_a_cache_changes_nothing(reference: Path, experiment: Path, tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""Writes runtime/cost/rates.json: CPU seconds of each unit of work, for the workloads of all shipped experiments.
+
+    python benchmarks/work_rates.py [--repeats 5] [EXPERIMENT.yaml ...]
+
+The modelled bill of a run on one machine is counted with it (docs/guides/cost.md). CPU seconds of one thread, medians;
+a machine that is busy with something else still makes them longer, so run it on one that is not. Files that are named
+are measured, and the others' entries stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from runtime.config.loading import load_experiment  # noqa: E402
+from runtime.cost.rates import TABLE_PATH, workload  # noqa: E402
+from runtime.planning.workload import Workload  # noqa: E402
+from runtime.training.preflight import preflight  # noqa: E402
+
+
+def shipped() -> list[Path]:
+    """Returns all experiment files, but for those that others extend."""
+    return [path for path in sorted((ROOT / "experiments").glob("**/*.yaml")) if path.parent.name != "bases"]
+
+
+def processor() -> str:
+    """Returns the processor's name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+                platform.processor() or platform.machine())
+
+
+def main() -> None:
+    """Measures, and writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    workloads = {}
+    if arguments.files:
+        workloads = json.loads(TABLE_PATH.read_bytes())["workloads"]
+    measured = set()
+    for path in arguments.files or shipped():
+        environment, fitted = preflight(load_experiment(path).resolved())
+        name = workload(fitted)
+        if name in measured:
+            continue
+        measured.add(name)
+        sampled = Workload(fitted, environment)
+        sampled.measure()
+        sampled.seconds = {unit: [] for unit in sampled.seconds}  # The first time is for warming up.
+        for _ in range(arguments.repeats):
+            sampled.measure()
+        workloads[name] = {unit: float(f"{seconds:.4g}") for unit, seconds in sampled.units().items()}
+        print(name, workloads[name], flush=True)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True,
+                            text=True).stdout.strip()
+    TABLE_PATH.write_text(json.dumps({
+        "as_of": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit,
+        "machine": f"one core of {processor()}", "workloads": dict(sorted(workloads.items()))}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

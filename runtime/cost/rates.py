@@ -1,0 +1,196 @@
+"""How long counted work takes in the bill: seconds per unit of work, of a dated table, and how fast machines are.
+
+A modelled bill must not grow because a machine is busy. So it counts work (environment steps, samples of updates,
+Hessian-vector products) and multiplies it by the CPU seconds that one unit took on the machine on which the table was
+made (`rates.json`, by benchmarks/work_rates.py), over the speed of the machine that is billed. A workload that the
+table does not have is measured once: its first update, say, gives the seconds per sample for the rest of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.config.instances import has_gpu
+from runtime.config.resolved import FittedExperiment
+from runtime.cost.model import vcpu_share
+from runtime.errors import RunDirectoryError
+from runtime.records.files import to_json, write_atomically
+
+UNITS: Final = {
+    "init_s": "an actor's cold start: its imports, and its environment",
+    "invocation_s": "an invocation of an actor, whatever its length: fetching, encoding, submitting",
+    "step_s": "a step of an actor, its policy included",
+    "evaluated_step_s": "a step of an evaluation",
+    "gradient_step_s": "a gradient step, whatever its size",
+    "sample_s": "a sample of a gradient step",
+    "product_sample_s": "a sample of a Hessian-vector product",
+}
+"""The units of work, each CPU seconds of one core."""
+TABLE_PATH: Final = Path(__file__).with_name("rates.json")
+MEASURED: Final = "measured on this machine"
+LAMBDA_SPEEDS: Final = {"x86_64": 0.68, "arm64": 0.68}
+"""Of one vCPU of AWS Lambda, by processor. arm64 is Graviton2, over which AWS gives Graviton3 25 %; published
+comparisons of both processors differ by between -16 and +19 %, so they count alike."""
+INSTANCE_SPEEDS: Final = {"c7i": 1.0, "m7i": 1.0, "c7g": 0.85, "m7g": 0.85, "c8g": 1.1, "c5": 0.76, "g4dn": 0.76,
+                          "g5": 0.76, "g6": 0.87, "p3": 0.65}
+"""Of one vCPU, by family; others count as 1. The machine of the table counts as a c7i. The rest follows from what AWS
+says of its generations: c7i 15 % above c6i, c6i 15 % above c5, Graviton4 30 % above Graviton3. **Modelled.**"""
+GPU_SPEEDS: Final = {"g4dn": 30.0, "g5": 117.0, "g6": 114.0, "p3": 59.0}
+"""Of convolutions on one GPU, by family: 30 % of its published float32 TFLOPS (8.1, 31.2, 30.3, 15.7), over 80 GFLOPS
+of a core. **Modelled.**"""
+
+
+def lambda_speed(memory_mib: int, architecture: str) -> float:
+    """Speed of a single-threaded function, compared with the machine of the table."""
+    return vcpu_share(memory_mib) * LAMBDA_SPEEDS[architecture]
+
+
+def instance_speed(instance_type: str) -> float:
+    """Speed of one vCPU of an instance, compared with the machine of the table."""
+    return INSTANCE_SPEEDS.get(instance_type.partition(".")[0], 1.0)
+
+
+def samples_speed(instance_type: str, *, network: str) -> float:
+    """Speed of gradients and Hessian-vector products on an instance, compared with the machine of the table."""
+    family = instance_type.partition(".")[0]
+    if network == "conv" and has_gpu(instance_type):
+        return GPU_SPEEDS.get(family, GPU_SPEEDS["g4dn"])
+    return instance_speed(instance_type)
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    """Returns `rates.json`: ``as_of``, ``commit``, ``machine``, and by workload the seconds of each unit."""
+    found: Mapping[str, Any] = json.loads(TABLE_PATH.read_bytes())
+    return found
+
+
+def workload(experiment: FittedExperiment) -> str:
+    """Returns the name of what decides how long a unit of an experiment's work takes."""
+    environment = experiment.environment
+    return f"{environment.id} {environment.preprocessing} {experiment.network.kind} {experiment.algorithm.kind}"
+
+
+def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
+    """Returns the seconds of each unit of an experiment's work; empty if the table does not have it.
+
+    It is of one thread of one process.
+    """
+    learner = experiment.learner
+    if learner.threads != 1 or learner.processes not in (None, 1) or learner.updater != "in_place":
+        return {}
+    found: Mapping[str, float] = table()["workloads"].get(workload(experiment), {})
+    return found
+
+
+class WorkTimes:
+    """Seconds for which a learner's work counts in the bill; these are those that were measured."""
+
+    def update_s(self, samples: int, measured_s: float) -> float:
+        """Of an update with so many samples."""
+        return measured_s
+
+    def detect_s(self, products: int, samples: int, measured_s: float) -> float:
+        """Of a measurement with so many Hessian-vector products on so many samples."""
+        return measured_s
+
+    def evaluate_s(self, steps: int, measured_s: float) -> float:
+        """Of an evaluation with so many steps."""
+        return measured_s
+
+
+class Rates:
+    """Seconds of each unit of a run's work; what is not known is measured when it comes up first, and kept.
+
+    Attributes:
+        source: Where they are from, for people.
+        units: The seconds by name; see `UNITS`.
+    """
+
+    def __init__(self, source: str, units: Mapping[str, float], path: Path) -> None:
+        """Takes the rates of the run that ``path`` is of, if it has any, else these, and keeps them there.
+
+        Args:
+            path: The run's file.
+
+        Raises:
+            RunDirectoryError: The file does not hold rates.
+        """
+        self.source, self.units, self._path = source, dict(units), path
+        if path.exists():
+            self._load()
+
+    def known(self, unit: str, measured_s: float, count: float) -> float:
+        """Returns the seconds of a unit; if nobody knows them, ``measured_s`` for ``count`` of it give them."""
+        if unit not in self.units:
+            self.units[unit] = measured_s / count
+            self.save()
+        return self.units[unit]
+
+    def save(self) -> None:
+        """Writes the run's file."""
+        write_atomically(self._path, to_json({"source": self.source, "units": self.units}))
+
+    def _load(self) -> None:
+        try:
+            found = json.loads(self._path.read_bytes())
+            source, units = found["source"], found["units"]
+            if not isinstance(source, str) or not all(
+                    unit in UNITS and type(seconds) in (int, float) and 0 <= seconds < math.inf
+                    for unit, seconds in units.items()):
+                raise ValueError("allowed: a text as its source, and finite seconds from 0 by the names of units")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RunDirectoryError(f"{self._path} does not hold the rates of a bill: {error}") from None
+        self.source, self.units = source, units
+
+
+class ModelledTimes(WorkTimes):
+    """Seconds of the learner's work on the instance that is billed."""
+
+    def __init__(self, rates: Rates, experiment: FittedExperiment, instance_type: str) -> None:
+        """Takes what decides about them.
+
+        Args:
+            experiment: Says how often an update trains on a sample, and in which parts.
+            instance_type: Of the learner that is billed.
+        """
+        self._rates = rates
+        algorithm = experiment.algorithm.chosen
+        self._passes, self._minibatch_steps = algorithm.passes, algorithm.minibatch_steps
+        self._speed = instance_speed(instance_type)
+        self._samples_speed = samples_speed(instance_type, network=experiment.network.kind)
+
+    def update_s(self, samples: int, measured_s: float) -> float:
+        """Its gradient steps, and each of their samples."""
+        trained = self._passes * samples
+        per_sample_s = self._rates.known("sample_s", measured_s, max(1, trained))
+        steps = self._passes * math.ceil(samples / self._minibatch_steps)
+        return (steps * self._rates.units.get("gradient_step_s", 0.0) / self._speed
+                + trained * per_sample_s / self._samples_speed)
+
+    def detect_s(self, products: int, samples: int, measured_s: float) -> float:
+        """The samples of all products."""
+        count = products * samples
+        if not count:
+            # A detector that does not count.
+            return measured_s
+        return count * self._rates.known("product_sample_s", measured_s, count) / self._samples_speed
+
+    def evaluate_s(self, steps: int, measured_s: float) -> float:
+        """Its steps."""
+        return steps * self._rates.known("evaluated_step_s", measured_s, max(1, steps)) / self._speed
+
+
+def make_rates(experiment: FittedExperiment, path: Path) -> Rates:
+    """Makes the rates of a run: those that it had before, or the table's, or none yet.
+
+    Raises:
+        RunDirectoryError: Its file cannot be used.
+    """
+    units, about = tabled(experiment), table()
+    return Rates(f"table of {about['as_of']}, commit {about['commit']}" if units else MEASURED, units, path)

@@ -1,0 +1,59 @@
+"""A fleet whose bill is counted: steps of its actors times the seconds that a step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runtime.cost.rates import Rates
+from runtime.interfaces import Fleet, Invocation, Outcome
+
+
+class CountingFleet:
+    """A fleet that bills each invocation by the steps that it made; see `runtime.interfaces.Fleet`.
+
+    One that brought no trajectory counts as a whole fragment, and one that timed out until its time limit.
+    """
+
+    def __init__(self, fleet: Fleet, rates: Rates, *, fragment_steps: int, timeout_s: float, speed: float) -> None:
+        """Bills the invocations of a fleet, which it closes with itself.
+
+        Args:
+            fragment_steps: ``actor.fragment_steps``.
+            timeout_s: The most that is billed.
+            speed: Of the function that is billed; see `lambda_speed`.
+        """
+        self._fleet, self._rates = fleet, rates
+        self._fragment_steps, self._timeout_s, self._speed = fragment_steps, timeout_s, speed
+        self.concurrency = fleet.concurrency
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        """Starts these actors."""
+        self._fleet.start(invocations)
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """Returns what ended since the last call, with its modelled bill."""
+        return [self._billed(outcome) for outcome in self._fleet.wait(timeout_s)]
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        """Gives these up."""
+        self._fleet.abandon(invocation_ids)
+
+    def close(self) -> None:
+        """Ends everything; idempotent."""
+        self._fleet.close()
+
+    def _billed(self, outcome: Outcome) -> Outcome:
+        if not outcome.was_started:
+            return outcome
+        steps = (outcome.response or {}).get("env_steps", self._fragment_steps)
+        if outcome.status == "ok":
+            self._rates.known("step_s", outcome.cpu_s, max(1, steps))
+            self._rates.known("init_s", outcome.init_cpu_s, 1)
+        units = self._rates.units
+        if outcome.status == "timeout" or "step_s" not in units:
+            billed_s = self._timeout_s if outcome.status == "timeout" else outcome.billed_s
+        else:
+            billed_s = (units.get("invocation_s", 0.0) + steps * units["step_s"]) / self._speed
+        return replace(outcome, billed_s=min(billed_s, self._timeout_s),
+                       init_s=units.get("init_s", outcome.init_s) / self._speed)

@@ -1,0 +1,176 @@
+"""Measures here, on one thread, how many CPU seconds each unit of an experiment's work takes; see `UNITS`."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from lambda_actor import wire
+from lambda_actor.environments import ActorEnvironment
+from lambda_actor.handler import handler
+from lambda_actor.inline import from_text, to_text
+from runtime.config.resolved import FittedExperiment
+from runtime.cost.rates import UNITS
+from runtime.interfaces import Batch, DetectorSamples
+from runtime.training.evaluation import Evaluator
+
+_START = """
+import sys, time
+from lambda_actor.handler import handler
+from lambda_actor.environments import make_environment
+make_environment(sys.argv[1], sys.argv[2])
+print(time.process_time())
+"""
+_EVALUATION_EPISODES = 3
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is trained on while a unit is measured; pixels take a hundred times as long as vectors.
+
+    Attributes:
+        samples: Of an update.
+        minibatches: Samples of a gradient step, a few and many: the difference tells steps from samples.
+        fragment_steps: Of the fragments that are trained on.
+        detector_samples: Of a Hessian-vector product, at most.
+    """
+
+    samples: int
+    minibatches: tuple[int, int]
+    fragment_steps: int
+    detector_samples: int
+
+
+VECTORS, PIXELS = Sizes(2048, (64, 1024), 64, 2048), Sizes(256, (32, 256), 32, 64)
+
+
+@dataclass
+class Workload:
+    """Samples the work of an experiment, part by part.
+
+    Attributes:
+        seconds: CPU seconds that a unit took each time that it was measured, by its name.
+    """
+
+    experiment: FittedExperiment
+    environment: ActorEnvironment
+    clock: Callable[[], float] = time.process_time
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {unit: [] for unit in UNITS})
+
+    def __post_init__(self) -> None:
+        """Makes a learner, and has actors sample what it trains on."""
+        self._sizes = PIXELS if self.environment.spaces.is_pixels else VECTORS
+        self._learners = {minibatch: self._make_learner(minibatch) for minibatch in self._sizes.minibatches}
+        self._weights = next(iter(self._learners.values())).weights()
+        self._round_index = 0
+
+    def units(self) -> Mapping[str, float]:
+        """Returns the medians of what was measured."""
+        return {unit: statistics.median(seconds) for unit, seconds in self.seconds.items() if seconds}
+
+    def measure(self) -> None:
+        """Measures each unit once more."""
+        self._round_index += 1
+        self._start()
+        self._act()
+        self._evaluate()
+        samples = self._learn()
+        self._detect(samples)
+
+    def _note(self, unit: str, seconds: float) -> None:
+        self.seconds[unit].append(max(0.0, seconds))
+
+    def _start(self) -> None:
+        section = self.experiment.environment
+        done = subprocess.run([sys.executable, "-c", _START, section.id, section.preprocessing], check=True,
+                              capture_output=True, text=True)
+        self._note("init_s", float(done.stdout.split()[-1]))
+
+    def _act(self) -> None:
+        steps = self.experiment.actor.fragment_steps
+        few = max(1, steps // 8)
+        self._fragment(few)  # Makes the environment, if it is not there yet.
+        few_s, all_s = (self._timed(partial(self._fragment, length)) for length in (few, steps))
+        step_s = (all_s - few_s) / (steps - few) if steps > few else all_s / steps
+        if step_s <= 0.0:
+            step_s = all_s / steps
+        self._note("step_s", step_s)
+        self._note("invocation_s", all_s - steps * step_s)
+
+    def _evaluate(self) -> None:
+        evaluate = Evaluator(self.environment, _EVALUATION_EPISODES, seed=self._round_index)
+        started_s = self.clock()
+        evaluation = evaluate(self._weights)
+        self._note("evaluated_step_s", (self.clock() - started_s) / sum(evaluation.lengths))
+
+    def _learn(self) -> DetectorSamples:
+        sizes, passes = self._sizes, self.experiment.algorithm.chosen.passes
+        batch = self._batch()
+        taken_s: list[float] = []
+        for learner in self._learners.values():
+            started_s = self.clock()
+            update = learner.update(batch, progress=0.0)
+            taken_s.append(self.clock() - started_s)
+        steps = [passes * math.ceil(batch.env_steps / minibatch) for minibatch in sizes.minibatches]
+        step_s = max(0.0, (taken_s[0] - taken_s[1]) / (steps[0] - steps[1]))
+        self._note("gradient_step_s", step_s)
+        self._note("sample_s", (taken_s[1] - steps[1] * step_s) / (passes * batch.env_steps))
+        samples: DetectorSamples = update.samples
+        return samples
+
+    def _detect(self, samples: DetectorSamples) -> None:
+        from runtime.detector.convexity import ConvexityDetector
+
+        settings = self.experiment.detector
+        detector = ConvexityDetector(settings.objective, min(settings.subset_size, self._sizes.detector_samples),
+                                     settings.lanczos_steps, seed=self._round_index)
+        subset = detector.select(samples)
+        learner: Any = next(iter(self._learners.values()))
+        problem = learner.curvature_problem(settings.objective, subset)
+        started_s = self.clock()
+        curvature = detector.measure(problem)
+        self._note("product_sample_s",
+                   (self.clock() - started_s) / (max(1, curvature.products) * len(subset.advantages)))
+
+    def _timed(self, work: Callable[[], Any]) -> float:
+        started_s = self.clock()
+        work()
+        return self.clock() - started_s
+
+    def _fragment(self, steps: int, slot: int = 0) -> Mapping[str, Any]:
+        """Has an actor sample a fragment, as AWS Lambda would, and returns its response."""
+        section, learner = self.experiment.environment, next(iter(self._learners.values()))
+        return handler({
+            "run_id": "plan", "cache_url": "", "cache_credential": "", "cache_ttl_s": 60, "stop_digest": "",
+            "invocation_id": f"r{self._round_index}-{slot}", "environment_id": section.id,
+            "preprocessing": section.preprocessing, "truncate_at_fragment": section.truncate_at_fragment,
+            "fragment_steps": steps, "policy_version": learner.policy_version, "seed": self.experiment.seed,
+            "round_index": self._round_index, "slot": slot, "episode_id": "", "weights": to_text(self._weights),
+            "episode": ""}, None)
+
+    def _batch(self) -> Batch:
+        from runtime.learner.batch import assemble_batch
+
+        sizes, spaces = self._sizes, self.environment.spaces
+        kind = wire.Kind.FRAME_TRAJECTORY if spaces.is_pixels else wire.Kind.TRAJECTORY
+        responses = [self._fragment(sizes.fragment_steps, slot)
+                     for slot in range(sizes.samples // sizes.fragment_steps)]
+        return assemble_batch([wire.decode(from_text(one["trajectory"]), kind) for one in responses], spaces,
+                              clip_rewards=self.experiment.environment.clip_rewards)
+
+    def _make_learner(self, minibatch: int) -> Any:
+        from runtime.learner import LearnerSpec, make_learner
+
+        algorithm = self.experiment.algorithm
+        kind = algorithm.kind
+        section = algorithm.model_copy(update={
+            kind: algorithm.chosen.model_copy(update={"minibatch_steps": minibatch})})
+        return make_learner(LearnerSpec(section, self.environment.spaces, self.experiment.network.kind,
+                                        self.experiment.seed), device="cpu")

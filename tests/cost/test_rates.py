@@ -1,0 +1,129 @@
+"""The modelled bill counts work: the same history costs the same, however fast the machine was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.work_rates import shipped
+from runtime.config.loading import load_experiment
+from runtime.cost.rates import MEASURED, UNITS, ModelledTimes, Rates, lambda_speed, make_rates, table, tabled
+from runtime.errors import RunDirectoryError
+from runtime.fleet.counting import CountingFleet
+from runtime.interfaces import Outcome
+from runtime.learner.updater import InPlaceUpdater
+from runtime.records.events import EventLog
+from runtime.sampling.serverless import ServerlessSampler
+from runtime.scaler import make_scaler
+from runtime.testing.fakes import (
+    CRASHED,
+    OK,
+    SPACES,
+    FakeCache,
+    FakeDetector,
+    FakeEvaluator,
+    FakeFleet,
+    FakeLearner,
+    ManualClock,
+)
+from runtime.training.assembly import make_round_loop
+from runtime.training.preflight import preflight
+from tests.sampling.parts import EVENT, make_experiment, make_meter
+
+KNOWN = {"init_s": 0.5, "invocation_s": 0.01, "step_s": 0.25, "evaluated_step_s": 0.125, "gradient_step_s": 0.0625,
+         "sample_s": 0.03125, "product_sample_s": 0.015625}
+
+
+def rates(path: Path, units: dict[str, float] = KNOWN) -> Rates:
+    return Rates("a test", units, path / "rates.json")
+
+
+def test_the_table_covers_all_shipped_experiments_and_says_whence_it_is():
+    missing, looked_at = [], set()
+    for path in shipped():
+        experiment = load_experiment(path).resolved()
+        if (kinds := (experiment.environment.id, experiment.algorithm.kind)) in looked_at:
+            continue
+        looked_at.add(kinds)
+        units = tabled(preflight(experiment)[1])
+        if units.keys() != UNITS.keys() or not all(0 <= seconds < 1 for seconds in units.values()):
+            missing.append(path.name)
+    assert missing == [], "python benchmarks/work_rates.py makes them"
+    assert {"as_of", "commit", "machine", "workloads"} == set(table())
+
+
+def bill(tmp_path: Path, slowness: float, units: dict[str, float]) -> list[dict[str, Any]]:
+    """The rows of a run on a machine that is so many times as slow as another."""
+    tmp_path.mkdir()
+    experiment = make_experiment(evaluation={"every_rounds": 2}, learner={"instance_types": ["c7g.large"]})
+    clock, cache, meter = ManualClock(), FakeCache(), make_meter(experiment)
+
+    def script(event: Any, nth: int) -> Any:
+        play = CRASHED if event["slot"] == 1 and event["round_index"] == 3 and nth == 0 else OK
+        return replace(play, billed_s=slowness * play.billed_s, init_s=slowness * play.init_s)
+
+    found = rates(tmp_path, units)
+    fleet = CountingFleet(FakeFleet(cache, clock, script), found, fragment_steps=4, timeout_s=60, speed=0.5)
+    rows: list[Any] = []
+    make_round_loop(
+        experiment, updater=InPlaceUpdater(FakeLearner(clock, slowness)), detector=FakeDetector(
+            clock, measure_s=slowness), scaler=make_scaler(experiment.scaler),
+        sampler=ServerlessSampler(fleet, cache, meter, clock=clock), meter=meter,
+        evaluate=FakeEvaluator(clock, evaluate_s=slowness), events=EventLog(tmp_path / "events.jsonl", lambda: "now"),
+        event_fields=EVENT, spaces=SPACES, save_ledger=lambda: None, save_round=lambda row, _: rows.append(vars(row)),
+        clock=clock, times=ModelledTimes(found, experiment, "c7g.large")).run()
+    return rows
+
+
+def test_the_same_history_costs_the_same_to_the_digit_at_any_speed(tmp_path: Path):
+    fast, slow = (bill(tmp_path / name, slowness, KNOWN) for name, slowness in (("a", 1.0), ("b", 7.3)))
+    for quick, sluggish in zip(fast, slow, strict=True):
+        for key in quick:
+            if key.endswith("_usd") or key.startswith(("modelled_", "actor_billed_")):
+                assert quick[key] == sluggish[key], key
+        assert sluggish["learn_s"] == pytest.approx(7.3 * quick["learn_s"])
+
+
+def test_work_is_counted_in_gradient_steps_samples_products_and_steps(tmp_path: Path):
+    experiment = make_experiment(algorithm={"ppo": {"epochs": 3, "minibatch_steps": 64}})
+    times = ModelledTimes(rates(tmp_path), experiment, "c7g.large")
+    assert times.update_s(130, 99.0) == pytest.approx((3 * 3 * 0.0625 + 3 * 130 * 0.03125) / 0.85)
+    assert times.detect_s(20, 100, 99.0) == pytest.approx(2000 * 0.015625 / 0.85)
+    assert times.evaluate_s(1000, 99.0) == pytest.approx(125 / 0.85)
+    assert lambda_speed(885, "arm64") == pytest.approx(0.68 * 885 / 1769)
+
+
+def test_an_invocation_is_billed_by_its_steps_and_one_that_brought_nothing_as_a_whole_fragment(tmp_path: Path):
+    class Ended:
+        concurrency = 1
+
+        def wait(self, timeout_s: float) -> list[Outcome]:
+            return [Outcome("a", "ok", {"env_steps": 2}, billed_s=9.0), Outcome("b", "crashed", billed_s=9.0),
+                    Outcome("c", "timeout", billed_s=9.0), Outcome("d", "abandoned", was_started=False)]
+
+    fleet = CountingFleet(Ended(), rates(tmp_path), fragment_steps=8, timeout_s=3.0, speed=0.5)  # type: ignore[arg-type]
+    assert [(one.billed_s, one.init_s) for one in fleet.wait(0.0)] == [(1.02, 1.0), (3.0, 1.0), (3.0, 1.0), (0.0, 0.0)]
+
+
+def test_what_the_table_lacks_is_measured_once_and_kept_with_the_run(tmp_path: Path):
+    path = tmp_path / "rates.json"
+    experiment = make_experiment(algorithm={"ppo": {"epochs": 1}})
+    first = make_rates(experiment, path)
+    assert first.source == MEASURED
+    assert ModelledTimes(first, experiment, "c7i.large").update_s(100, 5.0) == pytest.approx(5.0)
+    resumed = ModelledTimes(make_rates(experiment, path), experiment, "c7i.large")
+    assert resumed.update_s(200, 77.0) == pytest.approx(10.0)
+    assert json.loads(path.read_bytes()) == {"source": MEASURED, "units": {"sample_s": 0.05}}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"source": 1, "units": {}}', '{"source": "a", "units": {"step_s": -1}}',
+                                  '{"source": "a", "units": {"hours": 1}}',
+                                  '{"source": "a", "units": {"step_s": 1e999}}'])
+def test_a_runs_rates_that_cannot_be_used_are_refused(tmp_path: Path, text: str):
+    (tmp_path / "rates.json").write_text(text)
+    with pytest.raises(RunDirectoryError, match=r"rates\.json does not hold the rates of a bill"):
+        rates(tmp_path)
