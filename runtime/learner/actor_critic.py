@@ -45,6 +45,7 @@ from runtime.interfaces import (
     UpdateMetrics,
 )
 from runtime.learner.advantages import explained_variance
+from runtime.learner.compiled import compiled
 from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.distributions import make_distribution
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays
@@ -387,13 +388,14 @@ class ActorCritic(ABC, Generic[Settings]):
         torch.set_num_threads(threads)
         trained, found = self.trained[name], []
         trained.optimizer.learning_rate = self.learning_rate
-        for indices in minibatches:
-            found.append(self._write_gradient(name, samples, indices))
-            trained.clip(self.settings.max_gradient_norm)
-            trained.optimizer.step()
+        # Each call costs less where it cannot become part of a graph.
+        with torch.inference_mode(trained.is_by_hand):
+            for indices in minibatches:
+                found.append(self._write_gradient(name, samples, indices))
+                trained.clip(self.settings.max_gradient_norm)
+                trained.optimizer.step()
         return found
 
-    @torch.no_grad()
     def _write_gradient(self, name: str, samples: Tensors, indices: torch.Tensor | None, share: float = 1.0
                         ) -> torch.Tensor:
         """Writes the gradient of one network's part of the loss.
@@ -411,9 +413,12 @@ class ActorCritic(ABC, Generic[Settings]):
             self.trained[name].gradient.zero_()
             return torch.zeros(2 if name == "policy" else 1, device=self.device)
         if indices is not None:
-            samples = {key: samples[key][indices] for key in _READ[name]}
-        write = self._write_policy_gradient if name == "policy" else self._write_critic_gradient
-        return write(samples, share) * share
+            read = _READ[name]
+            samples = dict(zip(read, _taken([samples[key] for key in read], indices), strict=True))
+        with torch.no_grad():
+            write = self._write_policy_gradient if name == "policy" else self._write_critic_gradient
+            means = write(samples, share)
+            return means if share == 1.0 else means * share
 
     def _write_policy_gradient(self, samples: Tensors, share: float) -> torch.Tensor:
         outputs = self.trained["policy"].forward(samples["observations"])
@@ -425,9 +430,11 @@ class ActorCritic(ABC, Generic[Settings]):
         return torch.stack([-surrogate.mean(), self.distribution.entropy(outputs).mean()])
 
     def _write_critic_gradient(self, samples: Tensors, share: float) -> torch.Tensor:
-        errors = self.trained["critic"].forward(samples["observations"]) - samples["value_targets"]
-        self.trained["critic"].backward(errors * (share * self.settings.value_coefficient / len(errors)))
-        return 0.5 * errors.square().mean(0, keepdim=True)
+        values = self.trained["critic"].forward(samples["observations"])
+        means, slopes = _value_loss(
+            values, samples["value_targets"], share * self.settings.value_coefficient / len(values))
+        self.trained["critic"].backward(slopes)
+        return means
 
     # What others see of it
 
@@ -519,11 +526,26 @@ def _loss_means(found: Sequence[torch.Tensor], sample_count: int) -> LossMeans:
     return LossMeans(torch.cat([policy[:1], critic, policy[1:]]), sample_count)
 
 
-def clipped_surrogate(ratios: torch.Tensor, advantages: torch.Tensor, clip: float) -> tuple[torch.Tensor, torch.Tensor]:
+@compiled
+def clipped_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip: float
+                      ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) and its derivative by log r; Schulman et al. 2017, equation 7."""
+    ratios = torch.exp(log_ratios)
     free = ratios * advantages
     surrogate = torch.minimum(free, ratios.clamp(1.0 - clip, 1.0 + clip) * advantages)
     return surrogate, free * (free == surrogate)
+
+
+@compiled
+def _value_loss(values: torch.Tensor, targets: torch.Tensor, weight: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """½·mean (V − target)², ``[1]``, and the derivative by V of weight·½·Σ (V − target)²."""
+    errors = values - targets
+    return 0.5 * errors.square().mean(0, keepdim=True), weight * errors
+
+
+@compiled
+def _taken(tensors: list[torch.Tensor], indices: torch.Tensor) -> list[torch.Tensor]:
+    return [tensor[indices] for tensor in tensors]
 
 
 def adapted_kl_coefficient(kl_coefficient: float, *, kl: float, kl_target: float) -> float:

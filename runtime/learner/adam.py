@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from runtime.learner.compiled import compiled
+
 EPSILON = 1e-5
 
 
@@ -30,7 +32,15 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Makes one step along the gradient that is there."""
-        self.steps += 1.0
-        torch._fused_adam_(
-            [self._values], [self._gradient], [self.moments["exp_avg"]], [self.moments["exp_avg_sq"]], [], [self.steps],
-            lr=self.learning_rate, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=EPSILON, amsgrad=False, maximize=False)
+        _step([self._values], [self._gradient], [self.moments["exp_avg"]], [self.moments["exp_avg_sq"]], [self.steps],
+              self.learning_rate, EPSILON)
+
+
+@compiled
+def _step(
+    values: list[torch.Tensor], gradients: list[torch.Tensor], first: list[torch.Tensor], second: list[torch.Tensor],
+    steps: list[torch.Tensor], learning_rate: float, epsilon: float,
+) -> None:
+    steps[0].add_(1.0)
+    torch._fused_adam_(values, gradients, first, second, [], steps, lr=learning_rate, beta1=0.9, beta2=0.999,
+                       weight_decay=0.0, eps=epsilon, amsgrad=False, maximize=False)

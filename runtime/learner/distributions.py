@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from lambda_actor.spaces import Spaces
+from runtime.learner.compiled import compiled
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -52,9 +53,7 @@ class Gaussian:
             outputs: float32 ``[N, D]``.
             actions: float32 ``[N, A]``.
         """
-        means, log_stds = outputs.chunk(2, dim=-1)
-        scaled = (actions - means) * torch.exp(-log_stds)
-        return -(0.5 * scaled.square() + log_stds + 0.5 * _LOG_2PI).sum(-1)
+        return _gaussian_log_prob(outputs, actions)
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
         _, log_stds = outputs.chunk(2, dim=-1)
@@ -68,17 +67,7 @@ class Gaussian:
 
     def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, *, of_log_probs: torch.Tensor,
                of_entropy: float, of_kl: float) -> torch.Tensor:
-        means, log_stds = outputs.chunk(2, dim=-1)
-        inverse_stds, weights = torch.exp(-log_stds), of_log_probs.unsqueeze(-1)
-        scaled = (actions - means) * inverse_stds
-        weighed = weights * scaled
-        of_means, of_log_stds = weighed * inverse_stds, torch.addcmul(of_entropy - weights, weighed, scaled)
-        if of_kl:
-            old_means, old_log_stds = old.chunk(2, dim=-1)
-            distances, ratios = (means - old_means) * inverse_stds, torch.exp(old_log_stds) * inverse_stds
-            of_means.addcmul_(distances, inverse_stds, value=of_kl)
-            of_log_stds.addcmul_(ratios, ratios, value=-of_kl).addcmul_(distances, distances, value=-of_kl).add_(of_kl)
-        return torch.cat([of_means, of_log_stds], dim=-1)
+        return _gaussian_slopes(outputs, actions, old, of_log_probs, of_entropy, of_kl)
 
 
 class Categorical:
@@ -93,7 +82,7 @@ class Categorical:
             outputs: float32 ``[N, D]``.
             actions: int64 ``[N]``.
         """
-        return torch.log_softmax(outputs, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        return _categorical_log_prob(outputs, actions)
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
         log_probs = torch.log_softmax(outputs, dim=-1)
@@ -105,16 +94,50 @@ class Categorical:
 
     def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, *, of_log_probs: torch.Tensor,
                of_entropy: float, of_kl: float) -> torch.Tensor:
-        log_probs = torch.log_softmax(outputs, dim=-1)
-        probs, weights = log_probs.exp(), of_log_probs.unsqueeze(-1)
-        found = (-weights * probs).scatter_add_(-1, actions.unsqueeze(-1), weights)
-        if of_entropy:
-            found -= of_entropy * probs * (log_probs - (probs * log_probs).sum(-1, keepdim=True))
-        if of_kl:
-            found += of_kl * (probs - torch.softmax(old, dim=-1))
-        return found
+        return _categorical_slopes(outputs, actions, old, of_log_probs, of_entropy, of_kl)
 
 
 def make_distribution(spaces: Spaces) -> Distribution:
     """The distribution over these actions."""
     return Categorical() if spaces.is_discrete else Gaussian()
+
+
+@compiled
+def _gaussian_log_prob(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    means, log_stds = outputs.chunk(2, dim=-1)
+    scaled = (actions - means) * torch.exp(-log_stds)
+    return -(0.5 * scaled.square() + log_stds + 0.5 * math.log(2.0 * math.pi)).sum(-1)
+
+
+@compiled
+def _gaussian_slopes(outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
+                     of_entropy: float, of_kl: float) -> torch.Tensor:
+    means, log_stds = outputs.chunk(2, dim=-1)
+    inverse_stds, weights = torch.exp(-log_stds), of_log_probs.unsqueeze(-1)
+    scaled = (actions - means) * inverse_stds
+    weighed = weights * scaled
+    of_means, of_log_stds = weighed * inverse_stds, torch.addcmul(of_entropy - weights, weighed, scaled)
+    if of_kl != 0.0:
+        old_means, old_log_stds = old.chunk(2, dim=-1)
+        distances, ratios = (means - old_means) * inverse_stds, torch.exp(old_log_stds) * inverse_stds
+        of_means.addcmul_(distances, inverse_stds, value=of_kl)
+        of_log_stds.addcmul_(ratios, ratios, value=-of_kl).addcmul_(distances, distances, value=-of_kl).add_(of_kl)
+    return torch.cat([of_means, of_log_stds], dim=-1)
+
+
+@compiled
+def _categorical_log_prob(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    return torch.log_softmax(outputs, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+@compiled
+def _categorical_slopes(outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
+                        of_entropy: float, of_kl: float) -> torch.Tensor:
+    log_probs = torch.log_softmax(outputs, dim=-1)
+    probs, weights = log_probs.exp(), of_log_probs.unsqueeze(-1)
+    found = (-weights * probs).scatter_add_(-1, actions.unsqueeze(-1), weights)
+    if of_entropy != 0.0:
+        found -= of_entropy * probs * (log_probs - (probs * log_probs).sum(-1, keepdim=True))
+    if of_kl != 0.0:
+        found += of_kl * (probs - torch.softmax(old, dim=-1))
+    return found

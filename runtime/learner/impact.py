@@ -110,7 +110,7 @@ class Impact(OffPolicy[ImpactSettings]):
         log_weights = (samples["log_probs"] - of_target).clamp(max=math.log(self.settings.importance_clip))
         log_ratios = log_weights + (log_probs - samples["log_probs"])
         surrogate, slopes = clipped_surrogate(
-            torch.exp(log_ratios.clamp(max=_LOG_RATIO_MAX)), samples["advantages"], self.settings.clip)
+            log_ratios.clamp(max=_LOG_RATIO_MAX), samples["advantages"], self.settings.clip)
         return surrogate, slopes * (log_ratios <= _LOG_RATIO_MAX)
 
     def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:

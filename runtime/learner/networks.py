@@ -6,7 +6,6 @@ Paper: Nitro §8.1.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import nn
@@ -14,14 +13,7 @@ from torch.nn import functional
 
 from lambda_actor.policy import CONV_FEATURES, CONVOLUTIONS, HIDDEN_SIZES, PIXEL_MAX, same_padding
 from lambda_actor.spaces import Spaces
-
-# torch has no types for it.
-_HAS_ONEDNN = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-_HAS_FUSED_LAYERS = _HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() == "AVX512"
-_fused_layer: Any = torch.ops.mkldnn._linear_pointwise.default if _HAS_FUSED_LAYERS else None
-_tanh_backward = torch.ops.aten.tanh_backward.default
-_FUSED_SIZE_MIN = 8
-"""Below, the plain product is faster."""
+from runtime.learner.perceptron import activations
 
 
 class PolicyNetwork(nn.Module):
@@ -80,64 +72,24 @@ class ValueNetwork(nn.Module):
 
 
 class TanhLayers(nn.Sequential):
-    """Linear layers with tanh between them, whose backward pass is written out beside autograd's.
-
-    Where no gradient is asked for, a layer is one call; so it is where `activations` and `backward` train.
-    """
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__(*layers)
-        self._linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    """Linear layers with tanh between them; what comes before the first one has no parameters."""
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        if not torch.is_grad_enabled():
-            return self.activations(observations)[-1]
-        outputs: torch.Tensor = super().forward(observations)  # type: ignore[no-untyped-call]  # as above
+        outputs: torch.Tensor
+        if torch.is_grad_enabled():
+            outputs = super().forward(observations)  # type: ignore[no-untyped-call]  # torch has no types for it
+        else:
+            weights, biases = ([getattr(one, name) for one in self.linear()] for name in ("weight", "bias"))
+            outputs = activations(weights, biases, self.flat(observations))[-1]
         return outputs
 
-    def activations(self, observations: torch.Tensor) -> list[torch.Tensor]:
-        """Returns what enters each linear layer, ``[N, …]``, and what leaves the last; without a graph."""
-        *hidden, last = self._linear
-        found = [observations if observations.is_floating_point() else observations.float().div_(PIXEL_MAX).flatten(1)]
-        for layer in hidden:
-            found.append(_tanh_layer(found[-1], layer.weight, layer.bias))
-        return [*found, torch.addmm(last.bias, found[-1], last.weight.t())]
+    def linear(self) -> list[nn.Linear]:
+        """Returns the linear layers."""
+        return [layer for layer in self if isinstance(layer, nn.Linear)]
 
-    def backward(self, inputs: list[torch.Tensor], slopes: torch.Tensor) -> None:
-        """Writes ``grad`` of each parameter in place.
-
-        Args:
-            inputs: What entered each layer.
-            slopes: Gradient of the loss with respect to what left the last layer, ``[N, outputs]``.
-        """
-        for layer, entered in zip(reversed(self._linear), reversed(inputs), strict=True):
-            weight, bias = layer.weight, layer.bias
-            assert weight.grad is not None and bias.grad is not None, "the gradient is a view of a tensor that stays"
-            weight.grad.copy_(_product(slopes.t(), entered))
-            torch.sum(slopes, 0, out=bias.grad)
-            if entered is not inputs[0]:
-                slopes = _tanh_backward(_product(slopes, weight), entered)
-
-
-def _is_fused(tensor: torch.Tensor) -> bool:
-    """Whether oneDNN computes with it; on AVX-512 it is up to twice as fast as the BLAS that torch calls by itself."""
-    return _HAS_FUSED_LAYERS and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
-
-
-def _tanh_layer(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """tanh(inputs·weightᵀ + bias)."""
-    if _is_fused(inputs):
-        outputs: torch.Tensor = _fused_layer(inputs, weight, bias, "tanh", [], "")
-        return outputs
-    return torch.addmm(bias, inputs, weight.t()).tanh_()
-
-
-def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """one·other."""
-    if _is_fused(one) and min(*one.shape, *other.shape) >= _FUSED_SIZE_MIN:
-        product: torch.Tensor = _fused_layer(one, other.t(), None, "none", [], "")
-        return product
-    return one @ other
+    def flat(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns what enters the first linear layer, float32 ``[N, O]``."""
+        return observations if observations.is_floating_point() else observations.float().div_(PIXEL_MAX).flatten(1)
 
 
 class Pixels(nn.Module):

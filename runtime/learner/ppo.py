@@ -71,8 +71,7 @@ class Ppo(ActorCritic[PpoSettings]):
 
     def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = π/π_old."""
-        ratios = torch.exp(log_probs - samples["log_probs"])
-        return clipped_surrogate(ratios, samples["advantages"], self.settings.clip)
+        return clipped_surrogate(log_probs - samples["log_probs"], samples["advantages"], self.settings.clip)
 
     def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:
         """Moves to the next version, and adapts β."""

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 
 from runtime.learner.adam import Adam
+from runtime.learner.compiled import compiled
 from runtime.learner.networks import PolicyNetwork, TanhLayers, ValueNetwork
+from runtime.learner.perceptron import activations, backward
 
 
 class TrainedNetwork:
@@ -22,6 +24,7 @@ class TrainedNetwork:
         values: All parameters, one after the other, ``[P]``.
         gradient: Of them; whoever writes it writes all of it.
         optimizer: Steps along it.
+        is_by_hand: Whether nothing is left to autograd.
     """
 
     def __init__(self, network: PolicyNetwork | ValueNetwork, *, learning_rate: float) -> None:
@@ -33,14 +36,19 @@ class TrainedNetwork:
         for one, values, gradient in zip(parameters, self._parts(self.values), self._parts(self.gradient), strict=True):
             one.data, one.grad = values, gradient
         self.optimizer = Adam(self.values, self.gradient, learning_rate=learning_rate)
+        self.is_by_hand = isinstance(network.layers, TanhLayers)
+        layers = network.layers.linear() if isinstance(network.layers, TanhLayers) else []
+        self._weights, self._biases = [one.weight.detach() for one in layers], [one.bias.detach() for one in layers]
+        self._weight_gradients = [one.weight.grad for one in layers if one.weight.grad is not None]
+        self._bias_gradients = [one.bias.grad for one in layers if one.bias.grad is not None]
         self._inputs: list[torch.Tensor] = []
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns the outputs, and keeps what `backward` needs; without a graph that leads to the outputs."""
         if isinstance(self.network.layers, TanhLayers):
-            with torch.no_grad():
-                self._inputs = self.network.layers.activations(observations)
-                return self.network.packed(self._inputs.pop())
+            *self._inputs, outputs = activations(
+                self._weights, self._biases, self.network.layers.flat(observations))
+            return self.network.packed(outputs)
         with torch.enable_grad():
             self._inputs = [self.network(observations)]
         return self._inputs[0].detach()
@@ -48,8 +56,8 @@ class TrainedNetwork:
     def backward(self, slopes: torch.Tensor) -> None:
         """Writes the gradient, given that of the loss with respect to the outputs of the last `forward`."""
         if isinstance(self.network.layers, TanhLayers):
-            with torch.no_grad():
-                self.network.layers.backward(self._inputs, self.network.unpacked(slopes))
+            backward(self._weights, self._inputs, self.network.unpacked(slopes),
+                     self._weight_gradients, self._bias_gradients)
         else:
             self.gradient.zero_()
             self._inputs[0].backward(slopes)  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -59,7 +67,7 @@ class TrainedNetwork:
     def clip(self, norm_max: float | None) -> None:
         """Shortens the gradient to a norm; as ``torch.nn.utils.clip_grad_norm_``."""
         if norm_max is not None:
-            self.gradient.mul_((norm_max / (torch.linalg.vector_norm(self.gradient) + 1e-6)).clamp(max=1.0))
+            _clip(self.gradient, norm_max)
 
     def named_gradients(self) -> dict[str, torch.Tensor]:
         """Returns the gradient by parameter; copies."""
@@ -106,3 +114,8 @@ class TrainedNetwork:
         parameters = list(self.network.parameters())
         return [part.view(one.shape) for part, one in zip(
             torch.split(flat, [one.numel() for one in parameters]), parameters, strict=True)]
+
+
+@compiled
+def _clip(gradient: torch.Tensor, norm_max: float) -> None:
+    gradient.mul_((norm_max / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))

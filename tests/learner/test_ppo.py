@@ -177,7 +177,8 @@ def test_the_first_ratio_is_that_of_the_merge(monkeypatch: pytest.MonkeyPatch, r
     monkeypatch.setattr(learner, "surrogate", spy)
     learner.update(batch, progress=0.0)
     log_probs, samples = seen[0]
-    outputs = weights(samples["observations"]).detach()
+    with torch.no_grad():
+        outputs = weights(samples["observations"])
     np.testing.assert_allclose(log_probs, learner.distribution.log_prob(outputs, samples["actions"]), atol=1e-4)
     log_ratios = log_probs - samples["log_probs"]
     assert float(log_ratios.abs().max()) > 1e-3
