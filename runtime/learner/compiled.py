@@ -7,6 +7,7 @@ two threads do not wait for each other.
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,8 +20,11 @@ Function = TypeVar("Function", bound=Callable[..., object])
 def compiled(function: Function) -> Function:
     """Has a function of tensors and numbers, given by position, run compiled where no gradient is asked for.
 
-    By TorchScript, which is deprecated in favour of torch.compile; that takes half a minute and a C++ compiler.
+    By TorchScript, which ends with Python 3.13 and is deprecated in favour of torch.compile; but that takes half a
+    minute and a C++ compiler.
     """
+    if sys.version_info >= (3, 14):
+        return function
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         script = torch.jit.script(function)

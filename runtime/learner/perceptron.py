@@ -15,7 +15,8 @@ import torch
 from runtime.learner.compiled import compiled
 
 # torch has no types for it.
-_HAS_ONEDNN = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+_HAS_ONEDNN = (torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+               and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
 _IS_FASTER = _HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() == "AVX512"
 _SIZE_MIN = 8
 """A layer with fewer inputs or outputs is faster as a plain product."""
