@@ -10,6 +10,7 @@ takes two numbers: it is followed here, number by number, and compared with the 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from lambda_actor.errors import EpisodeStateError
 from lambda_actor.frames import deflated, inflated
+from lambda_actor.lean import PROVEN_VERSION, Outcome, changed_methods
 
 FRAME_STACK = 3
 """Paper: Nitro §8.1."""
@@ -28,6 +30,8 @@ _DRAWS_PER_FRAME = 2
 """One for each player."""
 _NOOP = 0
 _WORDS = 624
+_OUTER_LENGTH = 24
+"""Where an emulator's state says how long its console's is."""
 _GENERATOR_TEXT = re.compile(rb"(?:\d+ ){%d}\d+" % _WORDS)
 """How the emulator's state holds its Mersenne twister: as C++ prints one."""
 
@@ -115,9 +119,12 @@ class AleState:
         self._action = _NOOP
         self._frames = 0
         self._generator = np.random.MT19937(0)
-        self._step, self._reset = environment.step, environment.reset
+        self._step, self._reset, self._load = environment.step, environment.reset, environment.load_game
+        self._loaded = b""
+        environment.load_game = self._restore_loaded
         if self._stickiness:
             environment.step, environment.reset = self._followed_step, self._followed_reset
+        self.methods = changed_methods(environment)
 
     def _followed_reset(self, **options: Any) -> Any:
         result = self._reset(**options)
@@ -125,13 +132,38 @@ class AleState:
         self._follow(self._serialized())
         return result
 
+    def _restore_loaded(self) -> None:
+        """Does in a twentieth of the time what loading the game does: most of that makes tables of colours.
+
+        A game that has just been loaded is always in the same state, but for the generator that sticky actions draw
+        from. Where loading itself draws from it, as few games do, the game is loaded each time.
+        """
+        environment = self._environment
+        if self._loaded:
+            seed = environment.ale.getInt("random_seed") % 2**32
+            self._restore(self._loaded)
+            self._stick_to(_NOOP)
+            self._restore(_with_generator(self._loaded, _seeded(seed)))
+            return
+        self._load()
+        if environment._game_mode is None and environment._game_difficulty is None:
+            console = self._serialized()
+            if _generator_in(console).state["state"]["pos"] == _WORDS:
+                self._loaded = console
+
     def _followed_step(self, action: int) -> Any:
         result = self._step(action)
+        self.follow(action)
+        return result
+
+    def follow(self, action: int) -> None:
+        """The emulator has taken frames with that action."""
+        if not self._stickiness:
+            return
         before, self._frames = self._frames, self._environment.ale.getFrameNumber()
         draws = self._generator.random_raw(_DRAWS_PER_FRAME * (self._frames - before))[::_DRAWS_PER_FRAME]
         if (draws / 2.0**32 >= self._stickiness).any():
             self._action = int(action)
-        return result
 
     def get_state(self) -> dict[str, np.ndarray]:
         console = self._serialized()
@@ -144,8 +176,6 @@ class AleState:
         return state
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        from ale_py import ALEState
-
         sticky_action = int(state["sticky_action"])
         if not 0 <= sticky_action < len(self._environment._action_set):
             raise ValueError(f"action {sticky_action} of {len(self._environment._action_set)}")
@@ -154,8 +184,20 @@ class AleState:
             raise ValueError("it is another game's")
         # Right after a reset the console's own switch is still pressed, of which its state says nothing.
         self._environment.step(_NOOP)
-        while self._stickiness and self._action != sticky_action:
-            self._followed_step(sticky_action)
+        self._stick_to(sticky_action)
+        self._restore(console)
+        if isinstance(self._environment._frameskip, tuple):
+            self._environment.np_random.bit_generator.state = _pcg64_state(state["frame_skip_generator"])
+
+    def _stick_to(self, action: int) -> None:
+        """Takes frames until that action is the one that sticks."""
+        while self._stickiness and self._action != action:
+            self._followed_step(action)
+
+    def _restore(self, console: bytes) -> None:
+        """Puts a state in. Raises: ValueError: It is none."""
+        from ale_py import ALEState
+
         try:
             restored = ALEState(console)
         except SystemError as error:
@@ -163,8 +205,6 @@ class AleState:
         self._environment.ale.restoreState(restored)
         if self._stickiness:
             self._follow(console)
-        if isinstance(self._environment._frameskip, tuple):
-            self._environment.np_random.bit_generator.state = _pcg64_state(state["frame_skip_generator"])
 
     def _serialized(self) -> bytes:
         console: bytes = self._environment.ale.cloneState(include_rng=True).serialize()
@@ -173,6 +213,54 @@ class AleState:
     def _follow(self, console: bytes) -> None:
         self._frames = self._environment.ale.getFrameNumber()
         self._generator = _generator_in(console)
+
+
+class LeanGame:
+    """Steps of a preprocessed game without pictures of the frames that are skipped, and without dictionaries."""
+
+    def __init__(self, wrapper: Any, bare: Any, state: AleState) -> None:
+        import cv2
+
+        self._wrapper, self._bare, self._state, self._emulator = wrapper, bare, state, bare.ale
+        self._actions, self._frames = bare._action_set, wrapper.frame_skip
+        self._last, self._before_last = wrapper.obs_buffer
+        self._resize, self._size, self._by_area = cv2.resize, wrapper.screen_size, cv2.INTER_AREA
+
+    @property
+    def is_usable(self) -> bool:
+        return self._bare.render_mode is None and changed_methods(self._bare) == self._state.methods
+
+    def __call__(self, action: Any) -> Outcome:
+        emulator, code, total, is_over, is_cut = self._emulator, self._actions[action], 0.0, False, False
+        for left in range(self._frames - 1, -1, -1):
+            total += emulator.act(code, 1.0)
+            is_over, is_cut = emulator.game_over(with_truncation=False), emulator.game_truncated()
+            if is_over or is_cut:
+                break
+            if left < 2:
+                emulator.getScreenGrayscale(self._before_last if left else self._last)
+        self._wrapper.game_over = is_over
+        self._state.follow(action)
+        np.maximum(self._last, self._before_last, out=self._last)
+        return self._resize(self._last, self._size, interpolation=self._by_area)[None], total, is_over, is_cut
+
+
+def lean_step(environment: Any, state: object) -> LeanGame | None:
+    """Steps for a game as `make_game` and `preprocessed` make it; None if it is another environment.
+
+    Args:
+        state: What follows the bare environment's random numbers, if it is a game.
+    """
+    if gymnasium.__version__ != PROVEN_VERSION or not isinstance(state, AleState) or (
+            type(environment) is not gymnasium.wrappers.AtariPreprocessing
+            or type(environment.env) is not gymnasium.wrappers.OrderEnforcing):
+        return None
+    bare: Any = environment.env.env
+    is_as_made = (type(bare).__qualname__ == "AtariEnv" and bare._frameskip == 1 and bare._obs_type == "grayscale"
+                  and not bare.continuous and not bare.sound_obs and environment.frame_skip > 1
+                  and environment.grayscale_obs and not environment.grayscale_newaxis and not environment.scale_obs
+                  and not environment.terminal_on_life_loss)
+    return LeanGame(environment, bare, state) if is_as_made else None
 
 
 _NAME = re.compile(rb"[0-9a-f]{32}")
@@ -201,6 +289,22 @@ def _generator_in(console: bytes) -> np.random.MT19937:
     generator.state = {"bit_generator": "MT19937",
                        "state": {"key": np.array(numbers[:-1], np.uint32), "pos": numbers[-1]}}
     return generator
+
+
+def _seeded(seed: int) -> bytes:
+    """The state of a Mersenne twister as C++ seeds and prints one."""
+    state = np.random.RandomState(seed).get_state(legacy=False)["state"]
+    return " ".join(map(str, [*state["key"].tolist(), state["pos"]])).encode()
+
+
+def _with_generator(console: bytes, generator: bytes) -> bytes:
+    """An emulator's state with another generator of random numbers."""
+    found = list(_GENERATOR_TEXT.finditer(console))[1]
+    length = struct.pack("<i", len(generator))
+    (outer,) = struct.unpack_from("<i", console, _OUTER_LENGTH)
+    outer_length = struct.pack("<i", outer + len(generator) - len(found.group()))
+    return b"".join((console[:_OUTER_LENGTH], outer_length, console[_OUTER_LENGTH + 4:found.start() - 4], length,
+                     generator, console[found.end():]))
 
 
 def _same_generators(one: np.random.MT19937, other: np.random.MT19937) -> bool:

@@ -48,6 +48,8 @@ nobody.
 """
 
 _SOCKET_TIMEOUT_S = 6.0
+_READ_BYTES = 2**18
+"""At once: weights for pixels have four million, of which the default makes sixty pieces."""
 _STOP_WORD_BYTES_MAX = 64
 
 
@@ -107,6 +109,7 @@ class TrajectoryCache:
                 retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), connect_attempts),
                 retry_on_error=[redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError],
                 socket_connect_timeout=5,
+                socket_read_size=_READ_BYTES,
                 socket_timeout=_SOCKET_TIMEOUT_S,
                 health_check_interval=30,
                 # Else its name is told, which Redis 7.0 does not understand.

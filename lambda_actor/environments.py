@@ -11,10 +11,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from lambda_actor import atari
+from lambda_actor import atari, mujoco_v5
 from lambda_actor.episode_state import EpisodeStore, State, episode_stores, layers
 from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError
-from lambda_actor.mujoco_v5 import LeanStep, lean_step
+from lambda_actor.lean import LeanStep
 from lambda_actor.spaces import Spaces
 
 PREPROCESSINGS = ("auto", "atari", "none")
@@ -53,8 +53,10 @@ class ActorEnvironment:
             self._stores = episode_stores(environment)
         except EpisodeStateError as error:
             self._store_error = str(error)
-        self._lean = lean_step(environment, self._stores[-1] if self._stores else None)
+        store = self._stores[-1] if self._stores else None
+        self._lean = mujoco_v5.lean_step(environment, store) or atari.lean_step(environment, store)
         self._lean_step: LeanStep | None = None
+        self._was_reset = False
 
     @property
     def gymnasium_environment(self) -> gymnasium.Env:
@@ -77,6 +79,7 @@ class ActorEnvironment:
             UnusableEnvironmentError: The observation is another than the space says; also in `step`.
         """
         observation, _ = self._environment.reset(seed=seed)
+        self._was_reset = True
         self._choose_step()
         return self._frame(observation)
 
@@ -117,7 +120,10 @@ class ActorEnvironment:
             raise EpisodeStateError(self._store_error)
         # Wrappers check that reset() was called, and some count from there. A seed makes a game be loaded anew, which
         # takes longer than many steps; its generators are part of the state.
-        self._environment.reset(seed=None if atari.is_game(self._environment.unwrapped) else 0)
+        is_game = atari.is_game(self._environment.unwrapped)
+        outermost = self._environment.unwrapped if is_game and self._lean and self._was_reset else self._environment
+        outermost.reset(seed=None if is_game else 0)
+        self._was_reset = True
         self._choose_step()
         for i, store in reversed(list(enumerate(self._stores))):
             prefix = f"{i}."

@@ -2,8 +2,7 @@
 
 A step of Gymnasium's passes two wrappers, checks its action and fills a dictionary, for a third of the time that the
 physics takes. `lean_step` gives the same observation, reward and end for the environments of `_STEPS`, and leaves the
-environment where its own step would, so that either may follow the other. What it reads of Gymnasium's classes is
-known for one version of Gymnasium; any other version, class or wrapper takes its own steps.
+environment where its own step would, so that either may follow the other; see `lambda_actor.lean`.
 
 MuJoCo is loaded when the first such environment is met.
 """
@@ -16,16 +15,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-PROVEN_VERSION = "1.4.0"
-"""The version of Gymnasium whose steps `_STEPS` repeats."""
+from lambda_actor.lean import PROVEN_VERSION, LeanStep, Outcome, changed_methods
+
 _SPEED_MAX = 10.0
 """Hopper and Walker2d show velocities up to this."""
-
-Outcome = tuple[np.ndarray, float, bool, bool]
 
 
 class MujocoState:
     """The integration state before the last step, and that step's action.
+
+    Attributes:
+        methods: What it put in front of the environment's own.
 
     MuJoCo keeps more than `mj_getState` gives: rewards and observations read quantities (body positions, contact
     forces) that the *last* step computed on its way. Restoring sets the state from before it and takes that step
@@ -43,12 +43,8 @@ class MujocoState:
         self._action = np.zeros(environment.action_space.shape)
         self._step = environment.step
         # In front of the bare environment's own step: behind wrappers that clip or rescale the action.
-        environment.step = self._own_step = self._recorded_step
-        self._methods = {name for name in dir(type(environment)) if callable(getattr(type(environment), name))}
-
-    def is_in_front_of(self, environment: gymnasium.Env) -> bool:
-        """Whether nobody else has changed a method of this bare environment, such as to film it."""
-        return self._methods & vars(environment).keys() == {"step"} and vars(environment)["step"] is self._own_step
+        environment.step = self._recorded_step
+        self.methods = changed_methods(environment)
 
     def record(self, action: np.ndarray) -> None:
         """The environment takes a step with that action now."""
@@ -70,7 +66,7 @@ class MujocoState:
         self._recorded_step(state["last_action"].copy())
 
 
-class LeanStep:
+class _MujocoStep:
     """Steps of one environment; a subclass says what is seen and what it is worth."""
 
     has_contact_forces = False
@@ -97,8 +93,7 @@ class LeanStep:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the environment's own methods are as they were, and nobody watches; asked at each reset."""
-        return self._bare.render_mode is None and self._state.is_in_front_of(self._bare)
+        return self._bare.render_mode is None and changed_methods(self._bare) == self._state.methods
 
     def __call__(self, action: Any) -> Outcome:
         """A step with a clipped action: observation float32, reward, terminated, truncated."""
@@ -129,7 +124,7 @@ class LeanStep:
         raise NotImplementedError
 
 
-class _Runner(LeanStep):
+class _Runner(_MujocoStep):
     """HalfCheetah and Swimmer: rewarded for speed."""
 
     shown_from = 1
@@ -199,7 +194,7 @@ class _Hopper(_Walker2d):
         return all([self._state_min < number < self._state_max for number in state])
 
 
-class _Ant(LeanStep):
+class _Ant(_MujocoStep):
     has_contact_forces = True
 
     def _prepare(self, bare: Any) -> None:
@@ -232,7 +227,7 @@ class _Ant(LeanStep):
         return np.concatenate(self._seen, out=np.empty(self._size, np.float32), casting="same_kind")
 
 
-class _HumanoidStandup(LeanStep):
+class _HumanoidStandup(_MujocoStep):
     """Rewarded for height."""
 
     has_contact_forces = True

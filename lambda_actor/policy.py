@@ -72,6 +72,8 @@ class Policy:
         if network not in _NETWORKS or distribution not in _DISTRIBUTIONS:
             raise SchemaError(f"WEIGHTS are of network {network!r} and distribution {distribution!r}; known: "
                               f"{' | '.join(_NETWORKS)} and {' | '.join(_DISTRIBUTIONS)}")
+        # Copies: in a message they lie at any address, and NumPy would copy them at each use.
+        fields = {name: np.array(array) for name, array in fields.items()}
         self.policy_version = int(fields["policy_version"])
         self.network, self.distribution = network, distribution
         self._network: _Network = _NETWORKS[network](fields)
@@ -232,10 +234,11 @@ class _Conv:
         hidden = observation
         for convolution, matrix, bias in zip(self._convolutions, self._matrices, self._biases, strict=True):
             hidden = convolution(hidden, matrix, bias)
-        hidden = self._features @ hidden.reshape(-1)
+        hidden = np.dot(self._features, hidden.reshape(-1))
         hidden += self._features_bias
         np.maximum(hidden, 0.0, out=hidden)
-        outputs: np.ndarray = self._last @ hidden + self._last_bias
+        outputs: np.ndarray = np.dot(self._last, hidden)
+        outputs += self._last_bias
         return outputs
 
     def _prepare(self, shape: tuple[int, ...]) -> None:

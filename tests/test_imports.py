@@ -17,7 +17,7 @@ NOT_IN_AN_ACTOR = {"torch", "boto3", "botocore", "runtime", "stacks", "pydantic"
                    "tensorboard", "safetensors", "pyhessian", "aws_cdk"}
 SIMULATORS = {"mujoco", "ale_py", "cv2"}
 """Loaded when an environment needs one, and no earlier: each is a large part of an actor's cold start."""
-MAY_IN_AN_ACTOR = {"numpy", "gymnasium", "mujoco", "ale_py", "redis", "lambda_actor"}
+MAY_IN_AN_ACTOR = {"numpy", "gymnasium", "mujoco", "ale_py", "cv2", "redis", "lambda_actor"}
 ACTOR_FILES = sorted((ROOT / "lambda_actor").glob("**/*.py"))
 RUNTIME_FILES = sorted((ROOT / "runtime").glob("**/*.py"))
 

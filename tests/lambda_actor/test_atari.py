@@ -223,6 +223,22 @@ def test_a_fragment_cut_anywhere_is_the_uncut_one(game: str) -> None:
     assert_cut_is_uncut(game, cuts, [make_environment(game), made(game)])
 
 
+@pytest.mark.parametrize("game", ["QbertNoFrameskip-v4", STICKY, "ALE/Breakout-v5", "ALE/Berzerk-v5",
+                                  "DoubleDunkNoFrameskip-v4"])
+def test_an_episode_begins_as_in_a_game_that_was_just_loaded(game: str) -> None:
+    """Paddles and sticky actions among them, and games of which loading draws random numbers."""
+    used, draw = make_environment(game), np.random.default_rng(3)
+    for seed in range(2):
+        fresh = make_environment(game)
+        np.testing.assert_array_equal(used.reset(seed), fresh.reset(seed))
+        for action in draw.integers(used.spaces.action_count, size=60):
+            (frame, *rest), (expected, *others) = used.step(int(action)), fresh.step(int(action))
+            np.testing.assert_array_equal(frame, expected, strict=True)
+            assert rest == others
+        state, expected_state = used.get_state(), fresh.get_state()
+        assert all(np.array_equal(state[name], expected_state[name]) for name in state)
+
+
 def test_a_sticky_action_is_handed_over_after_every_step() -> None:
     game = "ALE/Gravitar-v5"
     assert_cut_is_uncut(game, list(range(1, 120)), [make_environment(game), made(game)])

@@ -10,8 +10,8 @@ import pytest
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 from gymnasium.envs.mujoco.mujoco_env import MujocoEnv
 
-from lambda_actor import mujoco_v5
 from lambda_actor.environments import ActorEnvironment
+from lambda_actor.lean import PROVEN_VERSION
 
 NEVER_OVER: dict[str, Any] = {"terminate_when_unhealthy": False}
 HIDDEN = {f"include_{name}_in_observation": False for name in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")}
@@ -118,7 +118,7 @@ def test_any_other_environment_takes_its_own_steps(make: Any) -> None:
 
 @pytest.mark.usefixtures("no_steps_of_gymnasium")
 def test_another_version_of_gymnasium_takes_its_own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gymnasium, "__version__", f"{mujoco_v5.PROVEN_VERSION}.post1")
+    monkeypatch.setattr(gymnasium, "__version__", f"{PROVEN_VERSION}.post1")
     with pytest.raises(AssertionError, match="a step of Gymnasium's own"):
         takes_a_step(gymnasium.make("Hopper-v5", disable_env_checker=True))
 
