@@ -690,17 +690,30 @@ class Limits:
         actor_s: An actor, without its start-up.
         collect_s: A round's actors, together.
         update_s: Detection, update and evaluation, together.
-        is_tightened: Whether they are shorter than the experiment says.
+        factor: So many times what the phases took lately; 0 if they are as the experiment says.
     """
 
     actor_s: float
     collect_s: float
     update_s: float
-    is_tightened: bool = False
+    factor: float = 0.0
+
+    @property
+    def is_tightened(self) -> bool:
+        """Whether they are shorter than the experiment says."""
+        return self.factor > 0.0
+
+    @property
+    def round_s(self) -> float:
+        """What stands is reserved for so long."""
+        return self.collect_s + self.update_s
 
 
 class CostMeter(Protocol):
     """Reserves the worst case of all work before it starts, and settles what it really used."""
+
+    is_by_the_clock: bool
+    """Whether what stands is billed by the clock, so that it is the clock that must keep a round's limits."""
 
     @property
     def limits(self) -> Limits:

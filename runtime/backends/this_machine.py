@@ -16,7 +16,7 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.cost.rates import ModelledTimes, lambda_speed, make_rates
+from runtime.cost.rates import ModelledTimes, init_s, lambda_speed, make_rates, tabled
 from runtime.errors import ExperimentError
 from runtime.fleet import FleetSetup, make_fleet
 from runtime.fleet.counting import CountingFleet
@@ -69,7 +69,9 @@ class ThisMachine:
         fleet = CountingFleet(actors.fleet, rates, fragment_steps=actor.fragment_steps, timeout_s=actor.timeout_s,
                               speed=lambda_speed(actor.memory_mib, actor.architecture))
         return Supplies(
-            actors.cache, fleet, Meter(model, Budget(experiment.budget.usd)), NotKept(), actor_event=actors.event,
+            actors.cache, fleet,
+            Meter(model, Budget(experiment.budget.usd), init_s=init_s(experiment, tabled(experiment))),
+            NotKept(), actor_event=actors.event,
             facts={"server": actors.server,
                    "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}",
                    "seconds in the bill": rates.source},

@@ -26,8 +26,15 @@ _UNKNOWN = Work(ACTOR, 2**31)
 class Meter:
     """The modelled bill; see `runtime.interfaces.CostMeter`."""
 
-    def __init__(self, model: CostModel, budget: Budget) -> None:
-        self._model, self.budget = model, budget
+    is_by_the_clock = False
+
+    def __init__(self, model: CostModel, budget: Budget, *, init_s: float = INIT_SECONDS_MAX) -> None:
+        """Starts with nothing spent.
+
+        Args:
+            init_s: The longest start-up of an actor that is billed.
+        """
+        self._model, self.budget, self._init_s = model, budget, init_s
         self._billed_s = 0.0
         self._blocks = 0
         self._warm_environments = 0
@@ -143,7 +150,7 @@ class Meter:
             # A provisioned environment is started before anything is billed.
             is_provisioned = is_provisioned and usage.init_s == 0.0
         elif self._starts_cold(work):
-            billed_s += min(usage.init_s, INIT_SECONDS_MAX)
+            billed_s += min(usage.init_s, self._init_s)
         self._warm_slots.add((work.role, work.slot))
         usd = prices.usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=usage.traffic_bytes)
         self._round_usd[work.role] += usd
@@ -160,10 +167,12 @@ class Meter:
             actors_started: So many slots, the first ones, are warm from now on, in a resumption too.
 
         Raises:
-            BudgetError: The round took longer than its worst case. What it cost is recorded all the same.
+            BudgetError: The round took longer than its worst case. What it cost is recorded all the same; under
+                tightened limits a modelled round is ended by them, and costs no more.
         """
         self._warm_environments = max(self._warm_environments, actors_started)
-        provisioned_usd, learner_usd, infrastructure_usd, is_within = self._settle_standing(seconds)
+        provisioned_usd, learner_usd, infrastructure_usd, is_within = self._settle_standing(self._ended_s(seconds))
+        is_within = is_within and self._ended_s(seconds) == seconds
         actors_usd = self._round_usd[ACTOR]
         learner_usd += sum(usd for role, usd in self._round_usd.items() if role != ACTOR)
         bill = RoundBill(actors_usd, provisioned_usd, learner_usd, infrastructure_usd,
@@ -172,6 +181,10 @@ class Meter:
             raise BudgetError(f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.0f} s "
                               "reserved for it (fleet.round_deadline_s + learner.update_timeout_s)")
         return bill
+
+    def _ended_s(self, seconds: float) -> float:
+        """When a round ends: in a modelled bill, tightened limits end it."""
+        return min(seconds, self._reserved_s) if self._limits.is_tightened and not self.is_by_the_clock else seconds
 
     def _is_warm(self, work: Work) -> bool:
         return ((work.role, work.slot) in self._warm_slots
@@ -186,7 +199,7 @@ class Meter:
         prices = self._prices_of(work)
         if work.role != ACTOR or not limits.is_tightened:
             return prices.worst_case_usd()
-        return prices.worst_case_usd(limits.actor_s, starts_cold=self._starts_cold(work))
+        return prices.worst_case_usd(limits.actor_s, init_s=self._init_s if self._starts_cold(work) else 0.0)
 
     def _starts_cold(self, work: Work) -> bool:
         """Whether its modelled bill has a start-up."""
@@ -194,7 +207,7 @@ class Meter:
         return not is_provisioned and (work.attempt > 0 or not self._is_warm(work))
 
     def _round_seconds_max(self, limits: Limits) -> float:
-        return limits.collect_s + limits.update_s
+        return limits.round_s
 
     def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
         """Provisioned capacity, learner and infrastructure for so many seconds more."""
@@ -246,6 +259,8 @@ class WallClockMeter(Meter):
     Nothing is paid for before it was there. What nobody billed before this learner's own start counts at the price of
     the dearest instance type.
     """
+
+    is_by_the_clock = True
 
     def __init__(
         self,

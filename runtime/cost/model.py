@@ -80,15 +80,15 @@ class FunctionPrices:
         return (milliseconds / 1000 * self._memory_gib * rate + self._request_usd
                 + math.ceil(traffic_bytes / 1024) * self._ecpu_usd + traffic_bytes * self._zone_usd)
 
-    def worst_case_usd(self, limit_s: float = math.inf, *, starts_cold: bool = True) -> float:
+    def worst_case_usd(self, limit_s: float = math.inf, *, init_s: float = INIT_SECONDS_MAX) -> float:
         """Until its time-out after the longest cold start; provisioned capacity may not be there when it is needed.
 
         Args:
             limit_s: A shorter time-out.
-            starts_cold: Whether it can.
+            init_s: The longest cold start.
         """
         return self.usd(is_provisioned=False, traffic_bytes=self.traffic_bytes_max,
-                        billed_s=min(self._timeout_s, limit_s) + (INIT_SECONDS_MAX if starts_cold else 0.0))
+                        billed_s=min(self._timeout_s, limit_s) + init_s)
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity for so many blocks of five minutes."""
@@ -198,4 +198,4 @@ class CostModel:
     @property
     def round_seconds_max(self) -> float:
         """Longest that a round may take, evaluation included."""
-        return self.limits.collect_s + self.limits.update_s
+        return self.limits.round_s

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from runtime.config.instances import has_gpu
 from runtime.config.resolved import FittedExperiment
-from runtime.cost.model import vcpu_share
+from runtime.cost.model import INIT_SECONDS_MAX, vcpu_share
 from runtime.errors import RunDirectoryError
 from runtime.records.files import to_json, write_atomically
 
@@ -32,6 +32,7 @@ UNITS: Final = {
 }
 """The units of work, each CPU seconds of one core."""
 TABLE_PATH: Final = Path(__file__).with_name("rates.json")
+_EPISODE_STEPS: Final = 1000
 MEASURED: Final = "measured on this machine"
 LAMBDA_SPEEDS: Final = {"x86_64": 0.68, "arm64": 0.68}
 """Of one vCPU of AWS Lambda, by processor. arm64 is Graviton2, over which AWS gives Graviton3 25 %; published
@@ -91,6 +92,10 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
 class WorkTimes:
     """Seconds for which a learner's work counts in the bill; these are those that were measured."""
 
+    def expected_s(self) -> dict[str, float]:
+        """Returns what a round's phases will be billed, as `runtime.cost.limits.PhaseTimes` takes it, if known."""
+        return {}
+
     def update_s(self, samples: int, measured_s: float) -> float:
         """Of an update with so many samples."""
         return measured_s
@@ -104,6 +109,14 @@ class WorkTimes:
         return measured_s
 
 
+def init_s(experiment: FittedExperiment, units: Mapping[str, float]) -> float:
+    """Returns the longest start-up of an actor that is billed: the table's, if it has it."""
+    if "init_s" not in units:
+        return INIT_SECONDS_MAX
+    actor = experiment.actor
+    return min(INIT_SECONDS_MAX, units["init_s"] / lambda_speed(actor.memory_mib, actor.architecture))
+
+
 class Rates:
     """Seconds of each unit of a run's work; what is not known is measured when it comes up first, and kept.
 
@@ -112,18 +125,18 @@ class Rates:
         units: The seconds by name; see `UNITS`.
     """
 
-    def __init__(self, source: str, units: Mapping[str, float], path: Path) -> None:
+    def __init__(self, source: str, units: Mapping[str, float], path: Path | None) -> None:
         """Takes the rates of the run that ``path`` is of, if it has any, else these, and keeps them there.
 
         Args:
-            path: The run's file.
+            path: The run's file; None if they are kept nowhere.
 
         Raises:
             RunDirectoryError: The file does not hold rates.
         """
         self.source, self.units, self._path = source, dict(units), path
-        if path.exists():
-            self._load()
+        if path is not None and path.exists():
+            self._load(path)
 
     def known(self, unit: str, measured_s: float, count: float) -> float:
         """Returns the seconds of a unit; if nobody knows them, ``measured_s`` for ``count`` of it give them."""
@@ -134,18 +147,19 @@ class Rates:
 
     def save(self) -> None:
         """Writes the run's file."""
-        write_atomically(self._path, to_json({"source": self.source, "units": self.units}))
+        if self._path is not None:
+            write_atomically(self._path, to_json({"source": self.source, "units": self.units}))
 
-    def _load(self) -> None:
+    def _load(self, path: Path) -> None:
         try:
-            found = json.loads(self._path.read_bytes())
+            found = json.loads(path.read_bytes())
             source, units = found["source"], found["units"]
             if not isinstance(source, str) or not all(
                     unit in UNITS and type(seconds) in (int, float) and 0 <= seconds < math.inf
                     for unit, seconds in units.items()):
                 raise ValueError("allowed: a text as its source, and finite seconds from 0 by the names of units")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise RunDirectoryError(f"{self._path} does not hold the rates of a bill: {error}") from None
+            raise RunDirectoryError(f"{path} does not hold the rates of a bill: {error}") from None
         self.source, self.units = source, units
 
 
@@ -159,11 +173,24 @@ class ModelledTimes(WorkTimes):
             experiment: Says how often an update trains on a sample, and in which parts.
             instance_type: Of the learner that is billed.
         """
-        self._rates = rates
+        self._rates, self._experiment = rates, experiment
         algorithm = experiment.algorithm.chosen
         self._passes, self._minibatch_steps = algorithm.passes, algorithm.minibatch_steps
         self._speed = instance_speed(instance_type)
         self._samples_speed = samples_speed(instance_type, network=experiment.network.kind)
+
+    def expected_s(self) -> dict[str, float]:
+        """Returns what the units of the table say; an evaluation with its confirmation, of a thousand steps each."""
+        units, experiment, actor = self._rates.units, self._experiment, self._experiment.actor
+        if not units.keys() >= UNITS.keys():
+            return {}
+        actor_s = ((units["invocation_s"] + actor.fragment_steps * units["step_s"])
+                   / lambda_speed(actor.memory_mib, actor.architecture))
+        detector = experiment.detector
+        return {"actor_s": actor_s, "collect_s": actor_s + init_s(experiment, units),
+                "sample_s": self.update_s(actor.fragment_steps, 0.0) / actor.fragment_steps,
+                "detect_s": self.detect_s(detector.lanczos_steps, detector.subset_size, 0.0),
+                "evaluate_s": self.evaluate_s(2 * experiment.evaluation.episodes * _EPISODE_STEPS, 0.0)}
 
     def update_s(self, samples: int, measured_s: float) -> float:
         """Its gradient steps, and each of their samples."""

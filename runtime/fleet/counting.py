@@ -26,9 +26,11 @@ class CountingFleet:
         self._fleet, self._rates = fleet, rates
         self._fragment_steps, self._timeout_s, self._speed = fragment_steps, timeout_s, speed
         self.concurrency = fleet.concurrency
+        self._limits_s: dict[str, float] = {}
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         """Starts these actors."""
+        self._limits_s |= {one.invocation_id: min(one.timeout_s, self._timeout_s) for one in invocations}
         self._fleet.start(invocations)
 
     def wait(self, timeout_s: float) -> list[Outcome]:
@@ -44,6 +46,7 @@ class CountingFleet:
         self._fleet.close()
 
     def _billed(self, outcome: Outcome) -> Outcome:
+        limit_s = self._limits_s.pop(outcome.invocation_id, self._timeout_s)
         if not outcome.was_started:
             return outcome
         steps = (outcome.response or {}).get("env_steps", self._fragment_steps)
@@ -52,8 +55,8 @@ class CountingFleet:
             self._rates.known("init_s", outcome.init_cpu_s, 1)
         units = self._rates.units
         if outcome.status == "timeout" or "step_s" not in units:
-            billed_s = self._timeout_s if outcome.status == "timeout" else outcome.billed_s
+            billed_s = limit_s if outcome.status == "timeout" else outcome.billed_s
         else:
             billed_s = (units.get("invocation_s", 0.0) + steps * units["step_s"]) / self._speed
-        return replace(outcome, billed_s=min(billed_s, self._timeout_s),
+        return replace(outcome, billed_s=min(billed_s, limit_s),
                        init_s=units.get("init_s", outcome.init_s) / self._speed)

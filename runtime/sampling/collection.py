@@ -30,6 +30,7 @@ class Collected:
     Attributes:
         trajectories: Decoded trajectory messages by slot.
         billed_s: Billed seconds of every ended invocation, cold starts included.
+        run_s: Billed seconds of every ended invocation, without a start-up where that is told apart.
         cpu_s: Measured CPU seconds of every ended invocation of which they are known.
         slot_s: Modelled seconds by slot until its trajectory was there, or it was given up; tries added up.
         failed: Invocations that ended without an accepted trajectory.
@@ -40,6 +41,7 @@ class Collected:
 
     trajectories: dict[int, Trajectory] = field(default_factory=dict)
     billed_s: list[float] = field(default_factory=list)
+    run_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
     slot_s: dict[int, float] = field(default_factory=dict)
     failed: int = 0
@@ -135,6 +137,7 @@ class Collection:
         if ended.seconds is not None:
             self.collected.billed_s.append(ended.seconds)
             self.collected.slot_s[slot] += ended.seconds
+            self.collected.run_s.append(ended.outcome.billed_s)
         if ended.outcome.cpu_s:
             self.collected.cpu_s.append(ended.outcome.cpu_s)
         if ended.trajectory is not None:

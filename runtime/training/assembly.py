@@ -15,6 +15,7 @@ from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
 from runtime.training.asynchronous import AsynchronousPacing
 from runtime.training.books import Books
+from runtime.training.costs import make_phase_times
 from runtime.training.detection import Detection
 from runtime.training.evaluations import Evaluations
 from runtime.training.loop import RoundLoop, SaveRound
@@ -70,9 +71,9 @@ def make_round_loop(
     parts = Parts(
         settings=RoundSettings(
             seed=experiment.seed, fragment_event=event_fields, spaces=spaces,
-            actor_timeout_s=experiment.actor.timeout_s, attempts=fleet.attempts, quorum=fleet.quorum,
+            attempts=fleet.attempts, quorum=fleet.quorum,
             round_deadline_s=fleet.round_deadline_s, most_actors=scaler.actors_max,
-            update_timeout_s=learner.update_timeout_s, round_steps=algorithm.round_steps,
+            round_steps=algorithm.round_steps,
             staleness_max=algorithm.staleness_max, minibatch_steps=algorithm.chosen.minibatch_steps,
             subset_size=experiment.detector.subset_size),
         progress=progress, sampler=sampler,
@@ -88,5 +89,6 @@ def make_round_loop(
                                 time_limit=time_limit, clock=clock),
         episodes=episodes,
         failures=Failures(events, episodes, attempts=fleet.attempts, failures_max=fleet.failures_max),
-        books=books, events=events, clock=clock, times=times)
+        books=books, events=events, clock=clock, times=times,
+        phases=make_phase_times(experiment, meter.limits, times))
     return RoundLoop(parts, PACINGS[algorithm.rounds](parts), save_round=save_round, shield=shield)

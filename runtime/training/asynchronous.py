@@ -29,6 +29,7 @@ from runtime.interfaces import (
     Curvature,
     DetectorSamples,
     Ended,
+    Limits,
     OpenEpisodeRecord,
     Outcome,
     RoundBill,
@@ -55,6 +56,7 @@ class _Round:
     policy_version: int
     started_s: float
     decision: ScalingDecision
+    limits: Limits
     is_decided: bool = False
     curvature: Curvature | None = None
     detect_s: float | None = None
@@ -128,7 +130,16 @@ class AsynchronousPacing:
             BudgetError: The round took longer than its reserved worst case.
         """
         current = _Round(round_index, self._parts.updating.updater.policy_version, self._clock(),
-                         ScalingDecision(self._wanted or self._parts.scaling.scaler.first_wave(round_index)))
+                         ScalingDecision(self._wanted or self._parts.scaling.scaler.first_wave(round_index)),
+                         self._meter.limits)
+        try:
+            return self._run(current)
+        except BudgetError as error:
+            if self._parts.books.is_lost(round_index, current.limits, error):
+                return None
+            raise
+
+    def _run(self, current: _Round) -> dict[str, Any] | None:
         for _ in range(REJECTED_ROUNDS_MAX):
             if not self._open(current):
                 return None
@@ -139,25 +150,27 @@ class AsynchronousPacing:
                 # Nothing more can come of this round.
                 self._bill(current, 0.0)
                 return None
-            self._events.append("round_rejected", round_index=round_index, actor_count=current.most_in_flight,
+            self._events.append("round_rejected", round_index=current.round_index, actor_count=current.most_in_flight,
                                 actors_returned=0)
             self._bill(current, 0.0)
         raise ActorsKeepFailingError(
-            f"round {round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until its "
-            f"deadline; the last actor's error: {current.last_error or 'none'}")
+            f"round {current.round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until "
+            f"its deadline; the last actor's error: {current.last_error or 'none'}")
 
     def _open(self, current: _Round) -> bool:
         """Reserves what stands for a round, and fills its slots; False if the budget does not hold it."""
         # What actors had reserved has come back since.
         self._is_exhausted = False
-        if not self._meter.open_standing():
+        current.limits = self._parts.choose_limits(current.round_index)
+        if not self._meter.open_standing(current.limits):
             self._tell_exhausted(current)
             return False
         now_s = self._opened_s = self._clock()
         # Whatever is on disk does not know of this round.
         self._promised_usd = 0.0
-        current.deadline_s = now_s + self._parts.deadline_s
-        current.ends_s = current.deadline_s + self._settings.update_timeout_s
+        kept = self._parts.by_the_clock(current.limits)
+        current.deadline_s = now_s + kept.collect_s
+        current.ends_s = current.deadline_s + kept.update_s
         current.attempt_billed, current.attempt_learn_s = len(current.billed_s), current.training.modelled_s
         self._publish()
         self._measure(current)
@@ -189,7 +202,7 @@ class AsynchronousPacing:
 
     def _is_complete(self, current: _Round) -> bool:
         return (self._missing_steps(current) <= 0 and not self._is_exhausted
-                and (self._meter.fits(0, self._meter.limits) or not self._sampler.in_flight))
+                and (self._parts.holds(current.round_index + 1) or not self._sampler.in_flight))
 
     def _missing_steps(self, current: _Round) -> int:
         """Environment steps that have yet to be trained on."""
@@ -207,8 +220,8 @@ class AsynchronousPacing:
             round_index, self._parts.updating.updater.weights, self._limit_s(current))
         if self._clock() > current.ends_s:
             raise BudgetError("updates and evaluation went on after the round's deadline for more than the "
-                              f"{self._settings.update_timeout_s} s that are reserved for them; raise "
-                              "learner.update_timeout_s")
+                              f"{self._parts.by_the_clock(current.limits).update_s:g} s that are reserved for them; "
+                              "raise learner.update_timeout_s")
         self._parts.detection.keep(current.samples)
         self._tidy(current)
         row = result_columns(
@@ -234,6 +247,10 @@ class AsynchronousPacing:
         """Bills an attempt at a round; its actors in flight go on."""
         learn_s = current.training.modelled_s - current.attempt_learn_s
         modelled_s = max(self._modelled_collect_s(current), learn_s)
+        self._parts.phases.saw(
+            collect_s=self._clock() - self._opened_s if self._meter.is_by_the_clock and self._opened_s else modelled_s,
+            sample_s=learn_s / current.training.env_steps if current.training.env_steps else None,
+            evaluate_s=evaluate_s or None, detect_s=current.modelled_detect_s)
         current.modelled_s += modelled_s
         self._opened_s = None
         current.bills.append(self._meter.close_round(actors_started=0, seconds=modelled_s + evaluate_s))
@@ -243,7 +260,7 @@ class AsynchronousPacing:
 
         As long as the slots are busy on average; the deadline ends it, and a round that misses its steps lasts so long.
         """
-        limit_s = self._settings.round_deadline_s
+        limit_s = min(self._settings.round_deadline_s, current.limits.collect_s)
         if self._clock() >= current.deadline_s and current.training.env_steps < self._settings.round_steps:
             return limit_s
         return min(sum(current.billed_s[current.attempt_billed:]) / max(1, current.most_in_flight), limit_s)
@@ -275,7 +292,8 @@ class AsynchronousPacing:
             return
         waiting = self._waiting_episodes(current)
         spec = self._settings.actor_spec(
-            current.round_index, self._parts.updating.updater.policy_version, self._weights)
+            current.round_index, self._parts.updating.updater.policy_version, self._weights,
+            timeout_s=self._parts.by_the_clock(current.limits).actor_s)
         actors = []
         for slot in slots:
             number = next(current.numbers)
@@ -341,6 +359,7 @@ class AsynchronousPacing:
         slot = ended.actor.work.slot
         if ended.seconds is not None:
             current.billed_s.append(ended.seconds)
+            self._parts.phases.saw(actor_s=ended.outcome.billed_s)
         if ended.outcome.cpu_s:
             current.cpu_s.append(ended.outcome.cpu_s)
         if ended.trajectory is not None:
@@ -385,12 +404,17 @@ class AsynchronousPacing:
         """Trains on what the updater keeps; False if it may not, or somebody in flight would get too stale by it."""
         versions = [*(actor.policy_version for actor in self._sampler.awaited),
                     *(int(trajectory["policy_version"]) for trajectory in current.arrived)]
-        if any(map(self._is_stale, versions)):
+        if any(map(self._is_stale, versions)) or self._has_learned_enough(current):
             return False
         if not self._parts.updating.replay(current.training, self._limit_s(current)):
             return False
         self._publish()
         return True
+
+    def _has_learned_enough(self, current: _Round) -> bool:
+        """Whether tightened limits have no time for replays."""
+        learned_s = current.training.modelled_s - current.attempt_learn_s
+        return current.limits.is_tightened and learned_s >= current.limits.collect_s
 
     def _give_up_stale(self, current: _Round) -> None:
         """Gives up whom the next update would leave too far behind; what of theirs is accepted already has arrived."""
@@ -417,7 +441,7 @@ class AsynchronousPacing:
 
     def _limit_s(self, current: _Round) -> float:
         """What is left of the reserved time, but no more than one update may take."""
-        return min(current.ends_s - self._clock(), self._settings.update_timeout_s)
+        return min(current.ends_s - self._clock(), self._parts.by_the_clock(current.limits).update_s)
 
     # The detector
 
@@ -442,7 +466,7 @@ class AsynchronousPacing:
 
     def _tell_if_slow(self, measurement: Measurement) -> None:
         """Once a measurement: until it is done, rounds have no score."""
-        limit_s = self._settings.update_timeout_s
+        limit_s = self._meter.limits.update_s
         if measurement.lasts_s > limit_s and not measurement.is_told:
             measurement.is_told = True
             self._events.append("detection_slow", after_s=limit_s, reason="a smaller detector.subset_size or "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from runtime.errors import BudgetError
-from runtime.interfaces import CostMeter, EventSink, RoundBill
+from runtime.interfaces import CostMeter, EventSink, Limits, RoundBill
 
 
 class Books:
@@ -19,6 +19,7 @@ class Books:
     def __init__(self, meter: CostMeter, events: EventSink, save: Callable[[], None]) -> None:
         """Takes over the meter as it is."""
         self.meter, self._events, self.save = meter, events, save
+        self._factor = 0.0
 
     @property
     def promised_usd(self) -> float:
@@ -38,6 +39,25 @@ class Books:
             "reserved_usd": self.meter.reserved_usd,
             "round_reserved_usd": round_reserved_usd,
         }
+
+    def choose_limits(self, choices: Iterable[Limits], *, actors: int, round_index: int) -> Limits:
+        """Returns the first limits with which the budget holds a round of so many actors; else the last ones."""
+        chosen = self.meter.limits
+        for chosen in choices:
+            if self.meter.fits(actors, chosen):
+                break
+        if chosen.is_tightened and chosen.factor != self._factor:
+            self._events.append("limits_tightened", round_index=round_index, **vars(chosen),
+                                free_usd=self.meter.free_usd)
+        self._factor = chosen.factor
+        return chosen
+
+    def is_lost(self, round_index: int, limits: Limits, error: BudgetError) -> bool:
+        """Whether a round took too long for tightened limits: then it is lost, and not the run. Says so."""
+        if limits.is_tightened:
+            self._events.append("round_lost", round_index=round_index, error=str(error), factor=limits.factor,
+                                reason="the budget held it under tightened limits only")
+        return limits.is_tightened
 
     def close_interrupted(self, actors_started: int, seconds: float) -> None:
         """Settles a round that does not end; its learner is billed for the time that passed here."""

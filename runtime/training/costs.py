@@ -1,4 +1,4 @@
-"""The prices of an experiment: what its reservations and its bill are made from."""
+"""The prices of an experiment, and the times of its rounds: what its reservations and its bill are made from."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import replace
 
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
+from runtime.cost.limits import PhaseTimes
 from runtime.cost.model import CostModel, FunctionPrices
 from runtime.cost.prices import LambdaPrices, PriceTable
+from runtime.cost.rates import WorkTimes
 from runtime.cost.sizes import traffic_bytes_max
-from runtime.interfaces import ACTOR
+from runtime.interfaces import ACTOR, Limits
 
 
 def make_cost_model(
@@ -35,6 +37,19 @@ def make_cost_model(
             spaces, fragment_steps=experiment.actor.fragment_steps, network=experiment.network.kind),
         instance_type=instance_type, waves=waves,
         roles={ACTOR: _free(experiment, prices)} if experiment.fleet.is_on_learner else None)
+
+
+def make_phase_times(experiment: FittedExperiment, configured: Limits, times: WorkTimes) -> PhaseTimes:
+    """Makes the account of how long a round's phases take.
+
+    Args:
+        experiment: Fitted to its environment.
+        configured: Its limits.
+        times: For how long the learner's work counts in the bill.
+    """
+    return PhaseTimes(
+        configured, samples_max=experiment.scaler.most_actors * experiment.actor.fragment_steps,
+        expected=times.expected_s())
 
 
 def _free(experiment: FittedExperiment, prices: PriceTable) -> FunctionPrices:

@@ -33,6 +33,11 @@ class Evaluations:
         self._evaluate, self._progress, self._every_rounds = evaluate, progress, every_rounds
         self._time_limit, self._clock = time_limit, clock
 
+    def may_take_time(self, round_index: int, *, steps_max: int) -> bool:
+        """Whether an evaluation may be due in a round of so many environment steps at most."""
+        return self._every_rounds > 0 and (
+            round_index % self._every_rounds == 0 or self._progress.is_last(round_index, steps_more=steps_max))
+
     def if_due(
         self, round_index: int, weights: Callable[[], bytes], limit_s: float
     ) -> tuple[Evaluation | None, float | None]:

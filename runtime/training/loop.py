@@ -85,7 +85,8 @@ class RoundLoop:
             self.progress.round_index,
             {f"{part}.{name}": array for part, state in states.items() for name, array in state.arrays.items()},
             {**{part: state.values for part, state in states.items()},
-             "meter": parts.books.meter.get_state(), "progress": self.progress.get_state()})
+             "meter": parts.books.meter.get_state(), "progress": self.progress.get_state(),
+             "phases": parts.phases.get_state()})
 
     def restore(self, checkpoint: Checkpoint, rows: Sequence[RoundRow] = ()) -> None:
         """Continues after ``checkpoint``, as if the run had never ended.
@@ -110,6 +111,7 @@ class RoundLoop:
         parts.books.meter.set_state(values["meter"])
         parts.detection.set_state(_part("samples", checkpoint.arrays, values))
         parts.episodes.set_state(_part("episode", checkpoint.arrays, values))
+        parts.phases.set_state(values["phases"])
         self.progress.set_state(values["progress"])
 
 

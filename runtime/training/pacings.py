@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from lambda_actor.spaces import Spaces
+from runtime.cost.limits import PhaseTimes
 from runtime.cost.rates import WorkTimes
 from runtime.interfaces import (
     ActorSpec,
     Curvature,
     Evaluation,
     EventSink,
+    Limits,
     RoundView,
     Sampler,
     Scaler,
@@ -61,12 +63,10 @@ class RoundSettings:
         seed: Seed of the run.
         fragment_event: Fields of every actor's event that no round changes.
         spaces: Of the environment.
-        actor_timeout_s: Seconds after which an actor is ended.
         attempts: Tries for each slot of a synchronous round.
         quorum: Share of a round's actors that must return (synchronous).
         round_deadline_s: Seconds for which actors that all run at once are awaited; the modelled deadline.
         most_actors: Most actors of a round.
-        update_timeout_s: Longest that detection, update and evaluation of a round may take together.
         round_steps: Environment steps of an asynchronous round.
         staleness_max: Versions that a trajectory may be behind the policy that it updates (asynchronous).
         minibatch_steps: Samples for which an asynchronous update waits.
@@ -76,12 +76,10 @@ class RoundSettings:
     seed: int
     fragment_event: Mapping[str, Any]
     spaces: Spaces
-    actor_timeout_s: float
     attempts: int
     quorum: float
     round_deadline_s: float
     most_actors: int
-    update_timeout_s: float
     round_steps: int
     staleness_max: int
     minibatch_steps: int
@@ -94,15 +92,18 @@ class RoundSettings:
         """
         return self.round_deadline_s * math.ceil(self.most_actors / concurrency)
 
-    def actor_spec(self, round_index: int, policy_version: int, weights: bytes, **fields: Any) -> ActorSpec:
+    def actor_spec(
+        self, round_index: int, policy_version: int, weights: bytes, *, timeout_s: float, **fields: Any
+    ) -> ActorSpec:
         """What the actors of one policy version have in common.
 
         Args:
+            timeout_s: The most seconds that each is billed for.
             fields: Fields of the event that differ from the run's.
         """
         return ActorSpec(
             {**self.fragment_event, "policy_version": policy_version, "round_index": round_index, **fields},
-            self.spaces, weights_bytes=len(weights), timeout_s=self.actor_timeout_s)
+            self.spaces, weights_bytes=len(weights), timeout_s=timeout_s)
 
 
 @dataclass(frozen=True)
@@ -119,14 +120,43 @@ class Parts:
     episodes: OpenEpisodes
     failures: Failures
     books: Books
+    phases: PhaseTimes
     events: EventSink
     times: WorkTimes
     clock: Callable[[], float] = time.monotonic
 
-    @property
-    def deadline_s(self) -> float:
-        """Seconds for which a round's actors are awaited here."""
-        return self.settings.deadline_s(self.sampler.concurrency)
+    def choose_limits(self, round_index: int) -> Limits:
+        """Chooses the limits of a round, or of another attempt at it, by what the budget holds."""
+        self.phases.end_round()
+        return self.books.choose_limits(
+            self._choices(round_index), actors=self.settings.most_actors, round_index=round_index)
+
+    def holds(self, round_index: int) -> bool:
+        """Whether what stands in a round fits beside all that is reserved now, under whatever limits."""
+        return any(self.books.meter.fits(0, limits) for limits in self._choices(round_index))
+
+    def _choices(self, round_index: int) -> Iterator[Limits]:
+        steps_max = self.settings.round_steps + self.phases.samples_max
+        return self.phases.choices(
+            detects=self.detection.can_measure,
+            evaluates=self.evaluations.may_take_time(round_index, steps_max=steps_max))
+
+    def collected_s(self, seconds: float, actors: int) -> float:
+        """For how long the most actors would have been awaited, if so many were for ``seconds``; some are queued."""
+        at_once = self.sampler.concurrency
+        return seconds / math.ceil(actors / at_once) * math.ceil(self.settings.most_actors / at_once)
+
+    def by_the_clock(self, limits: Limits) -> Limits:
+        """The limits that this machine's clock enforces.
+
+        If the bill follows the clock, the clock keeps tightened limits, but for those of actors: nobody can tell AWS
+        Lambda to end one earlier. A modelled bill has nothing to do with how busy this machine is; it is the model
+        that ends what is longer than its limit.
+        """
+        whole, collect_s = self.books.meter.limits, self.settings.deadline_s(self.sampler.concurrency)
+        if self.books.meter.is_by_the_clock:
+            return replace(limits, actor_s=whole.actor_s, collect_s=min(collect_s, limits.collect_s))
+        return replace(whole, actor_s=limits.actor_s, collect_s=collect_s)
 
 
 class Scaling:

@@ -7,20 +7,24 @@ from lambda_actor.errors import ActorError
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
+from runtime.cost.model import INIT_SECONDS_MAX, CostModel
 from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.rates import ModelledTimes, Rates, init_s, tabled
 from runtime.cost.sizes import check_sizes
 from runtime.errors import EnvironmentNotHereError, ExperimentError
-from runtime.training.costs import make_cost_model
+from runtime.interfaces import Limits
+from runtime.training.costs import make_cost_model, make_phase_times
 
 
 def preflight(
-    experiment: ResolvedExperiment, prices: PriceTable = PRICES
+    experiment: ResolvedExperiment, prices: PriceTable = PRICES, *, is_modelled: bool = False
 ) -> tuple[ActorEnvironment, FittedExperiment]:
     """Refuses what cannot work.
 
     Args:
         experiment: Resolved.
         prices: What the worst case of a round is counted with.
+        is_modelled: Whether the bill is counted: what a table has the seconds of may begin under tightened limits.
 
     Returns:
         The environment that evaluation uses, and the experiment with what follows from it filled in.
@@ -30,12 +34,16 @@ def preflight(
             price, or the budget cannot hold one round of the fewest actors.
     """
     environment, fitted = _fit(experiment)
-    needed_usd = _round_usd(fitted, environment, prices)
+    model = make_cost_model(fitted, environment.spaces, prices)
+    limits, init_s = _first_limits(fitted, model.limits, is_modelled=is_modelled)
+    needed_usd = _round_usd(fitted, model, limits, init_s)
     if needed_usd > experiment.budget.usd:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {experiment.scaler.smallest_round} "
-            f"actors, whose worst case is {needed_usd:.6f} USD: every actor until actor.timeout_s = "
-            f"{experiment.actor.timeout_s} s, the learner until fleet.round_deadline_s + learner.update_timeout_s"
+            f"actors, whose worst case is {needed_usd:.6f} USD: every actor until "
+            + (f"{limits.actor_s:.2f} s, the learner until {limits.round_s:.2f} s, {limits.factor} times what they "
+               "are expected to take" if limits.is_tightened else f"actor.timeout_s = {experiment.actor.timeout_s} s, "
+               "the learner until fleet.round_deadline_s + learner.update_timeout_s")
             + (f", the first five minutes of actor.provisioned = {experiment.actor.provisioned} actors"
                if experiment.actor.provisioned else "")
             + f"; allowed: budget.usd from {needed_usd:.6f}")
@@ -58,7 +66,8 @@ def smallest_budget_usd(
         ExperimentError: It cannot be used, or an instance type has no price.
     """
     environment, fitted = _fit(experiment)
-    return _round_usd(fitted, environment, prices, instance_type, waves)
+    model = make_cost_model(fitted, environment.spaces, prices, instance_type=instance_type, waves=waves)
+    return _round_usd(fitted, model, model.limits, INIT_SECONDS_MAX)
 
 
 def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperiment]:
@@ -74,14 +83,21 @@ def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperi
     return environment, fitted
 
 
-def _round_usd(
-    experiment: FittedExperiment, environment: ActorEnvironment, prices: PriceTable, instance_type: str | None = None,
-    waves: int = 1,
-) -> float:
+def _first_limits(experiment: FittedExperiment, configured: Limits, *, is_modelled: bool) -> tuple[Limits, float]:
+    """The tightest limits that the first round may begin under, and the longest start-up of an actor."""
+    if not is_modelled:
+        return configured, INIT_SECONDS_MAX
+    units = tabled(experiment)
+    times = ModelledTimes(Rates("", units, None), experiment, experiment.learner.instance_types[0])
+    phases = make_phase_times(experiment, configured, times)
+    *_, tightest = phases.choices(detects=False, evaluates=False)
+    return tightest, init_s(experiment, units)
+
+
+def _round_usd(experiment: FittedExperiment, model: CostModel, limits: Limits, init_s: float) -> float:
     smallest = experiment.scaler.smallest_round
-    model = make_cost_model(experiment, environment.spaces, prices, instance_type=instance_type, waves=waves)
-    meter = Meter(model, Budget(1e9))
-    meter.open_round(smallest, smallest=smallest)
+    meter = Meter(model, Budget(1e9), init_s=init_s)
+    meter.open_round(smallest, smallest=smallest, limits=limits)
     return meter.reserved_usd
 
 

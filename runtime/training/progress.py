@@ -40,10 +40,10 @@ class Progress:
             fractions.append(self.env_steps_total / self.stop.max_steps)
         return min(1.0, max(fractions))
 
-    def is_last(self, round_index: int) -> bool:
-        """Whether this round, once it is trained on, is the last by number or by steps."""
+    def is_last(self, round_index: int, *, steps_more: int = 0) -> bool:
+        """Whether this round, once it and so many steps more are trained on, is the last by number or by steps."""
         return ((self.stop.max_rounds is not None and round_index >= self.stop.max_rounds)
-                or (self.stop.max_steps is not None and self.env_steps_total >= self.stop.max_steps))
+                or (self.stop.max_steps is not None and self.env_steps_total + steps_more >= self.stop.max_steps))
 
     @property
     def stop_reason(self) -> str | None:

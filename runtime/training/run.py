@@ -80,7 +80,7 @@ def train(
         RunError: Nothing was started: the experiment, the directory, the server, the checkpoint or W&B is not usable.
         Interrupted: A signal arrived before the first round.
     """
-    environment, fitted = preflight(experiment, backend.prices)
+    environment, fitted = preflight(experiment, backend.prices, is_modelled=backend.cost_basis == "modelled")
     with ExitStack() as stack:
         signals = Signals()
         directory = RunDirectory(out)

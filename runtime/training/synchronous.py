@@ -24,7 +24,7 @@ import numpy as np
 
 from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
-from runtime.interfaces import ACTOR, ActorSpec, Curvature, RoundBill, ScalingDecision, Work
+from runtime.interfaces import ACTOR, ActorSpec, Curvature, Limits, RoundBill, ScalingDecision, Work
 from runtime.sampling.collection import Collected, Collection
 from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, modelled_evaluate_s, result_columns
 from runtime.training.updating import RoundTraining
@@ -36,6 +36,7 @@ class _Attempt:
 
     decision: ScalingDecision
     curvature: Curvature | None
+    limits: Limits
     actor_count: int
     reserved_usd: float
     collected: Collected
@@ -90,14 +91,21 @@ class SynchronousPacing:
         train_started_s = self._clock()
         try:
             row, times = self._train(round_index, attempt)
-        except BaseException:
+        except BaseException as failure:
             self._parts.books.close_interrupted(
                 attempt.actor_count, attempt.modelled_collect_s + self._clock() - train_started_s)
+            if isinstance(failure, BudgetError) and self._parts.books.is_lost(round_index, attempt.limits, failure):
+                return None
             raise
         finished_s = self._clock()
-        bill = self._meter.close_round(
-            actors_started=attempt.actor_count,
-            seconds=attempt.modelled_collect_s + times["modelled_learn_s"] + (times["modelled_evaluate_s"] or 0.0))
+        try:
+            bill = self._meter.close_round(
+                actors_started=attempt.actor_count,
+                seconds=attempt.modelled_collect_s + times["modelled_learn_s"] + (times["modelled_evaluate_s"] or 0.0))
+        except BudgetError as failure:
+            if self._parts.books.is_lost(round_index, attempt.limits, failure):
+                return None
+            raise
         return row | times | {
             "round_s": finished_s - started_s - (times["evaluate_s"] or 0.0),
             **self._parts.books.columns([*attempt.bills, bill], attempt.reserved_usd),
@@ -107,7 +115,8 @@ class SynchronousPacing:
         """Rolls the round's actors out; None if the budget does not hold even the smallest round."""
         parts, scaler = self._parts, self._parts.scaling.scaler
         wanted = rejected.decision.actor_count if rejected else scaler.first_wave(round_index)
-        granted = self._meter.open_round(wanted, smallest=scaler.actors_min)
+        limits = parts.choose_limits(round_index)
+        granted = self._meter.open_round(wanted, smallest=scaler.actors_min, limits=limits)
         parts.books.save()
         if granted == 0:
             parts.events.append("budget_exhausted", round_index=round_index, wanted=wanted,
@@ -115,9 +124,10 @@ class SynchronousPacing:
             return None
         started_s = self._clock()
         collection = Collection(
-            parts.sampler, self._meter, parts.failures, parts.events, self._spec(round_index, weights, rejected),
-            prefix=f"r{round_index}t{try_index}", attempts=self._settings.attempts, deadline_s=parts.deadline_s,
-            save_ledger=parts.books.save, clock=self._clock)
+            parts.sampler, self._meter, parts.failures, parts.events,
+            self._spec(round_index, weights, limits, rejected),
+            prefix=f"r{round_index}t{try_index}", attempts=self._settings.attempts,
+            deadline_s=parts.by_the_clock(limits).collect_s, save_ledger=parts.books.save, clock=self._clock)
         try:
             parts.sampler.publish(parts.updating.updater.policy_version, weights)
             self._start(collection, range(granted))
@@ -141,18 +151,24 @@ class SynchronousPacing:
                 collection.abandon("the run ends")
             parts.books.close_interrupted(collection.started, self._clock() - started_s)
             raise
+        collect_s = self._clock() - started_s
+        modelled_collect_s = min(
+            self._modelled_collect_s(collected, min(wanted, granted), modelled_detect_s), limits.collect_s)
+        parts.phases.saw(
+            actor_s=max(collected.run_s, default=None), detect_s=modelled_detect_s,
+            collect_s=parts.collected_s(collect_s, granted) if self._meter.is_by_the_clock else modelled_collect_s)
         return _Attempt(
-            decision, curvature, granted, reserved_usd, collected, detect_s, modelled_detect_s,
-            self._clock() - started_s, self._modelled_collect_s(collected, min(wanted, granted), modelled_detect_s),
-            rejected.bills if rejected else [], rejected)
+            decision, curvature, limits, granted, reserved_usd, collected, detect_s, modelled_detect_s, collect_s,
+            modelled_collect_s, rejected.bills if rejected else [], rejected)
 
-    def _spec(self, round_index: int, weights: bytes, rejected: _Attempt | None) -> ActorSpec:
+    def _spec(self, round_index: int, weights: bytes, limits: Limits, rejected: _Attempt | None) -> ActorSpec:
         fields = {}
         if raised := sum(one.collected.has_raising_slot for one in rejected.all_attempts) if rejected else 0:
             # The same numbers would raise again.
             fields["seed"] = int(np.random.SeedSequence((self._settings.seed, raised)).generate_state(1)[0])
         return self._settings.actor_spec(
-            round_index, self._parts.updating.updater.policy_version, weights, **fields)
+            round_index, self._parts.updating.updater.policy_version, weights,
+            timeout_s=self._parts.by_the_clock(limits).actor_s, **fields)
 
     def _start(self, collection: Collection, slots: range) -> None:
         """Starts actors for these slots; the oldest open episodes go to the lowest slots."""
@@ -185,7 +201,7 @@ class SynchronousPacing:
         updater, trajectories = parts.updating.updater, attempt.collected.trajectories
         detect_s = next((one.detect_s for one in attempts if one.detect_s is not None), None)
         policy_version = updater.policy_version
-        limit_s = self._settings.update_timeout_s - (detect_s or 0.0)
+        limit_s = parts.by_the_clock(attempt.limits).update_s - (detect_s or 0.0)
         training = RoundTraining()
         update = parts.updating.train([trajectories[slot] for slot in sorted(trajectories)], training, limit_s)
         parts.detection.keep([update.samples])
@@ -209,7 +225,9 @@ class SynchronousPacing:
             "actor_billed_s_mean": float(np.mean(billed_s)), "actor_billed_s_max": float(np.max(billed_s)),
             "actor_cpu_s_mean": float(np.mean(cpu_s)) if cpu_s else None,
         }
-        self._check_update_time((detect_s or 0.0) + learn_s + (evaluate_s or 0.0))
+        parts.phases.saw(
+            sample_s=training.modelled_s / training.env_steps, evaluate_s=times["modelled_evaluate_s"])
+        self._check_update_time(attempt.limits, (detect_s or 0.0) + learn_s + (evaluate_s or 0.0))
         return row, times
 
     def _modelled_collect_s(self, collected: Collected, first_wave: int, modelled_detect_s: float | None) -> float:
@@ -221,8 +239,8 @@ class SynchronousPacing:
         boost_s = max((s for slot, s in collected.slot_s.items() if slot >= first_wave), default=0.0)
         return min(max(first_s, (modelled_detect_s or 0.0) + boost_s), self._settings.round_deadline_s)
 
-    def _check_update_time(self, seconds: float) -> None:
-        limit_s = self._settings.update_timeout_s
+    def _check_update_time(self, limits: Limits, seconds: float) -> None:
+        limit_s = self._parts.by_the_clock(limits).update_s
         if seconds > limit_s:
             raise BudgetError(f"detection, update and evaluation took {seconds:.1f} s, longer than the {limit_s} s "
                               "reserved for them; raise learner.update_timeout_s")

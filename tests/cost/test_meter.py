@@ -481,7 +481,7 @@ class Trace:
         """As the experiment says, or any shorter ones."""
         whole, share = self.model.limits, self.random.random
         return self.random.choice([whole, Limits(
-            whole.actor_s * share(), whole.collect_s * share(), whole.update_s * share(), is_tightened=True)])
+            whole.actor_s * share(), whole.collect_s * share(), whole.update_s * share(), factor=1.5)])
 
     def check(self) -> None:
         budget = self.meter.budget
@@ -536,7 +536,7 @@ class Trace:
             if draw.random() < 0.3 and attempt < 3 and add(self.meter, [slot], attempt + 1):
                 running.append((slot, attempt + 1))
                 self.check()
-        longest_s = limits.collect_s + limits.update_s
+        longest_s = limits.round_s
         seconds = draw.choice([0.0, draw.uniform(0, longest_s), longest_s])
         self.clock.now_s += seconds
         if running:
@@ -589,7 +589,7 @@ def test_the_traces_reach_what_they_are_meant_to_reach(is_deployed: bool):
 
 @pytest.mark.parametrize(("slot", "attempt", "starts_cold"), [(0, 0, False), (1, 0, False), (2, 0, True), (1, 1, True)])
 def test_a_tightened_limit_is_what_is_reserved_and_a_warm_slot_has_no_start(slot: int, attempt: int, starts_cold: bool):
-    limits = Limits(2.0, 3.0, 4.0, is_tightened=True)
+    limits = Limits(2.0, 3.0, 4.0, factor=1.5)
     clock = WallClock()
     for meter in (unlimited(actor={"provisioned": 1}), by_the_clock(clock, actor={"provisioned": 1})):
         meter.open_round(2, smallest=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lambda_actor.rollout import OpenEpisode
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
@@ -572,12 +575,63 @@ def test_the_run_stops_when_the_budget_holds_no_further_round(tmp_path: Path):
     assert len(rig.rows) > 5
     assert rig.meter.budget.reserved_usd == 0.0
     assert 0.0 < rig.meter.budget.spent_usd <= usd
-    assert rig.events("round_shrunk"), "the last rounds got smaller first"
     assert len(rig.events("budget_exhausted")) == 1
     assert all(spent + held <= usd for spent, held in rig.ledgers)
     assert rig.meter.budget.spent_usd == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-7)
     # What is left would not have held the smallest round.
     assert usd - rig.meter.budget.spent_usd < worst_case_usd(2, actor={"provisioned": 0, "timeout_s": 60})
+
+
+SHORT: dict[str, Any] = {
+    "scaler": {"kind": "fixed", "actors_fixed": 4}, "actor": {"timeout_s": 2, "provisioned": 0},
+    "fleet": {"round_deadline_s": 4, "quorum": 0.75}, "learner": {"update_timeout_s": 4}, "stop": {"max_rounds": 1000}}
+"""Limits with which a budget of twenty rounds holds one."""
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_budget_of_twenty_rounds_is_used_and_never_exceeded(tmp_path_factory: pytest.TempPathFactory, seed: int):
+    def script(event: Mapping[str, Any], nth: int) -> Play:
+        return Play(billed_s=random.Random(f"{seed} {event['round_index']} {event['slot']}").uniform(0.5, 1.5))
+
+    sections = SHORT | {"stop": {"max_rounds": 20}}
+    whole = Rig(tmp_path_factory.mktemp("whole"), script, **sections)
+    whole.run()
+    usd = whole.meter.spent_usd
+    rig = Rig(tmp_path_factory.mktemp("twenty"), script, **SHORT, budget={"usd": usd})
+    assert rig.run() == "budget"
+    assert 0.9 * usd <= rig.meter.spent_usd <= usd
+    assert all(spent + held <= usd for spent, held in rig.ledgers)
+    factors = [event["factor"] for event in rig.events("limits_tightened")]
+    assert factors[-1] < factors[0]
+    again = Rig(tmp_path_factory.mktemp("again"), script, **SHORT, budget={"usd": usd})
+    again.loop.restore(rig.checkpoints[-1])
+    assert again.loop.checkpoint().values["phases"] == rig.checkpoints[-1].values["phases"]
+    assert again.run() == "budget"
+    assert again.rows == [], "what was learned of limits goes on"
+
+
+@pytest.mark.parametrize("too_long_s", [3.5, 100.0])
+def test_a_round_that_hits_its_tightened_limit_is_lost_and_not_overspent(tmp_path: Path, too_long_s: float):
+    """The first is within what the experiment allows, the other is not."""
+    usd = 1.5 * worst_case_usd(4, **SHORT)
+    rig = Rig(tmp_path, **SHORT, budget={"usd": usd})
+    real, taken_s = rig.learner.update, []
+
+    def update(batch: Any, *, progress: float) -> Any:
+        is_tight = any(event["factor"] <= 2.5 for event in rig.events("limits_tightened"))
+        rig.learner.update_s = too_long_s if is_tight else 0.25
+        taken_s.append(rig.learner.update_s)
+        return real(batch, progress=progress)
+
+    rig.learner.update = update
+    assert rig.run() == "budget"
+    assert taken_s[-1] == too_long_s
+    assert len(rig.rows) == len(taken_s) - 1
+    (lost,) = rig.events("round_lost")
+    assert (lost["round_index"], rig.meter.reserved_usd) == (len(taken_s), 0.0)
+    assert rig.rows[-1]["spent_usd"] < rig.meter.spent_usd <= usd
+    assert rig.checkpoints[-1].round_index == len(rig.rows)
 
 
 def test_a_budget_that_holds_no_rejected_round_again_stops(tmp_path: Path):
