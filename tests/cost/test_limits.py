@@ -1,4 +1,4 @@
-"""Tightened limits: never longer than the experiment's, never shorter than what was seen, forgotten after some rounds."""
+"""Tightened limits: never longer than the experiment's, never shorter than what was seen; old rounds are forgotten."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from runtime.config.loading import load_experiment
 from runtime.cost.rates import MEASURED, UNITS, ModelledTimes, Rates, lambda_speed, make_rates, table, tabled
 from runtime.errors import RunDirectoryError
 from runtime.fleet.counting import CountingFleet
-from runtime.interfaces import Outcome
+from runtime.interfaces import Invocation, Outcome
 from runtime.learner.updater import InPlaceUpdater
 from runtime.records.events import EventLog
 from runtime.sampling.serverless import ServerlessSampler
@@ -107,6 +107,15 @@ def test_an_invocation_is_billed_by_its_steps_and_one_that_brought_nothing_as_a_
 
     fleet = CountingFleet(Ended(), rates(tmp_path), fragment_steps=8, timeout_s=3.0, speed=0.5)  # type: ignore[arg-type]
     assert [(one.billed_s, one.init_s) for one in fleet.wait(0.0)] == [(1.02, 1.0), (3.0, 1.0), (3.0, 1.0), (0.0, 0.0)]
+
+
+def test_an_invocation_is_billed_for_no_more_than_its_own_limit(tmp_path: Path):
+    cache = FakeCache()
+    fleet = CountingFleet(FakeFleet(cache, ManualClock(), lambda event, nth: CRASHED), rates(tmp_path),
+                          fragment_steps=8, timeout_s=3.0, speed=0.5)
+    fleet.start([Invocation(name, {"round_index": 1, "slot": 0}, limit_s) for name, limit_s in (
+        ("a", 0.25), ("b", 60.0))])
+    assert {one.invocation_id: one.billed_s for one in fleet.wait(0.0)} == {"a": 0.25, "b": 3.0}
 
 
 def test_what_the_table_lacks_is_measured_once_and_kept_with_the_run(tmp_path: Path):
