@@ -128,6 +128,8 @@ class ActorCritic(ABC, Generic[Settings]):
             raise ValueError("normalize_observations is open: fit the experiment to its environment first")
         self.kind, self.seed, self.device = algorithm.kind, seed, torch.device(device)
         self._threads, self._group, self._network = threads, group, network
+        # Those that torch has used for one operation go on spinning for a while, in the way of the two of `descend`.
+        self._torch_threads = -(-threads // 2) if network == "mlp" else threads
         self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -190,7 +192,7 @@ class ActorCritic(ABC, Generic[Settings]):
             progress: Share of the training that is done, 0 to 1.
             is_replay: Whether an earlier update has seen these batches; then the moments stay as they are.
         """
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(self._torch_threads)
         if self.settings.normalize_observations and not is_replay:
             for batch in batches:
                 self.moments.merge(flat(batch.observations))
@@ -258,9 +260,10 @@ class ActorCritic(ABC, Generic[Settings]):
                 critic = beside.submit(self._descend_alone, "critic", samples.tensors, minibatches, self._threads // 2)
                 policy = self._descend_alone("policy", samples.tensors, minibatches, -(-self._threads // 2))
             found = [policy, critic.result()]
-            torch.set_num_threads(self._threads)
+            torch.set_num_threads(self._torch_threads)
         else:
-            found = [self._descend_alone(name, samples.tensors, minibatches, self._threads) for name in self.trained]
+            found = [self._descend_alone(name, samples.tensors, minibatches, self._torch_threads)
+                     for name in self.trained]
         counts = [len(samples.values) if indices is None else len(indices) for indices in minibatches]
         return [_loss_means(means, count) for means, count in zip(zip(*found, strict=True), counts, strict=True)]
 
@@ -427,7 +430,7 @@ class ActorCritic(ABC, Generic[Settings]):
         self.trained["policy"].backward(self.distribution.slopes(
             outputs, samples["actions"], samples["old_outputs"], of_log_probs=-weight * slopes,
             of_entropy=-weight * self.settings.entropy_coefficient, of_kl=weight * self.kl_coefficient))
-        return torch.stack([-surrogate.mean(), self.distribution.entropy(outputs).mean()])
+        return _policy_means(surrogate, self.distribution.entropy(outputs))
 
     def _write_critic_gradient(self, samples: Tensors, share: float) -> torch.Tensor:
         values = self.trained["critic"].forward(samples["observations"])
@@ -541,6 +544,11 @@ def _value_loss(values: torch.Tensor, targets: torch.Tensor, weight: float) -> t
     """½·mean (V − target)², ``[1]``, and the derivative by V of weight·½·Σ (V − target)²."""
     errors = values - targets
     return 0.5 * errors.square().mean(0, keepdim=True), weight * errors
+
+
+@compiled
+def _policy_means(surrogate: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
+    return torch.stack([-surrogate.mean(), entropies.mean()])
 
 
 @compiled

@@ -10,8 +10,6 @@ import torch
 from lambda_actor.spaces import Spaces
 from runtime.learner.compiled import compiled
 
-_LOG_2PI = math.log(2.0 * math.pi)
-
 
 class Distribution(Protocol):
     """What an algorithm asks of a distribution; all ``[N]``, entropy and KL in nats."""
@@ -56,8 +54,7 @@ class Gaussian:
         return _gaussian_log_prob(outputs, actions)
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
-        _, log_stds = outputs.chunk(2, dim=-1)
-        return (log_stds + 0.5 * (_LOG_2PI + 1.0)).sum(-1)
+        return _gaussian_entropy(outputs)
 
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         (old_means, old_log_stds), (means, log_stds) = old.chunk(2, dim=-1), new.chunk(2, dim=-1)
@@ -107,6 +104,12 @@ def _gaussian_log_prob(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Te
     means, log_stds = outputs.chunk(2, dim=-1)
     scaled = (actions - means) * torch.exp(-log_stds)
     return -(0.5 * scaled.square() + log_stds + 0.5 * math.log(2.0 * math.pi)).sum(-1)
+
+
+@compiled
+def _gaussian_entropy(outputs: torch.Tensor) -> torch.Tensor:
+    _, log_stds = outputs.chunk(2, dim=-1)
+    return (log_stds + 0.5 * (math.log(2.0 * math.pi) + 1.0)).sum(-1)
 
 
 @compiled

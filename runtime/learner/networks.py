@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from lambda_actor.policy import CONV_FEATURES, CONVOLUTIONS, HIDDEN_SIZES, PIXEL_MAX, same_padding
 from lambda_actor.spaces import Spaces
+from runtime.learner.compiled import compiled
 from runtime.learner.perceptron import activations
 
 
@@ -38,7 +39,7 @@ class PolicyNetwork(nn.Module):
 
     def packed(self, outputs: torch.Tensor) -> torch.Tensor:
         """Returns the distribution's parameters, given what the last layer gives."""
-        return outputs if self.log_std is None else torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
+        return outputs if self.log_std is None else _beside(outputs, self.log_std)
 
     def unpacked(self, slopes: torch.Tensor) -> torch.Tensor:
         """Returns a gradient with respect to what the last layer gives, given that of the distribution's parameters.
@@ -47,9 +48,8 @@ class PolicyNetwork(nn.Module):
         """
         if self.log_std is None:
             return slopes
-        slopes, of_log_std = slopes.chunk(2, dim=-1)
-        torch.sum(of_log_std, 0, out=self.log_std.grad)
-        return slopes
+        assert self.log_std.grad is not None, "the gradient is a view of a tensor that stays"
+        return _apart(slopes, self.log_std.grad)
 
 
 class ValueNetwork(nn.Module):
@@ -125,6 +125,18 @@ class WholeConvolution(nn.Linear):
     def filters(self) -> torch.Tensor:
         """The weight as a convolution's, ``[outputs, C, H, W]``."""
         return self.weight.view(-1, *self.image_shape)
+
+
+@compiled
+def _beside(outputs: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+    return torch.cat([outputs, log_std.expand_as(outputs)], dim=-1)
+
+
+@compiled
+def _apart(slopes: torch.Tensor, of_log_std: torch.Tensor) -> torch.Tensor:
+    outputs, log_stds = slopes.chunk(2, dim=-1)
+    torch.sum(log_stds, [0], out=of_log_std)
+    return outputs
 
 
 def layer_arrays(network: PolicyNetwork) -> dict[str, torch.Tensor]:

@@ -232,12 +232,12 @@ def test_any_algorithm_takes_any_spaces(algorithm, kind: str, section, spaces: S
 
 
 def test_seed_threads_and_network_are_the_specs() -> None:
-    spec = make_spec("impala", PIXELS, network="mlp", threads=2)
+    spec = make_spec("impala", PIXELS, network="mlp", threads=3)
     learner = make_learner(spec, device="cpu")
     other = Impala(PIXELS, spec.algorithm, network="mlp", seed=3)
     assert learner.weights() == other.weights()
     learner.update(roll(learner.weights(), PIXELS), progress=0.0)
-    assert torch.get_num_threads() == 2
+    assert torch.get_num_threads() == 2, "beside the critic's"
 
 
 def test_an_unknown_updater_is_refused() -> None:
