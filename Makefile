@@ -1,5 +1,6 @@
 # make setup   the virtual environment .venv from the pinned requirements
 # make train   set up, then train EXPERIMENT (default experiments/hopper.yaml)
+# make plan    sample EXPERIMENT's work here, and predict time and dollars of every sensible way to run it in AWS
 # make synth   tell what EXPERIMENT costs in AWS, and write its CloudFormation templates to cdk.out; needs no account
 # make deploy  tell what EXPERIMENT costs in AWS, ask the account and you, and deploy it
 # make destroy take EXPERIMENT down now; its results stay
@@ -24,7 +25,7 @@ BIN := $(VENV)/bin
 # What is imported is compiled then; all of it would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train synth deploy destroy rehearse rehearse-all bootstrap image test tests lint lock docs clean
+.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy rehearse rehearse-all bootstrap image test tests lint lock docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -37,6 +38,9 @@ setup-deploy: $(VENV)/.installed-deploy
 
 train: setup
 	$(BIN)/python -m runtime train "$(EXPERIMENT)" $(ARGS)
+
+plan: setup
+	$(BIN)/python -m runtime plan "$(EXPERIMENT)" $(ARGS)
 
 synth: setup-deploy
 	$(BIN)/python -m stacks.deploy --synth-only "$(EXPERIMENT)" $(ARGS)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from runtime.config.loading import load_experiment  # noqa: E402
-from runtime.cost.rates import TABLE_PATH, workload  # noqa: E402
+from runtime.cost.rates import TABLE_PATH, UNITS, workload  # noqa: E402
 from runtime.planning.workload import Workload  # noqa: E402
 from runtime.training.preflight import preflight  # noqa: E402
 
@@ -59,10 +59,11 @@ def main() -> None:
         measured.add(name)
         sampled = Workload(fitted, environment)
         sampled.measure()
-        sampled.seconds = {unit: [] for unit in sampled.seconds}  # The first time is for warming up.
+        sampled.seconds.clear()  # The first time is for warming up.
         for _ in range(arguments.repeats):
             sampled.measure()
-        workloads[name] = {unit: float(f"{seconds:.4g}") for unit, seconds in sampled.units().items()}
+        workloads[name] = {unit: float(f"{seconds:.4g}")
+                           for unit, seconds in sampled.units().items() if unit in UNITS}
         print(name, workloads[name], flush=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True,
                             text=True).stdout.strip()

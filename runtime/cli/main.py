@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from lambda_actor.errors import ActorError
 from runtime import __version__
-from runtime.cli import deployments, explain, policies, train
+from runtime.cli import deployments, explain, plan, policies, train
 from runtime.errors import RunError
 
 
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     train.add_command(commands)
+    plan.add_command(commands)
     policies.add_commands(commands)
     explain.add_command(commands)
     deployments.add_commands(commands)

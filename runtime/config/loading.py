@@ -68,6 +68,18 @@ def experiment_from_tree(tree: Mapping[str, Any], *, source: str) -> Experiment:
     return _validated(tree, source)
 
 
+def changed_keys(overrides: Iterable[str]) -> dict[str, Any]:
+    """Returns what ``section.key=value`` texts change, as the tree that an experiment file would hold.
+
+    Raises:
+        ExperimentError: One of them is none.
+    """
+    tree: Tree = {}
+    for override in overrides:
+        _apply_override(tree, override)
+    return tree
+
+
 def self_contained(path: Path) -> bytes:
     """Returns an experiment file such that no other file is needed: itself, or what it and those it extends say.
 

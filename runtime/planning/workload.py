@@ -1,4 +1,8 @@
-"""Measures here, on one thread, how many CPU seconds each unit of an experiment's work takes; see `UNITS`."""
+"""Measures, on one thread, how many CPU seconds a unit of an experiment's work takes; see `runtime.cost.rates.UNITS`.
+
+Beside them two that no bill has: ``trajectory_s``, decoding a trajectory and putting it into a batch, and ``round_s``,
+the checkpoint of a round.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,13 @@ import math
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from lambda_actor import wire
@@ -17,8 +24,8 @@ from lambda_actor.environments import ActorEnvironment
 from lambda_actor.handler import handler
 from lambda_actor.inline import from_text, to_text
 from runtime.config.resolved import FittedExperiment
-from runtime.cost.rates import UNITS
 from runtime.interfaces import Batch, DetectorSamples
+from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.training.evaluation import Evaluator
 
 _START = """
@@ -57,12 +64,14 @@ class Workload:
 
     Attributes:
         seconds: CPU seconds that a unit took each time that it was measured, by its name.
+        message_bytes: Of the weights and a trajectory of one fragment.
     """
 
     experiment: FittedExperiment
     environment: ActorEnvironment
     clock: Callable[[], float] = time.process_time
-    seconds: dict[str, list[float]] = field(default_factory=lambda: {unit: [] for unit in UNITS})
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    message_bytes: int = 0
 
     def __post_init__(self) -> None:
         """Makes a learner, and has actors sample what it trains on."""
@@ -83,6 +92,7 @@ class Workload:
         self._evaluate()
         samples = self._learn()
         self._detect(samples)
+        self._save()
 
     def _note(self, unit: str, seconds: float) -> None:
         self.seconds[unit].append(max(0.0, seconds))
@@ -139,6 +149,13 @@ class Workload:
         self._note("product_sample_s",
                    (self.clock() - started_s) / (max(1, curvature.products) * len(subset.advantages)))
 
+    def _save(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            started_s = self.clock()
+            state = next(iter(self._learners.values())).get_state()
+            save_checkpoint(Path(folder), Checkpoint(1, state.arrays, {}))
+            self._note("round_s", self.clock() - started_s)
+
     def _timed(self, work: Callable[[], Any]) -> float:
         started_s = self.clock()
         work()
@@ -162,8 +179,14 @@ class Workload:
         kind = wire.Kind.FRAME_TRAJECTORY if spaces.is_pixels else wire.Kind.TRAJECTORY
         responses = [self._fragment(sizes.fragment_steps, slot)
                      for slot in range(sizes.samples // sizes.fragment_steps)]
-        return assemble_batch([wire.decode(from_text(one["trajectory"]), kind) for one in responses], spaces,
-                              clip_rewards=self.experiment.environment.clip_rewards)
+        messages = [from_text(one["trajectory"]) for one in responses]
+        self.message_bytes = len(self._weights) + round(
+            len(messages[0]) * self.experiment.actor.fragment_steps / sizes.fragment_steps)
+        started_s = self.clock()
+        batch = assemble_batch([wire.decode(message, kind) for message in messages], spaces,
+                               clip_rewards=self.experiment.environment.clip_rewards)
+        self._note("trajectory_s", (self.clock() - started_s) / len(messages))
+        return batch
 
     def _make_learner(self, minibatch: int) -> Any:
         from runtime.learner import LearnerSpec, make_learner

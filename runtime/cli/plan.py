@@ -1,0 +1,117 @@
+"""The command ``plan``: what a run would take in AWS, in every sensible way, before it is started."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from runtime.cli.arguments import positive, say, seeds
+from runtime.errors import ExperimentError, RunError
+
+_STEPS = 1_000_000
+_DESCRIPTION = """\
+Sample an experiment's work here for half a minute, and predict how long it takes in AWS and what it costs: on several
+learners, with actors on Lambda (how many, memory, processor, warm or not) and with everything on one instance. Nothing
+is started in AWS. All figures are modelled, at list prices; spot instances count at the on-demand price.
+
+examples:
+  python -m runtime plan experiments/hopper.yaml
+  python -m runtime plan experiments/hopper.yaml --steps 300000 --seeds 10 --picture plan.png
+  python -m runtime plan experiments/hopper.yaml --choose cheapest --write cheap.yaml"""
+
+
+def add_command(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    plan = commands.add_parser(
+        "plan", help="predict time and dollars of every sensible way to run an experiment",
+        formatter_class=argparse.RawDescriptionHelpFormatter, description=_DESCRIPTION)
+    plan.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
+    plan.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",
+                      help="override one key of the experiment file; may be repeated (default: none)")
+    plan.add_argument("--steps", type=positive, metavar="N",
+                      help=f"environment steps of a run (default: stop.max_steps, or {_STEPS:,})")
+    plan.add_argument("--seeds", type=seeds, default=1, metavar="N",
+                      help="runs, one after the other on one deployment (default: 1)")
+    plan.add_argument("--seconds", type=positive, default=30, metavar="S",
+                      help="how long the work is sampled; every part at least once (default: 30)")
+    plan.add_argument("--picture", type=Path, metavar="FILE.png", help="draw time against dollars (default: not)")
+    plan.add_argument("--choose", choices=("cheapest", "fastest", "knee"), default="knee",
+                      help="which one is printed as --set lines, and written (default: knee)")
+    plan.add_argument("--write", type=Path, metavar="FILE.yaml",
+                      help="write the chosen one as an experiment file that extends this one (default: not)")
+    plan.set_defaults(command=_plan)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from runtime.cost.prices import PRICES
+    from runtime.planning.drawing import draw, duration, scatter_lines, table_lines
+    from runtime.planning.prediction import Sample, picks, predict_all
+    from runtime.records.downloaded import load_trusted_experiment
+    from runtime.training.preflight import preflight
+
+    if options.write is not None and options.write.exists():
+        raise RunError(f"--write {options.write}: exists already; name another")
+    base = load_trusted_experiment(options.experiment, options.set)
+    experiment = base.resolved()
+    if experiment.algorithm.rounds == "asynchronous":
+        raise ExperimentError("algorithm.rounds = asynchronous cannot be planned; allowed: synchronous")
+    environment, fitted = preflight(experiment)
+    steps = options.steps or experiment.stop.max_steps or _STEPS
+    say(f"sampling the work of {options.experiment} for {options.seconds} s on one core …")
+    sample = _sampled(fitted, environment, options.seconds, Sample)
+    say("  " + ", ".join(f"{_UNIT_NAMES[unit]} {_short(seconds)}" for unit, seconds in sample.units.items()
+                         if unit in _UNIT_NAMES))
+    predictions = predict_all(base, sample, environment, PRICES, steps=steps, seeds=options.seeds)
+    chosen = picks(predictions)
+    many = f" with each of {options.seeds} seeds, one after the other" if options.seeds > 1 else ""
+    say(f"{len(predictions)} ways to {steps:,} steps{many}; modelled, list prices of {PRICES.region}, {PRICES.as_of}\n")
+    for line in [*table_lines(predictions, chosen), "", *scatter_lines(predictions, chosen), ""]:
+        say(line)
+    pick = chosen[options.choose]
+    say(f"{options.choose}: {duration(pick.seconds)}, ${pick.usd:.4f}; {duration(pick.start_s)} start, "
+        f"{duration(pick.actors_s)} waiting for actors, {duration(pick.learner_s)} learner")
+    for change in pick.way.overrides:
+        say(f"  --set '{change}'")
+    if options.picture is not None:
+        draw(predictions, chosen, options.picture, title=f"{options.experiment.stem}, {steps:,} steps{many}")
+        say(f"picture      {options.picture}")
+    if options.write is not None:
+        _write(options, pick.way.overrides)
+        say(f"written      {options.write}")
+    return 0
+
+
+_UNIT_NAMES = {"init_s": "cold start", "step_s": "a step", "sample_s": "a trained sample",
+               "gradient_step_s": "a gradient step", "evaluated_step_s": "an evaluated step"}
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+
+
+def _sampled(fitted: Any, environment: Any, seconds: int, kind: Any) -> Any:
+    """Measures each unit until the time is over; the first time only warms up, if there is another one."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from runtime.planning.workload import Workload
+
+    work = Workload(fitted, environment)
+    until_s = time.monotonic() + seconds
+    work.measure()
+    if time.monotonic() < until_s:
+        work.seconds.clear()
+        work.measure()
+    while time.monotonic() < until_s:
+        work.measure()
+    return kind(work.units(), work.message_bytes, fitted.actor.fragment_steps)
+
+
+def _write(options: argparse.Namespace, changes: list[str]) -> None:
+    """Writes an experiment file that extends the planned one."""
+    from runtime.config import yaml_text
+    from runtime.config.loading import changed_keys
+
+    base = os.path.relpath(options.experiment.resolve(), options.write.resolve().parent)
+    options.write.write_bytes(yaml_text.dump({"extends": base, **changed_keys([*options.set, *changes])}).encode())

@@ -1,0 +1,295 @@
+"""Predicts time and dollars of every sensible way to run an experiment, from its sampled work; all of it modelled.
+
+A round's batch stays what the experiment file makes it: ways differ in how many actors share it, and so in the length
+of their fragments (Nitro §7, function profiling). The start is that of `runtime.cost.start`; prices and speeds are
+those of the bill.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lambda_actor.environments import ActorEnvironment
+from runtime.config.instances import has_gpu, processor, vcpus
+from runtime.config.loading import experiment_from_tree
+from runtime.config.resolved import FittedExperiment, ResolvedExperiment
+from runtime.config.schema import Experiment
+from runtime.cost.estimate import Ending, estimate
+from runtime.cost.model import PROVISIONED_BLOCK_S
+from runtime.cost.prices import PriceTable
+from runtime.cost.rates import ModelledTimes, Rates, instance_speed, lambda_speed
+from runtime.cost.sizes import check_sizes
+from runtime.cost.start import start
+from runtime.errors import ExperimentError
+from runtime.interfaces import ACTOR
+from runtime.training.costs import make_cost_model
+
+INVOKE_S = 0.02
+"""From the learner's request to a warm function's first line, and back. **Modelled.**"""
+FAN_OUT_S = 0.0015
+"""CPU seconds that fleet and cache take for each actor, beside what is sampled; of benchmarks/plan_check.py."""
+HYPERTHREAD_SPEED = 0.62
+"""Of a vCPU of an x86 instance whose others are busy too: two share a core. Graviton's do not. **Modelled.**"""
+LAMBDA_LEARNERS = ("c7i.large", "c7g.large", "c8g.large", "g4dn.xlarge", "g5.xlarge", "g6.xlarge")
+LOCAL_LEARNERS = ("c7i.large", "c7g.large", "c8g.large", "c7i.xlarge", "c7g.xlarge", "c8g.xlarge", "c8g.2xlarge",
+                  "c8g.4xlarge", "g4dn.xlarge")
+MEMORIES_MIB = (512, 884, 1769)
+"""A function's: a quarter of a vCPU and a bit, a half, and one."""
+ACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
+FRAGMENT_STEPS_MIN = 32
+_CACHES = {"none": "no cache", "learner": "cache on the learner", "serverless": "serverless cache",
+           "node": "cache node"}
+KINDS = ("all on one instance", "actors on Lambda", "actors on Lambda, learner with a GPU")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run an experiment.
+
+    Attributes:
+        name: For people.
+        kind: Where its actors and its learner are; one of `KINDS`.
+        changes: Keys of the experiment file that make it so, with their values.
+    """
+
+    name: str
+    kind: str
+    changes: Mapping[str, Any]
+
+    @property
+    def overrides(self) -> list[str]:
+        """The changes as texts for ``--set``."""
+        return [f"{key}={_text(value)}" for key, value in self.changes.items()]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a way takes until it has made its steps.
+
+    Attributes:
+        seconds: From ``make deploy``'s first billed second to the end.
+        usd: All in, the start included.
+        start_s, actors_s, learner_s: Parts of the seconds: the start, waiting for actors, and the learner's own work.
+    """
+
+    way: Way
+    seconds: float
+    usd: float
+    start_s: float
+    actors_s: float
+    learner_s: float
+
+    @property
+    def bound(self) -> str:
+        """What decides how long it takes."""
+        parts = {"start": self.start_s, "actors": self.actors_s, "learner": self.learner_s}
+        return max(parts, key=lambda name: parts[name])
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was measured here of an experiment's work.
+
+    Attributes:
+        units: CPU seconds of each unit, as `runtime.planning.workload.Workload.units`.
+        message_bytes: Of the weights and a trajectory.
+        fragment_steps: Of that trajectory.
+    """
+
+    units: Mapping[str, float]
+    message_bytes: int
+    fragment_steps: int
+
+
+def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
+    """Yields all ways that are worth a look: the file's own first."""
+    is_on_learner, first = experiment.fleet.is_on_learner, experiment.learner.instance_types[0]
+    yield Way("the file as it is", KINDS[0] if is_on_learner else KINDS[1 + has_gpu(first)], {})
+    batch = max(1, experiment.scaler.smallest_round) * experiment.actor.fragment_steps
+    splits = [(count, batch // count) for count in ACTORS
+              if batch % count == 0 and (batch // count >= FRAGMENT_STEPS_MIN or count == 1)]
+    caches = dict.fromkeys(("none", experiment.cache.kind))
+    for instance_type in (name for name in LAMBDA_LEARNERS if name in prices.instance_hour_usd):
+        for count, steps in splits:
+            for memory_mib in MEMORIES_MIB:
+                for architecture in prices.functions:
+                    for provisioned in (0, count):
+                        for cache_kind in caches:
+                            yield Way(
+                                f"{instance_type}, {count} x {steps} on {architecture} {memory_mib} MiB"
+                                f"{' warm' * bool(provisioned)}, {_CACHES[cache_kind]}",
+                                KINDS[1 + has_gpu(instance_type)],
+                                {**_learner(instance_type), "fleet.kind": "auto", **_actors(count, steps),
+                                 "actor.memory_mib": memory_mib, "actor.architecture": architecture,
+                                 "actor.provisioned": provisioned, "cache.kind": cache_kind})
+    for instance_type in (name for name in LOCAL_LEARNERS if name in prices.instance_hour_usd):
+        processes = vcpus(instance_type)
+        count = min((one for one, _ in splits if one >= processes), default=splits[-1][0])
+        yield Way(f"all on one {instance_type}, {count} x {batch // count}", KINDS[0],
+                  {**_learner(instance_type), "fleet.kind": "local", "fleet.processes": processes,
+                   **_actors(count, batch // count), "actor.provisioned": 0, "cache.kind": "none"})
+
+
+def _learner(instance_type: str) -> dict[str, Any]:
+    return {"learner.instance_types": [instance_type], "learner.image_parameter": None}
+
+
+def _actors(count: int, steps: int) -> dict[str, Any]:
+    return {"scaler.kind": "fixed", "scaler.actors_fixed": count, "actor.fragment_steps": steps}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(str, value))}]"
+    return "null" if value is None else str(value)
+
+
+def _changed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of an experiment's tree with other values at some keys of its sections."""
+    changed = dict(tree)
+    for key, value in changes.items():
+        section, name = key.split(".")
+        changed[section] = {**changed[section], name: value}
+    return changed
+
+
+def predict_all(
+    base: Experiment, sample: Sample, environment: ActorEnvironment, prices: PriceTable, *, steps: int, seeds: int = 1
+) -> list[Prediction]:
+    """Predicts all ways that may be deployed; the first is the file's own.
+
+    Args:
+        base: The experiment as its file has it.
+        sample: Of its work.
+        environment: Its.
+        prices: At which everything is counted.
+        steps: Environment steps of each seed.
+        seeds: Runs, one after the other on one deployment.
+    """
+    found, tree = [], base.model_dump(mode="json")
+    for way in ways(base.resolved(is_deployed=True), prices):
+        try:
+            experiment = experiment_from_tree(_changed(tree, way.changes), source=way.name).resolved(is_deployed=True)
+            fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
+            check_sizes(environment.spaces, environment_id=fitted.environment.id, network=fitted.network.kind,
+                        fragment_steps=fitted.actor.fragment_steps, cache_kind=fitted.cache.kind)
+        except ExperimentError:
+            if not way.changes:
+                raise
+            continue
+        found.append(predict(way, fitted, sample, environment, prices, steps=steps, seeds=seeds))
+    return found
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What the rounds of a run take.
+
+    Attributes:
+        count: How many there are.
+        actors: Of each; boosted rounds have more and others fewer, so it is a mean.
+        actor_s: Seconds of one actor.
+        collect_s: Seconds of each round until its actors are back, the detector beside them.
+        learner_s: Seconds of each round in which the learner works and actors wait.
+    """
+
+    count: int
+    actors: float
+    actor_s: float
+    collect_s: float
+    learner_s: float
+
+
+def rounds_of(
+    experiment: FittedExperiment, sample: Sample, environment: ActorEnvironment, *, steps: int,
+    instance_type: str, parallel_speed: float | None,
+) -> Rounds:
+    """Predicts the rounds.
+
+    Args:
+        instance_type: Of the learner; "" for the machine where the sample was taken.
+        parallel_speed: Speed of each of its processes if actors are those; None if they are on Lambda.
+    """
+    units, speed = sample.units, instance_speed(instance_type)
+    times = ModelledTimes(Rates("sampled here", units, Path("/nonexistent")), experiment, instance_type)
+    scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
+    fewest = scaler.smallest_round if scaler.kind != "fixed" else scaler.most_actors
+    actors = (fewest + scaler.most_actors) / 2
+    batch = round(actors * steps_each)
+    fragment_s = units["invocation_s"] + steps_each * units["step_s"]
+    if parallel_speed is None:
+        actor_s = fragment_s / lambda_speed(experiment.actor.memory_mib, experiment.actor.architecture)
+        collect_s = INVOKE_S + actor_s
+    else:
+        actor_s = fragment_s / (speed * parallel_speed)
+        collect_s = math.ceil(actors / experiment.fleet.processes) * actor_s
+    detect_s = 0.0
+    if scaler.chosen.make().signals:
+        settings = experiment.detector
+        detect_s = times.detect_s(settings.lanczos_steps, min(settings.subset_size, batch), 0.0)
+    longest = min(environment.episode_steps_max or 1000, 1000)
+    every, episodes = experiment.evaluation.every_rounds, experiment.evaluation.episodes
+    evaluate_s = times.evaluate_s(round(episodes * longest / 2), 0.0) / every if every else 0.0
+    between_s = (units["round_s"] + actors * (units["trajectory_s"] + FAN_OUT_S)) / speed
+    return Rounds(math.ceil(steps / batch), actors, actor_s, max(collect_s, detect_s),
+                  times.update_s(batch, 0.0) + evaluate_s + between_s)
+
+
+def predict(
+    way: Way, experiment: FittedExperiment, sample: Sample, environment: ActorEnvironment, prices: PriceTable, *,
+    steps: int, seeds: int = 1,
+) -> Prediction:
+    """Predicts one way, deployed; arguments as `predict_all`.
+
+    Args:
+        experiment: As the way makes it.
+    """
+    instance_type, cache_kind = experiment.learner.instance_types[0], experiment.cache.kind
+    is_local, provisioned = experiment.fleet.is_on_learner, experiment.actor.provisioned
+    model = make_cost_model(experiment, environment.spaces, prices, instance_type=instance_type)
+    hourly = estimate(experiment.actor, experiment.learner, prices, cache_kind=cache_kind, ending=Ending(0.0, 0.0))
+    begins = start(hourly, cache_kind=cache_kind, is_warm=provisioned > 0, has_gpu=has_gpu(instance_type),
+                   has_function=not is_local)
+    is_shared = processor(instance_type) == "x86_64" and vcpus(instance_type) > 1
+    rounds = rounds_of(experiment, sample, environment, steps=steps, instance_type=instance_type,
+                       parallel_speed=(HYPERTHREAD_SPEED if is_shared else 1.0) if is_local else None)
+    cold_s = 0.0
+    if not is_local and not provisioned:
+        cold_s = sample.units["init_s"] / lambda_speed(experiment.actor.memory_mib, experiment.actor.architecture)
+    actors_s = seeds * rounds.count * rounds.collect_s + cold_s
+    learner_s = seeds * rounds.count * rounds.learner_s
+    trained_s = actors_s + learner_s
+    usd = begins.usd + model.learner_usd(trained_s) + model.infrastructure_usd(trained_s) + model.upload_usd(trained_s)
+    if not is_local:
+        function = model.roles[ACTOR]
+        bytes_each = round(sample.message_bytes * max(0.1, experiment.actor.fragment_steps / sample.fragment_steps))
+        usd += seeds * rounds.count * rounds.actors * function.usd(
+            is_provisioned=provisioned > 0, billed_s=rounds.actor_s, traffic_bytes=bytes_each)
+        usd += rounds.actors * (function.usd(is_provisioned=False, billed_s=cold_s, traffic_bytes=0) if cold_s else 0.0)
+        usd += model.provisioned_usd(math.ceil(trained_s / PROVISIONED_BLOCK_S) if provisioned else 0)
+    return Prediction(way, begins.expected_s + trained_s, usd, begins.expected_s, actors_s, learner_s)
+
+
+def front(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Returns those that no other beats in both time and dollars, the fastest first."""
+    found: list[Prediction] = []
+    for one in sorted(predictions, key=lambda one: (one.seconds, one.usd)):
+        if not found or one.usd < found[-1].usd:
+            found.append(one)
+    return found
+
+
+def picks(predictions: Sequence[Prediction]) -> dict[str, Prediction]:
+    """Returns the cheapest, the fastest, and the knee: that which is nearest to being both.
+
+    Nearness is by factors: of its seconds over the fastest's, and of its dollars over the cheapest's.
+    """
+    best = front(predictions)
+    fastest, cheapest = best[0], best[-1]
+    knee = min(best, key=lambda one: math.hypot(math.log(one.seconds / fastest.seconds),
+                                                math.log(one.usd / cheapest.usd)))
+    return {"cheapest": cheapest, "fastest": fastest, "knee": knee}

@@ -1,0 +1,99 @@
+"""``python -m runtime plan``: what it predicts from sampled work, and what it prints, draws and writes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from lambda_actor.environments import ActorEnvironment, make_environment
+from runtime.cli.main import main
+from runtime.config.loading import load_experiment
+from runtime.cost.prices import PRICES
+from runtime.cost.rates import table
+from runtime.planning.drawing import scatter_lines, table_lines
+from runtime.planning.prediction import KINDS, Prediction, Sample, front, picks, predict_all
+from tests.helpers import ROOT
+
+HOPPER = ROOT / "experiments" / "hopper.yaml"
+UNITS_OF_HOPPER = {**table()["workloads"]["Hopper-v5 none mlp ppo"], "round_s": 0.002, "trajectory_s": 0.0003}
+SAMPLE = Sample(UNITS_OF_HOPPER, 320_000, 256)
+
+
+@pytest.fixture(scope="module")
+def environment() -> ActorEnvironment:
+    return make_environment("Hopper-v5", "none")
+
+
+@cache
+def predicted(
+    environment: ActorEnvironment, steps: int = 1_000_000, *, seeds: int = 1, **units: float
+) -> list[Prediction]:
+    sample = replace(SAMPLE, units={**UNITS_OF_HOPPER, **units})
+    return predict_all(load_experiment(HOPPER), sample, environment, PRICES, steps=steps, seeds=seeds)
+
+
+def test_no_way_is_faster_than_the_fastest_or_cheaper_than_the_cheapest_and_the_knee_is_beaten_by_none(environment):
+    found = predicted(environment)
+    chosen = picks(found)
+    assert chosen["fastest"].seconds == min(one.seconds for one in found)
+    assert chosen["cheapest"].usd == min(one.usd for one in found)
+    knee = chosen["knee"]
+    assert [one for one in found if one.seconds < knee.seconds and one.usd < knee.usd] == []
+    assert set(map(id, chosen.values())) <= set(map(id, front(found)))
+    assert {one.way.kind for one in found} == set(KINDS)
+    for one in found:
+        assert one.seconds == pytest.approx(one.start_s + one.actors_s + one.learner_s)
+
+
+def test_what_decides_goes_from_the_start_to_the_learner_or_slow_actors(environment):
+    assert predicted(environment)[0].bound == "start"
+    bounds = {one.way.name: one.bound for one in predicted(environment, 50_000_000)}
+    assert "learner" in bounds.values()
+    assert bounds["c7i.large, 1 x 2048 on arm64 512 MiB, no cache"] == "actors"
+
+
+def test_serverless_actors_pay_where_the_environment_is_slow(environment):
+    quick, slow = (picks(found)["fastest"] for found in (
+        predicted(environment), predicted(environment, step_s=0.05)))
+    assert quick.way.kind == KINDS[0]
+    assert slow.way.kind == KINDS[1]
+
+
+def test_many_seeds_share_one_start(environment):
+    one, five = (found[-1] for found in (predicted(environment), predicted(environment, seeds=5)))
+    assert five.start_s == one.start_s
+    assert five.learner_s == pytest.approx(5 * one.learner_s)
+    assert one.usd < five.usd < 5 * one.usd
+
+
+def test_the_text_marks_the_picks_and_fits_a_terminal(environment):
+    found = predicted(environment)
+    lines = table_lines(found, picks(found))
+    assert lines[1].endswith("the file as it is")
+    assert "".join(line[:3] for line in lines[1:]).replace(" ", "") in {"FCK", "FKC"}
+    scatter = scatter_lines(found, picks(found))
+    assert max(map(len, scatter)) < 80
+    assert set("F@.") <= set("".join(scatter[:-1]))
+
+
+def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed(tmp_path: Path, capsys):
+    written, picture = tmp_path / "planned.yaml", tmp_path / "plan.png"
+    arguments = ["plan", str(HOPPER), "--seconds", "1", "--set", "seed=7", "--write", str(written)]
+    assert main([*arguments, "--choose", "cheapest", "--picture", str(picture)]) == 0
+    output = capsys.readouterr().out
+    experiment = load_experiment(written)
+    assert experiment.seed == 7
+    assert experiment.resolved(is_deployed=True).learner.instance_types[0] in output
+    changes = [line.removeprefix("  --set ").strip("'") for line in output.splitlines() if line.startswith("  --set ")]
+    assert load_experiment(HOPPER, ["seed=7", *changes]) == experiment
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(arguments) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_asynchronous_rounds_are_refused(capsys):
+    assert main(["plan", str(HOPPER), "--set", "algorithm.kind=impala"]) == 2
+    assert "cannot be planned; allowed: synchronous" in capsys.readouterr().err
