@@ -1,8 +1,8 @@
 """One update of the learner, before and now: seconds of wall clock and of CPU, by threads.
 
-    python benchmarks/update.py BASE [--case NAME ...] [--rounds 15]
+    python benchmarks/update.py [--base CHECKOUT] [--case NAME ...] [--rounds 15]
 
-BASE is a checkout of the commit that is compared with. Each contender, a checkout with a number of threads, is a
+The base is a checkout of the commit that is compared with. Each contender, a checkout with a number of threads, is a
 process of its own that makes one update whenever it is asked; they are asked in turn, and ratios are taken round by
 round, so that a machine whose speed drifts does not decide. The base's better number of threads counts. Prints JSON;
 keep it under benchmarks/results/ with date, commit and machine, measured on a machine that does nothing else.
@@ -74,9 +74,9 @@ def serve(checkout: str, name: str, threads: int) -> None:
         print(time.perf_counter() - wall_s, time.process_time() - cpu_s, flush=True)
 
 
-def compare(base: str, name: str, rounds: int) -> dict[str, Any]:
+def compare(base: str | None, name: str, rounds: int) -> dict[str, Any]:
     """Returns medians of each contender, and ratios base to ours on one core and on two."""
-    contenders = [(checkout, threads) for checkout in (base, str(OURS)) for threads in (1, 2)]
+    contenders = [(checkout, threads) for checkout in ([base] if base else []) + [str(OURS)] for threads in (1, 2)]
     processes = [subprocess.Popen([sys.executable, __file__, "--serve", checkout, name, str(threads)], text=True,
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE) for checkout, threads in contenders]
     try:
@@ -87,12 +87,15 @@ def compare(base: str, name: str, rounds: int) -> dict[str, Any]:
         for process in processes:
             process.kill()
     wall, cpu = ([[one[kind] for one in row] for row in measured] for kind in (0, 1))
-    names = ["base, 1 thread", "base, 2 threads", "ours, 1 thread", "ours, 2 threads"]
-    return {"seconds": {one: {"wall": median(row[i] for row in wall), "cpu": median(row[i] for row in cpu)}
-                        for i, one in enumerate(names)},
-            "one core": median(row[0] / row[2] for row in wall),
-            "one core, CPU": median(row[0] / row[2] for row in cpu),
-            "two cores": median(min(row[:2]) / min(row[2:]) for row in wall)}
+    found: dict[str, Any] = {"seconds": {
+        f"{'base' if checkout == base else 'ours'}, {threads} thread{'s' * (threads > 1)}": {
+            "wall": median(row[i] for row in wall), "cpu": median(row[i] for row in cpu)}
+        for i, (checkout, threads) in enumerate(contenders)}}
+    if base:
+        found |= {"one core": median(row[0] / row[2] for row in wall),
+                  "one core, CPU": median(row[0] / row[2] for row in cpu),
+                  "two cores": median(min(row[:2]) / min(row[2:]) for row in wall)}
+    return found
 
 
 def ask(process: subprocess.Popen[str]) -> tuple[float, float]:
@@ -111,7 +114,7 @@ if __name__ == "__main__":
         serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
         raise SystemExit
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("base", help="checkout of the commit that is compared with")
+    parser.add_argument("--base", help="checkout of the commit that is compared with")
     parser.add_argument("--case", action="append", choices=CASES, help="all without")
     parser.add_argument("--rounds", type=int, default=15)
     given = parser.parse_args()
