@@ -7,7 +7,7 @@ from drawing import BLUE, EDGE, GREEN, ORANGE, SAND, SHADE, WHITE, arrow, box, c
 
 LAYERS = (
     ("what people call; fakes", (("cli", WHITE), ("testing", WHITE))),
-    ("what puts parts together", (("operations", ORANGE), ("backends", BLUE))),
+    ("what puts parts together", (("operations", ORANGE), ("planning", ORANGE), ("backends", BLUE))),
     ("the loop", (("training", BLUE),)),
     ("how a round works", (("sampling", BLUE), ("learner", BLUE))),
     ("the parts", (("fleet", GREEN), ("cost", GREEN), ("scaler", GREEN), ("detector", GREEN), ("display", GREEN),
