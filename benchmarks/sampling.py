@@ -8,7 +8,7 @@ Contenders, each in a process of its own, on one thread:
   decoded, the last open episode continued, a fragment sampled, encoded and submitted.
 - ``base``: the same of another checkout.
 - ``limit``: the simulator alone: of MuJoCo, the same policy's actions replayed by `mujoco.rollout`, frame skip
-  included; of a game, the emulator's frames without pixels.
+  included; of a game, the emulator's frames without pixels. Other simulators have none.
 - ``usual``: Gymnasium with its default wrappers, and what CleanRL's agents do at each step in torch: actor, critic,
   distribution, its sample, log-probability and entropy.
 
@@ -235,7 +235,9 @@ def contend(name: str, environment_id: str, cache_url: str) -> None:
 
 
 def measure(environment_id: str, cache_url: str, base: str) -> dict[str, dict[str, float]]:
-    names = [name for name in CONTENDERS if name != "base" or base]
+    bare = make_environment(environment_id).gymnasium_environment.unwrapped
+    has_limit = "mujoco" in type(bare).__module__ or type(bare).__module__.startswith("ale_py")
+    names = [name for name in CONTENDERS if (name != "base" or base) and (name != "limit" or has_limit)]
     running = {name: subprocess.Popen(
         [sys.executable, __file__, "--contender", name, "--cache", cache_url, environment_id], text=True,
         env={**os.environ, "CHECKOUT": base if name == "base" else str(ROOT)},

@@ -25,7 +25,6 @@ def assemble_batch(
     """
     if not trajectories:
         raise ValueError("a batch needs at least one trajectory")
-    observed = [_observations(trajectory, spaces) for trajectory in trajectories]
     for trajectory in trajectories:
         _check_actions(trajectory["actions"], spaces)
 
@@ -34,17 +33,26 @@ def assemble_batch(
 
     rewards = stacked("rewards")
     bootstrap_mask = np.zeros(rewards.shape, np.bool_)
+    observations = np.empty((*rewards.shape, *spaces.observation_shape),
+                            np.uint8 if spaces.is_pixels else np.float32)
+    bootstraps = []
     for column, trajectory in enumerate(trajectories):
         bootstrap_mask[trajectory["bootstrap_steps"], column] = True
+        seen, after = _observations(trajectory, spaces)
+        if len(seen) != len(rewards):
+            raise ValueError(f"{len(seen)} observations of {len(rewards)} steps")
+        # One trajectory's at a time: stacks of pixels are large.
+        observations[:, column] = seen
+        bootstraps.append(after)
     return Batch(
         policy_versions=np.array([int(trajectory["policy_version"]) for trajectory in trajectories], np.int64),
-        observations=np.stack([observations for observations, _ in observed], axis=1),
+        observations=observations,
         actions=stacked("actions"),
         log_probs=stacked("log_probs"),
         rewards=np.sign(rewards) if clip_rewards else rewards,
         terminated=stacked("terminated"),
         bootstrap_mask=bootstrap_mask,
-        bootstrap_observations=np.concatenate([bootstraps for _, bootstraps in observed]),
+        bootstrap_observations=np.concatenate(bootstraps),
     )
 
 

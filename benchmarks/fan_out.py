@@ -1,0 +1,215 @@
+"""How a round's costs on the learner grow with its actors: from 8 to 1,024 of them.
+
+    python benchmarks/fan_out.py [PICTURE]
+
+The whole path but the actors themselves: weights published, doors opened, invocations over HTTP by the Lambda fleet,
+and as each is answered its trajectory taken from a real cache, decoded and checked; at the end one batch. A process of
+its own stands in for Lambda: it answers each invocation DELAY_S after it came, having submitted a trajectory of
+Hopper's 256 steps for it. All actors end at once, which is the worst case. Plain HTTP: what TLS adds is not in it.
+Prints JSON and draws PICTURE; keep both under benchmarks/results/ with date, commit and machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import redis  # noqa: E402
+
+from lambda_actor import wire  # noqa: E402
+from lambda_actor.cache import TrajectoryCache  # noqa: E402
+from lambda_actor.check import random_policy, random_weights  # noqa: E402
+from lambda_actor.environments import make_environment  # noqa: E402
+from lambda_actor.handler import trajectory_fields  # noqa: E402
+from lambda_actor.rollout import roll_out  # noqa: E402
+
+ARN = "arn:aws:lambda:us-east-1:123456789012:function:actors:live"
+ACTORS, REPEATS, DELAY_S, STEPS, TIMEOUT_S = (8, 16, 32, 64, 128, 256, 512, 1024), 5, 2.0, 256, 60.0
+ENVIRONMENT_ID = "Hopper-v5"
+EVENT: dict[str, Any] = {"run_id": "fan-out", "policy_version": 0, "fragment_steps": STEPS, "round_index": 1,
+                         "environment_id": ENVIRONMENT_ID, "seed": 0, "slot": 0, "episode_id": ""}
+
+
+async def serve(cache_url: str) -> None:
+    """Stands in for Lambda until standard input closes; prints the port."""
+    environment = make_environment(ENVIRONMENT_ID)
+    fragment = roll_out(environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0)
+    cache = TrajectoryCache(cache_url, EVENT["run_id"])
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                event = json.loads(await reader.readexactly(int(head.partition("content-length:")[2].split()[0])))
+                due_s = time.monotonic() + DELAY_S
+                trajectory = wire.encode(fragment.kind, trajectory_fields(event, fragment))
+                await asyncio.sleep(due_s - time.monotonic())
+                status = cache.submit(event["invocation_id"], trajectory)
+                body = json.dumps({"invocation_id": event["invocation_id"], "status": status})
+                writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+                             f"x-amzn-RequestId: r1\r\n\r\n{body}".encode())
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=4096)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    os._exit(0)
+
+
+class Settled:
+    """Stands in for a meter."""
+
+    def settle(self, work: object, usage: object) -> float:
+        return DELAY_S
+
+
+def measure(actors: int, cache_url: str) -> dict[str, float]:
+    from runtime.fleet.aws_lambda import LambdaFleet
+    from runtime.interfaces import ACTOR, Actor, ActorSpec, Work
+    from runtime.learner.batch import assemble_batch
+    from runtime.sampling.serverless import ServerlessSampler
+
+    spaces = make_environment(ENVIRONMENT_ID).spaces
+    weights, server = random_weights(spaces), redis.Redis.from_url(cache_url)
+    fleet = LambdaFleet(ARN, timeout_s=TIMEOUT_S, concurrency=actors)
+    cache = TrajectoryCache(cache_url, EVENT["run_id"])
+    sampler: Any = ServerlessSampler(fleet, cache, Settled())  # type: ignore[arg-type]
+    spec = ActorSpec(event=EVENT, spaces=spaces, timeout_s=TIMEOUT_S, weights_bytes=len(weights))
+    cache_bytes = stored_bytes(cache, server, actors)
+    found: dict[str, list[float]] = {name: [] for name in ("beyond_s", "cpu_ms", "batch_s")}
+    for number in range(REPEATS + 1):
+        started_cpu_s, started_s = time.process_time(), time.perf_counter()
+        sampler.publish(0, weights)
+        sampler.start([Actor(f"r{number}-{slot}", spec, Work(ACTOR, slot, 0), slot) for slot in range(actors)])
+        trajectories: dict[int, Any] = {}
+        while sampler.in_flight:
+            ended = sampler.next(TIMEOUT_S)
+            assert ended.trajectory is not None, ended.reason
+            trajectories[ended.actor.number] = ended.trajectory
+        collected_s = time.perf_counter()
+        assemble_batch([trajectories[slot] for slot in sorted(trajectories)], spaces)
+        if number > 0:  # the first connects and starts the threads
+            found["beyond_s"].append(collected_s - started_s - DELAY_S)
+            found["cpu_ms"].append(1000 * (time.process_time() - started_cpu_s) / actors)
+            found["batch_s"].append(time.perf_counter() - collected_s)
+    fleet.close()
+    cache.close()
+    median = {name: statistics.median(values) for name, values in found.items()}
+    return {"actors": actors, "collect_beyond_the_actors_s": round(median["beyond_s"], 4),
+            "of_which_ms_per_actor": round(1000 * median["beyond_s"] / actors, 3),
+            "learner_cpu_ms_per_trajectory": round(median["cpu_ms"], 3), "batch_s": round(median["batch_s"], 4),
+            "cache_kib_if_none_were_taken": round(cache_bytes / 1024)}
+
+
+def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> int:
+    """What so many trajectories take in the cache if the learner takes none meanwhile."""
+    _, messages = prepared(actors)
+    empty = server.info("memory")["used_memory"]
+    cache.expect(messages)
+    for invocation_id, message in messages.items():
+        cache.submit(invocation_id, message)
+    stored = server.info("memory")["used_memory"]
+    for invocation_id in messages:
+        cache.take(invocation_id)
+    return int(stored - empty)
+
+
+def prepared(count: int) -> tuple[list[Any], dict[str, bytes]]:
+    """Actors, and their trajectories by invocation id."""
+    from runtime.interfaces import ACTOR, Actor, ActorSpec, Work
+
+    environment = make_environment(ENVIRONMENT_ID)
+    fragment = roll_out(environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0)
+    spec = ActorSpec(event=EVENT, spaces=environment.spaces, timeout_s=TIMEOUT_S, weights_bytes=0)
+    actors = [Actor(f"r-{slot}", spec, Work(ACTOR, slot, 0), slot) for slot in range(count)]
+    return actors, {actor.invocation_id: wire.encode(fragment.kind, trajectory_fields(
+        dict(actor.invocation.event), fragment)) for actor in actors}
+
+
+def decoding_s(count: int = 1000) -> float:
+    """Median CPU-seconds in which so many trajectories are decoded, checked and made one batch."""
+    from runtime.learner.batch import assemble_batch
+    from runtime.sampling.trajectories import decode_trajectory
+
+    (actors, messages), spaces = prepared(count), make_environment(ENVIRONMENT_ID).spaces
+    found = []
+    for _ in range(REPEATS):
+        started_s = time.process_time()
+        assemble_batch([decode_trajectory(messages[actor.invocation_id], actor) for actor in actors], spaces)
+        found.append(time.process_time() - started_s)
+    return round(statistics.median(found), 3)
+
+
+def rounds(actors: int) -> dict[str, float]:
+    from runtime.backends.cache_server import EmbeddedServer
+
+    with closing(EmbeddedServer(1024)) as server:
+        stub = subprocess.Popen([sys.executable, __file__, "--serve", server.url], stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE)
+        assert stub.stdout is not None
+        os.environ.update(AWS_ENDPOINT_URL_LAMBDA=f"http://127.0.0.1:{int(stub.stdout.readline())}",
+                          AWS_ACCESS_KEY_ID="benchmark", AWS_SECRET_ACCESS_KEY="benchmark")
+        try:
+            return measure(actors, server.url)
+        finally:
+            stub.communicate()
+
+
+def draw(rows: list[dict[str, float]], path: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), constrained_layout=True)
+    actors = [row["actors"] for row in rows]
+    for axis, name, title in zip(axes, (
+            "collect_beyond_the_actors_s", "learner_cpu_ms_per_trajectory", "cache_kib_if_none_were_taken"), (
+            "Collecting, seconds beyond the actors' own", "Learner, CPU-ms per trajectory",
+            "Cache, KiB if none were taken"), strict=True):
+        axis.plot(actors, [row[name] for row in rows], marker="o")
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(actors, [str(one) for one in actors])
+        axis.set_xlabel("actors of a round")
+        axis.set_title(title, fontsize=10)
+        axis.grid(alpha=0.3)
+        if name != "learner_cpu_ms_per_trajectory":
+            axis.set_yscale("log", base=10)
+        else:
+            axis.set_ylim(bottom=0)
+    figure.savefig(path, dpi=110)
+
+
+def main(picture: str | None) -> None:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
+                            check=False).stdout.strip()
+    rows = [rounds(actors) for actors in ACTORS]
+    print(json.dumps({
+        "command": "python benchmarks/fan_out.py", "commit": commit, "date": time.strftime("%Y-%m-%d"),
+        "hardware": f"{os.cpu_count()} cores, {platform.machine()}", "load": round(os.getloadavg()[0], 1),
+        "delay_s": DELAY_S, "decode_and_assemble_1000_cpu_s": decoding_s(), "rounds": rows,
+    }, indent=2))
+    if picture:
+        draw(rows, picture)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        asyncio.run(serve(sys.argv[2]))
+    else:
+        main(sys.argv[1] if len(sys.argv) > 1 else None)
