@@ -26,7 +26,7 @@ from lambda_actor.errors import EventError
 from lambda_actor.inline import INLINE_FIELDS, InlineMessages
 from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy
-from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
+from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
 
 STOP_FIELDS: dict[str, type] = {
     "run_id": str,
@@ -54,7 +54,8 @@ EVENT_FIELDS: dict[str, type] = {
     "episode_id": str,
 }
 """What any other event must carry; ``episode_id`` is empty if a fresh episode is to be started,
-``cache_credential`` if the variables hold it, and ``cache_url`` if the event holds the messages (`INLINE_FIELDS`)."""
+``cache_credential`` if the variables hold it, and ``cache_url`` if the event holds the messages (`INLINE_FIELDS`).
+It may also carry ``episode_bytes_max``, if fewer bytes of an open episode are paid for than `EPISODE_BYTES_MAX`."""
 OUTPUT_CHARACTERS_MAX = 2000
 """What an environment may print during one invocation; the rest is dropped."""
 PREWARMED = "prewarmed"
@@ -103,7 +104,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
 def _sample(event: Mapping[str, Any]) -> dict[str, Any]:
     """Samples a fragment and submits it."""
-    _check_event(event, EVENT_FIELDS)
+    _check_event(event, EVENT_FIELDS | ({"episode_bytes_max": int} if "episode_bytes_max" in event else {}))
     if event["fragment_steps"] < 1:
         raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
     started_s = time.perf_counter()
@@ -223,7 +224,7 @@ def trajectory_fields(event: Mapping[str, Any], fragment: Fragment) -> dict[str,
         event: What asked for the fragment; see `EVENT_FIELDS`.
     """
     return {
-        **fragment.fields(),
+        **fragment.fields(episode_bytes_max=event.get("episode_bytes_max", EPISODE_BYTES_MAX)),
         "invocation_id": wire.text_field(event["invocation_id"]),
         "round_index": np.array(event["round_index"], np.int64),
         "slot": np.array(event["slot"], np.int64),

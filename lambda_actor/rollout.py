@@ -40,11 +40,11 @@ class OpenEpisode:
     length: int
     first_version: int
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, bytes_max: int = EPISODE_BYTES_MAX) -> bytes:
         """Returns the EPISODE message of this episode.
 
         Raises:
-            OversizedMessageError: Over `EPISODE_BYTES_MAX`.
+            OversizedMessageError: Over ``bytes_max``.
         """
         return wire.encode(wire.Kind.EPISODE, {
             "observation": self.observation,
@@ -52,7 +52,7 @@ class OpenEpisode:
             "length": np.array(self.length, np.int64),
             "first_version": np.array(self.first_version, np.int64),
             **{wire.STATE_PREFIX + name: value for name, value in self.state.items()},
-        }, bytes_max=EPISODE_BYTES_MAX)
+        }, bytes_max=bytes_max)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> OpenEpisode:
@@ -102,8 +102,11 @@ class Fragment:
         """Of the message that it travels in."""
         return wire.Kind.TRAJECTORY if self.frames is None else wire.Kind.FRAME_TRAJECTORY
 
-    def fields(self) -> dict[str, np.ndarray]:
+    def fields(self, *, episode_bytes_max: int = EPISODE_BYTES_MAX) -> dict[str, np.ndarray]:
         """What such a message says of it.
+
+        Args:
+            episode_bytes_max: The most bytes that its open episode may have.
 
         Raises:
             OversizedMessageError: The frames are more than a message may hold, or the open episode is.
@@ -113,8 +116,8 @@ class Fragment:
             observed = {**pack_frames(self.frames), "observation_frames": self.observations,
                         "bootstrap_frames": self.bootstrap_observations}
         return {**observed, **{name: getattr(self, name) for name in _STEP_FIELDS},
-                "open_episode": np.frombuffer(self.open_episode.to_bytes(), np.uint8) if self.open_episode
-                else NO_BYTES}
+                "open_episode": (np.frombuffer(self.open_episode.to_bytes(episode_bytes_max), np.uint8)
+                                 if self.open_episode else NO_BYTES)}
 
 
 _STEP_FIELDS = ("actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps", "episode_returns",

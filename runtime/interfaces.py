@@ -691,12 +691,15 @@ class Limits:
         collect_s: A round's actors, together.
         update_s: Detection, update and evaluation, together.
         factor: So many times what the phases took lately; 0 if they are as the experiment says.
+        episode_bytes: The most bytes of an open episode that an actor takes and leaves; None for the most that any may
+            have.
     """
 
     actor_s: float
     collect_s: float
     update_s: float
     factor: float = 0.0
+    episode_bytes: int | None = None
 
     @property
     def is_tightened(self) -> bool:

@@ -7,14 +7,16 @@ for what the last rounds took. docs/decisions/0015-tighter-limits.md says what f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.interfaces import Limits
 
 FACTORS: Final = (16.0, 8.0, 4.0, 2.5, 1.75, 1.25, 1.1)
 """Tightened limits are so many times the longest that was seen; the loosest that the budget holds are taken."""
-_ROUNDS: Final = 8
+_ROUNDS: Final = 4
 _PHASES: Final = ("actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s")
 
 
@@ -51,12 +53,13 @@ class PhaseTimes:
             self._seen[phase] = [*self._seen[phase], longest][-_ROUNDS:]
         self._round.clear()
 
-    def choices(self, *, detects: bool, evaluates: bool) -> Iterator[Limits]:
+    def choices(self, *, detects: bool, evaluates: bool, episode_bytes: int = 0) -> Iterator[Limits]:
         """Yields limits for a round: the experiment's, then ever tighter ones; no others if too little is known.
 
         Args:
             detects: Whether the detector is to run.
             evaluates: Whether an evaluation may take time of the round.
+            episode_bytes: Size of the largest open episode that waits for an actor; 0 if none does.
         """
         yield self._configured
         longest = self._expected | {phase: max(seen) for phase, seen in self._seen.items() if seen}
@@ -69,7 +72,8 @@ class PhaseTimes:
         for factor in FACTORS:
             yield Limits(min(factor * longest["actor_s"], self._configured.actor_s),
                          min(factor * (longest["collect_s"] + detect_s), self._configured.collect_s),
-                         min(factor * update_s, self._configured.update_s), factor)
+                         min(factor * update_s, self._configured.update_s), factor,
+                         min(math.ceil(factor * episode_bytes), EPISODE_BYTES_MAX) if episode_bytes else None)
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

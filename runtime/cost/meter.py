@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.cost.budget import Budget
 from runtime.cost.model import INIT_SECONDS_MAX, PROVISIONED_BLOCK_S, CostModel, FunctionPrices
 from runtime.errors import BudgetError
@@ -178,8 +179,10 @@ class Meter:
         bill = RoundBill(actors_usd, provisioned_usd, learner_usd, infrastructure_usd,
                          actors_usd + provisioned_usd + learner_usd + infrastructure_usd)
         if not is_within:
-            raise BudgetError(f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.0f} s "
-                              "reserved for it (fleet.round_deadline_s + learner.update_timeout_s)")
+            why = ("under tightened limits" if self._limits.is_tightened
+                   else "fleet.round_deadline_s + learner.update_timeout_s")
+            raise BudgetError(f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.1f} s "
+                              f"reserved for it ({why})")
         return bill
 
     def _ended_s(self, seconds: float) -> float:
@@ -199,7 +202,10 @@ class Meter:
         prices = self._prices_of(work)
         if work.role != ACTOR or not limits.is_tightened:
             return prices.worst_case_usd()
-        return prices.worst_case_usd(limits.actor_s, init_s=self._init_s if self._starts_cold(work) else 0.0)
+        # One episode is taken, and one is left.
+        bytes_less = 0 if limits.episode_bytes is None else 2 * (EPISODE_BYTES_MAX - limits.episode_bytes)
+        return prices.worst_case_usd(limits.actor_s, init_s=self._init_s if self._starts_cold(work) else 0.0,
+                                     bytes_less=bytes_less)
 
     def _starts_cold(self, work: Work) -> bool:
         """Whether its modelled bill has a start-up."""

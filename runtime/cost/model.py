@@ -80,14 +80,17 @@ class FunctionPrices:
         return (milliseconds / 1000 * self._memory_gib * rate + self._request_usd
                 + math.ceil(traffic_bytes / 1024) * self._ecpu_usd + traffic_bytes * self._zone_usd)
 
-    def worst_case_usd(self, limit_s: float = math.inf, *, init_s: float = INIT_SECONDS_MAX) -> float:
+    def worst_case_usd(
+        self, limit_s: float = math.inf, *, init_s: float = INIT_SECONDS_MAX, bytes_less: int = 0
+    ) -> float:
         """Until its time-out after the longest cold start; provisioned capacity may not be there when it is needed.
 
         Args:
             limit_s: A shorter time-out.
             init_s: The longest cold start.
+            bytes_less: So much less traffic than the most that there may be.
         """
-        return self.usd(is_provisioned=False, traffic_bytes=self.traffic_bytes_max,
+        return self.usd(is_provisioned=False, traffic_bytes=max(0, self.traffic_bytes_max - bytes_less),
                         billed_s=min(self._timeout_s, limit_s) + init_s)
 
     def provisioned_usd(self, blocks: int) -> float:

@@ -293,7 +293,7 @@ class AsynchronousPacing:
         waiting = self._waiting_episodes(current)
         spec = self._settings.actor_spec(
             current.round_index, self._parts.updating.updater.policy_version, self._weights,
-            timeout_s=self._parts.by_the_clock(current.limits).actor_s)
+            limits=self._parts.by_the_clock(current.limits))
         actors = []
         for slot in slots:
             number = next(current.numbers)
@@ -325,10 +325,12 @@ class AsynchronousPacing:
         return slots
 
     def _waiting_episodes(self, current: _Round) -> Iterator[OpenEpisodeRecord]:
-        """Open episodes that no actor continues, the oldest first."""
+        """Open episodes that no actor continues and whose size is paid for, the oldest first."""
+        bytes_max = self._parts.by_the_clock(current.limits).episode_bytes
         taken = {actor.episode_id for actor in self._sampler.awaited}
         taken |= {continued_episode(trajectory) for trajectory in current.arrived}
-        return iter(self._parts.episodes.not_in(taken))
+        return (record for record in self._parts.episodes.not_in(taken)
+                if bytes_max is None or len(record.data) <= bytes_max)
 
     def _promise(self, current: _Round) -> None:
         """Has the ledger on disk cover all that is reserved now, and some actors ahead, so that few writes do."""

@@ -93,17 +93,19 @@ class RoundSettings:
         return self.round_deadline_s * math.ceil(self.most_actors / concurrency)
 
     def actor_spec(
-        self, round_index: int, policy_version: int, weights: bytes, *, timeout_s: float, **fields: Any
+        self, round_index: int, policy_version: int, weights: bytes, *, limits: Limits, **fields: Any
     ) -> ActorSpec:
         """What the actors of one policy version have in common.
 
         Args:
-            timeout_s: The most seconds that each is billed for.
+            limits: The most that each is billed for.
             fields: Fields of the event that differ from the run's.
         """
+        if limits.episode_bytes is not None:
+            fields["episode_bytes_max"] = limits.episode_bytes
         return ActorSpec(
             {**self.fragment_event, "policy_version": policy_version, "round_index": round_index, **fields},
-            self.spaces, weights_bytes=len(weights), timeout_s=timeout_s)
+            self.spaces, weights_bytes=len(weights), timeout_s=limits.actor_s)
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class Parts:
         steps_max = self.settings.round_steps + self.phases.samples_max
         return self.phases.choices(
             detects=self.detection.can_measure,
+            episode_bytes=max((len(record.data) for record in self.episodes.waiting), default=0),
             evaluates=self.evaluations.may_take_time(round_index, steps_max=steps_max))
 
     def collected_s(self, seconds: float, actors: int) -> float:
@@ -155,8 +158,9 @@ class Parts:
         """
         whole, collect_s = self.books.meter.limits, self.settings.deadline_s(self.sampler.concurrency)
         if self.books.meter.is_by_the_clock:
-            return replace(limits, actor_s=whole.actor_s, collect_s=min(collect_s, limits.collect_s))
-        return replace(whole, actor_s=limits.actor_s, collect_s=collect_s)
+            return replace(limits, actor_s=whole.actor_s, collect_s=min(collect_s, limits.collect_s),
+                           episode_bytes=None)
+        return replace(whole, actor_s=limits.actor_s, collect_s=collect_s, episode_bytes=limits.episode_bytes)
 
 
 class Scaling:

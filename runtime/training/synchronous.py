@@ -168,7 +168,7 @@ class SynchronousPacing:
             fields["seed"] = int(np.random.SeedSequence((self._settings.seed, raised)).generate_state(1)[0])
         return self._settings.actor_spec(
             round_index, self._parts.updating.updater.policy_version, weights,
-            timeout_s=self._parts.by_the_clock(limits).actor_s, **fields)
+            limits=self._parts.by_the_clock(limits), **fields)
 
     def _start(self, collection: Collection, slots: range) -> None:
         """Starts actors for these slots; the oldest open episodes go to the lowest slots."""

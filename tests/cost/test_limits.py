@@ -34,6 +34,13 @@ def test_each_choice_is_tighter_and_holds_what_was_seen(
             assert min(taken_s, getattr(WHOLE, name)) <= getattr(limits, name) <= getattr(before, name)
 
 
+@pytest.mark.parametrize(("episode_bytes", "tightest"), [(0, None), (1000, 1100), (2**20, 2**20)])
+def test_the_largest_episode_that_waits_decides_how_large_others_may_be(episode_bytes: int, tightest: int | None):
+    phases = seen(actor_s=1.0, collect_s=1.0, sample_s=1.0)
+    whole, *_, last = phases.choices(detects=False, evaluates=False, episode_bytes=episode_bytes)
+    assert (whole.episode_bytes, last.episode_bytes) == (None, tightest)
+
+
 @pytest.mark.parametrize("missing", ["actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s"])
 def test_what_nobody_knows_is_not_tightened(missing: str):
     known = dict.fromkeys(("actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s"), 1.0)
@@ -57,4 +64,4 @@ def test_the_longest_of_the_last_rounds_counts_and_is_kept_in_a_checkpoint():
         other.set_state(json.loads(json.dumps(phases.get_state())))
         *_, tightest = other.choices(detects=False, evaluates=False)
         found.append(tightest.actor_s / FACTORS[-1])
-    assert found == pytest.approx([5.0] * 8 + [1.0] * 2)
+    assert found == pytest.approx([5.0] * 4 + [1.0] * 6)
