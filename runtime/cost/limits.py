@@ -76,7 +76,8 @@ class PhaseTimes:
                          min(math.ceil(factor * episode_bytes), EPISODE_BYTES_MAX) if episode_bytes else None)
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """What a checkpoint keeps, between two rounds."""
+        self.end_round()
         return {phase: list(seen) for phase, seen in self._seen.items()}
 
     def set_state(self, state: Mapping[str, Sequence[float]]) -> None:
