@@ -43,8 +43,7 @@ def train_and_evaluate(experiment: str, seed: int, settings: Sequence[str], out:
         f"evaluation_return_mean_of_{EPISODES}_others": anew["evaluation_return_mean"],
         f"evaluation_return_min_of_{EPISODES}_others": anew["evaluation_return_min"],
         "modelled_spent_usd": summary["spent_usd"],
-        "seconds_of_rounds_and_evaluations": (seconds := sum(
-            row["round_s"] + (row["evaluate_s"] or 0.0) for row in rows)),
+        "seconds_of_rounds_and_evaluations": (seconds := sum(row["round_s"] for row in rows)),
         "steps_per_s": summary["env_steps_total"] / seconds,
         "share_of_detection": sum(row["detect_s"] or 0.0 for row in rows) / sum(row["round_s"] for row in rows),
     }

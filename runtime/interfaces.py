@@ -762,14 +762,38 @@ class CostMeter(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns of whole episodes under the deterministic policy, in an environment of its own."""
+    """Whole episodes under the deterministic policy, in an environment of its own.
+
+    Attributes:
+        returns: By episode.
+        lengths: By episode, in steps.
+        seconds: CPU-seconds that it took, with episodes that only led to these.
+        steps_before: Steps of those episodes.
+    """
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+    seconds: float = field(default=0.0, compare=False)
+    steps_before: int = field(default=0, compare=False)
 
     @property
     def return_mean(self) -> float:
         return float(np.mean(self.returns))
+
+
+class PolicyEvaluator(Protocol):
+    """Evaluates policies beside the training, one at a time."""
+
+    def begin(self, weights: bytes, round_index: int) -> None:
+        """Begins to evaluate the policy that a round left; returns at once."""
+
+    def result(self, timeout_s: float) -> Evaluation:
+        """Waits for what was begun.
+
+        Raises:
+            BudgetError: It takes longer than ``timeout_s``.
+            ActorError: The environment cannot be played.
+        """
 
 
 @dataclass(frozen=True)

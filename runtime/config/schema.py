@@ -226,9 +226,11 @@ class EvaluationSection(Section):
     """How progress is measured."""
 
     every_rounds: Annotated[int, Field(ge=0, le=10**9)] = Field(
-        5, description="rounds between evaluations; also after the last round of stop.max_rounds or stop.max_steps; "
-        "0 = never")
-    episodes: Annotated[int, Field(ge=1, le=10_000)] = Field(5, description="episodes of an evaluation")
+        5, description="rounds between evaluations, which run beside the training and decide a quarter of that later; "
+        "with stop.target_return they begin when a training episode has got half-way there, and then follow each "
+        "other; also after the last round of stop.max_rounds or stop.max_steps; 0 = never")
+    episodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        5, description="episodes of an evaluation, and as many fresh ones that must confirm a hit")
 
 
 class Experiment(Section):

@@ -75,7 +75,10 @@ class RoundRow:
     env_steps: Annotated[int, Column("environment steps trained on in this round; replays do not count")]
     env_steps_total: Annotated[int, Column("environment steps trained on since the start; replays do not count")]
     evaluation_return_mean: Annotated[float | None, _return(
-        "mean return of whole episodes with deterministic actions after the update; null in rounds without one")]
+        "mean return of whole episodes with deterministic actions, by the evaluation that decided in this round; of "
+        "one that reached the target, over the fresh episodes that confirm it; null in rounds without one")]
+    evaluation_round: Annotated[int | None, Column(
+        "the round that left the policy of that evaluation; null in rounds without one")]
     episode_return_mean: Annotated[float | None, _return(
         "mean return of the training episodes that ended in this round; null if none did")]
     episode_length_mean: Annotated[float | None, _return("their mean length in steps; null if none ended")]
@@ -104,12 +107,14 @@ class RoundRow:
     learn_s: Annotated[float, _time("the updates")]
     detect_s: Annotated[float | None, _time(
         "the detector, which runs while the first actors do; null if it did not run")]
-    evaluate_s: Annotated[float | None, _time("the evaluation; null in rounds without one")]
+    evaluate_s: Annotated[float | None, _time(
+        "CPU-seconds of the evaluation that decided in this round, which ran beside it; null in rounds without one")]
     modelled_detect_s: Annotated[float | None, _time(
         "for how long the detector counts in the bill: its products times the seconds of `rates.json`; in AWS, "
         "`detect_s`")]
     modelled_learn_s: Annotated[float, _time("the same of the updates")]
-    modelled_evaluate_s: Annotated[float | None, _time("the same of the evaluation")]
+    modelled_evaluate_s: Annotated[float | None, _time(
+        "the same of the evaluation, without the time in which the learner had to wait for actors anyway")]
     modelled_round_s: Annotated[float, _time(
         "the round with every actor on a machine of its own: max(slowest first actor, `modelled_detect_s` + slowest "
         "boosted actor) + `modelled_learn_s`; asynchronous: max(billed seconds of all that ended / actors in flight, "
@@ -122,7 +127,7 @@ class RoundRow:
         "longest billed duration of an invocation that ended in this round; null if none did")]
     actor_cpu_s_mean: Annotated[float | None, _time(
         "mean measured CPU time of those of them that ended by themselves; null if none did, and in AWS")]
-    round_s: Annotated[float, _time("the whole round without evaluation")]
+    round_s: Annotated[float, _time("the whole round, with what it waits for an evaluation")]
     actors_cost_usd: Annotated[float, _cost(
         "durations, requests and cache traffic of the actors that ended in this round")]
     provisioned_cost_usd: Annotated[float, _cost(

@@ -534,17 +534,22 @@ class FakeDetector:
 
 
 class FakeEvaluator:
-    """Returns what it is told, by call, the last one for ever; takes ``evaluate_s``."""
+    """A `runtime.interfaces.PolicyEvaluator`: returns what it is told, by call, the last one for ever.
+
+    Takes ``evaluate_s``, all of it while its result is waited for.
+    """
 
     def __init__(self, clock: ManualClock, returns: Sequence[float] = (0.0,), *, evaluate_s: float = 0.5) -> None:
         self._clock, self._returns, self._evaluate_s = clock, returns, evaluate_s
         self.weights: list[bytes] = []
 
-    def __call__(self, weights: bytes) -> Evaluation:
-        self._clock.advance(self._evaluate_s)
-        value = self._returns[min(len(self.weights), len(self._returns) - 1)]
+    def begin(self, weights: bytes, round_index: int) -> None:
         self.weights.append(weights)
-        return Evaluation((value - 1.0, value + 1.0), (10, 20))
+
+    def result(self, timeout_s: float) -> Evaluation:
+        self._clock.advance(self._evaluate_s)
+        value = self._returns[min(len(self.weights), len(self._returns)) - 1]
+        return Evaluation((value - 1.0, value + 1.0), (10, 20), self._evaluate_s)
 
 
 class FreeMeter:

@@ -10,7 +10,7 @@ from typing import Any
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
 from runtime.cost.rates import WorkTimes
-from runtime.interfaces import CostMeter, Detector, Evaluation, EventSink, Sampler, Scaler, Updater
+from runtime.interfaces import CostMeter, Detector, EventSink, PolicyEvaluator, Sampler, Scaler, Updater
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
 from runtime.training.asynchronous import AsynchronousPacing
@@ -18,9 +18,10 @@ from runtime.training.books import Books
 from runtime.training.costs import make_phase_times
 from runtime.training.detection import Detection
 from runtime.training.evaluations import Evaluations
-from runtime.training.loop import RoundLoop, SaveRound
+from runtime.training.loop import RoundLoop
 from runtime.training.pacings import Pacing, Parts, RoundSettings, Scaling
 from runtime.training.progress import Progress
+from runtime.training.saving import SaveRound, Saving
 from runtime.training.synchronous import SynchronousPacing
 from runtime.training.updating import TimeLimit, Updating
 
@@ -39,7 +40,7 @@ def make_round_loop(
     scaler: Scaler,
     sampler: Sampler,
     meter: CostMeter,
-    evaluate: Callable[[bytes], Evaluation],
+    evaluator: PolicyEvaluator,
     events: EventSink,
     event_fields: Mapping[str, Any],
     spaces: Spaces,
@@ -54,12 +55,12 @@ def make_round_loop(
 
     Args:
         meter: The one that the sampler settles with.
-        evaluate: Evaluates a policy that is given as a weights message.
+        evaluator: Evaluates policies beside the training.
         events: Records what happens besides finished rounds.
         event_fields: Fields of every actor's event that no round changes.
         spaces: Of the environment.
         save_ledger: Puts the meter's state on disk.
-        save_round: Puts a finished round's row and checkpoint on disk.
+        save_round: Puts a finished round's row, checkpoint and policy on disk.
         shield: Entered around writes that an interrupt must not cut in two.
         time_limit: Entered with seconds and a name around what is reserved for that long; raises `BudgetError`.
         clock: Monotonic seconds.
@@ -85,10 +86,10 @@ def make_round_loop(
             detector, updater, is_wanted="convexity_ratio" in scaler.signals, timeout_s=learner.update_timeout_s,
             time_limit=time_limit, times=times, clock=clock),
         scaling=Scaling(scaler, books),
-        evaluations=Evaluations(evaluate, progress, every_rounds=experiment.evaluation.every_rounds,
-                                time_limit=time_limit, clock=clock),
-        episodes=episodes,
+        evaluations=Evaluations(evaluator, progress, every_rounds=experiment.evaluation.every_rounds,
+                                has_whole_episodes=not experiment.environment.truncate_at_fragment, times=times),
+        saving=Saving(save_round, shield), episodes=episodes,
         failures=Failures(events, episodes, attempts=fleet.attempts, failures_max=fleet.failures_max),
         books=books, events=events, clock=clock, times=times,
         phases=make_phase_times(experiment, meter.limits, times))
-    return RoundLoop(parts, PACINGS[algorithm.rounds](parts), save_round=save_round, shield=shield)
+    return RoundLoop(parts, PACINGS[algorithm.rounds](parts), shield=shield)

@@ -39,7 +39,7 @@ from runtime.interfaces import (
 )
 from runtime.sampling.episodes import continued_episode
 from runtime.training.detection import Measurement
-from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, modelled_evaluate_s, result_columns
+from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, result_columns
 from runtime.training.updating import RoundTraining
 
 _DETECTOR_PATIENCE_S = 5.0
@@ -85,9 +85,6 @@ class _Round:
 
 class AsynchronousPacing:
     """A `runtime.training.pacings.Pacing` whose rounds are stretches of a stream."""
-
-    saves_settled_rounds = False
-    """The ledger follows when the next round's worst case is in it, or the run has ended."""
 
     def __init__(self, parts: Parts) -> None:
         """Takes the parts of the run."""
@@ -177,6 +174,7 @@ class AsynchronousPacing:
         self._decide(current)
         self._fill(current)
         if self._sampler.in_flight:
+            self._parts.saving.flush()
             return True
         self._tell_exhausted(current)
         self._bill(current, 0.0)
@@ -214,10 +212,11 @@ class AsynchronousPacing:
         return arrived >= min(self._settings.minibatch_steps, max(1, self._missing_steps(current)))
 
     def _finish(self, current: _Round) -> dict[str, Any]:
-        """Evaluates and bills the round; returns its row."""
+        """Takes in an evaluation that is due, and bills the round; returns its row."""
         round_index, training = current.round_index, current.training
-        evaluation, evaluate_s = self._parts.evaluations.if_due(
-            round_index, self._parts.updating.updater.weights, self._limit_s(current))
+        decided = self._parts.evaluations.end_round(
+            round_index, self._parts.updating.updater.weights, returns=training.episode_returns, idle_s=0.0,
+            limit_s=self._limit_s(current))
         if self._clock() > current.ends_s:
             raise BudgetError("updates and evaluation went on after the round's deadline for more than the "
                               f"{self._parts.by_the_clock(current.limits).update_s:g} s that are reserved for them; "
@@ -225,17 +224,15 @@ class AsynchronousPacing:
         self._parts.detection.keep(current.samples)
         self._tidy(current)
         row = result_columns(
-            round_index, training, evaluation, policy_version=current.policy_version, curvature=current.curvature,
+            round_index, training, decided, policy_version=current.policy_version, curvature=current.curvature,
             decision=current.decision, actor_count=current.most_in_flight,
             failed=current.failed, late=current.late, env_steps_total=self._parts.progress.env_steps_total)
-        evaluation_s = modelled_evaluate_s(self._parts.times, evaluation, evaluate_s)
-        self._bill(current, evaluation_s or 0.0)
+        self._bill(current, decided.modelled_s or 0.0)
         return row | {
             "collect_s": current.waited_s, "learn_s": training.learn_s, "detect_s": current.detect_s,
-            "evaluate_s": evaluate_s,
-            "round_s": self._clock() - current.started_s - (evaluate_s or 0.0),
+            "round_s": self._clock() - current.started_s,
             "modelled_detect_s": current.modelled_detect_s, "modelled_learn_s": training.modelled_s,
-            "modelled_evaluate_s": evaluation_s, "modelled_round_s": current.modelled_s,
+            "modelled_round_s": current.modelled_s,
             "actors_billed": len(current.billed_s),
             "actor_billed_s_mean": float(np.mean(current.billed_s)) if current.billed_s else None,
             "actor_billed_s_max": max(current.billed_s, default=None),
@@ -244,7 +241,7 @@ class AsynchronousPacing:
         }
 
     def _bill(self, current: _Round, evaluate_s: float) -> None:
-        """Bills an attempt at a round; its actors in flight go on."""
+        """Bills an attempt at a round, and an evaluation, for which the learner never waits; actors in flight go on."""
         learn_s = current.training.modelled_s - current.attempt_learn_s
         modelled_s = max(self._modelled_collect_s(current), learn_s)
         self._parts.phases.saw(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +20,7 @@ UNLIMITED_EPISODE_STEPS_MAX = 10_000
 
 
 class Evaluator:
-    """Evaluates policies on the same start states each time."""
+    """Evaluates policies on the same start states each time, or on fresh ones."""
 
     def __init__(
         self, environment: ActorEnvironment, episodes: int, *, seed: int,
@@ -33,11 +34,12 @@ class Evaluator:
         self._environment, self._episodes, self._seed = environment, episodes, seed
         self._episode_over = episode_over
 
-    def __call__(self, weights: bytes) -> Evaluation:
+    def __call__(self, weights: bytes, *, fresh: int | None = None) -> Evaluation:
         """Plays the episodes with the policy's best actions.
 
         Args:
             weights: A WEIGHTS message.
+            fresh: Names other start states than the ones that are the same each time; None for those.
 
         Raises:
             UnusableEnvironmentError: The environment raised, or its rewards are not finite.
@@ -45,7 +47,7 @@ class Evaluator:
         """
         policy = Policy.from_bytes(weights)
         policy.check(self._environment.spaces)
-        stream = np.random.default_rng((_EVALUATION_STREAM, self._seed))
+        stream = np.random.default_rng((_EVALUATION_STREAM, self._seed, *(() if fresh is None else (fresh,))))
         try:
             episodes = [self._episode(policy, int(seed)) for seed in stream.integers(2**31, size=self._episodes)]
         except RunError:
@@ -70,3 +72,19 @@ class Evaluator:
             is_over = terminated or truncated
         self._episode_over()
         return total, length
+
+
+def evaluate_and_confirm(
+    evaluate: Callable[..., Evaluation], weights: bytes, round_index: int, target_return: float | None
+) -> Evaluation:
+    """Evaluates a policy; if it reaches the target, fresh episodes decide, which nothing has chosen it by.
+
+    Args:
+        weights: A WEIGHTS message.
+        round_index: The round that left this policy; each has fresh start states of its own.
+        target_return: What is to be confirmed; None for nothing.
+    """
+    evaluation = evaluate(weights)
+    if target_return is None or evaluation.return_mean < target_return:
+        return evaluation
+    return replace(evaluate(weights, fresh=round_index), steps_before=sum(evaluation.lengths))

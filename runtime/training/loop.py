@@ -17,8 +17,6 @@ from runtime.records.checkpoint import Checkpoint
 from runtime.records.rows import RoundRow
 from runtime.training.pacings import Pacing, Parts
 
-SaveRound = Callable[[RoundRow, Checkpoint], None]
-
 
 class RoundLoop:
     """Runs rounds until a reason to stop; composes the parts and owns none of their work."""
@@ -28,17 +26,14 @@ class RoundLoop:
         parts: Parts,
         pacing: Pacing,
         *,
-        save_round: SaveRound,
         shield: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Takes the parts of the run and the pacing, which works with the same parts.
 
         Args:
-            save_round: Puts a finished round's row and checkpoint on disk.
             shield: Entered around writes that an interrupt must not cut in two.
         """
-        self._parts, self._pacing = parts, pacing
-        self._save_round, self._shield = save_round, shield
+        self._parts, self._pacing, self._shield = parts, pacing, shield
         self.progress = parts.progress
 
     def run(self) -> str:
@@ -51,6 +46,8 @@ class RoundLoop:
             BudgetError: A round took longer than its reserved worst case.
         """
         try:
+            if self.progress.stop_reason is None:
+                self._parts.evaluations.begin_again()
             while (reason := self.progress.stop_reason) is None:
                 self.progress.current_round = self.progress.round_index + 1
                 columns = self._pacing.run_round(self.progress.current_round)
@@ -60,15 +57,18 @@ class RoundLoop:
             return reason
         finally:
             with self._shield():
-                self._pacing.close()
+                try:
+                    self._parts.saving.flush()
+                finally:
+                    self._pacing.close()
 
     def _finish(self, row: RoundRow) -> None:
+        """Hands the round over to be written; the next one's actors are started before it is."""
         with self._shield():
             self.progress.round_index = row.round_index
             self._parts.scaling.observe(row)
-            self._save_round(row, self.checkpoint())
-            if self._pacing.saves_settled_rounds:
-                self._parts.books.save()
+            policy = self._parts.evaluations.kept or self._parts.updating.updater.weights()
+            self._parts.saving.hold(row, self.checkpoint(), policy)
 
     def checkpoint(self) -> Checkpoint:
         """Everything that the rounds to come depend on.
@@ -80,7 +80,7 @@ class RoundLoop:
         learner = parts.updating.updater.get_state()
         parts.updating.check_finite({name: float(array.sum()) for name, array in learner.arrays.items()})
         states = {"learner": learner, "samples": parts.detection.get_state(), "episode": parts.episodes.get_state(),
-                  "scaler": parts.scaling.scaler.get_state()}
+                  "scaler": parts.scaling.scaler.get_state(), "evaluation": parts.evaluations.get_state()}
         return Checkpoint(
             self.progress.round_index,
             {f"{part}.{name}": array for part, state in states.items() for name, array in state.arrays.items()},
@@ -112,6 +112,7 @@ class RoundLoop:
         parts.detection.set_state(_part("samples", checkpoint.arrays, values))
         parts.episodes.set_state(_part("episode", checkpoint.arrays, values))
         parts.phases.set_state(values["phases"])
+        parts.evaluations.set_state(_part("evaluation", checkpoint.arrays, values))
         self.progress.set_state(values["progress"])
 
 

@@ -15,7 +15,6 @@ from runtime.cost.rates import WorkTimes
 from runtime.interfaces import (
     ActorSpec,
     Curvature,
-    Evaluation,
     EventSink,
     Limits,
     RoundView,
@@ -28,8 +27,9 @@ from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
 from runtime.training.books import Books
 from runtime.training.detection import Detection
-from runtime.training.evaluations import Evaluations
+from runtime.training.evaluations import Decided, Evaluations
 from runtime.training.progress import Progress
+from runtime.training.saving import Saving
 from runtime.training.updating import RoundTraining, Updating
 
 REJECTED_ROUNDS_MAX = 3
@@ -41,11 +41,8 @@ ROWS_MAX = 64
 class Pacing(Protocol):
     """Runs single rounds."""
 
-    saves_settled_rounds: bool
-    """Whether nothing is reserved between two rounds, so that the ledger is to be saved with each."""
-
     def run_round(self, round_index: int) -> dict[str, Any] | None:
-        """Runs one round to its end.
+        """Runs one round to its end; has the round before it saved when its own actors play.
 
         Returns:
             The values of its row; None if the budget does not hold the round.
@@ -119,6 +116,7 @@ class Parts:
     detection: Detection
     scaling: Scaling
     evaluations: Evaluations
+    saving: Saving
     episodes: OpenEpisodes
     failures: Failures
     books: Books
@@ -196,19 +194,10 @@ class Scaling:
             {name: signals.get(name) for name in self.scaler.signals}))
 
 
-def modelled_evaluate_s(
-    times: WorkTimes, evaluation: Evaluation | None, evaluate_s: float | None
-) -> float | None:
-    """Seconds for which an evaluation that took ``evaluate_s`` counts in the bill; None without one."""
-    if evaluation is None or evaluate_s is None:
-        return None
-    return times.evaluate_s(sum(evaluation.lengths), evaluate_s)
-
-
 def result_columns(
     round_index: int,
     training: RoundTraining,
-    evaluation: Evaluation | None,
+    decided: Decided,
     *,
     policy_version: int,
     curvature: Curvature | None,
@@ -218,7 +207,7 @@ def result_columns(
     late: int,
     env_steps_total: int,
 ) -> dict[str, Any]:
-    """A round's row but for its times and its dollars."""
+    """A round's row but for its dollars and most of its times."""
     return {
         "round_index": round_index, "policy_version": policy_version,
         "eigenvalue_min": curvature.eigenvalue_min if curvature else None,
@@ -228,6 +217,8 @@ def result_columns(
         "actor_count_wanted": decision.actor_count, "actor_count": actor_count,
         "actors_returned": training.trajectories, "actors_failed": failed, "actors_late": late,
         "env_steps": training.env_steps, "env_steps_total": env_steps_total,
-        "evaluation_return_mean": evaluation.return_mean if evaluation else None,
+        "evaluation_return_mean": decided.evaluation.return_mean if decided.evaluation else None,
+        "evaluation_round": decided.policy_round, "evaluate_s": decided.seconds,
+        "modelled_evaluate_s": decided.modelled_s,
         **training.columns,
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from runtime.config.schema import StopSection
 
-_SAVED = ("round_index", "env_steps_total", "evaluation_return_mean", "evaluation_round")
+_SAVED = ("round_index", "env_steps_total", "evaluation_return_mean", "evaluation_round", "decided_round")
 
 
 @dataclass
@@ -19,7 +19,8 @@ class Progress:
         round_index: The last finished round; 0 before the first.
         env_steps_total: Environment steps that were trained on.
         evaluation_return_mean: Of the last evaluation.
-        evaluation_round: Round of the last evaluation.
+        evaluation_round: The round that left the policy of the last evaluation.
+        decided_round: The round at whose end that evaluation was taken in.
         current_round: The round that is under way.
     """
 
@@ -28,6 +29,7 @@ class Progress:
     env_steps_total: int = 0
     evaluation_return_mean: float | None = None
     evaluation_round: int | None = None
+    decided_round: int | None = None
     current_round: int = field(default=0, repr=False)
 
     @property
@@ -45,12 +47,21 @@ class Progress:
         return ((self.stop.max_rounds is not None and round_index >= self.stop.max_rounds)
                 or (self.stop.max_steps is not None and self.env_steps_total + steps_more >= self.stop.max_steps))
 
+    def evaluated(self, return_mean: float, *, policy_round: int, decided_round: int) -> None:
+        """Notes an evaluation."""
+        self.evaluation_return_mean, self.evaluation_round = return_mean, policy_round
+        self.decided_round = decided_round
+
+    def is_target_reached(self, return_mean: float | None) -> bool:
+        """Whether such an evaluation is a reason to stop."""
+        target = self.stop.target_return
+        return target is not None and return_mean is not None and return_mean >= target
+
     @property
     def stop_reason(self) -> str | None:
         """target_return, max_rounds or max_steps; None if there is more to do."""
         stop = self.stop
-        if (stop.target_return is not None and self.evaluation_round == self.round_index
-                and self.evaluation_return_mean is not None and self.evaluation_return_mean >= stop.target_return):
+        if self.decided_round == self.round_index and self.is_target_reached(self.evaluation_return_mean):
             return "target_return"
         if stop.max_rounds is not None and self.round_index >= stop.max_rounds:
             return "max_rounds"

@@ -28,7 +28,7 @@ from runtime.records.run_directory import RunDirectory
 from runtime.sampling.prewarm import prewarm
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler
-from runtime.training.evaluation import Evaluator
+from runtime.training.evaluation_process import EvaluationProcess
 from runtime.training.preflight import preflight
 from runtime.training.resume import (
     check_same_experiment,
@@ -144,11 +144,14 @@ class _Run:
         learner, detector = _training_parts(experiment, environment, stack)
         self._updater = make_updater(experiment.learner.updater, learner)
         stack.callback(self._updater.close)
+        evaluator = EvaluationProcess(
+            experiment.environment.id, experiment.environment.preprocessing, episodes=experiment.evaluation.episodes,
+            seed=experiment.seed, target_return=experiment.stop.target_return)
+        stack.callback(evaluator.close)
         self._loop = make_round_loop(
             experiment, updater=self._updater, detector=detector,
             scaler=make_scaler(experiment.scaler), sampler=self._sampler, meter=self._meter,
-            evaluate=Evaluator(environment, experiment.evaluation.episodes, seed=experiment.seed),
-            events=self._events, event_fields=self._actor_event, spaces=environment.spaces,
+            evaluator=evaluator, events=self._events, event_fields=self._actor_event, spaces=environment.spaces,
             save_ledger=self._save_ledger, save_round=self._save_round, shield=signals.shield,
             time_limit=signals.time_limit, times=supplies.times)
         self._events.listen(display.event)
@@ -244,13 +247,13 @@ class _Run:
         self._keeping.ledger_changed(ledger)
         write_atomically(self._directory.ledger_path, ledger)
 
-    def _save_round(self, row: RoundRow, checkpoint: Checkpoint) -> None:
+    def _save_round(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes) -> None:
         self._directory.append_round(row)
+        # Before the checkpoint: a run whose last one is there has nothing left to do.
+        save_policy(self._directory.policy_path, policy, environment_id=self._experiment.environment.id)
         save_checkpoint(self._directory.checkpoints_path, Checkpoint(
             checkpoint.round_index, checkpoint.arrays,
             {**checkpoint.values, "experiment": self._identity}))
-        save_policy(self._directory.policy_path, self._updater.weights(),
-                    environment_id=self._experiment.environment.id)
         self._to_tensorboard(row)
         if self._wandb is not None:
             self._wandb.round_saved()

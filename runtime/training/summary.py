@@ -64,7 +64,7 @@ def summarise(
         spent_usd: In all, in US dollars.
         session_s: Seconds that this process' share of the run took.
     """
-    evaluated = [(row.round_index, row.evaluation_return_mean) for row in rows
+    evaluated = [(row.evaluation_round, row.evaluation_return_mean) for row in rows
                  if row.evaluation_return_mean is not None]
     finished = [row.episode_return_mean for row in rows if row.episode_return_mean is not None]
     steps = rows[-1].env_steps_total if rows else 0

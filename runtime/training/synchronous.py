@@ -3,10 +3,10 @@
 A round, numbered from 1:
 
     1. the policy's weights are published, and the actors that are due whatever the score start at once;
-    2. meanwhile the detector measures the convexity ratio of that policy on the last round's samples;
-    3. the scaler turns it into a number of actors, and the missing ones start with the same weights;
-    4. all are awaited, their trajectories aggregated in slot order, and the policy is updated;
-    5. the round's row and a checkpoint are written.
+    2. meanwhile the last round's row and checkpoint are written, and
+    3. the detector measures the convexity ratio of that policy on the last round's samples;
+    4. the scaler turns it into a number of actors, and the missing ones start with the same weights;
+    5. all are awaited, their trajectories aggregated in slot order, and the policy is updated.
 
 Before anything of a round starts, its worst case is reserved in the budget.
 
@@ -26,7 +26,7 @@ from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import ACTOR, ActorSpec, Curvature, Limits, RoundBill, ScalingDecision, Work
 from runtime.sampling.collection import Collected, Collection
-from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, modelled_evaluate_s, result_columns
+from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, result_columns
 from runtime.training.updating import RoundTraining
 
 
@@ -55,8 +55,6 @@ class _Attempt:
 
 class SynchronousPacing:
     """A `runtime.training.pacings.Pacing` whose actors start and end with their round."""
-
-    saves_settled_rounds = True
 
     def __init__(self, parts: Parts) -> None:
         """Takes the parts of the run."""
@@ -101,13 +99,13 @@ class SynchronousPacing:
         try:
             bill = self._meter.close_round(
                 actors_started=attempt.actor_count,
-                seconds=attempt.modelled_collect_s + times["modelled_learn_s"] + (times["modelled_evaluate_s"] or 0.0))
+                seconds=attempt.modelled_collect_s + times["modelled_learn_s"] + (row["modelled_evaluate_s"] or 0.0))
         except BudgetError as failure:
             if self._parts.books.is_lost(round_index, attempt.limits, failure):
                 return None
             raise
         return row | times | {
-            "round_s": finished_s - started_s - (times["evaluate_s"] or 0.0),
+            "round_s": finished_s - started_s,
             **self._parts.books.columns([*attempt.bills, bill], attempt.reserved_usd),
         }
 
@@ -131,6 +129,7 @@ class SynchronousPacing:
         try:
             parts.sampler.publish(parts.updating.updater.policy_version, weights)
             self._start(collection, range(granted))
+            parts.saving.flush()
             if rejected:
                 curvature, detect_s, decision = rejected.curvature, None, rejected.decision
                 modelled_detect_s = None
@@ -196,7 +195,7 @@ class SynchronousPacing:
         self._parts.books.save()
 
     def _train(self, round_index: int, attempt: _Attempt) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Updates the policy and evaluates it; returns the row's results and its times."""
+        """Updates the policy, and takes in an evaluation that is due; returns the row's results and its times."""
         parts, attempts = self._parts, attempt.all_attempts
         updater, trajectories = parts.updating.updater, attempt.collected.trajectories
         detect_s = next((one.detect_s for one in attempts if one.detect_s is not None), None)
@@ -206,9 +205,11 @@ class SynchronousPacing:
         update = parts.updating.train([trajectories[slot] for slot in sorted(trajectories)], training, limit_s)
         parts.detection.keep([update.samples])
         learn_s = training.learn_s
-        evaluation, evaluate_s = parts.evaluations.if_due(round_index, updater.weights, limit_s - learn_s)
+        decided = parts.evaluations.end_round(
+            round_index, updater.weights, returns=training.episode_returns,
+            idle_s=max(0.0, attempt.modelled_collect_s - (attempt.modelled_detect_s or 0.0)), limit_s=limit_s - learn_s)
         row = result_columns(
-            round_index, training, evaluation, policy_version=policy_version, curvature=attempt.curvature,
+            round_index, training, decided, policy_version=policy_version, curvature=attempt.curvature,
             decision=attempt.decision, actor_count=attempt.actor_count,
             failed=sum(one.collected.failed for one in attempts), late=sum(one.collected.late for one in attempts),
             env_steps_total=parts.progress.env_steps_total)
@@ -216,18 +217,15 @@ class SynchronousPacing:
         cpu_s = [seconds for one in attempts for seconds in one.collected.cpu_s]
         times = {
             "collect_s": sum(one.collect_s for one in attempts), "learn_s": learn_s, "detect_s": detect_s,
-            "evaluate_s": evaluate_s,
             "modelled_detect_s": next((one.modelled_detect_s for one in attempts if one.detect_s is not None), None),
             "modelled_learn_s": training.modelled_s,
-            "modelled_evaluate_s": modelled_evaluate_s(parts.times, evaluation, evaluate_s),
             "modelled_round_s": sum(one.modelled_collect_s for one in attempts) + training.modelled_s,
             "actors_billed": len(billed_s),
             "actor_billed_s_mean": float(np.mean(billed_s)), "actor_billed_s_max": float(np.max(billed_s)),
             "actor_cpu_s_mean": float(np.mean(cpu_s)) if cpu_s else None,
         }
-        parts.phases.saw(
-            sample_s=training.modelled_s / training.env_steps, evaluate_s=times["modelled_evaluate_s"])
-        self._check_update_time(attempt.limits, (detect_s or 0.0) + learn_s + (evaluate_s or 0.0))
+        parts.phases.saw(sample_s=training.modelled_s / training.env_steps, evaluate_s=decided.work_s)
+        self._check_update_time(attempt.limits, (detect_s or 0.0) + learn_s + (decided.seconds or 0.0))
         return row, times
 
     def _modelled_collect_s(self, collected: Collected, first_wave: int, modelled_detect_s: float | None) -> float:

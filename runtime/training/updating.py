@@ -60,6 +60,11 @@ class RoundTraining:
         self.episodes += [{name: trajectory[name] for name in _EPISODE_FIELDS} for trajectory in trajectories]
 
     @property
+    def episode_returns(self) -> list[float]:
+        """Of the episodes that ended."""
+        return [float(one) for episodes in self.episodes for one in episodes["episode_returns"]]
+
+    @property
     def columns(self) -> dict[str, Any]:
         """The row's part: means over the updates, but the last one's learning rate."""
         staleness = np.concatenate(self.staleness)

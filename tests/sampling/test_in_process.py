@@ -9,14 +9,14 @@ from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import ResolvedExperiment
 from runtime.detector.convexity import ConvexityDetector
-from runtime.interfaces import ACTOR, Actor, ActorSpec, Evaluation, Learner, Work
+from runtime.interfaces import ACTOR, Actor, ActorSpec, Learner, Work
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.updater import InPlaceUpdater
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.in_process import InProcessSampler
 from runtime.scaler import make_scaler
-from runtime.testing.fakes import FreeMeter
+from runtime.testing.fakes import FakeEvaluator, FreeMeter, ManualClock
 from runtime.training.assembly import make_round_loop
 from tests.helpers import overrides, results_only, rounds, train
 
@@ -48,10 +48,10 @@ def train_in_process(experiment: ResolvedExperiment, path: Path) -> list[RoundRo
         detector=ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
                                    seed=experiment.seed),
         scaler=make_scaler(experiment.scaler), sampler=InProcessSampler(environment), meter=FreeMeter(),
-        evaluate=lambda weights: Evaluation((), ()), events=EventLog(path / "events.jsonl", lambda: "now"),
+        evaluator=FakeEvaluator(ManualClock()), events=EventLog(path / "events.jsonl", lambda: "now"),
         event_fields={"fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed},
         spaces=environment.spaces, save_ledger=lambda: None,
-        save_round=lambda row, checkpoint: rows.append(row)).run()
+        save_round=lambda row, checkpoint, policy: rows.append(row)).run()
     return rows
 
 

@@ -122,7 +122,7 @@ class Rig:
             scaler=make_scaler(self.experiment.scaler),
             sampler=self.sampler,
             meter=self.meter,
-            evaluate=FakeEvaluator(self.clock, returns), events=events,
+            evaluator=FakeEvaluator(self.clock, returns), events=events,
             event_fields=EVENT, spaces=SPACES, save_ledger=lambda: self.save_ledger(),
             save_round=lambda *finished: self.save_round(*finished),
             shield=self._shield, clock=self.clock)
@@ -171,9 +171,9 @@ class Rig:
 
     @contextmanager
     def _shield(self):
-        self.is_shielded = True
+        was_shielded, self.is_shielded = self.is_shielded, True
         yield
-        self.is_shielded = False
+        self.is_shielded = was_shielded
 
     def _before_replay(self) -> None:
         assert not self.fleet.has_ended, "what has arrived comes first"
@@ -186,7 +186,7 @@ class Rig:
             self.disk.ledger = json.loads(json.dumps(self.meter.get_state()))
             self.disk.most_usd = self.disk.promised_usd
 
-    def save_round(self, finished: RoundRow, checkpoint: Checkpoint) -> None:
+    def save_round(self, finished: RoundRow, checkpoint: Checkpoint, policy: bytes) -> None:
         row = json.loads(finished.to_json_line())
         assert self.is_shielded
         returned = {one for one in self.fleet.returned if one in self.fleet.accepted} - self.unusable
@@ -518,7 +518,7 @@ def test_rows_add_up_and_what_is_in_flight_at_the_end_is_settled(tmp_path: Path)
         assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts))
         assert row["reserved_usd"] > 0.0
         assert row["learner_cost_usd"] == pytest.approx(
-            (row["modelled_round_s"] + (row["evaluate_s"] or 0.0)) * 0.08925 / 3600)
+            (row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0)) * 0.08925 / 3600)
     unfinished_usd = rig.meter.spent_usd - spent[-1]
     assert 0.0 < unfinished_usd < 4 * 4.0 * PRICES.functions["x86_64"].on_demand_usd
     assert_settled(rig)
@@ -639,7 +639,7 @@ def test_a_target_that_is_reached_gives_up_what_is_in_flight(tmp_path: Path):
     rig = Rig(tmp_path, returns=(1.0, 50.0), evaluation={"every_rounds": 1},
               stop={"max_rounds": 100, "target_return": 10.0})
     assert rig.loop.run() == "target_return"
-    assert len(rig.disk.rows) == 2
+    assert rig.column("evaluation_round") == [None, 1, 2]
     assert rig.events("actors_abandoned")[-1]["reason"] == "the run ends"
     assert rig.meter.spent_usd >= rig.disk.rows[-1]["spent_usd"]
     assert_settled(rig)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambda_actor.rollout import OpenEpisode
-from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
+from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError, RunError
 from runtime.learner.updater import InPlaceUpdater
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.events import EventLog
@@ -64,6 +64,7 @@ class Rig:
         self.log: list[Any] = []
         self.rows: list[dict[str, Any]] = []
         self.checkpoints: list[Checkpoint] = []
+        self.policies: list[bytes] = []
         self.handed_out: list[Checkpoint] = []
         self.ledgers: list[tuple[float, float]] = []
         self.is_shielded = False
@@ -79,7 +80,7 @@ class Rig:
             self.experiment, updater=InPlaceUpdater(self.learner), detector=self.detector,
             scaler=make_scaler(self.experiment.scaler),
             sampler=ServerlessSampler(self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05),
-            meter=self.meter, evaluate=lambda weights: self.evaluator(weights),
+            meter=self.meter, evaluator=self.evaluator,
             events=EventLog(self.events_path, lambda: "now"), event_fields=EVENT,
             spaces=SPACES, save_ledger=self._save_ledger, save_round=self._save_round,
             shield=self._shield, clock=self.clock)
@@ -104,17 +105,18 @@ class Rig:
         self.log.append(("ledger", budget.reserved_usd))
         assert budget.spent_usd + budget.reserved_usd <= self.experiment.budget.usd
 
-    def _save_round(self, row: RoundRow, checkpoint: Checkpoint) -> None:
+    def _save_round(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes) -> None:
         assert self.is_shielded
         self.rows.append(json.loads(row.to_json_line()))
+        self.policies.append(policy)
         self.checkpoints.append(copy.deepcopy(checkpoint))
         self.handed_out.append(checkpoint)
 
     @contextmanager
     def _shield(self):
-        self.is_shielded = True
+        was_shielded, self.is_shielded = self.is_shielded, True
         yield
-        self.is_shielded = False
+        self.is_shielded = was_shielded
 
 
 def rising(version: int, samples: Any) -> float:
@@ -202,7 +204,28 @@ def test_it_stops_when_an_evaluation_reaches_the_target(tmp_path: Path):
     rig = Rig(tmp_path, returns=[1.0, 9.9, 10.0, 99.0], stop={"max_rounds": 50, "target_return": 10.0},
               evaluation={"every_rounds": 2})
     assert rig.run() == "target_return"
-    assert rig.column("evaluation_return_mean") == [None, 1.0, None, 9.9, None, 10.0]
+    assert rig.column("evaluation_return_mean") == [None, None, 1.0, None, 9.9, None, 10.0]
+    assert rig.column("evaluation_round") == [None, None, 2, None, 4, None, 6]
+    assert rig.policies[-1] == rig.evaluator.weights[-1] != rig.learner.weights(), "the policy that hit is kept"
+
+
+def playing(returns: Sequence[float]) -> Callable[[Mapping[str, Any], int], Play]:
+    """Each actor ends one episode, by round with one of these returns."""
+    return lambda event, nth: Play(submits=lambda event: trajectory(
+        event, episode_returns=np.array([float(returns[event["round_index"] - 1])]), episode_lengths=np.array([3]),
+        episode_first_versions=np.array([event["policy_version"]])))
+
+
+@pytest.mark.parametrize(("sections", "rounds"), [
+    ({}, [4, 6, 8, 11]), ({"stop": {"max_rounds": 11}}, [8, 11]),
+    ({"environment": {"id": "Fake-v0", "truncate_at_fragment": True}}, [8, 11])])
+def test_with_a_target_evaluations_begin_when_an_episode_is_half_way_there_and_follow_each_other(
+        tmp_path: Path, sections: dict[str, Any], rounds: list[int]):
+    rig = Rig(tmp_path, playing([-300, -250, -290, -200, *[-280] * 7]), returns=[-150.0],
+              evaluation={"every_rounds": 8},
+              **{"stop": {"max_rounds": 11, "target_return": -100.0}, **sections})
+    assert rig.run() == "max_rounds"
+    assert [one for one in rig.column("evaluation_round") if one] == rounds
 
 
 def test_training_returns_do_not_stop_it(tmp_path: Path):
@@ -221,18 +244,20 @@ def test_an_old_evaluation_does_not_stop_it(tmp_path: Path):
     rig.run()
     again = Rig(tmp_path, stop={"max_rounds": 4, "target_return": 4.0}, evaluation={"every_rounds": 50})
     again.loop.restore(rig.checkpoints[2])
-    again.loop.progress.evaluation_round = 2
+    again.loop.progress.decided_round = 2
     assert again.loop.progress.stop_reason is None
 
 
 @pytest.mark.parametrize(("every_rounds", "rounds", "evaluated"), [
-    (1, 3, [1, 2, 3]), (2, 5, [2, 4, 5]), (2, 4, [2, 4]), (7, 3, [3]), (0, 3, [])])
+    (1, 3, {2: 1, 3: 3}), (2, 5, {3: 2, 5: 5}), (2, 4, {3: 2, 4: 4}), (8, 19, {10: 8, 18: 16, 19: 19}), (7, 3, {3: 3}),
+    (0, 3, {})])
 def test_evaluation_is_due_every_so_often_and_after_the_last_round(
-        tmp_path: Path, every_rounds: int, rounds: int, evaluated: list[int]):
+        tmp_path: Path, every_rounds: int, rounds: int, evaluated: dict[int, int]):
     rig = Rig(tmp_path, stop={"max_rounds": rounds}, evaluation={"every_rounds": every_rounds})
     rig.run()
-    assert [row["round_index"] for row in rig.rows if row["evaluation_return_mean"] is not None] == evaluated
-    assert [row["round_index"] for row in rig.rows if row["evaluate_s"] is not None] == evaluated
+    found = {row["round_index"]: row["evaluation_round"] for row in rig.rows if row["evaluate_s"] is not None}
+    assert found == evaluated
+    assert [row["round_index"] for row in rig.rows if row["evaluation_return_mean"] is not None] == [*evaluated]
 
 
 def test_evaluation_is_due_after_the_last_step_and_of_the_new_policy(tmp_path: Path):
@@ -527,7 +552,6 @@ def test_what_is_at_stake_is_on_disk_before_any_actor_starts(tmp_path: Path, scr
     rig.fleet.start = start
     rig.run()
     assert rig.rows[-1]["reserved_usd"] == 0.0
-    assert rig.ledgers[-1] == (rig.rows[-1]["spent_usd"], 0.0)
 
 
 def test_a_row_says_what_its_round_reserved(tmp_path: Path):
@@ -649,12 +673,15 @@ def test_the_bill_of_a_round_adds_up(tmp_path: Path):
     for row in rig.rows:
         parts = ("actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")
         assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts))
-        seconds = row["modelled_round_s"] + (row["evaluate_s"] or 0.0)
+        seconds = row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0)
         assert row["learner_cost_usd"] == pytest.approx(seconds * 0.08925 / 3600)
     assert rig.rows[-1]["spent_usd"] == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-8)
 
 
 # Times
+
+
+THREE = {"kind": "fixed", "actors_fixed": 3}
 
 
 def slow(seconds: Mapping[int, float]) -> Callable[[Mapping[str, Any], int], Play]:
@@ -702,13 +729,14 @@ def test_the_deadline_ends_the_modelled_time(tmp_path: Path):
     assert rig.rows[0]["modelled_round_s"] == pytest.approx(130 + 0.25)
 
 
-def test_round_s_is_without_evaluation(tmp_path: Path):
-    rig = Rig(tmp_path, stop={"max_rounds": 2}, evaluation={"every_rounds": 1})
+def test_an_evaluation_costs_what_does_not_fit_into_the_wait_for_actors(tmp_path: Path):
+    rig = Rig(tmp_path, stop={"max_rounds": 3}, evaluation={"every_rounds": 1}, scaler=THREE)
     rig.run()
-    row = rig.rows[1]
-    assert row["evaluate_s"] == 0.5
-    assert row["round_s"] == pytest.approx(row["collect_s"] + row["learn_s"])
-    assert row["collect_s"] == pytest.approx(0.125)
+    first, second, last = rig.rows
+    assert (first["evaluate_s"], second["evaluate_s"], last["evaluate_s"]) == (None, 0.5, 1.0)
+    assert second["modelled_evaluate_s"] == 0.0, "beside the actors"
+    assert last["modelled_evaluate_s"] == 0.5, "nothing is beside the last one"
+    assert second["round_s"] == pytest.approx(second["collect_s"] + second["learn_s"] + 0.5), "it was waited for here"
 
 
 # Ends that are not planned
@@ -749,14 +777,14 @@ def test_an_interrupt_settles_the_round_and_goes_on_up(tmp_path: Path, where: st
     elif where == "learner":
         rig.learner.update = interrupt
     elif where == "evaluator":
-        rig.evaluator = interrupt
+        rig.evaluator.result = interrupt
     else:
         real, waits = rig.fleet.wait, itertools.count()
         rig.fleet.wait = lambda timeout_s: interrupt() if next(waits) == 1 else real(timeout_s)
     with pytest.raises(KeyboardInterrupt):
         rig.run()
     assert_settled(rig)
-    finished = {"detector": 1, "learner": 0, "evaluator": 1, "fleet": 0}[where]
+    finished = {"detector": 1, "learner": 0, "evaluator": 2, "fleet": 0}[where]
     assert len(rig.rows) == len(rig.checkpoints) == finished
     assert rig.meter.budget.spent_usd > (rig.rows[-1]["spent_usd"] if rig.rows else 0.0)
 
@@ -783,7 +811,7 @@ def test_an_update_that_takes_too_long_ends_the_run_and_is_paid(tmp_path: Path):
 # Checkpoint and resume
 
 
-@pytest.mark.parametrize("after", [1, 2, 4])
+@pytest.mark.parametrize("after", [1, 3, 4])
 def test_a_restored_run_goes_on_as_if_it_had_never_ended(tmp_path: Path, after: int):
     sections = {"stop": {"max_rounds": 7}, "evaluation": {"every_rounds": 3}, "actor": {"provisioned": 3}}
     whole = Rig(tmp_path / "whole", **self_made(tmp_path / "whole"), **sections)
@@ -804,6 +832,31 @@ def test_a_restored_run_goes_on_as_if_it_had_never_ended(tmp_path: Path, after: 
 def self_made(folder: Path) -> dict[str, Any]:
     folder.mkdir()
     return {}
+
+
+def test_a_round_is_saved_beside_the_next_ones_actors_before_anything_is_trained_on(tmp_path: Path):
+    rig = Rig(tmp_path, stop={"max_rounds": 3}, scaler=THREE)
+    real_start, real_update, at_start, at_update = rig.fleet.start, rig.learner.update, [], []
+    rig.fleet.start = lambda actors: (at_start.append(len(rig.rows)), real_start(actors))
+    rig.learner.update = lambda *args, **named: (at_update.append(len(rig.rows)), real_update(*args, **named))[1]
+    rig.run()
+    assert (at_start, at_update, len(rig.rows)) == ([0, 0, 1], [0, 1, 2], 3)
+
+
+def test_a_round_that_is_not_saved_yet_is_saved_whatever_ends_the_run(tmp_path: Path):
+    rig = Rig(tmp_path)
+    real = rig.cache.publish_weights
+
+    def publish(version: int, weights: bytes) -> None:
+        if version == 2:
+            raise FleetError("no more")
+        real(version, weights)
+
+    rig.cache.publish_weights = publish
+    with pytest.raises(FleetError):
+        rig.run()
+    assert len(rig.rows) == len(rig.checkpoints) == 1
+    assert_settled(rig)
 
 
 def test_a_checkpoint_can_be_put_on_disk_at_every_round(tmp_path: Path):

@@ -1,0 +1,162 @@
+"""A process that evaluates policies, so that neither the learner nor the actors' rounds wait for it.
+
+    python -m runtime.training.evaluation_process CONTROL_FD SETTINGS
+
+Speaks over an inherited socket: asked with a round's number and a WEIGHTS message, it answers in JSON. It ends when the
+process at the other end does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from lambda_actor.environments import make_environment
+from lambda_actor.errors import UnusableEnvironmentError
+from runtime.errors import ERROR_CHARACTERS_MAX, BudgetError, one_line
+from runtime.fleet.local import SINGLE_THREADED
+from runtime.interfaces import Evaluation
+from runtime.training.evaluation import Evaluator, evaluate_and_confirm
+
+_ROOT = Path(__file__).resolve().parents[2]
+_DEATH_PATIENCE_S = 1.0
+_PR_SET_PDEATHSIG = 1
+
+
+class EvaluationProcess:
+    """A `runtime.interfaces.PolicyEvaluator` whose process is started when it is first needed."""
+
+    def __init__(
+        self, environment_id: str, preprocessing: str, *, episodes: int, seed: int, target_return: float | None
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            preprocessing: The environment's, ``atari`` or ``none``.
+            episodes: Of an evaluation.
+            seed: Of the start states.
+            target_return: What is confirmed when it is reached; None for nothing.
+        """
+        self._settings = json.dumps({"environment_id": environment_id, "preprocessing": preprocessing,
+                                     "episodes": episodes, "seed": seed, "target_return": target_return})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._thread = ThreadPoolExecutor(1, "evaluation")
+        self._answer: Future[Mapping[str, Any]] | None = None
+
+    def begin(self, weights: bytes, round_index: int) -> None:
+        """Begins to evaluate a policy; only one evaluation is under way at a time."""
+        # Here and not in the thread: the kernel ends the process when the thread that started it does.
+        connection = self._connection or self._start()
+        self._answer = self._thread.submit(_ask, connection, weights, round_index)
+
+    def result(self, timeout_s: float) -> Evaluation:
+        """Waits for the evaluation that is under way.
+
+        Raises:
+            BudgetError: It takes longer than ``timeout_s``.
+            UnusableEnvironmentError: The environment raised, or its process ended.
+        """
+        assert self._answer is not None
+        try:
+            answer = self._answer.result(timeout_s)
+        except TimeoutError:
+            raise BudgetError(f"the evaluation took longer than the {timeout_s:.1f} s that were left of "
+                              "learner.update_timeout_s; raise that") from None
+        except (EOFError, OSError):
+            code = self._end(_DEATH_PATIENCE_S)
+            raise UnusableEnvironmentError(
+                f"the process that evaluates the policy ended ({_described(code)})") from None
+        if "error" in answer:
+            raise UnusableEnvironmentError(answer["error"])
+        return Evaluation(tuple(answer["returns"]), tuple(answer["lengths"]), answer["seconds"],
+                          answer["steps_before"])
+
+    def close(self) -> None:
+        """Ends the process, whatever it does."""
+        if self._process is not None:
+            self._end(0.0)
+        self._thread.shutdown()
+
+    def _start(self) -> Connection:
+        ours, theirs = socket.socketpair()
+        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "runtime.training.evaluation_process", str(theirs.fileno()), self._settings],
+                pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, env={**os.environ, **SINGLE_THREADED, "PYTHONPATH": path},
+                start_new_session=True)
+        self._connection = Connection(ours.detach())
+        return self._connection
+
+    def _end(self, patience_s: float) -> int:
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience_s)
+        # With what the environment has started.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.wait()
+
+
+def _ask(connection: Connection, weights: bytes, round_index: int) -> Mapping[str, Any]:
+    connection.send_bytes(str(round_index).encode())
+    connection.send_bytes(weights)
+    answer: Mapping[str, Any] = json.loads(connection.recv_bytes())
+    return answer
+
+
+def _described(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def main(control_fd: int, settings: Mapping[str, Any]) -> None:
+    """Answers until the other end hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        # Also inside a C call that never lets another thread run.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.set_inheritable(control_fd, False)
+    connection = Connection(control_fd)
+    asked: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, asked), daemon=True).start()
+    evaluator: Evaluator | None = None
+    while True:
+        round_index, weights = asked.get()
+        started_s = time.process_time()
+        try:
+            if evaluator is None:
+                evaluator = Evaluator(make_environment(settings["environment_id"], settings["preprocessing"]),
+                                      settings["episodes"], seed=settings["seed"])
+            evaluation = evaluate_and_confirm(evaluator, weights, round_index, settings["target_return"])
+            answer: dict[str, Any] = {**vars(evaluation), "seconds": time.process_time() - started_s}
+        except BaseException as error:
+            answer = {"error": one_line(str(error) or type(error).__name__, ERROR_CHARACTERS_MAX)}
+        connection.send_bytes(json.dumps(answer).encode())
+
+
+def _listen(connection: Connection, asked: queue.SimpleQueue[tuple[int, bytes]]) -> None:
+    """Takes questions in, and ends this process when nobody can ask any more, even in the middle of an evaluation."""
+    with suppress(EOFError, OSError):
+        while True:
+            asked.put((int(connection.recv_bytes()), connection.recv_bytes()))
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), json.loads(sys.argv[2]))

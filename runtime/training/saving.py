@@ -1,0 +1,48 @@
+"""Puts finished rounds on disk while the next round's actors play."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from runtime.records.checkpoint import Checkpoint
+from runtime.records.rows import RoundRow
+
+SaveRound = Callable[[RoundRow, Checkpoint, bytes], None]
+"""Takes a finished round's row, its checkpoint, and the policy that is kept as a WEIGHTS message."""
+
+
+class Saving:
+    """Holds a finished round until somebody has time to write it.
+
+    A round is finished once it is written. Until then a crash loses it, and what the next round's actors have done
+    meanwhile: their reservation is in the ledger before they start, and both rounds are done again. So the next update
+    must not begin before.
+    """
+
+    def __init__(
+        self, save_round: SaveRound, shield: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        """Holds nothing yet.
+
+        Args:
+            save_round: Puts a round on disk.
+            shield: Entered around writes that an interrupt must not cut in two.
+        """
+        self._save_round, self._shield = save_round, shield
+        self._held: tuple[RoundRow, Checkpoint, bytes] | None = None
+
+    def hold(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes) -> None:
+        """Takes a finished round; the one before it is written."""
+        self._held = (row, checkpoint, policy)
+
+    def flush(self) -> None:
+        """Writes the round that is held, if there is one; only one attempt is made.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        with self._shield():
+            held, self._held = self._held, None
+            if held is not None:
+                self._save_round(*held)

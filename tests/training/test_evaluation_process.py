@@ -1,0 +1,82 @@
+"""Policies are evaluated by another process as they are here, and its troubles have names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lambda_actor.environments import make_environment
+from lambda_actor.errors import UnusableEnvironmentError
+from runtime.errors import BudgetError
+from runtime.training.evaluation import Evaluator
+from runtime.training.evaluation_process import EvaluationProcess
+from tests.environments import EPISODE_STEPS, Counter
+from tests.helpers import descendants, wait_for
+from tests.training.test_evaluation import weights_for
+
+HERE = __name__
+
+
+class Dying(Counter):
+    def step(self, action):
+        os._exit(7)
+
+
+class Hanging(Counter):
+    def step(self, action):
+        while True:
+            pass
+
+
+def make_dying() -> Dying:
+    return Dying()
+
+
+def make_hanging() -> Hanging:
+    return Hanging()
+
+
+@pytest.fixture
+def started() -> Iterator[list[EvaluationProcess]]:
+    processes: list[EvaluationProcess] = []
+    yield processes
+    for process in processes:
+        process.close()
+    wait_for(lambda: not any(_evaluates(pid) for pid in descendants(os.getpid())), "the process to end")
+
+
+def _evaluates(pid: int) -> bool:
+    return b"evaluation_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def begun(started: list[EvaluationProcess], environment_id: str, **options: float) -> EvaluationProcess:
+    process = EvaluationProcess(environment_id, "none", **{"episodes": 3, "seed": 4, "target_return": None, **options})
+    started.append(process)
+    process.begin(weights_for(make_environment(environment_id)), 7)
+    return process
+
+
+def test_a_hit_is_told_by_fresh_episodes_and_a_miss_by_those_of_always(started: list[EvaluationProcess]) -> None:
+    environment = make_environment("CartPole-v1")
+    evaluate, weights = Evaluator(environment, 3, seed=4), weights_for(environment)
+    always, fresh, later = evaluate(weights), evaluate(weights, fresh=7), evaluate(weights, fresh=8)
+    assert len({always.returns, fresh.returns, later.returns}) == 3
+    for target, expected in ((always.return_mean + 1, always), (always.return_mean, fresh)):
+        process = begun(started, "CartPole-v1", target_return=target)
+        found = process.result(60.0)
+        assert found == expected
+        assert found.seconds > 0.0
+        process.begin(weights, 8)
+        assert process.result(60.0) == (always if expected is always else later)
+
+
+def test_what_goes_wrong_has_a_name(started: list[EvaluationProcess]) -> None:
+    with pytest.raises(UnusableEnvironmentError, match="motor"):
+        begun(started, "tests.environments:make_raising").result(60.0)
+    with pytest.raises(UnusableEnvironmentError, match="ended .exit code 7"):
+        begun(started, f"{HERE}:make_dying").result(60.0)
+    with pytest.raises(BudgetError, match=r"longer than the 0.1 s.*learner.update_timeout_s"):
+        begun(started, f"{HERE}:make_hanging", episodes=EPISODE_STEPS).result(0.1)
