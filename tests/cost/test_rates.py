@@ -73,8 +73,8 @@ def bill(tmp_path: Path, slowness: float, units: dict[str, float]) -> list[dict[
         experiment, updater=InPlaceUpdater(FakeLearner(clock, slowness)), detector=FakeDetector(
             clock, measure_s=slowness), scaler=make_scaler(experiment.scaler),
         sampler=ServerlessSampler(fleet, cache, meter, clock=clock), meter=meter,
-        evaluate=FakeEvaluator(clock, evaluate_s=slowness), events=EventLog(tmp_path / "events.jsonl", lambda: "now"),
-        event_fields=EVENT, spaces=SPACES, save_ledger=lambda: None, save_round=lambda row, _: rows.append(vars(row)),
+        evaluator=FakeEvaluator(clock, evaluate_s=slowness), events=EventLog(tmp_path / "events.jsonl", lambda: "now"),
+        event_fields=EVENT, spaces=SPACES, save_ledger=lambda: None, save_round=lambda row, *_: rows.append(vars(row)),
         clock=clock, times=ModelledTimes(found, experiment, "c7g.large")).run()
     return rows
 

