@@ -60,7 +60,7 @@ class Outcome:
         init_s: Billed duration of a cold start: where it is metered, what this actor had of it, contained in
             ``billed_s``; else what it would have, were it to start cold.
         is_metered: Whether the platform said what it bills; else ``billed_s`` is modelled, or an upper bound.
-        cpu_s, init_cpu_s: Measured CPU seconds of it and of its start-up, if they are known.
+        cpu_s, init_cpu_s: Measured CPU seconds of it, if it made no environment, and of its start-up, if known.
     """
 
     invocation_id: str

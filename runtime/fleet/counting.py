@@ -50,7 +50,7 @@ class CountingFleet:
         if not outcome.was_started:
             return outcome
         steps = (outcome.response or {}).get("env_steps", self._fragment_steps)
-        if outcome.status == "ok":
+        if outcome.status == "ok" and outcome.cpu_s:
             self._rates.known("step_s", outcome.cpu_s, max(1, steps))
             self._rates.known("init_s", outcome.init_cpu_s, 1)
         units = self._rates.units
@@ -59,4 +59,4 @@ class CountingFleet:
         else:
             billed_s = (units.get("invocation_s", 0.0) + steps * units["step_s"]) / self._speed
         return replace(outcome, billed_s=min(billed_s, limit_s),
-                       init_s=units.get("init_s", outcome.init_s) / self._speed)
+                       init_s=units["init_s"] / self._speed if "init_s" in units else outcome.init_s)

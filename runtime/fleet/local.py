@@ -113,6 +113,7 @@ class _Process:
             raise
         self.is_ready = False
         self.init_cpu_s = 0.0
+        self.has_served = False
         self.invocation_id: str | None = None
         self.since_s = time.monotonic()
 
@@ -309,7 +310,9 @@ class LocalFleet:
                 process.invocation_id, "error" if message["error"] else "ok",
                 response=message["response"], error=message["error"],
                 billed_s=min(message["cpu_s"] / self._share, self._timeout_s),
-                init_s=process.init_cpu_s / self._share, cpu_s=message["cpu_s"], init_cpu_s=process.init_cpu_s))
+                init_s=process.init_cpu_s / self._share, init_cpu_s=process.init_cpu_s,
+                cpu_s=message["cpu_s"] if process.has_served else 0.0))
+            process.has_served = True
             process.invocation_id = None
 
     def _overdue(self, index: int, process: _Process) -> None:

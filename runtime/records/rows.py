@@ -126,7 +126,8 @@ class RoundRow:
     actor_billed_s_max: Annotated[float | None, _time(
         "longest billed duration of an invocation that ended in this round; null if none did")]
     actor_cpu_s_mean: Annotated[float | None, _time(
-        "mean measured CPU time of those of them that ended by themselves; null if none did, and in AWS")]
+        "mean measured CPU time of those of them that were not the first of their process, which makes its "
+        "environment; null if there is none, and in AWS")]
     round_s: Annotated[float, _time("the whole round, with what it waits for an evaluation")]
     actors_cost_usd: Annotated[float, _cost(
         "durations, requests and cache traffic of the actors that ended in this round")]

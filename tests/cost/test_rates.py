@@ -136,3 +136,15 @@ def test_a_runs_rates_that_cannot_be_used_are_refused(tmp_path: Path, text: str)
     (tmp_path / "rates.json").write_text(text)
     with pytest.raises(RunDirectoryError, match=r"rates\.json does not hold the rates of a bill"):
         rates(tmp_path)
+
+
+def test_a_steps_seconds_are_of_the_first_fragment_that_made_no_environment(tmp_path: Path):
+    class Ended:
+        concurrency = 1
+
+        def wait(self, timeout_s: float) -> list[Outcome]:
+            return [Outcome(str(cpu_s), "ok", {"env_steps": 4}, billed_s=9.0, init_s=5.0, cpu_s=cpu_s, init_cpu_s=2.0)
+                    for cpu_s in (0.0, 1.0, 3.0)]
+
+    fleet = CountingFleet(Ended(), rates(tmp_path, {}), fragment_steps=4, timeout_s=60, speed=0.5)  # type: ignore[arg-type]
+    assert [(one.billed_s, one.init_s) for one in fleet.wait(0.0)] == [(9.0, 5.0), (2.0, 4.0), (2.0, 4.0)]
