@@ -5,8 +5,9 @@ r"""Trains an experiment with several seeds, one after the other, and evaluates 
         > benchmarks/results/hopper_fixed_seeds.json
 
 Whatever follows the number of seeds is a setting of the experiment, as ``--set`` takes it. The evaluation that ended a
-run chose it, and is too good for that; so each final policy is evaluated on 50 other start states. The runs are kept in
-``--work``; started again with the same, it goes on where it was.
+run chose it, and is too good for that; so each final policy is evaluated on 100 other start states. To compare two
+rules of stopping, name the other checkout, whose code then trains and evaluates: ``--checkout PATH``. The runs are
+kept in ``--work``; started again with the same, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-EPISODES, EVALUATION_SEED = 50, 1_000_000
+EPISODES, EVALUATION_SEED = 100, 1_000_000
 
 
-def run(*arguments: str) -> str:
-    return subprocess.run([sys.executable, "-m", "runtime", *arguments], cwd=ROOT, check=True, text=True,
-                          stdout=subprocess.PIPE).stdout
+def run(checkout: Path, *arguments: str) -> str:
+    return subprocess.run([sys.executable, "-m", "runtime", *arguments], cwd=checkout, check=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(checkout)}, stdout=subprocess.PIPE).stdout
 
 
-def train_and_evaluate(experiment: str, seed: int, settings: Sequence[str], out: Path) -> dict[str, float | str | int]:
+def train_and_evaluate(
+    checkout: Path, experiment: str, seed: int, settings: Sequence[str], out: Path
+) -> dict[str, float | str | int]:
     options = [part for setting in (*settings, f"seed={seed}") for part in ("--set", setting)]
-    run("train", experiment, "--out", str(out), "--resume", *options)
+    run(checkout, "train", experiment, "--out", str(out), "--resume", *options)
     summary = json.loads((out / "summary.json").read_text())
-    anew = json.loads(run("evaluate", str(out), "--episodes", str(EPISODES), "--seed", str(EVALUATION_SEED)))
+    anew = json.loads(run(checkout, "evaluate", str(out), "--episodes", str(EPISODES), "--seed", str(EVALUATION_SEED)))
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     return {
         "seed": seed,
@@ -43,7 +46,9 @@ def train_and_evaluate(experiment: str, seed: int, settings: Sequence[str], out:
         f"evaluation_return_mean_of_{EPISODES}_others": anew["evaluation_return_mean"],
         f"evaluation_return_min_of_{EPISODES}_others": anew["evaluation_return_min"],
         "modelled_spent_usd": summary["spent_usd"],
-        "seconds_of_rounds_and_evaluations": (seconds := sum(row["round_s"] for row in rows)),
+        "seconds_of_rounds_and_evaluations": (seconds := sum(
+            # Before evaluations ran beside the rounds, they were not in these.
+            row["round_s"] + (0.0 if "evaluation_round" in row else row["evaluate_s"] or 0.0) for row in rows)),
         "steps_per_s": summary["env_steps_total"] / seconds,
         "share_of_detection": sum(row["detect_s"] or 0.0 for row in rows) / sum(row["round_s"] for row in rows),
     }
@@ -57,11 +62,12 @@ if __name__ == "__main__":
     parser.add_argument("seeds", type=int, metavar="SEEDS")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--work", type=Path, required=True, help="where the runs are kept")
+    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose code trains (default: this one's)")
     asked = parser.parse_intermixed_args()
     if asked.seeds < 1:
         parser.error(f"SEEDS is {asked.seeds}; allowed: from 1")
-    results = [train_and_evaluate(asked.experiment, seed, asked.settings, (asked.work / str(seed)).resolve())
-               for seed in range(asked.seeds)]
+    results = [train_and_evaluate(asked.checkout.resolve(), asked.experiment, seed, asked.settings,
+                                  (asked.work / str(seed)).resolve()) for seed in range(asked.seeds)]
     print(json.dumps({
         "command": " ".join(("python benchmarks/seeds.py", asked.experiment, str(asked.seeds), *asked.settings,
                              "--work WORK")), "commit": commit,
