@@ -51,7 +51,7 @@ def preflight(
 
 
 def smallest_budget_usd(
-    experiment: ResolvedExperiment, prices: PriceTable, *, instance_type: str, waves: int = 1
+    experiment: ResolvedExperiment, prices: PriceTable, *, instance_type: str, waves: int = 1, is_modelled: bool = False
 ) -> float:
     """Returns what the worst case of a round of the fewest actors costs, with such a learner.
 
@@ -60,6 +60,7 @@ def smallest_budget_usd(
         prices: Of the region.
         instance_type: The learner's.
         waves: How many times longer a round's deadline is, because not all its actors can run at once.
+        is_modelled: As `preflight`.
 
     Raises:
         EnvironmentNotHereError: The environment cannot be made.
@@ -67,7 +68,7 @@ def smallest_budget_usd(
     """
     environment, fitted = _fit(experiment)
     model = make_cost_model(fitted, environment.spaces, prices, instance_type=instance_type, waves=waves)
-    return _round_usd(fitted, model, model.limits, INIT_SECONDS_MAX)
+    return _round_usd(fitted, model, *_first_limits(fitted, model.limits, is_modelled=is_modelled))
 
 
 def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperiment]:

@@ -169,15 +169,17 @@ def train_seeds(
     Raises:
         RunError: Nothing was started: the directory is not usable, or the budget is too small for so many.
     """
-    prices = make_backend(experiment).prices
-    needed_usd = smallest_budget_usd(experiment, prices, instance_type=experiment.learner.instance_types[0])
+    backend = make_backend(experiment)
+    prices, is_modelled = backend.prices, backend.cost_basis == "modelled"
+    needed_usd = smallest_budget_usd(experiment, prices, instance_type=experiment.learner.instance_types[0],
+                                     is_modelled=is_modelled)
     runs = _Seeds(experiment, out, seeds, name, wandb)
     directory = RunDirectory(out)
     try:
         runs.load(directory, resume=resume)
         first = runs.next_experiment(needed_usd)
         if first is not None:
-            preflight(first, prices)
+            preflight(first, prices, is_modelled=is_modelled)
         runs.save()
         return _train_all(runs, first, needed_usd, make_backend, make_display, say)
     finally:
