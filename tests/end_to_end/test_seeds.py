@@ -170,8 +170,8 @@ def test_a_run_that_fails_is_the_last(experiment: Path, tmp_path: Path) -> None:
 def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(
     experiment: Path, tmp_path: Path
 ) -> None:
-    said = refused(experiment, tmp_path / "runs", "--seeds", "1000")
-    for words in ("--seeds 1000", "budget.usd = 1 leaves 0.001000 USD for each of 1000 runs",
+    said = refused(experiment, tmp_path / "runs", "--seeds", "1000", *overrides(budget__usd=0.01))
+    for words in ("--seeds 1000", "budget.usd = 0.01 leaves 0.000010 USD for each of 1000 runs",
                   "allowed: budget.usd from"):
         assert words in said
     assert not (tmp_path / "runs").exists()
