@@ -161,6 +161,10 @@ class AleState:
         if not self._stickiness:
             return
         before, self._frames = self._frames, self._environment.ale.getFrameNumber()
+        if self._frames < before:
+            # Somebody else who follows the same game has put it back.
+            self._follow(self._serialized())
+            return
         draws = self._generator.random_raw(_DRAWS_PER_FRAME * (self._frames - before))[::_DRAWS_PER_FRAME]
         if (draws / 2.0**32 >= self._stickiness).any():
             self._action = int(action)
