@@ -18,7 +18,7 @@ from tests.stacks.iam.calls import Call, calls_from, calls_of_script
 from tests.stacks.iam.database import actions_of
 
 
-@pytest.mark.parametrize("name", ["budget", "killed", "all-local"])
+@pytest.mark.parametrize("name", ["budget", "killed"])
 def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(name: str, tmp_path: Path) -> None:
     if name == "killed":
         require_tls()

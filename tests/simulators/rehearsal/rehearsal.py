@@ -38,7 +38,7 @@ detector: {{subset_size: 128, lanczos_steps: 6}}
 scaler: {{kind: nitro, actors_min: 2, actors_max: 6, window_rounds: 3, decay_factor: 0.99}}
 actor: {{fragment_steps: 256, timeout_s: 30, provisioned: {provisioned}}}
 learner: {{device: cpu, threads: 1, update_timeout_s: 300, instance_types: [{instance_types}]}}
-fleet: {{kind: {fleet}, round_deadline_s: {deadline_s}}}
+fleet: {{kind: {fleet}, round_deadline_s: 600}}
 cache: {{kind: {cache}}}
 budget: {{usd: {usd}, lifetime_hours: {lifetime_hours}}}
 stop: {{max_rounds: {max_rounds}}}
@@ -51,11 +51,11 @@ BUDGET_USD = 0.4
 
 def experiment(*, cache: str = "serverless", usd: float = BUDGET_USD, max_rounds: int | None = None,
                provisioned: int = 2, lifetime_hours: float = 24.0, instance_types: str = "g4dn.xlarge",
-               fleet: str = "auto", deadline_s: int = 600) -> str:
+               fleet: str = "auto") -> str:
     """The text of the experiment file that is rehearsed."""
     return EXPERIMENT.format(cache=cache, usd=usd, max_rounds="null" if max_rounds is None else max_rounds,
                              provisioned=provisioned, lifetime_hours=lifetime_hours, instance_types=instance_types,
-                             fleet=fleet, deadline_s=deadline_s)
+                             fleet=fleet)
 
 
 class Rehearsal:

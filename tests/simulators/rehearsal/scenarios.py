@@ -82,8 +82,9 @@ def _no_cache(world: Rehearsal) -> None:
 
 
 def _all_local(world: Rehearsal) -> None:
-    """Actors are processes of the learner: no function, no cache; kill -9 of it, then the budget runs out."""
-    world.deploy(text=experiment(cache="none", fleet="local", instance_types="c7i.large", deadline_s=60, usd=0.07))
+    """Actors are processes of the learner: no function, no cache; kill -9 of it, and it goes on from the bucket."""
+    world.deploy(text=experiment(cache="none", fleet="local", instance_types="c7i.large", max_rounds=80,
+                                 usd=_AMPLE_USD))
     for kind in ("functions", "provisioned concurrency", "caches"):
         world.check(not world.found_deployed.get(kind), f"there are {kind}")
     # Before, the instance would take a learner that starts again for one that never started.
@@ -92,7 +93,6 @@ def _all_local(world: Rehearsal) -> None:
     os.kill(world.machine().learner.pid, signal.SIGKILL)
     world.until_gone()
     world.check(world.record.has("instance", "again (2 of 5)"), "systemd did not start it again")
-    world.check(world.rounds() >= 3, "hardly anything was trained")
     rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
     world.check({row["actors_cost_usd"] for row in rows} == {0.0}, "an actor was billed")
     calls = recorded_calls(world.account.calls)
@@ -438,7 +438,7 @@ SCENARIOS = {
     "budget": Scenario(_budget, "budget"),
     "killed": Scenario(_killed, "max_rounds"),
     "no-cache": Scenario(_no_cache, "max_rounds"),
-    "all-local": Scenario(_all_local, "budget"),
+    "all-local": Scenario(_all_local, "max_rounds"),
     "hangs": Scenario(_hangs),
     "never-boots": Scenario(_never_boots),
     "never-reports": Scenario(_never_reports),
