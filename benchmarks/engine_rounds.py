@@ -17,6 +17,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # behind the checkout that PYTHONPATH names
 
+from peers.ppo_arguments import ppo_arguments  # noqa: E402
+
 from runtime.backends.registry import make_backend  # noqa: E402
 from runtime.config.loading import experiment_from_tree  # noqa: E402
 from runtime.training.run import train  # noqa: E402
@@ -67,17 +69,6 @@ def main(args: argparse.Namespace) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environment", default="Hopper-v5")
-    parser.add_argument("--steps", type=int, default=61_440, help="environment steps that count")
+    parser = ppo_arguments(__doc__)
     parser.add_argument("--actors", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=1, help="learner.threads")
-    parser.add_argument("--batch", type=int, default=4096)
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--minibatch", type=int, default=256)
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--gamma", type=float, default=0.99)
-    parser.add_argument("--gae-lambda", type=float, default=0.95)
-    parser.add_argument("--clip", type=float, default=0.2)
-    parser.add_argument("--seed", type=int, default=0)
     print(json.dumps(main(parser.parse_args())))

@@ -16,6 +16,7 @@ import time
 import envpool
 import numpy as np
 import torch
+from ppo_arguments import ppo_arguments
 from torch import nn
 from torch.distributions.normal import Normal
 
@@ -135,20 +136,9 @@ def main(args: argparse.Namespace) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environment", default="Hopper-v5")
-    parser.add_argument("--steps", type=int, default=61_440, help="environment steps that count")
+    parser = ppo_arguments(__doc__)
     parser.add_argument("--envs", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--env-threads", type=int, default=2, help="of EnvPool")
-    parser.add_argument("--batch", type=int, default=4096)
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--minibatch", type=int, default=256)
     parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--gamma", type=float, default=0.99)
-    parser.add_argument("--gae-lambda", type=float, default=0.95)
-    parser.add_argument("--clip", type=float, default=0.2)
     parser.add_argument("--entropy", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
     print(json.dumps(main(parser.parse_args())))

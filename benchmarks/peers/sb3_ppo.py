@@ -14,6 +14,7 @@ import time
 import gymnasium
 import numpy as np
 import torch
+from ppo_arguments import ppo_arguments
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize
@@ -51,19 +52,8 @@ def main(args: argparse.Namespace) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environment", default="Hopper-v5")
-    parser.add_argument("--steps", type=int, default=61_440, help="environment steps that count")
+    parser = ppo_arguments(__doc__)
     parser.add_argument("--envs", type=int, default=2)
     parser.add_argument("--subprocesses", action="store_true", help="each environment in a process of its own")
-    parser.add_argument("--threads", type=int, default=1, help="of torch")
-    parser.add_argument("--batch", type=int, default=4096)
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--minibatch", type=int, default=256)
     parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--gamma", type=float, default=0.99)
-    parser.add_argument("--gae-lambda", type=float, default=0.95)
-    parser.add_argument("--clip", type=float, default=0.2)
-    parser.add_argument("--seed", type=int, default=0)
     print(json.dumps(main(parser.parse_args())))
