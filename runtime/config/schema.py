@@ -154,8 +154,9 @@ class LearnerSection(Section):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the policy is trained; auto = cuda "
                                                    "where there is one")
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
-        1, description="CPU threads of the update; with two or more, policy and critic are trained beside each other. "
-        "Sums may be rounded differently with another number, so it is part of what makes two runs equal")
+        2, description="CPU threads of the update; with two or more, policy and critic are trained beside each other. "
+        "One and two give equal results with fully connected networks; otherwise sums may be rounded differently, so "
+        "it is part of what makes two runs equal")
     processes: Annotated[int, Field(ge=1, le=64)] | None = Field(
         None, description="processes that share each gradient step; null = one a GPU, and one without; the update is "
         "the same but for rounding")

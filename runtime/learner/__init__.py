@@ -43,10 +43,6 @@ def make_learner(spec: LearnerSpec, *, device: str, group: Group | None = None) 
         device: ``cpu`` or ``cuda``.
         group: The processes that share each gradient; None = this one alone.
     """
-    import torch
-
-    # First: the number of threads rounds the initial weights, which must not depend on the machine's cores.
-    torch.set_num_threads(spec.threads)
     learner: Learner = _named(spec.algorithm.chosen.learner)(
         spec.spaces, spec.algorithm, network=spec.network, seed=spec.seed, device=device, threads=spec.threads,
         group=group)

@@ -130,6 +130,8 @@ class ActorCritic(ABC, Generic[Settings]):
         self._threads, self._group, self._network = threads, group, network
         # Those that torch has used for one operation go on spinning for a while, in the way of the two of `descend`.
         self._torch_threads = -(-threads // 2) if network == "mlp" else threads
+        # Their number rounds the initial weights, which must not depend on the machine's cores.
+        torch.set_num_threads(self._torch_threads)
         self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
