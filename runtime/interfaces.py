@@ -572,21 +572,30 @@ class Detector(Protocol):
         """Measures the objective's curvature at the policy that the problem was made from."""
 
 
+ROWS_MAX = 64
+"""Finished rounds that a scaler is shown."""
+
+
 @dataclass(frozen=True)
 class RoundView:
     """What a scaler may know when it decides about a round.
 
     Attributes:
         round_index: The round that is decided about, from 1.
-        rows: Of the last finished rounds, oldest first.
+        rows: Of the last finished rounds, oldest first; `ROWS_MAX` at most.
         free_usd: Dollars of the budget that are neither spent nor reserved.
         signals: By name, each of the scaler's `Scaler.signals`; None where it is undefined, or not measured yet.
+        target_return: ``stop.target_return``.
+        is_by_the_clock: Whether the bill follows the clock: then a round is paid for ``round_s``, else for
+            ``modelled_round_s`` and ``modelled_evaluate_s``.
     """
 
     round_index: int
     rows: Sequence[RoundRow] = ()
     free_usd: float = math.inf
     signals: Mapping[str, float | None] = field(default_factory=dict)
+    target_return: float | None = None
+    is_by_the_clock: bool = False
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:
     if get_origin(annotation) is Literal:
         return " | ".join(str(a) for a in arguments)
     if get_origin(annotation) is tuple:
-        return "a list of at least one name"
+        return "a list of at least one " + ("name" if arguments[0] is str else "pair, such as [1, 8]")
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[annotation]
     bounds: dict[str, float] = {}
     for item in metadata:

@@ -302,6 +302,9 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
         yield (f"cache.url = {redacted(experiment.cache.url)} is never used with cache.kind = none; allowed: null, or "
                "cache.kind = serverless | node | learner")
     yield from scaler.chosen.contradictions()
+    if scaler.chosen.needs_target and stop.target_return is None:
+        yield (f"scaler.kind = {scaler.kind} compares returns with stop.target_return = null; allowed: a number there, "
+               "or another scaler")
     if experiment.actor.provisioned is not None and experiment.actor.provisioned > scaler.most_actors:
         yield (f"actor.provisioned = {experiment.actor.provisioned} is more than the {scaler.most_actors} actors that "
                f"a round can have; allowed: 0 to {scaler.most_actors}")

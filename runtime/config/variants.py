@@ -57,9 +57,13 @@ class ScalerSettings(Section):
 
     Attributes:
         about: What the scaler does, in a few words.
+        needs_target: Whether it reads `RoundView.target_return`, which then must be given by ``stop.target_return``.
+        reads_files: Whether it reads files of the machine on which it is made, which a deployment does not have.
     """
 
     about: ClassVar[str]
+    needs_target: ClassVar[bool] = False
+    reads_files: ClassVar[bool] = False
 
     actors_min: Actors = Field(8, description="I_min, fewest actors of a round")
     actors_max: Actors = Field(64, description="I_max, most actors of a round")
@@ -73,6 +77,11 @@ class ScalerSettings(Section):
     def smallest_round(self) -> int:
         """Fewest actors that a round may be shrunk to when the budget gets short."""
         return self.actors_min
+
+    @property
+    def mean_actors(self) -> float:
+        """Actors of a round, on average, as far as the settings tell: plans are made with it."""
+        return (self.smallest_round + self.most_actors) / 2
 
     def contradictions(self) -> Iterator[str]:
         """Yields what is wrong with values that are each allowed."""
@@ -122,6 +131,11 @@ ALGORITHMS: Variants[AlgorithmSettings] = Variants({
 SCALERS: Variants[ScalerSettings] = Variants({
     "nitro": "runtime.scaler.nitro:NitroSettings",
     "fixed": "runtime.scaler.fixed:FixedSettings",
+    "max": "runtime.scaler.maximal:MaxSettings",
+    "permuted": "runtime.scaler.permuted:PermutedSettings",
+    "hydrozoa": "runtime.scaler.hydrozoa:HydrozoaSettings",
+    "minions-adapt": "runtime.scaler.minions_adapt:MinionsAdaptSettings",
+    "schedule": "runtime.scaler.schedule:ScheduleSettings",
 })
 
 

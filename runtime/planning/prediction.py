@@ -217,8 +217,7 @@ def rounds_of(
     units, speed = sample.units, instance_speed(instance_type)
     times = ModelledTimes(Rates("sampled here", units, Path("/nonexistent")), experiment, instance_type)
     scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
-    fewest = scaler.smallest_round if scaler.kind != "fixed" else scaler.most_actors
-    actors = (fewest + scaler.most_actors) / 2
+    actors = scaler.chosen.mean_actors
     batch = round(actors * steps_each)
     fragment_s = units["invocation_s"] + steps_each * units["step_s"]
     if parallel_speed is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from runtime.config.section import Count, Field
 from runtime.config.variants import ScalerSettings
 from runtime.interfaces import RoundView, ScalingDecision, State
+from runtime.scaler.counts import clipped
 
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def actor_count(score: float, actors_min: int, actors_max: int) -> int:
     """Returns ``I = clip(⌊I_max·S + ½⌋, I_min, I_max)``."""
-    return min(max(math.floor(actors_max * score + 0.5), actors_min), actors_max)
+    return clipped(actors_max * score, actors_min, actors_max)
 
 
 class NitroSettings(ScalerSettings):

@@ -13,6 +13,7 @@ from lambda_actor.spaces import Spaces
 from runtime.cost.limits import PhaseTimes
 from runtime.cost.rates import WorkTimes
 from runtime.interfaces import (
+    ROWS_MAX,
     ActorSpec,
     Curvature,
     EventSink,
@@ -34,8 +35,6 @@ from runtime.training.updating import RoundTraining, Updating
 
 REJECTED_ROUNDS_MAX = 3
 """Attempts at one round; then the run ends."""
-ROWS_MAX = 64
-"""Finished rounds that a scaler is shown."""
 
 
 class Pacing(Protocol):
@@ -168,9 +167,13 @@ class Scaling:
         scaler: Decides how many actors a round gets.
     """
 
-    def __init__(self, scaler: Scaler, books: Books) -> None:
-        """Starts without a finished round."""
-        self.scaler, self._books = scaler, books
+    def __init__(self, scaler: Scaler, books: Books, *, target_return: float | None) -> None:
+        """Starts without a finished round.
+
+        Args:
+            target_return: ``stop.target_return``.
+        """
+        self.scaler, self._books, self._target_return = scaler, books, target_return
         self._rows: deque[RoundRow] = deque(maxlen=ROWS_MAX)
 
     def observe(self, row: RoundRow) -> None:
@@ -191,7 +194,8 @@ class Scaling:
         signals = {"convexity_ratio": curvature.convexity_ratio if curvature else None}
         return self.scaler.decide(RoundView(
             round_index, tuple(self._rows), self._books.meter.free_usd,
-            {name: signals.get(name) for name in self.scaler.signals}))
+            {name: signals.get(name) for name in self.scaler.signals},
+            self._target_return, self._books.meter.is_by_the_clock))
 
 
 def result_columns(

@@ -13,6 +13,7 @@ from runtime.cost.rates import ModelledTimes, Rates, init_s, tabled
 from runtime.cost.sizes import check_sizes
 from runtime.errors import EnvironmentNotHereError, ExperimentError
 from runtime.interfaces import Limits
+from runtime.scaler import make_scaler
 from runtime.training.costs import make_cost_model, make_phase_times
 
 
@@ -31,8 +32,9 @@ def preflight(
 
     Raises:
         ExperimentError: The environment cannot be made or used, the network does not suit it, an instance type has no
-            price, or the budget cannot hold one round of the fewest actors.
+            price, the scaler's recording cannot be used, or the budget cannot hold one round of the fewest actors.
     """
+    make_scaler(experiment.scaler)
     environment, fitted = _fit(experiment)
     model = make_cost_model(fitted, environment.spaces, prices)
     limits, init_s = _first_limits(fitted, model.limits, is_modelled=is_modelled)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lambda_actor.environments import make_environment
+from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import ResolvedExperiment
@@ -12,12 +12,14 @@ from runtime.detector.convexity import ConvexityDetector
 from runtime.interfaces import ACTOR, Actor, ActorSpec, Learner, Work
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.updater import InPlaceUpdater
+from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.in_process import InProcessSampler
 from runtime.scaler import make_scaler
 from runtime.testing.fakes import FakeEvaluator, FreeMeter, ManualClock
 from runtime.training.assembly import make_round_loop
+from runtime.training.loop import RoundLoop
 from tests.helpers import overrides, results_only, rounds, train
 
 SMALL = {
@@ -38,12 +40,11 @@ def learner_of(experiment: ResolvedExperiment, spaces: Spaces) -> Learner:
                         device="cpu")
 
 
-def train_in_process(experiment: ResolvedExperiment, path: Path) -> list[RoundRow]:
-    environment = make_environment(experiment.environment.id)
+def make_loop(experiment: ResolvedExperiment, environment: ActorEnvironment, path: Path,
+              kept: list[tuple[RoundRow, Checkpoint]]) -> RoundLoop:
     experiment = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-    rows: list[RoundRow] = []
     settings = experiment.detector
-    make_round_loop(
+    return make_round_loop(
         experiment, updater=InPlaceUpdater(learner_of(experiment, environment.spaces)),
         detector=ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
                                    seed=experiment.seed),
@@ -51,8 +52,13 @@ def train_in_process(experiment: ResolvedExperiment, path: Path) -> list[RoundRo
         evaluator=FakeEvaluator(ManualClock()), events=EventLog(path / "events.jsonl", lambda: "now"),
         event_fields={"fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed},
         spaces=environment.spaces, save_ledger=lambda: None,
-        save_round=lambda row, checkpoint, policy: rows.append(row)).run()
-    return rows
+        save_round=lambda row, checkpoint, policy: kept.append((row, checkpoint)))
+
+
+def train_in_process(experiment: ResolvedExperiment, path: Path) -> list[RoundRow]:
+    kept: list[tuple[RoundRow, Checkpoint]] = []
+    make_loop(experiment, make_environment(experiment.environment.id), path, kept).run()
+    return [row for row, _ in kept]
 
 
 def test_it_trains_what_a_fleet_of_processes_trains(tmp_path: Path, one_thread: None) -> None:

@@ -1,4 +1,4 @@
-"""Nitro's scaler against §5.3 in exact fractions, and the scaler that never changes its mind."""
+"""Nitro's scaler against §5.3 in exact fractions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from runtime.config.schema import ScalerSection
 from runtime.interfaces import RoundView, State
 from runtime.scaler import make_scaler
-from runtime.scaler.fixed import FixedScaler, FixedSettings
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 
 PLAIN = settings(max_examples=150, deadline=None, database=None, derandomize=True,
@@ -181,26 +180,8 @@ def test_actors_min_are_due_before_the_ratio_is_known() -> None:
     assert scaler.get_state() == nitro().get_state()
 
 
-def test_fixed_never_changes() -> None:
-    scaler = FixedScaler(FixedSettings(actors_fixed=16, actors_min=4))
-    for round_index, ratio in ((1, None), (2, 0.1), (3, 5.0)):
-        decision = scaler.decide(view(round_index, ratio))
-        assert (decision.actor_count, decision.boosting_score, decision.decay_weight) == (16, None, None)
-        assert scaler.first_wave(round_index) == 16
-    assert scaler.signals == frozenset()
-    assert (scaler.actors_min, scaler.actors_max) == (4, 16)
-    scaler.set_state(through_json(scaler.get_state()))
-    assert scaler.decide(view(4, 1.0)).actor_count == 16
-
-
 def test_make_scaler_follows_the_experiment() -> None:
     made = make_scaler(ScalerSection(kind="nitro", actors_min=3, actors_max=9, window_rounds=2, decay_factor=1.0))
     assert isinstance(made, NitroScaler)
     assert made.first_wave(1) == made.actors_min == 3
     assert [made.decide(view(k, r)).actor_count for k, r in ((1, 100.0), (2, 1.0), (3, 3.0), (4, 2.0))] == [9, 9, 3, 9]
-    fixed = make_scaler(ScalerSection(kind="fixed", actors_min=3, actors_max=9, actors_fixed=7))
-    assert isinstance(fixed, FixedScaler)
-    assert fixed.decide(view(1, 0.5)).actor_count == 7
-    assert fixed.actors_min == 3
-    few = make_scaler(ScalerSection(kind="fixed", actors_min=8, actors_fixed=2))
-    assert few.actors_min == few.first_wave(1) == 2

@@ -1,0 +1,30 @@
+"""Twice as many actors every few rounds. Paper: Hydrozoa, as Nitro §8.5 compares with it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from runtime.config.section import Count, Field
+from runtime.config.variants import ScalerSettings
+from runtime.scaler.counts import PlannedScaler
+
+
+class HydrozoaSettings(ScalerSettings):
+    """Settings of the doubling scaler, which begins with ``actors_min``.
+
+    ``I_k = min(I_min · 2^⌊(k − 1)/m⌋, I_max)``, rounds counted from 1. With the defaults: 8, 16, 32, 64 actors, each
+    for ten rounds.
+    """
+
+    about: ClassVar[str] = "doubles by the clock of rounds"
+
+    doubling_rounds: Count = Field(10, description="m, rounds until there are twice as many actors")
+
+    def make(self) -> PlannedScaler:
+        """Makes the scaler."""
+        return PlannedScaler(self, self._count)
+
+    def _count(self, round_index: int) -> int:
+        # No power of two is needed that is above what any round can have.
+        doublings = min((round_index - 1) // self.doubling_rounds, self.actors_max.bit_length())
+        return self.actors_min << doublings

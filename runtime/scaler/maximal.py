@@ -1,0 +1,23 @@
+"""Always the most actors. Paper: MinionsRL's ablation, "MinionsRL-Max"."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from runtime.config.variants import ScalerSettings
+from runtime.scaler.counts import PlannedScaler
+
+
+class MaxSettings(ScalerSettings):
+    """Settings of the scaler that always takes ``actors_max``."""
+
+    about: ClassVar[str] = "always takes actors_max"
+
+    @property
+    def mean_actors(self) -> float:
+        """Actors of every round."""
+        return self.actors_max
+
+    def make(self) -> PlannedScaler:
+        """Makes the scaler."""
+        return PlannedScaler(self, lambda round_index: self.actors_max)

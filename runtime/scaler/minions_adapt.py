@@ -1,0 +1,83 @@
+"""Actors in proportion to how near the return is to its target. Paper: MinionsRL's ablation, "MinionsRL-Adapt"."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from runtime.config.section import Field
+from runtime.config.variants import ScalerSettings
+from runtime.interfaces import ROWS_MAX, RoundView, ScalingDecision, State
+from runtime.scaler.counts import clipped
+
+if TYPE_CHECKING:
+    from runtime.records.rows import RoundRow
+
+
+class MinionsAdaptSettings(ScalerSettings):
+    """Settings of MinionsRL-Adapt; it needs ``stop.target_return``."""
+
+    about: ClassVar[str] = "grows with the return"
+    needs_target: ClassVar[bool] = True
+
+    return_rounds: Annotated[int, Field(ge=1, le=ROWS_MAX)] = Field(
+        5, description="n, the last rounds with a return, whose mean counts")
+
+    def make(self) -> MinionsAdaptScaler:
+        """Makes the scaler."""
+        return MinionsAdaptScaler(self)
+
+
+def progress(mean_return: float, target: float) -> float:
+    """Returns how near a mean return is to its target, from 0 to 1.
+
+    That is Ĵ/J between 0 and a target above 0. A target below 0 turns the ratio over, J/Ĵ: a return of twice −200 is
+    half-way there. For a target of 0 there is no ratio: 0 until it is reached.
+    """
+    if mean_return >= target:
+        return 1.0
+    if target > 0.0:
+        return max(mean_return, 0.0) / target
+    return target / mean_return
+
+
+class MinionsAdaptScaler:
+    """Takes the return's share of the target for the share of actors.
+
+    ``I_k = clip(⌊I_max · Ĵ_k/J + ½⌋, I_min, I_max)``; Ĵ_k is the mean return of the last n finished rounds in which an
+    episode ended, J is ``stop.target_return``. Before the first return there are ``actors_min`` actors.
+
+    Paper: MinionsRL, "Ablation Study".
+    Departure: the paper's Ĵ_k is a sum without 1/n, over n + 1 rounds, which would exceed J with a fifth of the
+    return; here it is the mean of n. The paper's I_min is 1. Returns and targets below 0, which the paper does not
+    have: see `progress`.
+    """
+
+    signals: frozenset[str] = frozenset()
+
+    def __init__(self, settings: MinionsAdaptSettings) -> None:
+        self.actors_min, self.actors_max = settings.actors_min, settings.actors_max
+        self._return_rounds = settings.return_rounds
+
+    def first_wave(self, round_index: int) -> int:
+        """Returns ``actors_min``, which every round has."""
+        return self.actors_min
+
+    def decide(self, view: RoundView) -> ScalingDecision:
+        """Decides by the last rounds' returns."""
+        returns = [row.episode_return_mean for row in view.rows]
+        known = [one for one in returns if one is not None and math.isfinite(one)][-self._return_rounds:]
+        if not known or view.target_return is None:
+            return ScalingDecision(self.actors_min, 0.0)
+        score = progress(math.fsum(known) / len(known), view.target_return)
+        return ScalingDecision(clipped(self.actors_max * score, self.actors_min, self.actors_max), score)
+
+    def observe(self, row: RoundRow) -> None:
+        """Does nothing: the view shows the rows."""
+
+    def get_state(self) -> State:
+        """Returns an empty state."""
+        return State({}, {})
+
+    def set_state(self, state: State) -> None:
+        """Does nothing: there is no state."""

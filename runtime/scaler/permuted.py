@@ -1,0 +1,90 @@
+"""A recorded run's counts in random order: what a signal is worth is what the run does better than this.
+
+The counts are those that the recorded run's scaler asked for, each as often as it did, so that both runs spend alike
+but for what measuring cost; only which round got which is up to chance. A uniform random score would spend otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from runtime.config.section import Field
+from runtime.config.variants import ScalerSettings
+from runtime.errors import ExperimentError
+from runtime.interfaces import State
+from runtime.scaler.counts import PlannedScaler
+
+_ROUNDS_FILE = "rounds.jsonl"
+
+
+class PermutedSettings(ScalerSettings):
+    """Settings of the scaler that shuffles a recorded run."""
+
+    about: ClassVar[str] = "takes a recorded run's counts in random order"
+    reads_files: ClassVar[bool] = True
+
+    recorded_run: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="directory of the recorded run, or its rounds.jsonl; relative to where the program starts")
+    order_seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="decides the order")
+
+    def contradictions(self) -> Iterator[str]:
+        """Yields what is wrong with values that are each allowed."""
+        yield from super().contradictions()
+        if self.recorded_run is None:
+            yield ("scaler.kind = permuted has no recorded run: scaler.recorded_run = null; allowed: the directory of "
+                   "a run, or its rounds.jsonl")
+
+    def make(self) -> PermutedScaler:
+        """Reads the recording, and makes the scaler.
+
+        Raises:
+            ExperimentError: It cannot be read, or a count is out of bounds.
+        """
+        return PermutedScaler(self, self._recorded_counts())
+
+    def _recorded_counts(self) -> list[int]:
+        try:
+            path = Path(self.recorded_run or "")
+            path = path / _ROUNDS_FILE if path.is_dir() else path
+            lines = path.read_bytes().splitlines()
+            counts = [json.loads(line)["actor_count_wanted"] for line in lines]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ExperimentError(f"scaler.recorded_run = {self.recorded_run!r} cannot be read: "
+                                  f"{type(error).__name__}: {error}; allowed: the directory of a run, or its "
+                                  f"{_ROUNDS_FILE}") from None
+        if not counts:
+            raise ExperimentError(f"scaler.recorded_run = {self.recorded_run!r} has no rounds; allowed: a run with one "
+                                  "at least")
+        for round_index, count in enumerate(counts, start=1):
+            if type(count) is not int or not self.actors_min <= count <= self.actors_max:
+                raise ExperimentError(
+                    f"scaler.recorded_run = {self.recorded_run!r}: {count!r} actors in its round {round_index}; "
+                    f"allowed: scaler.actors_min = {self.actors_min} to scaler.actors_max = {self.actors_max}, as "
+                    "that run had them")
+        return counts
+
+
+class PermutedScaler(PlannedScaler):
+    """Goes through the recorded counts in an order of chance; after the last one, through all in another order."""
+
+    def __init__(self, settings: PermutedSettings, counts: Sequence[int]) -> None:
+        super().__init__(settings, self._count)
+        self._counts, self._seed = list(counts), settings.order_seed
+
+    def _count(self, round_index: int) -> int:
+        passes, place = divmod(round_index - 1, len(self._counts))
+        order = np.random.default_rng((self._seed, passes)).permutation(len(self._counts))
+        return self._counts[int(order[place])]
+
+    def get_state(self) -> State:
+        """Returns the recorded counts: a resumption goes on with them, whatever has become of the recording."""
+        return State({}, {"counts": self._counts})
+
+    def set_state(self, state: State) -> None:
+        """Goes on with the counts of ``state``."""
+        self._counts = [int(count) for count in state.values["counts"]]

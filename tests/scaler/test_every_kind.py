@@ -1,0 +1,102 @@
+"""What holds for every scaler: bounds, resumption, training, plans and words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lambda_actor.environments import make_environment
+from runtime.config.schema import ScalerSection
+from runtime.config.variants import SCALERS
+from runtime.interfaces import RoundView, Scaler, State
+from runtime.records.checkpoint import Checkpoint
+from runtime.records.rows import RoundRow
+from runtime.scaler import make_scaler
+from runtime.training.loop import RoundLoop
+from tests.helpers import results_only
+from tests.sampling.test_in_process import make_experiment, make_loop
+from tests.scaler.rows import row
+
+KINDS = list(SCALERS.settings)
+PLAIN = settings(max_examples=30, deadline=None, database=None, derandomize=True,
+                 suppress_health_check=[HealthCheck.function_scoped_fixture])
+SMALL: Mapping[str, Any] = {"actors_min": 2, "actors_max": 6, "window_rounds": 3, "actors_fixed": 5,
+                            "doubling_rounds": 1, "schedule": [[1, 2], [2, 5], [3, 4]]}
+
+
+@pytest.fixture
+def section(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+    """The section ``scaler`` of a kind."""
+    counts = [6, 2, 3, 3, 5]
+    (tmp_path / "rounds.jsonl").write_text("".join(f'{{"actor_count_wanted": {one}}}\n' for one in counts))
+    return lambda kind: {**SMALL, "kind": kind, "recorded_run": str(tmp_path)}
+
+
+numbers = st.one_of(st.none(), st.floats(), st.integers(-10**9, 10**9))
+dollars = st.one_of(st.just(0.0), st.floats(0, 1e6))
+rows = st.builds(row, episode_return_mean=numbers, env_steps=st.integers(1, 10**6), actors_returned=st.integers(1, 99),
+                 round_cost_usd=dollars, actors_cost_usd=dollars, learner_cost_usd=dollars, round_s=dollars,
+                 infrastructure_cost_usd=dollars, modelled_round_s=dollars, modelled_learn_s=dollars, collect_s=dollars,
+                 modelled_evaluate_s=st.one_of(st.none(), dollars))
+rounds = st.lists(st.tuples(rows, numbers), max_size=8)
+
+
+def decisions(scaler: Scaler, history: list[tuple[RoundRow, Any]], first: int, target: float) -> list[int]:
+    found = []
+    for index in range(first, len(history)):
+        assert scaler.actors_min <= scaler.first_wave(index + 1) <= scaler.actors_max
+        decision = scaler.decide(RoundView(
+            index + 1, [one for one, _ in history[:index]], signals=dict.fromkeys(scaler.signals, history[index][1]),
+            target_return=target, is_by_the_clock=index % 2 == 0))
+        scaler.observe(history[index][0])
+        found.append(decision.actor_count)
+        assert math.isfinite(decision.boosting_score or 0.0)
+    return found
+
+
+@PLAIN
+@pytest.mark.parametrize("kind", KINDS)
+@given(history=rounds, cut=st.integers(0, 8), target=st.floats(-1e6, 1e6))
+def test_bounds_hold_whatever_it_sees_and_a_state_goes_on(
+        section: Callable[[str], dict[str, Any]], kind: str, history: list[Any], cut: int, target: float) -> None:
+    settings = ScalerSection(**section(kind))
+    whole, first, second = (make_scaler(settings) for _ in range(3))
+    assert settings.smallest_round == whole.actors_min <= settings.chosen.mean_actors <= whole.actors_max
+    assert settings.most_actors == whole.actors_max
+    found = decisions(whole, history, 0, target)
+    assert all(whole.actors_min <= count <= whole.actors_max for count in found)
+    cut = min(cut, len(history))
+    began = decisions(first, history[:cut], 0, target)
+    second.set_state(State({}, json.loads(json.dumps(first.get_state().values))))
+    assert began + decisions(second, history, cut, target) == found
+
+
+def trained(loop: RoundLoop, kept: list[tuple[RoundRow, Checkpoint]]) -> list[dict[str, Any]]:
+    loop.run()
+    return results_only(vars(one) for one, _ in kept)
+
+
+@pytest.mark.parametrize(("kind", "rounds"), [
+    *((kind, "synchronous") for kind in KINDS), ("nitro", "asynchronous"), ("max", "asynchronous")])
+def test_three_rounds_of_the_real_engine_and_a_resumption(
+        section: Callable[[str], dict[str, Any]], kind: str, rounds: str, tmp_path: Path, one_thread: None) -> None:
+    algorithm = {"kind": "ppo"} if rounds == "synchronous" else {"kind": "impact", "impact": {"minibatch_steps": 32}}
+    experiment = make_experiment(scaler=section(kind), stop={"max_rounds": 3, "target_return": 1e9},
+                                 evaluation={"every_rounds": 9}, actor={"fragment_steps": 16}, algorithm=algorithm)
+    environment = make_environment(experiment.environment.id)
+    whole: list[tuple[RoundRow, Checkpoint]] = []
+    resumed: list[tuple[RoundRow, Checkpoint]] = []
+    expected = trained(make_loop(experiment, environment, tmp_path, whole), whole)
+    assert all(2 <= one["actor_count_wanted"] <= 6 for one in expected)
+    assert len(expected) == 3
+    if rounds == "synchronous":
+        loop = make_loop(experiment, environment, tmp_path, resumed)
+        loop.restore(whole[0][1], [whole[0][0]])
+        assert trained(loop, resumed) == expected[1:]

@@ -1,0 +1,60 @@
+"""MinionsRL-Adapt against its formula, for returns and targets of either sign."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.config.loading import experiment_from_tree
+from runtime.errors import ExperimentError
+from runtime.interfaces import RoundView
+from runtime.scaler.minions_adapt import MinionsAdaptSettings
+from tests.scaler.rows import row
+
+PLAIN = settings(max_examples=60, deadline=None, database=None, derandomize=True)
+
+
+def actors(returns: list[float | None], target: float, **options: int) -> int:
+    rows = [row(episode_return_mean=one) for one in returns]
+    view = RoundView(len(rows) + 1, rows, target_return=target)
+    decision = MinionsAdaptSettings(**options).make().decide(view)
+    assert 0.0 <= decision.boosting_score <= 1.0
+    return decision.actor_count
+
+
+@PLAIN
+@given(st.lists(st.one_of(st.none(), st.integers(-500, 5000)), max_size=12), st.integers(1, 4000), st.integers(1, 7))
+def test_equals_the_formula_with_the_missing_1_over_n(returns: list[int | None], target: int, n: int) -> None:
+    latest = [Fraction(one) for one in returns if one is not None][-n:]
+    share = sum(latest) / len(latest) / target if latest else Fraction(0)
+    wanted = math.floor(64 * share + Fraction(1, 2))
+    if (64 * share + Fraction(1, 2)).denominator > 1:
+        assert actors(returns, target, return_rounds=n) == min(max(wanted, 8), 64)
+
+
+@pytest.mark.parametrize(("returns", "target", "expected"), [
+    ([], 3000, 8), ([None, None], 3000, 8), ([1500.0], 3000, 32), ([math.nan, 1500.0, math.inf], 3000, 32),
+    ([9e9, 1, 1, 1, 1, 1], 1, 64), ([-5.0], 3000, 8), ([4000.0], 3000, 64),
+    ([-1600.0], -200, 8), ([-800.0], -200, 16), ([-400.0], -200, 32), ([-200.0], -200, 64), ([50.0], -200, 64),
+    ([-1.0], 0, 8), ([0.0], 0, 64), ([1.0], 0, 64)])
+def test_by_hand(returns: list[float | None], target: float, expected: int) -> None:
+    """Default bounds 8 to 64; a target below 0 turns the ratio over."""
+    assert actors(returns, target) == expected
+
+
+@pytest.mark.parametrize("target", [-200.0, 0.0, 300.0])
+def test_more_return_is_never_fewer_actors(target: float) -> None:
+    counts = [actors([float(found)], target) for found in range(-1000, 1000, 7)]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (13 if target < 0 else 8, 64)
+
+
+def test_without_a_target_it_is_refused() -> None:
+    tree = {"environment": {"id": "Pendulum-v1"}, "budget": {"usd": 9.0}, "scaler": {"kind": "minions-adapt"}}
+    with pytest.raises(ExperimentError, match="compares returns with stop.target_return = null; allowed: a number"):
+        experiment_from_tree(tree, source="test")
+    experiment_from_tree(tree | {"stop": {"target_return": -200.0}}, source="test")
