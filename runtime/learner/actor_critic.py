@@ -50,6 +50,7 @@ from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.distributions import make_distribution
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays
 from runtime.learner.normaliser import RunningMoments
+from runtime.learner.regression import value_loss
 from runtime.learner.samples import Tensors, flat, flat_samples
 from runtime.learner.trained_network import TrainedNetwork
 
@@ -395,6 +396,10 @@ class ActorCritic(ABC, Generic[Settings]):
         trained.optimizer.learning_rate = self.learning_rate
         # Each call costs less where it cannot become part of a graph.
         with torch.inference_mode(trained.is_by_hand):
+            if name == "critic" and trained.is_by_hand and self.device.type == "cpu":
+                return trained.regress(
+                    samples["observations"], samples["value_targets"], minibatches,
+                    weight=self.settings.value_coefficient, norm_max=self.settings.max_gradient_norm)
             for indices in minibatches:
                 found.append(self._write_gradient(name, samples, indices))
                 trained.clip(self.settings.max_gradient_norm)
@@ -436,8 +441,7 @@ class ActorCritic(ABC, Generic[Settings]):
 
     def _write_critic_gradient(self, samples: Tensors, share: float) -> torch.Tensor:
         values = self.trained["critic"].forward(samples["observations"])
-        means, slopes = _value_loss(
-            values, samples["value_targets"], share * self.settings.value_coefficient / len(values))
+        means, slopes = value_loss(values, samples["value_targets"], share * self.settings.value_coefficient)
         self.trained["critic"].backward(slopes)
         return means
 
@@ -539,13 +543,6 @@ def clipped_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip: 
     free = ratios * advantages
     surrogate = torch.minimum(free, ratios.clamp(1.0 - clip, 1.0 + clip) * advantages)
     return surrogate, free * (free == surrogate)
-
-
-@compiled
-def _value_loss(values: torch.Tensor, targets: torch.Tensor, weight: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """½·mean (V − target)², ``[1]``, and the derivative by V of weight·½·Σ (V − target)²."""
-    errors = values - targets
-    return 0.5 * errors.square().mean(0, keepdim=True), weight * errors
 
 
 @compiled

@@ -29,18 +29,34 @@ class Adam:
         self.moments = {name: torch.zeros_like(values) for name in ("exp_avg", "exp_avg_sq")}
         self.steps = torch.zeros((), device=values.device)
 
+    @property
+    def state(self) -> list[list[torch.Tensor]]:
+        """All that a step reads and writes; see `adam_step`."""
+        return [[self._values], [self._gradient], [self.moments["exp_avg"]], [self.moments["exp_avg_sq"]], [self.steps]]
+
     @torch.no_grad()
     def step(self) -> None:
         """Makes one step along the gradient that is there."""
-        _step([self._values], [self._gradient], [self.moments["exp_avg"]], [self.moments["exp_avg_sq"]], [self.steps],
-              self.learning_rate, EPSILON)
+        adam_step(self.state, self.learning_rate)
 
 
 @compiled
-def _step(
-    values: list[torch.Tensor], gradients: list[torch.Tensor], first: list[torch.Tensor], second: list[torch.Tensor],
-    steps: list[torch.Tensor], learning_rate: float, epsilon: float,
-) -> None:
+def adam_step(state: list[list[torch.Tensor]], learning_rate: float, epsilon: float = EPSILON) -> None:
+    """Makes one step.
+
+    Args:
+        state: The values, their gradient, its running mean, that of its square, and the count of steps; each in a list,
+            as the compiler would leave out an operation that writes only through a list that is made here.
+        learning_rate: Of this step.
+        epsilon: Added to the root of the squares' mean.
+    """
+    values, gradients, first, second, steps = state
     steps[0].add_(1.0)
     torch._fused_adam_(values, gradients, first, second, [], steps, lr=learning_rate, beta1=0.9, beta2=0.999,
                        weight_decay=0.0, eps=epsilon, amsgrad=False, maximize=False)
+
+
+@compiled
+def clip_gradient(gradient: torch.Tensor, norm_max: float) -> None:
+    """Shortens a gradient to a norm; as ``torch.nn.utils.clip_grad_norm_``."""
+    gradient.mul_((norm_max / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))

@@ -20,6 +20,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 def compiled(function: Function) -> Function:
     """Has a function of tensors and numbers, given by position, run compiled where no gradient is asked for.
 
+    It may call others like it; they become part of it.
+
     By TorchScript, which ends with Python 3.13 and is deprecated in favour of torch.compile; but that takes half a
     minute and a C++ compiler.
     """
@@ -29,7 +31,8 @@ def compiled(function: Function) -> Function:
         warnings.simplefilter("ignore", DeprecationWarning)
         script = torch.jit.script(function)
 
-    @functools.wraps(function)
+    # What is copied leads the compiler from the one to the other; torch has no types for it.
+    @functools.wraps(torch.jit.script_if_tracing(function))  # type: ignore[no-untyped-call]
     def call(*arguments: object) -> object:
         return function(*arguments) if torch.is_grad_enabled() else script(*arguments)
 

@@ -80,16 +80,12 @@ class TanhLayers(nn.Sequential):
             outputs = super().forward(observations)  # type: ignore[no-untyped-call]  # torch has no types for it
         else:
             weights, biases = ([getattr(one, name) for one in self.linear()] for name in ("weight", "bias"))
-            outputs = activations(weights, biases, self.flat(observations))[-1]
+            outputs = activations(weights, biases, observations)[-1]
         return outputs
 
     def linear(self) -> list[nn.Linear]:
         """Returns the linear layers."""
         return [layer for layer in self if isinstance(layer, nn.Linear)]
-
-    def flat(self, observations: torch.Tensor) -> torch.Tensor:
-        """Returns what enters the first linear layer, float32 ``[N, O]``."""
-        return observations if observations.is_floating_point() else observations.float().div_(PIXEL_MAX).flatten(1)
 
 
 class Pixels(nn.Module):

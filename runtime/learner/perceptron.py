@@ -12,57 +12,39 @@ from typing import TypeVar
 
 import torch
 
+from lambda_actor.policy import PIXEL_MAX
 from runtime.learner.compiled import compiled
 
 # torch has no types for it.
 _HAS_ONEDNN = (torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
                and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
 _IS_FASTER = _HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() == "AVX512"
-_SIZE_MIN = 8
-"""A layer with fewer inputs or outputs is faster as a plain product."""
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
-def _compiled(function: _Function) -> _Function:
-    # It names an operation that is not everywhere.
+def compiled_perceptron(function: _Function) -> _Function:
+    """Has a function that calls those below run compiled, where there is the operation of oneDNN that they name."""
     return compiled(function) if _HAS_ONEDNN else function
 
 
-def activations(weights: list[torch.Tensor], biases: list[torch.Tensor], inputs: torch.Tensor) -> list[torch.Tensor]:
+@compiled_perceptron
+def activations(
+    weights: list[torch.Tensor], biases: list[torch.Tensor], observations: torch.Tensor,
+    is_faster: bool = _IS_FASTER, pixel_max: float = PIXEL_MAX,
+) -> list[torch.Tensor]:
     """Returns what enters each layer, ``[N, …]``, and what leaves the last one; to be called without a graph.
 
     Args:
         weights: Of each layer, ``[outputs, inputs]``.
         biases: Of each layer, ``[outputs]``.
-        inputs: What enters the first one, ``[N, inputs]``.
+        observations: ``[N, inputs]``, or uint8 pixels ``[N, F·C, H, W]``.
+        is_faster: Whether oneDNN is.
+        pixel_max: What pixels are divided by.
     """
-    return _forward(weights, biases, inputs, _is_fused(inputs))
-
-
-def backward(
-    weights: list[torch.Tensor], inputs: list[torch.Tensor], slopes: torch.Tensor,
-    weight_gradients: list[torch.Tensor], bias_gradients: list[torch.Tensor],
-) -> None:
-    """Writes the gradient of a loss.
-
-    Args:
-        weights: As they were.
-        inputs: What entered each layer.
-        slopes: Gradient of the loss with respect to what left the last one, ``[N, outputs]``.
-        weight_gradients: Overwritten.
-        bias_gradients: Overwritten.
-    """
-    _backward(weights, inputs, slopes, weight_gradients, bias_gradients, _SIZE_MIN if _is_fused(slopes) else 2 ** 62)
-
-
-def _is_fused(tensor: torch.Tensor) -> bool:
-    return _IS_FASTER and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
-
-
-@_compiled
-def _forward(
-    weights: list[torch.Tensor], biases: list[torch.Tensor], inputs: torch.Tensor, is_fused: bool
-) -> list[torch.Tensor]:
+    inputs = observations
+    if not observations.is_floating_point():
+        inputs = observations.float().div_(pixel_max).flatten(1)
+    is_fused = is_faster and inputs.dtype == torch.float32 and inputs.device.type == "cpu"
     found = [inputs]
     for index in range(len(weights) - 1):
         if is_fused:
@@ -73,15 +55,27 @@ def _forward(
     return found
 
 
-@_compiled
-def _backward(
+@compiled_perceptron
+def backward(
     weights: list[torch.Tensor], inputs: list[torch.Tensor], slopes: torch.Tensor,
-    weight_gradients: list[torch.Tensor], bias_gradients: list[torch.Tensor], fused_size_min: int,
+    weight_gradients: list[torch.Tensor], bias_gradients: list[torch.Tensor], is_faster: bool = _IS_FASTER,
 ) -> None:
+    """Writes the gradient of a loss.
+
+    Args:
+        weights: As they were.
+        inputs: What entered each layer.
+        slopes: Gradient of the loss with respect to what left the last one, ``[N, outputs]``.
+        weight_gradients: Overwritten.
+        bias_gradients: Overwritten.
+        is_faster: Whether oneDNN is.
+    """
     for place in range(len(weights)):
         index = len(weights) - 1 - place
         weight, entered = weights[index], inputs[index]
-        is_fused = min(weight.size(0), weight.size(1)) >= fused_size_min
+        # A layer with fewer inputs or outputs is faster as a plain product.
+        is_fused = (is_faster and slopes.dtype == torch.float32 and slopes.device.type == "cpu"
+                    and min(weight.size(0), weight.size(1)) >= 8)
         if is_fused:
             weight_gradients[index].copy_(
                 torch.ops.mkldnn._linear_pointwise(slopes.t(), entered.t(), None, "none", [], ""))

@@ -5,15 +5,15 @@ So that a step is one call, whatever the number of layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
-from runtime.learner.adam import Adam
-from runtime.learner.compiled import compiled
+from runtime.learner.adam import Adam, clip_gradient
 from runtime.learner.networks import PolicyNetwork, TanhLayers, ValueNetwork
 from runtime.learner.perceptron import activations, backward
+from runtime.learner.regression import regress
 
 
 class TrainedNetwork:
@@ -46,8 +46,7 @@ class TrainedNetwork:
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns the outputs, and keeps what `backward` needs; without a graph that leads to the outputs."""
         if isinstance(self.network.layers, TanhLayers):
-            *self._inputs, outputs = activations(
-                self._weights, self._biases, self.network.layers.flat(observations))
+            *self._inputs, outputs = activations(self._weights, self._biases, observations)
             return self.network.packed(outputs)
         with torch.enable_grad():
             self._inputs = [self.network(observations)]
@@ -65,9 +64,16 @@ class TrainedNetwork:
 
     @torch.no_grad()
     def clip(self, norm_max: float | None) -> None:
-        """Shortens the gradient to a norm; as ``torch.nn.utils.clip_grad_norm_``."""
+        """Shortens the gradient to a norm, if one is given."""
         if norm_max is not None:
-            _clip(self.gradient, norm_max)
+            clip_gradient(self.gradient, norm_max)
+
+    def regress(self, observations: torch.Tensor, targets: torch.Tensor, minibatches: Sequence[torch.Tensor | None],
+                *, weight: float, norm_max: float | None) -> list[torch.Tensor]:
+        """Makes one step on each minibatch, by hand, towards given values; see `runtime.learner.regression`."""
+        return regress(
+            self._weights, self._biases, self._weight_gradients, self._bias_gradients, self.optimizer.state,
+            self.optimizer.learning_rate, norm_max, observations, targets, list(minibatches), weight)
 
     def named_gradients(self) -> dict[str, torch.Tensor]:
         """Returns the gradient by parameter; copies."""
@@ -114,8 +120,3 @@ class TrainedNetwork:
         parameters = list(self.network.parameters())
         return [part.view(one.shape) for part, one in zip(
             torch.split(flat, [one.numel() for one in parameters]), parameters, strict=True)]
-
-
-@compiled
-def _clip(gradient: torch.Tensor, norm_max: float) -> None:
-    gradient.mul_((norm_max / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))

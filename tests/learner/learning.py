@@ -77,6 +77,7 @@ def descend_plainly(learner: ActorCritic) -> None:
     """Plain gradient descent in Adam's place: what a parameter loses is learning rate × gradient."""
     for trained in learner.trained.values():
         trained.optimizer = PlainDescent(trained.values, trained.gradient, learning_rate=1.0)
+        trained.is_by_hand = False  # compiled steps are Adam's
 
 
 class PlainDescent(Adam):

@@ -167,6 +167,21 @@ def test_threads_change_nothing(network: str) -> None:
         np.testing.assert_allclose(parameters_of(two), parameters_of(one), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("norm_max", [None, 0.5])
+def test_descending_is_one_gradient_and_one_step_after_the_other(norm_max: float | None) -> None:
+    """Bit for bit, though the critic's steps are one call."""
+    settings = PpoSettings(normalize_observations=True, value_coefficient=0.03, max_gradient_norm=norm_max)
+    one, other = (Ppo(VECTORS, AlgorithmSection(ppo=settings), seed=0) for _ in range(2))
+    batch = roll(one.weights(), VECTORS)
+    samples, minibatches = one.samples(batch), [*torch.arange(15).split(4), None]
+    losses = one.descend(samples, minibatches)
+    for indices, loss in zip(minibatches, losses, strict=True):
+        gradients = other.gradients(samples, indices)
+        other.apply([(gradients, 1.0)])
+        assert torch.equal(gradients.losses.means, loss.means)
+    assert_same(everything(one), everything(other))
+
+
 # The steps of an update
 
 
