@@ -586,6 +586,7 @@ class RoundView:
         free_usd: Dollars of the budget that are neither spent nor reserved.
         signals: By name, each of the scaler's `Scaler.signals`; None where it is undefined, or not measured yet.
         target_return: ``stop.target_return``.
+        budget_usd: ``budget.usd``.
         is_by_the_clock: Whether the bill follows the clock: then a round is paid for ``round_s``, else for
             ``modelled_round_s`` and ``modelled_evaluate_s``.
     """
@@ -595,6 +596,7 @@ class RoundView:
     free_usd: float = math.inf
     signals: Mapping[str, float | None] = field(default_factory=dict)
     target_return: float | None = None
+    budget_usd: float = math.inf
     is_by_the_clock: bool = False
 
 

@@ -246,10 +246,11 @@ def _check(experiment: ResolvedExperiment) -> None:
     if experiment.fleet.is_on_learner and experiment.cache.kind not in ("none", "learner"):
         raise ExperimentError(f"cache.kind = {experiment.cache.kind} is for actors on Lambda; with fleet.kind = local "
                               "they are processes of the learner; allowed: none | learner")
-    if experiment.scaler.chosen.reads_files:
-        raise ExperimentError(f"scaler.kind = {experiment.scaler.kind} reads a run that is recorded on this machine, "
-                              "which a deployed learner does not have; allowed in a deployment: other scalers, such as "
-                              "scaler.kind = schedule with the same counts")
+    if key := experiment.scaler.chosen.file_read:
+        raise ExperimentError(f"scaler.{key} = {getattr(experiment.scaler, key)!r} is a file of this machine, which a "
+                              "deployed learner does not have; allowed in a deployment: a scheduler by name, whose "
+                              "file stands in runtime/scaler/schedulers/, or another scaler, such as scaler.kind = "
+                              "schedule with the same counts")
     if experiment.cache.url:
         raise ExperimentError("cache.url is for runs on one machine: a deployment brings its own cache (cache.kind), "
                               "and would upload a password that the URL holds; allowed: null")

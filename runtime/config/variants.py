@@ -58,12 +58,10 @@ class ScalerSettings(Section):
     Attributes:
         about: What the scaler does, in a few words.
         needs_target: Whether it reads `RoundView.target_return`, which then must be given by ``stop.target_return``.
-        reads_files: Whether it reads files of the machine on which it is made, which a deployment does not have.
     """
 
     about: ClassVar[str]
     needs_target: ClassVar[bool] = False
-    reads_files: ClassVar[bool] = False
 
     actors_min: Actors = Field(8, description="I_min, fewest actors of a round")
     actors_max: Actors = Field(64, description="I_max, most actors of a round")
@@ -77,6 +75,11 @@ class ScalerSettings(Section):
     def smallest_round(self) -> int:
         """Fewest actors that a round may be shrunk to when the budget gets short."""
         return self.actors_min
+
+    @property
+    def file_read(self) -> str | None:
+        """The key that names a file of the machine on which it is made, which a deployment does not have; or None."""
+        return None
 
     @property
     def mean_actors(self) -> float:
@@ -136,6 +139,8 @@ SCALERS: Variants[ScalerSettings] = Variants({
     "hydrozoa": "runtime.scaler.hydrozoa:HydrozoaSettings",
     "minions-adapt": "runtime.scaler.minions_adapt:MinionsAdaptSettings",
     "schedule": "runtime.scaler.schedule:ScheduleSettings",
+    "random": "runtime.scaler.random:RandomSettings",
+    "minions": "runtime.scaler.minions:MinionsSettings",
 })
 
 

@@ -26,11 +26,15 @@ class PermutedSettings(ScalerSettings):
     """Settings of the scaler that shuffles a recorded run."""
 
     about: ClassVar[str] = "takes a recorded run's counts in random order"
-    reads_files: ClassVar[bool] = True
 
     recorded_run: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="directory of the recorded run, or its rounds.jsonl; relative to where the program starts")
     order_seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="decides the order")
+
+    @property
+    def file_read(self) -> str:
+        """The key that names the recording."""
+        return "recorded_run"
 
     def contradictions(self) -> Iterator[str]:
         """Yields what is wrong with values that are each allowed."""

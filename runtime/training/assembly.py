@@ -85,7 +85,8 @@ def make_round_loop(
         detection=Detection(
             detector, updater, is_wanted="convexity_ratio" in scaler.signals, timeout_s=learner.update_timeout_s,
             time_limit=time_limit, times=times, clock=clock),
-        scaling=Scaling(scaler, books, target_return=experiment.stop.target_return),
+        scaling=Scaling(scaler, books, target_return=experiment.stop.target_return,
+                        budget_usd=experiment.budget.usd),
         evaluations=Evaluations(evaluator, progress, every_rounds=experiment.evaluation.every_rounds,
                                 has_whole_episodes=not experiment.environment.truncate_at_fragment, times=times),
         saving=Saving(save_round, shield), episodes=episodes,

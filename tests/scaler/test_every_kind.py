@@ -23,6 +23,7 @@ from runtime.training.loop import RoundLoop
 from tests.helpers import results_only
 from tests.sampling.test_in_process import make_experiment, make_loop
 from tests.scaler.rows import row
+from tests.scaler.schedulers import make_scheduler
 
 KINDS = list(SCALERS.settings)
 PLAIN = settings(max_examples=30, deadline=None, database=None, derandomize=True,
@@ -36,7 +37,9 @@ def section(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
     """The section ``scaler`` of a kind."""
     counts = [6, 2, 3, 3, 5]
     (tmp_path / "rounds.jsonl").write_text("".join(f'{{"actor_count_wanted": {one}}}\n' for one in counts))
-    return lambda kind: {**SMALL, "kind": kind, "recorded_run": str(tmp_path)}
+    make_scheduler().save(tmp_path / "a.safetensors")
+    return lambda kind: {**SMALL, "kind": kind, "recorded_run": str(tmp_path),
+                         "scheduler": str(tmp_path / "a.safetensors")}
 
 
 numbers = st.one_of(st.none(), st.floats(), st.integers(-10**9, 10**9))

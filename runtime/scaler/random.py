@@ -1,0 +1,31 @@
+"""A number of actors that is drawn anew in each round: what `python -m runtime scheduler record` records."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from runtime.config.section import Field
+from runtime.config.variants import ScalerSettings
+from runtime.scaler.counts import PlannedScaler
+
+DRAWS_SEED = Field(0, description="decides what is drawn; two runs with the same one draw the same")
+
+
+class RandomSettings(ScalerSettings):
+    """Settings of the scaler that draws."""
+
+    about: ClassVar[str] = "draws log-uniformly, for recordings"
+
+    draws_seed: Annotated[int, Field(ge=0, lt=2**63)] = DRAWS_SEED
+
+    def make(self) -> PlannedScaler:
+        """Makes the scaler."""
+        return PlannedScaler(self, self._count)
+
+    def _count(self, round_index: int) -> int:
+        """Returns ⌊eᵘ⌋ with u uniform from ln I_min to ln (I_max + 1): each doubling is as likely as the next one."""
+        lowest, highest = math.log(self.actors_min), math.log(self.actors_max + 1)
+        return int(math.exp(np.random.default_rng((self.draws_seed, round_index)).uniform(lowest, highest)))
