@@ -5,9 +5,10 @@ r"""Trains an experiment with several seeds, one after the other, and evaluates 
         > benchmarks/results/hopper_fixed_seeds.json
 
 Whatever follows the number of seeds is a setting of the experiment, as ``--set`` takes it. The evaluation that ended a
-run chose it, and is too good for that; so each final policy is evaluated on 100 other start states. To compare two
-rules of stopping, name the other checkout, whose code then trains and evaluates: ``--checkout PATH``. The runs are
-kept in ``--work``; started again with the same, it goes on where it was.
+run chose it, and is too good for that; so each final policy is evaluated on 100 other start states. With ``--base
+CHECKOUT`` another checkout's code trains its own file of that name, too, in turn with this one's, seed by seed: a
+machine that becomes slower does so for both. The runs are kept in ``--work``; started again with the same, it goes on
+where it was.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -54,23 +56,37 @@ def train_and_evaluate(
     }
 
 
+def medians(found: Sequence[dict[str, float | str | int]]) -> dict[str, float]:
+    return {key: statistics.median(float(one[key]) for one in found)
+            for key in found[0] if key not in ("seed", "stop_reason")}
+
+
+def commit_of(checkout: Path) -> str:
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True,
+                          check=False).stdout.strip()
+
+
 if __name__ == "__main__":
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                            check=False).stdout.strip()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment")
     parser.add_argument("seeds", type=int, metavar="SEEDS")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--work", type=Path, required=True, help="where the runs are kept")
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose code trains (default: this one's)")
+    parser.add_argument("--base", type=Path, help="another checkout, to compare with")
     asked = parser.parse_intermixed_args()
     if asked.seeds < 1:
         parser.error(f"SEEDS is {asked.seeds}; allowed: from 1")
-    results = [train_and_evaluate(asked.checkout.resolve(), asked.experiment, seed, asked.settings,
-                                  (asked.work / str(seed)).resolve()) for seed in range(asked.seeds)]
+    checkouts = {"seeds": ROOT} | ({"base_seeds": asked.base.resolve()} if asked.base else {})
+    results: dict[str, list[dict[str, float | str | int]]] = {name: [] for name in checkouts}
+    for seed in range(asked.seeds):
+        for name, checkout in checkouts.items():
+            results[name].append(train_and_evaluate(checkout, asked.experiment, seed, asked.settings,
+                                                    (asked.work / name / str(seed)).resolve()))
+            print(name, results[name][-1], file=sys.stderr, flush=True)
     print(json.dumps({
         "command": " ".join(("python benchmarks/seeds.py", asked.experiment, str(asked.seeds), *asked.settings,
-                             "--work WORK")), "commit": commit,
+                             "--work WORK", *(["--base BASE"] if asked.base else []))),
+        "commits": {name: commit_of(checkout) for name, checkout in checkouts.items()},
         "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
-        "seeds": results,
+        "medians": {name: medians(found) for name, found in results.items()}, **results,
     }, indent=2))
