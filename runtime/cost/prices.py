@@ -165,8 +165,12 @@ PRICES = PriceTable(
     instance_hour_usd={
         "g4dn.xlarge": 0.526, "g5.xlarge": 1.006, "g6.xlarge": 0.8048,
         "c7i.large": 0.08925, "c7i.xlarge": 0.1785, "c7i.2xlarge": 0.357, "c7i.4xlarge": 0.714,
+        "c7i.8xlarge": 1.428, "c7i.12xlarge": 2.142, "c7i.16xlarge": 2.856, "c7i.24xlarge": 4.284,
+        "c7i.48xlarge": 8.568,
         "c7g.large": 0.0725, "c7g.xlarge": 0.145, "c7g.2xlarge": 0.29, "c7g.4xlarge": 0.58,
         "c8g.large": 0.07976, "c8g.xlarge": 0.15952, "c8g.2xlarge": 0.31904, "c8g.4xlarge": 0.63808,
+        "c8g.8xlarge": 1.27616, "c8g.12xlarge": 1.91424, "c8g.16xlarge": 2.55232, "c8g.24xlarge": 3.82848,
+        "c8g.48xlarge": 7.65696,
         "m7i.large": 0.1008, "m7i.xlarge": 0.2016, "m7g.large": 0.0816, "m7g.xlarge": 0.1632,
         "c5.4xlarge": 0.68, "c5.9xlarge": 1.53, "c5.24xlarge": 4.08,
         "p3.2xlarge": 3.06, "p3.8xlarge": 12.24,
@@ -179,5 +183,5 @@ PRICES = PriceTable(
     public_ipv4_hour_usd=0.005,
     put_usd=0.005e-3,
 )
-"""us-east-1. p3 is retired and kept for the paper's settings; the cache node is a cache.t4g.small at the
-price of Redis, above Valkey's."""
+"""us-east-1. c7i and c8g from 8xlarge on are in proportion to their size. p3 is retired and kept for the paper's
+settings; the cache node is a cache.t4g.small at the price of Redis, above Valkey's."""

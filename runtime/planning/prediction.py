@@ -35,11 +35,11 @@ FAN_OUT_S = 0.0015
 HYPERTHREAD_SPEED = 0.62
 """Of a vCPU of an x86 instance whose others are busy too: two share a core. Graviton's do not. **Modelled.**"""
 LAMBDA_LEARNERS = ("c7i.large", "c7g.large", "c8g.large", "g4dn.xlarge", "g5.xlarge", "g6.xlarge")
-LOCAL_LEARNERS = ("c7i.large", "c7g.large", "c8g.large", "c7i.xlarge", "c7g.xlarge", "c8g.xlarge", "c8g.2xlarge",
-                  "c8g.4xlarge", "g4dn.xlarge")
+LOCAL_LEARNERS = ("c7g.large", "c7g.xlarge", *(f"{family}.{size}" for family in ("c7i", "c8g") for size in (
+    "large", "xlarge", *(f"{times}xlarge" for times in (2, 4, 8, 12, 16, 24, 48)))), "g4dn.xlarge")
 MEMORIES_MIB = (512, 884, 1769)
 """A function's: a quarter of a vCPU and a bit, a half, and one."""
-ACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
+ACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FRAGMENT_STEPS_MIN = 32
 _CACHES = {"none": "no cache", "learner": "cache on the learner", "serverless": "serverless cache",
            "node": "cache node"}
@@ -109,7 +109,9 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
     """Yields all ways that are worth a look: the file's own first."""
     is_on_learner, first = experiment.fleet.is_on_learner, experiment.learner.instance_types[0]
     yield Way("the file as it is", KINDS[0] if is_on_learner else KINDS[1 + has_gpu(first)], {})
-    batch = max(1, experiment.scaler.smallest_round) * experiment.actor.fragment_steps
+    scaler = experiment.scaler
+    fewest = int(scaler.chosen.mean_actors) if scaler.kind in ("fixed", "max") else max(1, scaler.smallest_round)
+    batch = fewest * experiment.actor.fragment_steps
     splits = [(count, batch // count) for count in ACTORS
               if batch % count == 0 and (batch // count >= FRAGMENT_STEPS_MIN or count == 1)]
     caches = dict.fromkeys(("none", experiment.cache.kind))
@@ -128,10 +130,13 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
                                  "actor.provisioned": provisioned, "cache.kind": cache_kind})
     for instance_type in (name for name in LOCAL_LEARNERS if name in prices.instance_hour_usd):
         processes = vcpus(instance_type)
-        count = min((one for one, _ in splits if one >= processes), default=splits[-1][0])
-        yield Way(f"all on one {instance_type}, {count} x {batch // count}", KINDS[0],
-                  {**_learner(instance_type), "fleet.kind": "local", "fleet.processes": processes,
-                   **_actors(count, batch // count), "actor.provisioned": 0, "cache.kind": "none"})
+        steps = math.ceil(batch / processes)
+        count, steps = (processes, steps) if steps >= FRAGMENT_STEPS_MIN else splits[-1]
+        for cache_kind in ("none", "learner"):  # what is too long for a message without a cache
+            yield Way(f"all on one {instance_type}, {count} x {steps}{', cache beside it' * (cache_kind != 'none')}",
+                      KINDS[0],
+                      {**_learner(instance_type), "fleet.kind": "local", "fleet.processes": processes,
+                       **_actors(count, steps), "actor.provisioned": 0, "cache.kind": cache_kind})
 
 
 def _learner(instance_type: str) -> dict[str, Any]:

@@ -29,10 +29,11 @@ def environment() -> ActorEnvironment:
 
 @cache
 def predicted(
-    environment: ActorEnvironment, steps: int = 1_000_000, *, seeds: int = 1, **units: float
+    environment: ActorEnvironment, steps: int = 1_000_000, *, seeds: int = 1, changes: tuple[str, ...] = (),
+    **units: float
 ) -> list[Prediction]:
     sample = replace(SAMPLE, units={**UNITS_OF_HOPPER, **units})
-    return predict_all(load_experiment(HOPPER), sample, environment, PRICES, steps=steps, seeds=seeds)
+    return predict_all(load_experiment(HOPPER, changes), sample, environment, PRICES, steps=steps, seeds=seeds)
 
 
 def test_no_way_is_faster_than_the_fastest_or_cheaper_than_the_cheapest_and_the_knee_is_beaten_by_none(environment):
@@ -55,11 +56,22 @@ def test_what_decides_goes_from_the_start_to_the_learner_or_slow_actors(environm
     assert bounds["c7i.large, 1 x 2048 on arm64 512 MiB, no cache"] == "actors"
 
 
-def test_serverless_actors_pay_where_the_environment_is_slow(environment):
-    quick, slow = (picks(found)["fastest"] for found in (
-        predicted(environment), predicted(environment, step_s=0.05)))
-    assert quick.way.kind == KINDS[0]
-    assert slow.way.kind == KINDS[1]
+def test_serverless_actors_are_fastest_where_the_environment_is_slow_and_a_round_has_more_of_it_than_an_instance_holds(
+    environment,
+):
+    many = ("scaler.kind=fixed", "scaler.actors_fixed=128")
+    for found, kind in ((predicted(environment), KINDS[0]), (predicted(environment, step_s=0.1), KINDS[0]),
+                        (predicted(environment, step_s=0.1, changes=many), KINDS[1])):
+        assert picks(found)["fastest"].way.kind == kind
+
+
+def test_all_ways_have_the_batch_of_fixed_actors_and_a_cache_holds_what_a_message_cannot(environment):
+    many = ("scaler.kind=fixed", "scaler.actors_fixed=64", "actor.fragment_steps=2048")
+    changes = [one.way.changes for one in predicted(environment, changes=many)[1:]]
+    batches = {one["scaler.actors_fixed"] * one["actor.fragment_steps"] for one in changes}
+    assert 64 * 2048 <= min(batches) <= max(batches) <= 64 * 2048 + 192
+    assert {one["cache.kind"] for one in changes if one["fleet.kind"] == "local" and one["scaler.actors_fixed"] == 2
+            } == {"learner"}
 
 
 def test_many_seeds_share_one_start(environment):
