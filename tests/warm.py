@@ -34,6 +34,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "runtime.fleet.actor_process": ACTOR,
     "runtime": LEARNER,
     "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER),
+    "runtime.training.evaluation_process": ("runtime.training.evaluation", *ACTOR),
     "runtime.learner.parallel": ("runtime.learner.parallel.learner", "torch.distributed"),
     "tests.simulators.aws.lambda_endpoint": ("tests.simulators.aws.lambda_endpoint",),
     "tests.simulators.aws.moto_server": ("moto.moto_server.werkzeug_app", "tests.simulators.aws.moto_types"),
