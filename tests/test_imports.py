@@ -215,7 +215,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": _LOW, "records": _RECORDS, "fleet": _PARTS, "cost": _PARTS, "scaler": _PARTS, "detector": _PARTS,
     "display": _PARTS, "export": _PARTS, "learner": _PARTS, "sampling": _PARTS,
     "training": _PARTS | {"learner", "sampling"}, "backends": _PARTS | {"learner", "sampling", "training"},
-    "planning": _PARTS | {"learner", "sampling", "training"},
+    "planning": _PARTS | {"learner", "sampling", "training"}, "scheduler": _PARTS | {"learner"},
     "operations": _PARTS | {"learner", "sampling", "training", "backends"}}
 """What each room may import where it runs, besides itself: rooms below it. The command line may import all of them,
 and `runtime.testing`, which nothing imports, too."""

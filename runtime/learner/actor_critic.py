@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from lambda_actor import wire
+from lambda_actor.policy import HIDDEN_SIZES
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.config.variants import AlgorithmSettings
@@ -105,6 +106,7 @@ class ActorCritic(ABC, Generic[Settings]):
         algorithm: AlgorithmSection,
         *,
         network: str = "mlp",
+        hidden_sizes: tuple[int, int] = HIDDEN_SIZES,
         seed: int,
         device: str = "cpu",
         threads: int = 1,
@@ -116,6 +118,7 @@ class ActorCritic(ABC, Generic[Settings]):
             spaces: The environment's.
             algorithm: Fitted to the environment.
             network: ``mlp`` or ``conv``.
+            hidden_sizes: Of ``mlp``.
             seed: Of the networks and of all that is drawn later.
             device: ``cpu`` or ``cuda``.
             threads: CPU threads of the update.
@@ -136,8 +139,8 @@ class ActorCritic(ABC, Generic[Settings]):
         self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = PolicyNetwork(spaces, network).to(self.device)
-            self.critic = ValueNetwork(spaces, network).to(self.device)
+            self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes).to(self.device)
+            self.critic = ValueNetwork(spaces, network, hidden_sizes=hidden_sizes).to(self.device)
         self.learning_rate = self.settings.learning_rate
         self.trained = {name: TrainedNetwork(network, learning_rate=self.learning_rate)
                         for name, network in (("policy", self.policy), ("critic", self.critic))}

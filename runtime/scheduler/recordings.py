@@ -1,0 +1,98 @@
+"""What a finished run tells of its workload: its rows, and what decided when it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.config.loading import load_experiment
+from runtime.errors import ExperimentError, RunDirectoryError
+from runtime.records.layout import RunFiles
+from runtime.records.rows import RoundRow
+from runtime.scaler.saved_scheduler import Seen, return_share
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A finished run.
+
+    Attributes:
+        rows: Its rounds.
+        workload: What two runs have in common whose recordings belong together.
+        stop_reason: Why it ended.
+        spent_usd: What it cost, modelled.
+        modelled_s: What it took, modelled.
+    """
+
+    rows: Sequence[RoundRow]
+    workload: dict[str, Any]
+    stop_reason: str
+    spent_usd: float
+    modelled_s: float
+
+    @property
+    def is_success(self) -> bool:
+        """Whether it reached its target, within its budget, which no run exceeds."""
+        return self.stop_reason == "target_return"
+
+    @property
+    def target_return(self) -> float:
+        """J."""
+        return float(self.workload["target_return"])
+
+    @property
+    def budget_usd(self) -> float:
+        """B."""
+        return float(self.workload["budget_usd"])
+
+    @property
+    def shares(self) -> list[float]:
+        """R̄/J of each round: that of the last round that had a return, 0 before the first one."""
+        found, seen = [], Seen()
+        for row in self.rows:
+            seen = seen.after(row)
+            found.append(0.0 if seen.return_mean is None else return_share(seen.return_mean, self.target_return))
+        return found
+
+
+def read_recording(path: Path) -> Recording:
+    """Reads a finished run's directory.
+
+    Raises:
+        RunDirectoryError: It holds no finished run, or one without ``stop.target_return``.
+    """
+    files = RunFiles(path)
+    try:
+        experiment = load_experiment(files.config_path, may_extend=False)
+        rows = [RoundRow.from_json_line(line) for line in files.rounds_path.read_bytes().splitlines()]
+        summary = json.loads(files.summary_path.read_bytes())
+        stop_reason, spent_usd, modelled_s = (summary[key] for key in ("stop_reason", "spent_usd", "modelled_s"))
+    except (OSError, ValueError, KeyError, TypeError, ExperimentError) as error:
+        raise RunDirectoryError(f"{path} holds no finished run: {error}") from None
+    if experiment.stop.target_return is None or not rows:
+        raise RunDirectoryError(f"{path}: the run has no " + ("rounds" if not rows else "stop.target_return"))
+    return Recording(rows, {
+        "environment_id": experiment.environment.id, "target_return": experiment.stop.target_return,
+        "budget_usd": experiment.budget.usd, "max_steps": experiment.stop.max_steps,
+        "max_rounds": experiment.stop.max_rounds, "fragment_steps": experiment.actor.fragment_steps,
+        "actors_min": experiment.scaler.actors_min, "actors_max": experiment.scaler.actors_max,
+    }, stop_reason, spent_usd, modelled_s)
+
+
+def read_recordings(directory: Path) -> list[Recording]:
+    """Reads all finished runs below a directory.
+
+    Raises:
+        RunDirectoryError: There are none, or they are not of one workload.
+    """
+    found = [read_recording(path.parent) for path in sorted(directory.glob("*/summary.json"))]
+    if not found:
+        raise RunDirectoryError(f"{directory}: holds no finished run; `python -m runtime scheduler record` makes some")
+    for one in found[1:]:
+        if different := [key for key, value in one.workload.items() if value != found[0].workload[key]]:
+            raise RunDirectoryError(f"{directory}: its runs differ in {', '.join(different)}; a surrogate is of one "
+                                    "workload")
+    return found
