@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,10 +52,6 @@ def module_name(path: Path) -> str:
 # In a fresh interpreter
 
 
-def test_the_search_sees_what_is_loaded() -> None:
-    assert {"json", "pydantic", "runtime"} <= loaded_after("import runtime.config.schema")
-
-
 def test_the_handler_loads_nothing_that_an_actor_must_not_have() -> None:
     loaded = loaded_after("import lambda_actor.handler")
     assert {"lambda_actor", "numpy", "redis"} <= loaded
@@ -73,12 +70,13 @@ def test_all_of_the_actor_and_a_rollout_load_nothing_that_an_actor_must_not_have
     assert loaded & NOT_IN_AN_ACTOR == set()
 
 
-@pytest.mark.parametrize("modules", [
-    ("runtime.fleet.actor_process",), ("runtime.fleet.local",), ("runtime.config.schema", "runtime.cli.main"),
-    ("runtime.training.run", "runtime.backends.cache_server", "runtime.sampling.serverless", "runtime.interfaces"),
-], ids=" ".join)
-def test_these_load_no_torch(modules: tuple[str, ...]) -> None:
-    assert "torch" not in loaded_after("\n".join(f"import {module}" for module in modules))
+def test_these_load_no_torch() -> None:
+    loaded = loaded_after("\n".join(f"import runtime.{name}" for name in (
+        "fleet.actor_process", "fleet.local", "config.schema", "cli.main", "training.run", "backends.cache_server",
+        "sampling.serverless", "interfaces", *(f"operations.{what}" for what in (
+            "status", "status_text", "logs", "results", "reconcile")))))
+    assert {"json", "pydantic", "runtime", "boto3"} <= loaded, "the search sees what is loaded"
+    assert "torch" not in loaded
 
 
 def test_an_actor_process_loads_no_more_than_the_handler_in_lambda() -> None:
@@ -86,25 +84,16 @@ def test_an_actor_process_loads_no_more_than_the_handler_in_lambda() -> None:
     assert loaded & NOT_IN_AN_ACTOR == {"runtime"}
 
 
-@pytest.mark.parametrize(("arguments", "code"), [
-    *((words.split(), 0) for words in (
-        "--help", "--version", "train --help", "evaluate --help", "export --help", "status --help", "logs --help",
-        "results --help", "reconcile --help", "explain")),
-    *((words.split(), 2) for words in (
-        "explain skaler", "train no/such/experiment.yaml", "train experiments/hopper.yaml --set scaler.actors_min=-1")),
-], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
-def test_help_and_refusals_load_neither_torch_nor_boto3(arguments: list[str], code: int) -> None:
-    loaded = loaded_after(f"import runtime.cli.main\ntry:\n    code = runtime.cli.main.main({arguments!r})\n"
-                          "except SystemExit as leaving:\n    code = leaving.code\n"
-                          f"assert (code or 0) == {code}, code")
+def test_help_and_refusals_load_neither_torch_nor_boto3() -> None:
+    codes = dict.fromkeys(("--help", "--version", "train --help", "evaluate --help", "export --help", "status --help",
+                           "logs --help", "results --help", "reconcile --help", "explain"), 0) | dict.fromkeys(
+        ("explain skaler", "train no/such/experiment.yaml",
+         "train experiments/hopper.yaml --set scaler.actors_min=-1"), 2)
+    loaded = loaded_after(f"import runtime.cli.main\nfor words, wanted in {codes}.items():\n"
+                          "    try:\n        code = runtime.cli.main.main(words.split())\n"
+                          "    except SystemExit as leaving:\n        code = leaving.code\n"
+                          "    assert (code or 0) == wanted, (words, code)")
     assert loaded & {"torch", "boto3"} == set()
-
-
-def test_what_looks_at_an_account_loads_no_torch() -> None:
-    loaded = loaded_after("\n".join(
-        f"import runtime.operations.{name}" for name in ("status", "status_text", "logs", "results", "reconcile")))
-    assert "boto3" in loaded
-    assert "torch" not in loaded
 
 
 # In the sources
@@ -125,6 +114,7 @@ class Import:
     is_typing: bool
 
 
+@cache
 def imports(source: str) -> list[Import]:
     found: list[Import] = []
 
