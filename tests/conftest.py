@@ -49,10 +49,11 @@ os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # They take a tenth of a sec
 
 
 # Whichever worker is free takes the next file, or the next test of a divided file. What takes longest begins first.
+# What stacks/ synthesises, one worker synthesises.
 LONGEST = ("end_to_end/test_rehearsal.py", "end_to_end/test_deployed.py", "stacks/test_learner_boot.py",
-           "stacks/test_app.py", "stacks/", "end_to_end/", "guard/", "operations/", "learner/parallel/",
+           "stacks/test_deploy.py", "stacks/", "end_to_end/", "guard/", "operations/", "learner/parallel/",
            "simulators/")
-DIVIDED = ("end_to_end/test_rehearsal.py", "stacks/test_app.py")
+DIVIDED = ("end_to_end/test_rehearsal.py",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -66,8 +67,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return nodeid if file.removeprefix("tests/") in DIVIDED else file
+            file = super()._split_scope(nodeid).removeprefix("tests/")
+            if file in DIVIDED:
+                return nodeid
+            return "stacks" if file.startswith("stacks/") and file not in LONGEST else file
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

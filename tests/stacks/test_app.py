@@ -1,11 +1,8 @@
-"""``python app.py``, as the CDK's command line and as people run it."""
+"""``python app.py``; what it makes, and that the CDK's command line makes the same, is in test_deploy.py."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,34 +10,8 @@ import pytest
 from runtime.errors import ExperimentError
 from stacks.assembly import make_app
 from tests.helpers import ROOT
-from tests.stacks.conftest import RUN, SETTINGS
+from tests.stacks.conftest import SETTINGS
 from tests.test_imports import imports, loaded_after
-
-ADDED_BY_THE_COMMAND_LINE = {
-    "aws:cdk:bundling-stacks": ["**"], "aws:cdk:enable-asset-metadata": False, "aws:cdk:enable-path-metadata": False,
-    "aws:cdk:version-reporting": False,
-}
-"""Besides what cdk.json holds; the last three because cdk.json says so."""
-
-
-def run_app(out: Path, context: dict[str, object], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "app.py")], cwd=cwd, capture_output=True, text=True, check=False,
-        env={**os.environ, "CDK_OUTDIR": str(out), "CDK_CONTEXT_JSON": json.dumps(context), "PYTHONWARNINGS": "error"})
-
-
-def test_the_command_line_anywhere_and_python_alone_make_the_same(tmp_path: Path) -> None:
-    own = {"experiment": str(ROOT / "experiments" / "hopper.yaml"), "run": RUN}
-    alone, commanded = tmp_path / "alone", tmp_path / "commanded"
-    handed_over = {**SETTINGS, **ADDED_BY_THE_COMMAND_LINE, **own}
-    for out, context, cwd in ((alone, own, ROOT), (commanded, handed_over, tmp_path)):
-        done = run_app(out, context, cwd)
-        assert (done.returncode, done.stderr) == (0, "")
-    templates = sorted(path.name for path in alone.glob("*.template.json"))
-    assert templates == ["Nitro-hopper.template.json", "NitroGuard.template.json", "NitroNetwork.template.json",
-                         "NitroResults.template.json"]
-    assert all((commanded / name).read_bytes() == (alone / name).read_bytes() for name in templates)
-
 
 _REFUSED = """
 import contextlib, io, runpy

@@ -27,6 +27,7 @@ from runtime.guard.stacks import tags_of_limits
 from runtime.operations.quotas import Account
 from stacks import cdk, deploy
 from stacks.plan import Plan
+from tests.stacks.conftest import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """\
@@ -605,7 +606,14 @@ def test_the_cdk_runs_in_the_projects_folder_with_the_region(node: list, monkeyp
 # The templates alone
 
 
-def test_templates_are_written_without_an_account_or_docker(
+ADDED_BY_THE_COMMAND_LINE = {
+    "aws:cdk:bundling-stacks": ["**"], "aws:cdk:enable-asset-metadata": False, "aws:cdk:enable-path-metadata": False,
+    "aws:cdk:version-reporting": False,
+}
+"""Besides what cdk.json holds; the last three because cdk.json says so."""
+
+
+def test_templates_are_written_without_an_account_or_docker_as_the_command_line_makes_them_anywhere(
         aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     templates = tmp_path / "templates"
     for module in (cdk, deploy):
@@ -615,7 +623,10 @@ def test_templates_are_written_without_an_account_or_docker(
     monkeypatch.setenv("CDK_DOCKER", "no-such-docker")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
     monkeypatch.chdir(tmp_path)
+    own: dict[str, object] = {}
+    monkeypatch.setattr(deploy, "synthesise", lambda context: own.update(context) or cdk.synthesise(context))
     assert deploy.main(["--synth-only", "hopper.yaml", "--run", "mine"]) == 0
     assert sorted(path.name for path in templates.glob("*.template.json")) == [
         "Nitro-hopper.template.json", "NitroGuard.template.json", "NitroNetwork.template.json",
@@ -627,6 +638,13 @@ def test_templates_are_written_without_an_account_or_docker(
     assert said["deployment"].startswith("Nitro-hopper, run mine")
     assert said["templates"].startswith(f"{templates}: ")
     assert (aws.asked, aws.calls) == ([], [])
+
+    commanded = tmp_path / "commanded"
+    done = subprocess.run([sys.executable, str(ROOT / "app.py")], capture_output=True, text=True, check=False, env={
+        **os.environ, "CDK_OUTDIR": str(commanded),
+        "CDK_CONTEXT_JSON": json.dumps({**SETTINGS, **ADDED_BY_THE_COMMAND_LINE, **own})})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all((commanded / path.name).read_bytes() == path.read_bytes() for path in templates.glob("*.template.json"))
 
 
 @pytest.mark.parametrize(("change", "text"), [

@@ -169,9 +169,10 @@ def test_what_raises_an_alarm(serverless: Assembly) -> None:
 
 
 def test_cfn_lint_finds_nothing(synthesise: Synthesise) -> None:
-    paths = [str(path) for kind in ("serverless", "node", "learner", "local")
-             for path in synthesise(cache=kind).directory.glob("*.template.json")]
-    assert len(paths) == 16
+    # Each once: what is shared is the same with each.
+    paths = {path.read_bytes(): str(path) for kind in ("serverless", "node", "learner", "local")
+             for path in synthesise(cache=kind).directory.glob("*.template.json")}.values()
+    assert len(paths) == 7
     done = subprocess.run(
         [sys.executable, "-c", "import sys; from cfnlint import runner; sys.exit(runner.main())", "--regions",
          "us-east-1", "--ignore-checks", *CFN_LINT_IGNORED, "--template", *paths],
