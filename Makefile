@@ -9,6 +9,7 @@
 # make image   build the images of EXPERIMENT with Debian's buildah, and run what is in them; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint and check types
+# make bench   measure what is fast here, in about 15 minutes on two cores, into build/bench; ARGS="--base CHECKOUT" compares
 # make lock    write the images' lock files again, after a change of requirements; needs uv
 # make docs    write the generated docs and pictures again
 # make clean   remove .venv, cdk.out, rehearsals and the CDK's command line
@@ -25,7 +26,7 @@ BIN := $(VENV)/bin
 # What is imported is compiled then; all of it would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy rehearse rehearse-all bootstrap image test tests lint lock docs clean
+.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy rehearse rehearse-all bootstrap image test tests lint bench lock docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -75,6 +76,17 @@ lint: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/hadolint lambda_actor/Dockerfile stacks/learner_image/Dockerfile
 	$(BIN)/python -m mypy
+
+# Nothing that needs another environment, hours or a GPU: docs/design/performance.md has those. Keep the machine idle.
+bench: setup-dev
+	mkdir -p build/bench
+	$(BIN)/python benchmarks/update.py --rounds 7 $(ARGS) > build/bench/update.json
+	$(BIN)/python benchmarks/sampling.py $(ARGS) > build/bench/sampling.json
+	$(BIN)/python benchmarks/fan_out.py > build/bench/fan_out.json
+	$(BIN)/python benchmarks/lambda_fleet.py > build/bench/lambda_fleet.json
+	$(BIN)/python -m benchmarks.whole_training --repeats 3 --steps 16384 --out build/bench/whole_training.json $(ARGS)
+	$(BIN)/python benchmarks/plan_check.py --repeats 1 > build/bench/plan_check.json
+	@ls build/bench
 
 lock: setup
 	$(BIN)/python -m stacks.lock

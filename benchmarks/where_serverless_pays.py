@@ -85,7 +85,8 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
     work.seconds.clear()
     for _ in range(repeats):
         work.measure()
-    return {"units": dict(work.units()), "message_bytes": work.message_bytes,
+    units = {unit: float(f"{seconds:.4g}") for unit, seconds in work.units().items()}
+    return {"units": units, "message_bytes": work.message_bytes,
             "fragment_steps": fitted.actor.fragment_steps}
 
 
@@ -162,17 +163,19 @@ def verdict(ways: Iterable[Prediction]) -> dict[str, Any]:
             "fastest_serverless": shown(quickest), "cheapest_serverless": shown(least)}
 
 
-def grid(found: dict[str, Any]) -> list[dict[str, Any]]:
+def grid(measured: dict[str, Any]) -> list[dict[str, Any]]:
     """Predicts Humanoid-v5 with steps that take longer, in rounds and runs of several lengths."""
     name, cells = HUMANOID.format(5), []
     environment = make_environment(MEASURED[name][1], "none")
     for batch in BATCHES:
         for steps in RUNS:
             for step_s in STEPS_S:
-                ways = predictions(name, sample_of(found, step_s=step_s), environment, batch=batch, steps=steps)
-                cells += [{"instances": label, "batch_steps": batch, "run_steps": steps, "step_s": step_s,
-                           **verdict(one for one in ways if is_allowed(one, *limits))}
-                          for label, limits in INSTANCES.items()]
+                ways = predictions(name, sample_of(measured, step_s=step_s), environment, batch=batch, steps=steps)
+                for label, limits in INSTANCES.items():
+                    found = verdict(one for one in ways if is_allowed(one, *limits))
+                    cells.append({"instances": label, "batch_steps": batch, "run_steps": steps, "step_s": step_s,
+                                  **{key: value for key, value in found.items() if not isinstance(value, dict)},
+                                  "way": found["chosen"]["way"]})
         print(f"{batch} steps a round predicted", file=sys.stderr, flush=True)
     return cells
 
@@ -194,6 +197,15 @@ def real(found: dict[str, Any]) -> list[dict[str, Any]]:
                       **verdict(one for one in ways if is_allowed(one, *limits))}
                      for label, limits in INSTANCES.items()]
     return rows
+
+
+def write(result: dict[str, Any]) -> None:
+    """Writes the JSON, each prediction on a line of its own."""
+    text = json.dumps({**result, "real": [], "grid": []}, indent=1)
+    for name in ("real", "grid"):
+        rows = ",\n  ".join(map(json.dumps, result.get(name, [])))
+        text = text.replace(f'"{name}": []', f'"{name}": [\n  {rows}\n ]')
+    RESULTS.write_text(text + "\n")
 
 
 COLOURS = {"instance": "#f1f1f1", "faster": "#f6c177", "equal dollars": "#7fb3e6"}
@@ -276,12 +288,12 @@ def main() -> None:
                 result["measured"][name] = pool.apply(measure, (name, arguments.repeats))
             print(name, result["measured"][name]["units"], file=sys.stderr, flush=True)
         result["checked"] = [check(name, result["measured"][name]) for name in CHECKED]
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        write(result)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True,
                             text=True)
     result |= {"commit": commit.stdout.strip(), "prices": f"{PRICES.region}, {PRICES.as_of}",
                "real": real(result["measured"]), "grid": grid(result["measured"][HUMANOID.format(5)])}
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    write(result)
     draw(result, RESULTS.with_suffix(".png"))
 
 
