@@ -21,6 +21,7 @@ from runtime.errors import ExperimentError
 from runtime.guard.times import CACHE_DELETION_S, INTERVAL_S, STOP_GRACE_S, TERMINATION_S
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
 from runtime.records.downloaded import load_trusted_experiment
+from runtime.scaler import make_scaler
 from stacks.staging import LEFT_OUT
 
 UNRESERVABLE_CONCURRENCY = 100
@@ -251,6 +252,8 @@ def _check(experiment: ResolvedExperiment) -> None:
                               "deployed learner does not have; allowed in a deployment: a scheduler by name, whose "
                               "file stands in runtime/scaler/schedulers/, or another scaler, such as scaler.kind = "
                               "schedule with the same counts")
+    # A scheduler that is named must be there, before anything is deployed.
+    make_scaler(experiment.scaler)
     if experiment.cache.url:
         raise ExperimentError("cache.url is for runs on one machine: a deployment brings its own cache (cache.kind), "
                               "and would upload a password that the URL holds; allowed: null")

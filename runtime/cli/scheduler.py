@@ -145,7 +145,8 @@ def _pretrain(options: argparse.Namespace) -> int:
                             learning_rate=options.learning_rate, seed=options.seed)
     entry = train_on_surrogate(learner, surrogate, episodes=options.episodes, seed=options.seed, say=say)
     _save(learner.saved([entry]), options.out)
-    _say_all(comparison_lines(compared(surrogate, learner.policy, episodes=100, seed=options.seed)))
+    found = compared(surrogate, learner.policy, episodes=100, seed=options.seed)
+    _say_all(comparison_lines(found, actors_min=learner.actors_min))
     return 0
 
 

@@ -34,11 +34,17 @@ def fit_lines(surrogate: Surrogate) -> Iterator[str]:
                "does not show that more actors in a round bring more return in the next one.")
 
 
-def comparison_lines(found: Mapping[str, Sequence[Episode]]) -> Iterator[str]:
-    """Yields how rules compare on the surrogate, and whether the scheduler is the best of them."""
+def comparison_lines(found: Mapping[str, Sequence[Episode]], *, actors_min: int) -> Iterator[str]:
+    """Yields how rules compare on the surrogate, and whether the scheduler is the best of them.
+
+    Args:
+        found: The episodes of each rule.
+        actors_min: Actors of the first action.
+    """
     yield f"{'on the surrogate':<22}{'return':>9}{'reached':>9}{'seconds':>9}{'dollars':>10}{'actors':>8}"
     means = {name: float(np.mean([one.rewards.sum() for one in episodes])) for name, episodes in found.items()}
-    actors = {name: float(np.mean([one.actions.mean() for one in episodes])) for name, episodes in found.items()}
+    actors = {name: actors_min + float(np.mean([one.actions.mean() for one in episodes]))
+              for name, episodes in found.items()}
     for name, episodes in found.items():
         yield (f"{name:<22}{means[name]:>+9.3f}{np.mean([one.is_success for one in episodes]):>9.0%}"
                f"{np.mean([one.seconds for one in episodes]):>9.0f}{np.mean([one.usd for one in episodes]):>10.4f}"

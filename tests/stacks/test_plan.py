@@ -20,6 +20,9 @@ def plan(folder: Path, *, name: str = "walker", context: dict[str, Any] | None =
     return Plan.from_context({"experiment": str(path), **(context or {})}.get)
 
 
+MINIONS = {"scaler__kind": "minions", "stop__target_return": 100.0}
+
+
 @pytest.mark.parametrize(("changes", "named"), [
     ({"cache__url": "rediss://u:secret@host"}, "cache.url"),
     ({"fleet__kind": "local"}, "cache.kind = serverless is for actors on Lambda"),
@@ -32,6 +35,8 @@ def plan(folder: Path, *, name: str = "walker", context: dict[str, Any] | None =
     ({"learner__instance_types": ["g5g.xlarge"]}, "no machine image for GPUs of arm64"),
     ({"learner__volume_gib": 29}, "learner.volume_gib = 29"),
     ({"learner__image_parameter": "/images/arm64"}, "is an image for arm64"),
+    ({**MINIONS, "scaler__scheduler": "my/own.safetensors"}, "'my/own.safetensors' is a file of this machine"),
+    ({**MINIONS, "scaler__scheduler": "nobody"}, "scheduler 'nobody' cannot be read"),
 ])
 def test_experiments_that_only_a_deployment_refuses(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ExperimentError) as refusal:
