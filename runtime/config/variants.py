@@ -134,6 +134,8 @@ ALGORITHMS: Variants[AlgorithmSettings] = Variants({
 SCALERS: Variants[ScalerSettings] = Variants({
     "nitro": "runtime.scaler.nitro:NitroSettings",
     "fixed": "runtime.scaler.fixed:FixedSettings",
+    "kungfu": "runtime.scaler.kungfu:KungFuSettings",
+    "noise-scale": "runtime.scaler.noise_scale:NoiseScaleSettings",
     "max": "runtime.scaler.maximal:MaxSettings",
     "permuted": "runtime.scaler.permuted:PermutedSettings",
     "hydrozoa": "runtime.scaler.hydrozoa:HydrozoaSettings",

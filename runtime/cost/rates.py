@@ -19,6 +19,7 @@ from runtime.config.instances import has_gpu
 from runtime.config.resolved import FittedExperiment
 from runtime.cost.model import INIT_SECONDS_MAX, vcpu_share
 from runtime.errors import RunDirectoryError
+from runtime.interfaces import CURVATURE_SIGNALS, NOISE_SIGNALS, GradientNoise
 from runtime.records.files import to_json, write_atomically
 
 UNITS: Final = {
@@ -87,6 +88,13 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
         return {}
     found: Mapping[str, float] = table()["workloads"].get(workload(experiment), {})
     return found
+
+
+def detector_products(experiment: FittedExperiment) -> int:
+    """Returns the most Hessian-vector products, or what takes as long, that a round measures; 0 if it measures none."""
+    signals = experiment.scaler.chosen.make().signals
+    return (experiment.detector.lanczos_steps * bool(signals & CURVATURE_SIGNALS)
+            + GradientNoise.products * bool(signals & NOISE_SIGNALS))
 
 
 class WorkTimes:
@@ -186,10 +194,9 @@ class ModelledTimes(WorkTimes):
             return {}
         actor_s = ((units["invocation_s"] + actor.fragment_steps * units["step_s"])
                    / lambda_speed(actor.memory_mib, actor.architecture))
-        detector = experiment.detector
         return {"actor_s": actor_s, "collect_s": actor_s + init_s(experiment, units),
                 "sample_s": self.update_s(actor.fragment_steps, 0.0) / actor.fragment_steps,
-                "detect_s": self.detect_s(detector.lanczos_steps, detector.subset_size, 0.0),
+                "detect_s": self.detect_s(detector_products(experiment), experiment.detector.subset_size, 0.0),
                 "evaluate_s": self.evaluate_s(2 * experiment.evaluation.episodes * _EPISODE_STEPS, 0.0)}
 
     def update_s(self, samples: int, measured_s: float) -> float:

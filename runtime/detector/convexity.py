@@ -11,13 +11,15 @@ docs/decisions/0003-detector.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from pyhessian.utils import hessian_vector_product
 
-from runtime.interfaces import Curvature, CurvatureProblem, DetectorSamples
+from runtime.detector.noise import gradient_noise
+from runtime.interfaces import Curvature, CurvatureProblem, DetectorSamples, GradientNoise
 
 _RELATIVE_NOISE = 1e-6
 _TOLERANCE = 1e-3
@@ -27,7 +29,10 @@ _THREADS = 1
 
 
 class ConvexityDetector:
-    """Measures R of the new policy on a fixed-size, fixed-seed subset of the last round's batch."""
+    """Measures the new policy's R, and its gradient's noise, on a subset of the last round's batch.
+
+    The subset is of fixed size, and of a fixed seed.
+    """
 
     def __init__(self, objective: str, subset_size: int, lanczos_steps: int, *, seed: int) -> None:
         self.objective, self._subset_size, self._lanczos_steps = objective, subset_size, lanczos_steps
@@ -44,16 +49,27 @@ class ConvexityDetector:
 
     def measure(self, problem: CurvatureProblem) -> Curvature:
         """Measures the curvature of the objective at the policy that the problem was made from."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(_THREADS)
-        try:
+        with _few_threads():
             eigenvalue_min, eigenvalue_max, products = extreme_eigenvalues(
                 problem, self._lanczos_steps, seed=self._seed)
-        finally:
-            torch.set_num_threads(threads)
         if not (np.isfinite(eigenvalue_min) and np.isfinite(eigenvalue_max)):
             return Curvature(None, None, None, products)
         return Curvature(eigenvalue_min, eigenvalue_max, convexity_ratio(eigenvalue_min, eigenvalue_max), products)
+
+    def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
+        """Measures how noisy the objective's gradient is, on the same samples."""
+        with _few_threads():
+            return gradient_noise(problem, seed=self._seed)
+
+
+@contextmanager
+def _few_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(_THREADS)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | None:

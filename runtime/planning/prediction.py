@@ -21,7 +21,7 @@ from runtime.config.schema import Experiment
 from runtime.cost.estimate import Ending, estimate
 from runtime.cost.model import PROVISIONED_BLOCK_S
 from runtime.cost.prices import PriceTable
-from runtime.cost.rates import ModelledTimes, Rates, instance_speed, lambda_speed
+from runtime.cost.rates import ModelledTimes, Rates, detector_products, instance_speed, lambda_speed
 from runtime.cost.sizes import check_sizes
 from runtime.cost.start import start
 from runtime.errors import ExperimentError
@@ -231,10 +231,7 @@ def rounds_of(
     else:
         actor_s = fragment_s / (speed * parallel_speed)
         collect_s = math.ceil(actors / experiment.fleet.processes) * actor_s
-    detect_s = 0.0
-    if scaler.chosen.make().signals:
-        settings = experiment.detector
-        detect_s = times.detect_s(settings.lanczos_steps, min(settings.subset_size, batch), 0.0)
+    detect_s = times.detect_s(detector_products(experiment), min(experiment.detector.subset_size, batch), 0.0)
     longest = min(environment.episode_steps_max or 1000, 1000)
     every, episodes = experiment.evaluation.every_rounds, experiment.evaluation.episodes
     evaluate_s = times.evaluate_s(round(episodes * longest / 2), 0.0) / every if every else 0.0

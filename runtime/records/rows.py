@@ -61,6 +61,14 @@ class RoundRow:
     convexity_ratio: Annotated[float | None, _boosting(
         "R_k = −λ_max / λ_min; null without samples (round 1), without curvatures of both signs, or if the detector "
         "was not done before an asynchronous round ended")]
+    gradient_noise: Annotated[float | None, _boosting(
+        "tr Σ, variance of a single sample's gradient of the detector's objective, at that policy; null unless the "
+        "scaler reads the noise scale, and as `convexity_ratio`")]
+    gradient_square: Annotated[float | None, _boosting(
+        "estimate of the squared norm of the true gradient, without bias, so that it may come out below 0")]
+    noise_scale: Annotated[float | None, _boosting(
+        "B_noise = tr Σ / |G|² in samples, the ratio of both smoothed over the rounds; null if the smoothed |G|² is "
+        "not above 0")]
     boosting_score: Annotated[float | None, _boosting("S_k in [0, 1]; null if the detector was not done in time")]
     decay_weight: Annotated[float | None, _boosting("d^k")]
     actor_count_wanted: Annotated[int, _boosting("actors that the scaler asked for")]

@@ -33,6 +33,7 @@ from runtime.interfaces import (
     DetectorSamples,
     Evaluation,
     Fleet,
+    GradientNoise,
     Invocation,
     Learner,
     Limits,
@@ -531,6 +532,10 @@ class FakeDetector:
         self.measured.append((problem.policy_version, problem.samples))
         ratio = self._ratio(problem.policy_version, problem.samples)
         return Curvature(None, None, None, 5) if ratio is None else Curvature(-1.0, ratio, ratio, 5)
+
+    def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
+        """Its ratio is the noise, over a gradient of 1."""
+        return GradientNoise(self.measure(problem).convexity_ratio, 1.0)
 
 
 class FakeEvaluator:

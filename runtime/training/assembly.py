@@ -83,7 +83,7 @@ def make_round_loop(
             learning_rate_key=f"algorithm.{algorithm.kind}.learning_rate", clock=clock, time_limit=time_limit,
             times=times),
         detection=Detection(
-            detector, updater, is_wanted="convexity_ratio" in scaler.signals, timeout_s=learner.update_timeout_s,
+            detector, updater, signals=scaler.signals, timeout_s=learner.update_timeout_s,
             time_limit=time_limit, times=times, clock=clock),
         scaling=Scaling(scaler, books, target_return=experiment.stop.target_return,
                         budget_usd=experiment.budget.usd),

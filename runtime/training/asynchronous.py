@@ -26,7 +26,7 @@ from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.interfaces import (
     ACTOR,
     Actor,
-    Curvature,
+    Detected,
     DetectorSamples,
     Ended,
     Limits,
@@ -58,7 +58,7 @@ class _Round:
     decision: ScalingDecision
     limits: Limits
     is_decided: bool = False
-    curvature: Curvature | None = None
+    detected: Detected | None = None
     detect_s: float | None = None
     modelled_detect_s: float | None = None
     deadline_s: float = 0.0
@@ -224,7 +224,7 @@ class AsynchronousPacing:
         self._parts.detection.keep(current.samples)
         self._tidy(current)
         row = result_columns(
-            round_index, training, decided, policy_version=current.policy_version, curvature=current.curvature,
+            round_index, training, decided, policy_version=current.policy_version, detected=current.detected,
             decision=current.decision, actor_count=current.most_in_flight,
             failed=current.failed, late=current.late, env_steps_total=self._parts.progress.env_steps_total)
         self._bill(current, decided.modelled_s or 0.0)
@@ -458,9 +458,9 @@ class AsynchronousPacing:
             return
         if self._measurement:
             measurement, self._measurement = self._measurement, None
-            current.curvature, current.detect_s = measurement.result()
-            current.modelled_detect_s = self._parts.detection.modelled_s(current.curvature, current.detect_s)
-        current.decision = self._parts.scaling.decide(current.round_index, current.curvature)
+            current.detected, current.detect_s = self._parts.detection.result(measurement)
+            current.modelled_detect_s = self._parts.detection.modelled_s(current.detected, current.detect_s)
+        current.decision = self._parts.scaling.decide(current.round_index, current.detected)
         current.is_decided, self._wanted = True, current.decision.actor_count
 
     def _tell_if_slow(self, measurement: Measurement) -> None:

@@ -1,16 +1,27 @@
-"""The convexity ratio of the acting policy: measured at once, or in a thread beside the training."""
+"""The signals of the acting policy that scalers read: measured at once, or in a thread beside the training."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from runtime.cost.rates import WorkTimes
+from runtime.detector.smoothing import SmoothedNoise
 from runtime.errors import RunError
-from runtime.interfaces import Curvature, CurvatureProblem, Detector, DetectorSamples, State, Updater
+from runtime.interfaces import (
+    CURVATURE_SIGNALS,
+    NOISE_SIGNALS,
+    CurvatureProblem,
+    Detected,
+    Detector,
+    DetectorSamples,
+    State,
+    Updater,
+)
 from runtime.training.updating import TimeLimit
 
 
@@ -18,7 +29,7 @@ class Detection:
     """Keeps the samples that the next measurement is made on, and measures.
 
     Attributes:
-        is_wanted: Whether a scaler reads the ratio; if not, nothing is kept and nothing is measured.
+        is_wanted: Whether a scaler reads a signal; if not, nothing is kept and nothing is measured.
     """
 
     def __init__(
@@ -26,7 +37,7 @@ class Detection:
         detector: Detector,
         updater: Updater,
         *,
-        is_wanted: bool,
+        signals: frozenset[str],
         timeout_s: float,
         time_limit: TimeLimit,
         times: WorkTimes,
@@ -36,25 +47,29 @@ class Detection:
 
         Args:
             updater: Gives the objective at the present policy.
+            signals: What the scaler reads; others are not measured.
             timeout_s: Longest that a measurement that somebody waits for may take.
             times: For how long a measurement counts in the bill.
             clock: Monotonic seconds.
         """
         self._detector, self._updater, self._clock = detector, updater, clock
         self._timeout_s, self._time_limit, self._times = timeout_s, time_limit, times
-        self.is_wanted = is_wanted
+        self._needs_curvature = bool(signals & CURVATURE_SIGNALS)
+        self._needs_noise = bool(signals & NOISE_SIGNALS)
+        self.is_wanted = self._needs_curvature or self._needs_noise
+        self._smoothed = SmoothedNoise()
         self._samples: DetectorSamples | None = None
 
     @property
     def can_measure(self) -> bool:
-        """Whether the ratio is wanted and there are samples of an earlier round."""
+        """Whether a signal is wanted and there are samples of an earlier round."""
         return self.is_wanted and self._samples is not None
 
     def keep(self, parts: Sequence[DetectorSamples]) -> None:
         """Keeps a subset of a round's samples for the next measurement, or nothing if no scaler reads it."""
         self._samples = self._detector.select(_joined(parts)) if self.is_wanted else None
 
-    def measure(self) -> tuple[Curvature | None, float | None]:
+    def measure(self) -> tuple[Detected | None, float | None]:
         """Measures the newest policy now.
 
         Returns:
@@ -67,29 +82,44 @@ class Detection:
             return None, None
         started_s = self._clock()
         with self._time_limit(self._timeout_s, "detection"):
-            curvature = self._detector.measure(self._problem())
-        return curvature, self._clock() - started_s
+            detected = self._measure(self._problem())
+        return self._with_scale(detected), self._clock() - started_s
 
-    def modelled_s(self, curvature: Curvature | None, detect_s: float | None) -> float | None:
+    def modelled_s(self, detected: Detected | None, detect_s: float | None) -> float | None:
         """Seconds for which a measurement that took ``detect_s`` counts in the bill; None if there was none."""
-        if curvature is None or detect_s is None or self._samples is None:
+        if detected is None or detect_s is None or self._samples is None:
             return None
-        return self._times.detect_s(curvature.products, len(self._samples.advantages), detect_s)
+        return self._times.detect_s(detected.products, len(self._samples.advantages), detect_s)
 
     def begin(self) -> Measurement | None:
         """Begins to measure the newest policy in a thread; None if there is nothing to measure."""
         if not self.can_measure:
             return None
         problem = self._problem()
-        return Measurement(lambda: self._detector.measure(problem), self._clock)
+        return Measurement(lambda: self._measure(problem), self._clock)
+
+    def result(self, measurement: Measurement) -> tuple[Detected, float]:
+        """What was measured, and in how many seconds; to be asked once, when it is done."""
+        detected, seconds = measurement.result()
+        return self._with_scale(detected), seconds
 
     def get_state(self) -> State:
-        """The samples."""
-        return State({} if self._samples is None else dict(vars(self._samples)), {})
+        """The samples, and the smoothed noise."""
+        return State({} if self._samples is None else dict(vars(self._samples)), self._smoothed.get_state())
 
     def set_state(self, state: State) -> None:
-        """Goes on with these samples."""
+        """Goes on with these samples and this noise."""
         self._samples = DetectorSamples(**state.arrays) if state.arrays else None
+        self._smoothed.set_state(state.values)
+
+    def _measure(self, problem: CurvatureProblem) -> Detected:
+        return Detected(self._detector.measure(problem) if self._needs_curvature else None,
+                        self._detector.measure_noise(problem) if self._needs_noise else None)
+
+    def _with_scale(self, detected: Detected) -> Detected:
+        if detected.noise is None:
+            return detected
+        return replace(detected, noise_scale=self._smoothed.take(detected.noise))
 
     def _problem(self) -> CurvatureProblem:
         if self._samples is None:
@@ -104,13 +134,13 @@ class Measurement:
         is_told: Whether somebody has been told that it is slow.
     """
 
-    def __init__(self, measure: Callable[[], Curvature], clock: Callable[[], float]) -> None:
+    def __init__(self, measure: Callable[[], Detected], clock: Callable[[], float]) -> None:
         """Starts the thread."""
         self._measure, self._clock = measure, clock
         self._started_s = clock()
         self.is_told = False
         self._seconds = 0.0
-        self._curvature: Curvature | None = None
+        self._detected = Detected()
         self._error: BaseException | None = None
         self._is_done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="detector", daemon=True)
@@ -126,12 +156,12 @@ class Measurement:
         """Seconds since it began."""
         return self._clock() - self._started_s
 
-    def result(self) -> tuple[Curvature | None, float]:
+    def result(self) -> tuple[Detected, float]:
         """What was measured, and in how many seconds; waits for it, and raises what the measurement raised."""
         self._thread.join()
         if self._error is not None:
             raise self._error
-        return self._curvature, self._seconds
+        return self._detected, self._seconds
 
     def end(self, timeout_s: float) -> str:
         """Waits for it although nobody needs it any more; returns what went wrong, if anything did."""
@@ -142,7 +172,7 @@ class Measurement:
 
     def _run(self) -> None:
         try:
-            self._curvature = self._measure()
+            self._detected = self._measure()
         except BaseException as error:
             self._error = error
         self._seconds = self._clock() - self._started_s

@@ -15,7 +15,7 @@ from runtime.cost.rates import WorkTimes
 from runtime.interfaces import (
     ROWS_MAX,
     ActorSpec,
-    Curvature,
+    Detected,
     EventSink,
     Limits,
     RoundView,
@@ -187,13 +187,13 @@ class Scaling:
         """Keeps rows of rounds that a resumed run has finished, for the scaler to look at."""
         self._rows.extend(rows)
 
-    def decide(self, round_index: int, curvature: Curvature | None) -> ScalingDecision:
+    def decide(self, round_index: int, detected: Detected | None) -> ScalingDecision:
         """Asks the scaler; to be asked once a round.
 
         Args:
-            curvature: Of the acting policy's objective; None if it was not measured.
+            detected: Of the acting policy's objective; None if nothing was measured.
         """
-        signals = {"convexity_ratio": curvature.convexity_ratio if curvature else None}
+        signals = (detected or Detected()).columns
         return self.scaler.decide(RoundView(
             round_index, tuple(self._rows), self._books.meter.free_usd,
             {name: signals.get(name) for name in self.scaler.signals},
@@ -206,7 +206,7 @@ def result_columns(
     decided: Decided,
     *,
     policy_version: int,
-    curvature: Curvature | None,
+    detected: Detected | None,
     decision: ScalingDecision,
     actor_count: int,
     failed: int,
@@ -216,9 +216,7 @@ def result_columns(
     """A round's row but for its dollars and most of its times."""
     return {
         "round_index": round_index, "policy_version": policy_version,
-        "eigenvalue_min": curvature.eigenvalue_min if curvature else None,
-        "eigenvalue_max": curvature.eigenvalue_max if curvature else None,
-        "convexity_ratio": curvature.convexity_ratio if curvature else None,
+        **(detected or Detected()).columns,
         "boosting_score": decision.boosting_score, "decay_weight": decision.decay_weight,
         "actor_count_wanted": decision.actor_count, "actor_count": actor_count,
         "actors_returned": training.trajectories, "actors_failed": failed, "actors_late": late,

@@ -4,7 +4,7 @@ A round, numbered from 1:
 
     1. the policy's weights are published, and the actors that are due whatever the score start at once;
     2. meanwhile the last round's row and checkpoint are written, and
-    3. the detector measures the convexity ratio of that policy on the last round's samples;
+    3. the detector measures, of that policy and on the last round's samples, what the scaler reads;
     4. the scaler turns it into a number of actors, and the missing ones start with the same weights;
     5. all are awaited, their trajectories aggregated in slot order, and the policy is updated.
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
-from runtime.interfaces import ACTOR, ActorSpec, Curvature, Limits, RoundBill, ScalingDecision, Work
+from runtime.interfaces import ACTOR, ActorSpec, Detected, Limits, RoundBill, ScalingDecision, Work
 from runtime.sampling.collection import Collected, Collection
 from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, result_columns
 from runtime.training.updating import RoundTraining
@@ -35,7 +35,7 @@ class _Attempt:
     """One attempt at a round, until it is accepted."""
 
     decision: ScalingDecision
-    curvature: Curvature | None
+    detected: Detected | None
     limits: Limits
     actor_count: int
     reserved_usd: float
@@ -131,12 +131,12 @@ class SynchronousPacing:
             self._start(collection, range(granted))
             parts.saving.flush()
             if rejected:
-                curvature, detect_s, decision = rejected.curvature, None, rejected.decision
+                detected, detect_s, decision = rejected.detected, None, rejected.decision
                 modelled_detect_s = None
             else:
-                curvature, detect_s = parts.detection.measure()
-                modelled_detect_s = parts.detection.modelled_s(curvature, detect_s)
-                decision = parts.scaling.decide(round_index, curvature)
+                detected, detect_s = parts.detection.measure()
+                modelled_detect_s = parts.detection.modelled_s(detected, detect_s)
+                decision = parts.scaling.decide(round_index, detected)
                 if granted == wanted:
                     granted += self._boost(collection, range(granted, decision.actor_count))
             if granted < decision.actor_count:
@@ -157,7 +157,7 @@ class SynchronousPacing:
             actor_s=max(collected.run_s, default=None), detect_s=modelled_detect_s,
             collect_s=parts.collected_s(collect_s, granted) if self._meter.is_by_the_clock else modelled_collect_s)
         return _Attempt(
-            decision, curvature, limits, granted, reserved_usd, collected, detect_s, modelled_detect_s, collect_s,
+            decision, detected, limits, granted, reserved_usd, collected, detect_s, modelled_detect_s, collect_s,
             modelled_collect_s, rejected.bills if rejected else [], rejected)
 
     def _spec(self, round_index: int, weights: bytes, limits: Limits, rejected: _Attempt | None) -> ActorSpec:
@@ -209,7 +209,7 @@ class SynchronousPacing:
             round_index, updater.weights, returns=training.episode_returns,
             idle_s=max(0.0, attempt.modelled_collect_s - (attempt.modelled_detect_s or 0.0)), limit_s=limit_s - learn_s)
         row = result_columns(
-            round_index, training, decided, policy_version=policy_version, curvature=attempt.curvature,
+            round_index, training, decided, policy_version=policy_version, detected=attempt.detected,
             decision=attempt.decision, actor_count=attempt.actor_count,
             failed=sum(one.collected.failed for one in attempts), late=sum(one.collected.late for one in attempts),
             env_steps_total=parts.progress.env_steps_total)

@@ -97,6 +97,12 @@ def test_work_is_counted_in_gradient_steps_samples_products_and_steps(tmp_path: 
     assert lambda_speed(885, "arm64") == pytest.approx(0.68 * 885 / 1769)
 
 
+@pytest.mark.parametrize(("kind", "products"), [("nitro", 40), ("kungfu", 2), ("noise-scale", 2), ("fixed", 0)])
+def test_of_a_measurement_only_what_the_scaler_reads_is_expected(tmp_path: Path, kind: str, products: int):
+    times = ModelledTimes(rates(tmp_path), make_experiment(scaler={"kind": kind}), "c7g.large")
+    assert times.expected_s()["detect_s"] == pytest.approx(products * 1024 * 0.015625 / 0.85)
+
+
 def test_an_invocation_is_billed_by_its_steps_and_one_that_brought_nothing_as_a_whole_fragment(tmp_path: Path):
     class Ended:
         concurrency = 1

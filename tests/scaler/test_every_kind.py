@@ -87,7 +87,8 @@ def trained(loop: RoundLoop, kept: list[tuple[RoundRow, Checkpoint]]) -> list[di
 
 
 @pytest.mark.parametrize(("kind", "rounds"), [
-    *((kind, "synchronous") for kind in KINDS), ("nitro", "asynchronous"), ("max", "asynchronous")])
+    *((kind, "synchronous") for kind in KINDS), ("max", "asynchronous"), ("kungfu", "asynchronous"),
+    ("noise-scale", "asynchronous")])
 def test_three_rounds_of_the_real_engine_and_a_resumption(
         section: Callable[[str], dict[str, Any]], kind: str, rounds: str, tmp_path: Path, one_thread: None) -> None:
     algorithm = {"kind": "ppo"} if rounds == "synchronous" else {"kind": "impact", "impact": {"minibatch_steps": 32}}
@@ -99,6 +100,10 @@ def test_three_rounds_of_the_real_engine_and_a_resumption(
     expected = trained(make_loop(experiment, environment, tmp_path, whole), whole)
     assert all(2 <= one["actor_count_wanted"] <= 6 for one in expected)
     assert len(expected) == 3
+    signals = make_scaler(experiment.scaler).signals
+    for key, signal in (("eigenvalue_max", "convexity_ratio"), ("gradient_noise", "noise_scale")):
+        assert expected[0][key] is None, "there are no samples yet"
+        assert rounds == "asynchronous" or (expected[2][key] is not None) == (signal in signals)
     if rounds == "synchronous":
         loop = make_loop(experiment, environment, tmp_path, resumed)
         loop.restore(whole[0][1], [whole[0][0]])

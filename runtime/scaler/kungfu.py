@@ -1,0 +1,65 @@
+"""As many more actors as the gradient noise scale has grown, and never fewer. Paper: KungFu, in Nitro §8.5."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+from runtime.config.variants import ScalerSettings
+from runtime.interfaces import RoundView, ScalingDecision, State
+from runtime.scaler.counts import clipped
+
+if TYPE_CHECKING:
+    from runtime.records.rows import RoundRow
+
+
+class KungFuSettings(ScalerSettings):
+    """Settings of KungFu's scaler, which begins with ``actors_min``."""
+
+    about: ClassVar[str] = "grows with the gradient noise scale"
+
+    def make(self) -> KungFuScaler:
+        """Makes the scaler."""
+        return KungFuScaler(self)
+
+
+class KungFuScaler:
+    """Scales up only, in proportion to the gradient noise scale.
+
+    ``I_k = clip(⌊I_min · max_{j ≤ k} B_j / B_1 + ½⌋, I_min, I_max)``, B_1 the first noise scale above 0. So each new
+    highest noise scale counts by what it has grown since the last one that counted, and nothing is counted twice.
+
+    Paper: Nitro §8.5, after KungFu (OSDI 2020).
+    Departure: Nitro's artifact compares with a reference that it never updates and multiplies what it has by that,
+    so that a noise scale that stands still doubles the actors over and over.
+    """
+
+    signals = frozenset({"noise_scale"})
+
+    def __init__(self, settings: KungFuSettings) -> None:
+        self.actors_min, self.actors_max = settings.actors_min, settings.actors_max
+        self._reference: float | None = None
+        self._growth = 1.0
+
+    def first_wave(self, round_index: int) -> int:
+        """Returns what the last decision was: no later one is below it."""
+        return clipped(self.actors_min * self._growth, self.actors_min, self.actors_max)
+
+    def decide(self, view: RoundView) -> ScalingDecision:
+        """Takes the round's noise scale in, if it has one, and decides."""
+        found = view.signals["noise_scale"]
+        if found is not None and math.isfinite(found) and found > 0.0:
+            self._reference = self._reference or found
+            self._growth = min(max(self._growth, found / self._reference), float(self.actors_max))
+        return ScalingDecision(self.first_wave(view.round_index))
+
+    def observe(self, row: RoundRow) -> None:
+        """Does nothing: all that counts is in the signal."""
+
+    def get_state(self) -> State:
+        """Returns the first noise scale and the growth since."""
+        return State({}, {"reference": self._reference, "growth": self._growth})
+
+    def set_state(self, state: State) -> None:
+        """Goes on with the growth of ``state``."""
+        self._reference, self._growth = state.values["reference"], float(state.values["growth"])
