@@ -12,7 +12,8 @@ from runtime.errors import RunDirectoryError
 from runtime.records.rows import RoundRow
 from tests.records.rows import a_row
 
-UNDEFINED = {"eigenvalue_min", "eigenvalue_max", "convexity_ratio", "boosting_score", "decay_weight",
+UNDEFINED = {"eigenvalue_min", "eigenvalue_max", "convexity_ratio", "gradient_noise", "gradient_square",
+             "noise_scale", "boosting_score", "decay_weight",
              "evaluation_return_mean", "episode_return_mean", "episode_length_mean", "explained_variance", "detect_s",
              "evaluate_s", "evaluation_round", "actor_billed_s_mean", "actor_billed_s_max", "modelled_detect_s",
              "modelled_evaluate_s", "actor_cpu_s_mean"}
