@@ -9,7 +9,7 @@
 # make image   build the images of EXPERIMENT with Debian's buildah, and run what is in them; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint and check types
-# make bench   measure what is fast here, in about 15 minutes on two cores, into build/bench; ARGS="--base CHECKOUT" compares
+# make bench   measure what is fast here, in some 15 minutes on two idle cores, into build/bench; ARGS="--base CHECKOUT" compares
 # make lock    write the images' lock files again, after a change of requirements; needs uv
 # make docs    write the generated docs and pictures again
 # make clean   remove .venv, cdk.out, rehearsals and the CDK's command line
