@@ -154,13 +154,13 @@ def test_an_evaluation_that_hangs_is_ended(experiment: Path, tmp_path: Path) -> 
 
 
 def test_a_closed_pipe_does_not_end_the_training(experiment: Path, tmp_path: Path) -> None:
-    process = start(experiment, tmp_path / "run")
+    process = start(experiment, tmp_path / "run", *overrides(stop__max_rounds=2))
     process.stdout.readline()
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()
     assert process.wait(PATIENCE_S) == 0, errors
-    assert len(rounds(tmp_path / "run")) == 5
+    assert len(rounds(tmp_path / "run")) == 2
 
 
 def test_a_damaged_summary_of_a_finished_run_is_written_anew(
@@ -216,9 +216,9 @@ def test_an_interrupt_stops_cleanly(
 
 def test_a_killed_actor_costs_its_own_trajectory_only(experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start(experiment, out, *overrides(stop__max_rounds=60, evaluation__every_rounds=0))
+    process = start(experiment, out, *overrides(stop__max_rounds=30, evaluation__every_rounds=0))
     wait_for(lambda: finished_rounds(out) >= 1, "a round")
-    while finished_rounds(out) < 40 and not events(out, "actor_failed"):
+    while finished_rounds(out) < 25 and not events(out, "actor_failed"):
         for pid in descendants(process.pid):
             if _is_actor(pid):
                 os.kill(pid, signal.SIGKILL)

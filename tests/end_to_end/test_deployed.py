@@ -464,7 +464,7 @@ def test_a_learner_does_not_begin_where_nobody_would_end_it(account: Account, tm
 def test_what_an_earlier_deployment_and_its_teardown_have_cost_is_spent(account: Account, tmp_path: Path) -> None:
     account.ledger.close(RUN, stack="an earlier one", spent_usd=0.5, now_s=time.time() - 86_400)
     out = tmp_path / "run"
-    code, printed = account.run(out)
+    code, printed = account.run(out, text=SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 1"))
     assert code == 0, printed
     (event,) = events(out, "spent_elsewhere")
     assert event["usd"] == pytest.approx(0.5)
