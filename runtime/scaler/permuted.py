@@ -86,7 +86,7 @@ class PermutedScaler(PlannedScaler):
         return self._counts[int(order[place])]
 
     def get_state(self) -> State:
-        """Returns the recorded counts: a resumption goes on with them, whatever has become of the recording."""
+        """Returns the recorded counts: a resumption goes on with them, even if the recording has changed."""
         return State({}, {"counts": self._counts})
 
     def set_state(self, state: State) -> None:
