@@ -184,6 +184,7 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
     ("pydantic", {f"runtime/config/{name}.py" for name in ("section", "variants", "schema", "loading", "explaining")}
      | {"runtime/training/resume.py"}),
     ("rich", {"runtime/display/table.py"}),
+    ("jinja2", {"runtime/report/page.py"}),
 ])
 def test_each_vendor_library_has_one_door(name: str, doors: set[str]) -> None:
     assert uses(name).keys() == doors
@@ -199,11 +200,11 @@ def test_the_stacks_reach_an_account_through_the_same_door() -> None:
 
 _LOW = {"errors", "names", "interfaces"}
 _RECORDS = _LOW | {"config", "records", "aws", "guard"}
-_PARTS = _RECORDS | {"fleet", "cost", "scaler", "detector", "display", "export"}
+_PARTS = _RECORDS | {"fleet", "cost", "scaler", "detector", "display", "export", "report"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(), "interfaces": set(), "names": {"errors"}, "aws": _LOW, "guard": {"aws", "names", "errors"},
     "config": _LOW, "records": _RECORDS, "fleet": _PARTS, "cost": _PARTS, "scaler": _PARTS, "detector": _PARTS,
-    "display": _PARTS, "export": _PARTS, "learner": _PARTS, "sampling": _PARTS,
+    "display": _PARTS, "export": _PARTS, "report": _RECORDS, "learner": _PARTS, "sampling": _PARTS,
     "training": _PARTS | {"learner", "sampling"}, "backends": _PARTS | {"learner", "sampling", "training"},
     "planning": _PARTS | {"learner", "sampling", "training"}, "scheduler": _PARTS | {"learner"},
     "operations": _PARTS | {"learner", "sampling", "training", "backends"}}

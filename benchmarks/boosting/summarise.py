@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.boosting.measure import LANCZOS_STEPS, MIDDLE_SIZE, SAME_STEPS, whole_lines
 from benchmarks.boosting.signals import OBJECTIVES
-from runtime.training.seeds import interval_estimate
+from runtime.records.estimates import interval_estimate
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 RESAMPLES = 2000

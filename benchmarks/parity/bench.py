@@ -24,8 +24,8 @@ from benchmarks.parity.estimates import METHOD, compared, smoothed, training_ret
 from benchmarks.parity.evaluation import EPISODES, EVALUATION_SEED, our_policy, peer_policy, returns_of
 from benchmarks.parity.evaluation import returns_of_chance as chance_of
 from benchmarks.parity.picture import MEASURES, draw
+from runtime.records.estimates import caution
 from runtime.records.files import write_atomically
-from runtime.training.seeds import caution
 
 ROOT = Path(__file__).resolve().parents[2]
 SIDES = ("ours", "peer")

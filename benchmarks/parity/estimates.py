@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.training.seeds import CONFIDENCE, RESAMPLES, interquartile_mean, interval_estimate
+from runtime.records.estimates import CONFIDENCE, RESAMPLES, interquartile_mean, interval_estimate
 
 Scores = Mapping[str, np.ndarray]
 """One number a run, ``[runs]``, by environment."""

@@ -14,7 +14,7 @@ import numpy as np  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 
 from benchmarks.parity.estimates import smoothed  # noqa: E402
-from runtime.training.seeds import interval_estimate  # noqa: E402
+from runtime.records.estimates import interval_estimate  # noqa: E402
 
 COLOURS = {"ours": "#2f6fb0", "peer": "#d9822b"}
 MEASURES = ("evaluation_return_mean", "training_return_mean")

@@ -11,7 +11,7 @@ LAYERS = (
     ("the loop", (("training", BLUE),)),
     ("how a round works", (("sampling", BLUE), ("learner", BLUE))),
     ("the parts", (("fleet", GREEN), ("cost", GREEN), ("scaler", GREEN), ("detector", GREEN), ("display", GREEN),
-                   ("export", GREEN))),
+                   ("export", GREEN), ("report", GREEN))),
     ("what is kept, and who ends it", (("records", ORANGE), ("guard", ORANGE))),
     ("settings; the door to AWS", (("config", ORANGE), ("aws", ORANGE))),
     ("words that all share", (("names", WHITE), ("errors", WHITE), ("interfaces", WHITE))),

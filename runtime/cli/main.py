@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from lambda_actor.errors import ActorError
 from runtime import __version__
-from runtime.cli import deployments, explain, plan, policies, scheduler, train
+from runtime.cli import deployments, explain, plan, policies, report, scheduler, train
 from runtime.errors import RunError
 
 
@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_command(commands)
     policies.add_commands(commands)
     scheduler.add_command(commands)
+    report.add_command(commands)
     explain.add_command(commands)
     deployments.add_commands(commands)
     return parser

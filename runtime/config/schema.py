@@ -284,14 +284,14 @@ class Experiment(Section):
 
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
     """Returns what may not differ between a run and its resumption, by dotted path."""
-    return {path: value for path, value in _leaves(experiment.model_dump(mode="json"))
+    return {path: value for path, value in leaves(experiment.model_dump(mode="json"))
             if not any(path == one or path.startswith(f"{one}.") for one in CHANGEABLE)}
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 

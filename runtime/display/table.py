@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console, Group
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from runtime.config.schema import Experiment
 from runtime.interfaces import Display
+from runtime.records import layout
 from runtime.records.rows import RoundRow
 
 _ROUNDS_SHOWN = 12
@@ -248,9 +250,16 @@ def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         f"{_duration(summary['modelled_s'])}",
         "             with every actor on a machine of its own",
         f"results      {out}",
+        *report_lines(out),
         *([f"go on with    the same command, --out {out} and --resume"]
           if summary["stop_reason"] in ("interrupted", "failed") else []),
     ]
+
+
+def report_lines(out: str) -> list[str]:
+    """Where the report is; empty if there is none."""
+    path = Path(out) / layout.REPORT
+    return [f"report       {path}"] if path.exists() else []
 
 
 def _basis(summary: Mapping[str, Any]) -> str:

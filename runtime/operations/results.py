@@ -14,8 +14,10 @@ from runtime.operations.texts import iso, table, usd_text
 from runtime.records import layout
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
+from runtime.report.page import try_to_write_report
 
-_NOT_RESULTS = ("cache-credential.json", "launches/", "boot/")
+_NOT_RESULTS = ("cache-credential.json", "launches/", "boot/", layout.REPORT)
+"""A learner could have put any script into its report: it is made anew here."""
 _CHECKPOINTS = f"{layout.CHECKPOINTS}/"
 _TRIES = 5
 
@@ -131,6 +133,8 @@ def download(run: KeptRun, out: Path, report: Callable[[str], None]) -> None:
     try:
         for _ in range(_TRIES):
             if _Download(run, directory, report).is_complete():
+                if directory.holds_run and not try_to_write_report(out):
+                    report(f"report:           {directory.report_path}")
                 return
     finally:
         directory.close()

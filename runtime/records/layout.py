@@ -16,6 +16,7 @@ POLICY = "policy.safetensors"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 ACTORS_LOG = "actors.log"
+REPORT = "report.html"
 LOCK = ".lock"
 
 WANDB_ID, WANDB = "wandb.json", "wandb"
@@ -29,10 +30,10 @@ ENDED, REFUSED = "ended.json", "refused.json"
 
 CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/round_\d{{1,20}}\.(?:json|safetensors)", re.ASCII)
 RUN_FILE = re.compile("|".join([
-    *map(re.escape, (ROUNDS, EVENTS, CONFIG, PRICES, RATES, LEDGER, SUMMARY, POLICY, ACTORS_LOG)),
+    *map(re.escape, (ROUNDS, EVENTS, CONFIG, PRICES, RATES, LEDGER, SUMMARY, POLICY, ACTORS_LOG, REPORT)),
     rf"{TENSORBOARD}/events\.out\.tfevents\.[\w.-]{{1,200}}", CHECKPOINT_FILE.pattern]), re.ASCII)
 """The names of all files of a run that a bucket keeps; none of them is anything that Python or a shell would run,
-or longer than a file system takes."""
+or longer than a file system takes. A browser would run a report, which is never downloaded but made anew."""
 DOWNLOADED = ".download.json"
 """In a directory that a run was downloaded to: from where."""
 
@@ -58,3 +59,4 @@ class RunFiles:
         self.checkpoints_path = path / CHECKPOINTS
         self.tensorboard_path = path / TENSORBOARD
         self.actors_log_path = path / ACTORS_LOG
+        self.report_path = path / REPORT

@@ -25,6 +25,7 @@ from runtime.records.files import to_json, write_atomically
 from runtime.records.policy_file import save_policy
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
+from runtime.report.page import try_to_write_report
 from runtime.sampling.prewarm import prewarm
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler
@@ -168,6 +169,7 @@ class _Run:
         write_atomically(directory.config_path, experiment.to_yaml().encode())
         write_atomically(directory.prices_path, self._backend.prices.to_json())
         directory.summary_path.unlink(missing_ok=True)
+        directory.report_path.unlink(missing_ok=True)
         # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
         self._tensorboard: Any = SummaryWriter(str(directory.tensorboard_path), purge_step=1)
         self._stack.callback(self._tensorboard.close)
@@ -203,6 +205,8 @@ class _Run:
             self._save_ledger()
             self._events.append("run_ended", stop_reason=summary["stop_reason"], error=error)
             write_atomically(self._directory.summary_path, to_json(summary))
+            if why := try_to_write_report(self._directory.path):
+                self._events.append("report_failed", error=why)
         result = replace(result, summary=summary)
         try:
             self._keeping.ends()

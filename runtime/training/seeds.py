@@ -1,8 +1,4 @@
-"""One experiment with several seeds, one after the other, under one budget; and what they say together.
-
-Paper: Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice: interquartile means
-with percentile intervals of a stratified bootstrap. There is one task, so that the runs are what is resampled.
-"""
+"""One experiment with several seeds, one after the other, under one budget; and what they say together."""
 
 from __future__ import annotations
 
@@ -10,100 +6,34 @@ import json
 import math
 import signal
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import CHANGEABLE, unchangeable
 from runtime.cost.budget import UNITS_PER_USD
+from runtime.display.table import report_lines
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Backend, Display
 from runtime.records import layout
+from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
+from runtime.report.page import try_to_write_report
 from runtime.training.preflight import preflight, smallest_budget_usd
 from runtime.training.run import RunResult, train
 from runtime.training.signals import Interrupted
 
-CONFIDENCE = 0.95
-RESAMPLES = 50_000
-FEW_SEEDS = 5
-ESTIMATED = {
-    "evaluation_return_mean": "last evaluation", "evaluation_return_best": "best evaluation",
-    "spent_usd": "dollars", "env_steps_total": "steps"}
-"""Keys of a run's summary that are estimated over seeds, with their names for people."""
-_SHARE_TRIMMED = 0.25
-_BOOTSTRAP_SEED = 0xB007
-_CHUNK = 1000
 _KEPT = ("stop_reason", "error", "rounds", "env_steps_total", "evaluation_return_mean", "evaluation_return_best",
          "episode_return_mean", "spent_usd", "budget_usd", "modelled_s", "measured_session_s")
 
 
 MakeBackend = Callable[[ResolvedExperiment], Backend]
 MakeDisplay = Callable[[ResolvedExperiment], Display]
-
-
-# Statistics
-
-
-def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """The mean of what is left over the last axis without its lowest and its highest quarter.
-
-    A quarter is rounded down to whole values, so that of three or fewer nothing is left out.
-    """
-    ordered = np.sort(np.asarray(values, np.float64), axis=-1)
-    cut = int(_SHARE_TRIMMED * ordered.shape[-1])
-    means: np.ndarray = ordered[..., cut:ordered.shape[-1] - cut].mean(axis=-1)
-    return means
-
-
-def interval_estimate(values: Sequence[float], *, resamples: int = RESAMPLES) -> dict[str, float | int | None]:
-    """The interquartile mean over runs, and its percentile interval by bootstrap; the same at every call.
-
-    Args:
-        values: One a run.
-
-    Returns:
-        ``seeds``, how many there are; ``interquartile_mean``, None without any; ``interval_low`` and
-        ``interval_high``, None with fewer than two.
-    """
-    runs = np.asarray(values, np.float64)
-    if not len(runs):
-        return {"seeds": 0, "interquartile_mean": None, "interval_low": None, "interval_high": None}
-    low = high = None
-    if len(runs) > 1:
-        generator = np.random.default_rng(_BOOTSTRAP_SEED)
-        means = np.concatenate([
-            interquartile_mean(runs[generator.integers(len(runs), size=(min(_CHUNK, resamples - start), len(runs)))])
-            for start in range(0, resamples, _CHUNK)])
-        outside = (1.0 - CONFIDENCE) / 2.0
-        low, high = (float(bound) for bound in np.quantile(means, (outside, 1.0 - outside)))
-    return {"seeds": len(runs), "interquartile_mean": float(interquartile_mean(runs)),
-            "interval_low": low, "interval_high": high}
-
-
-def caution(seeds: int) -> str:
-    """Says what is wrong with an interval over so few seeds; empty if there are enough of them.
-
-    Up to four runs, more than 2.5 % of all resamples have the smallest one for their interquartile mean, so that the
-    interval is from the smallest to the largest; which holds the median of all runs that there could be unless all
-    those at hand are on one side of it.
-    """
-    if not seeds:
-        return "no seed is finished yet"
-    if seeds < 2:
-        return "one seed has no interval: nothing is known of how much another one would differ"
-    if seeds < FEW_SEEDS:
-        return (f"{seeds} seeds say little: the interval is only from their smallest to their largest value, and "
-                f"misses the median of all runs that there could be {2.0 ** (1 - seeds):.1%} of the time instead of "
-                f"{1 - CONFIDENCE:.0%}; train {FEW_SEEDS} or more")
-    return ""
 
 
 # The budget
@@ -210,6 +140,8 @@ def _train_all(
         reason = {0: "finished" if following is None else "unfinished", 1: "failed"}.get(code, "interrupted")
         runs.write_summary(reason)
     runs.write_summary(reason)
+    if why := try_to_write_report(runs.out):
+        say(f"! no report could be written: {why}")
     return RunResult(runs.summary(reason), code)
 
 
@@ -363,7 +295,7 @@ def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         lines += ["", f"interquartile mean over seeds, {summary['confidence']:.0%} interval", *_estimate_lines(summary)]
     lines += textwrap.wrap(summary["caution"] or "", 79, initial_indent="  ", subsequent_indent="  ")
     return [*lines, "", f"cost         ${summary['spent_usd']:.4f} of ${summary['budget_usd']:g}",
-            f"results      {out}"]
+            f"results      {out}", *report_lines(out)]
 
 
 def _estimate_lines(summary: Mapping[str, Any]) -> list[str]:

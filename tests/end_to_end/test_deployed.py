@@ -207,8 +207,9 @@ def test_it_trains_as_on_one_machine_and_everything_is_kept(account: Account, re
 
 def _check_kept(account: Account, out: Path) -> None:
     names = account.names()
-    assert {"ledger.json", "summary.json", "config.yaml", "policy.safetensors", "rounds.jsonl", "events.jsonl",
-            "checkpoints/round_000005.json", "checkpoints/round_000005.safetensors", "ended.json"} <= names
+    assert {"ledger.json", "summary.json", "report.html", "config.yaml", "policy.safetensors", "rounds.jsonl",
+            "events.jsonl", "ended.json", "checkpoints/round_000005.json", "checkpoints/round_000005.safetensors"
+            } <= names
     for path in out.rglob("*"):
         name = path.relative_to(out).as_posix()
         if path.is_file() and not path.name.startswith("."):

@@ -35,8 +35,8 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(name: st
     rows = [json.loads(row) for row in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [row["round_index"] for row in rows] == list(range(1, spend["rounds"] + 1))
     (names,) = result["bucket"].values()
-    assert {"rounds.jsonl", "events.jsonl", "ledger.json", "summary.json", "ended.json", "policy.safetensors"} <= set(
-        names)
+    assert {"rounds.jsonl", "events.jsonl", "ledger.json", "summary.json", "report.html", "ended.json",
+            "policy.safetensors"} <= set(names)
 
 
 def _check_calls(result: Mapping[str, Any], name: str) -> None:

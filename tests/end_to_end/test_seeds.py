@@ -69,7 +69,8 @@ def test_each_seed_is_the_run_that_it_is_alone(two: Path, reference: Path, tmp_p
     assert train(reference.parent / "small.yaml", tmp_path / "alone", *SHORT, *overrides(seed=4)).returncode == 0
     assert results_only(rounds(two / "seed-4")) == results_only(rounds(tmp_path / "alone"))
     assert {name for name, _ in files(two / "seed-4").items() if "/" not in name} >= {
-        "config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "policy.safetensors", "ledger.json"}
+        "config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "policy.safetensors", "ledger.json",
+        "report.html"}
 
 
 def test_the_summary_is_of_both_and_is_printed(two: Path) -> None:
@@ -84,7 +85,8 @@ def test_the_summary_is_of_both_and_is_printed(two: Path) -> None:
         assert estimate["seeds"] == 2
     assert both["spent_usd"] == pytest.approx(sum(one["spent_usd"] for one in of_seeds))
     printed = (two / "printed.txt").read_text()
-    for words in ("seed 4, 2 of 2", "interquartile mean over seeds", "2 seeds say little", str(two)):
+    for words in ("seed 4, 2 of 2", "interquartile mean over seeds", "2 seeds say little", str(two),
+                  f"report       {two / 'report.html'}"):
         assert words in printed
 
 

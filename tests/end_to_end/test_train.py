@@ -33,12 +33,14 @@ actors_cost_usd learner_cost_usd round_cost_usd spent_usd reserved_usd""".split(
 
 
 def test_a_run_leaves_what_the_readme_promises(reference: Path) -> None:
-    for name in ("config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "policy.safetensors"):
+    for name in ("config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "policy.safetensors", "report.html"):
         assert (reference / name).stat().st_size > 0, name
     assert list((reference / "checkpoints").glob("round_000005.*"))
     assert load_experiment(reference / "config.yaml").seed == 3
     assert summary(reference)["stop_reason"] == "max_rounds"
     assert summary(reference)["rounds"] == 5
+    # Made when the run had ended, with what it had spent.
+    assert f'<data value="{summary(reference)["spent_usd"]!r}">' in (reference / "report.html").read_text()
 
 
 def test_rows_have_every_documented_key_and_no_nan(reference: Path) -> None:

@@ -42,7 +42,8 @@ def keep(aws: Account, trained: Path, run: str = "first") -> str:
     """Puts the run into the bucket; returns the bucket's name."""
     bucket = aws.make_bucket()
     aws.upload(bucket, f"hopper/{run}/", {
-        **files_of(trained), "cache-credential.json": b'{"password": "secret"}', "launches/1/i-1": b"now",
+        **files_of(trained), "report.html": b"<script>alert(1)</script>", "launches/1/i-1": b"now",
+        "cache-credential.json": b'{"password": "secret"}',
         "ended.json": b'{"stop_reason": "max_rounds", "error": null, "ended_at": "2026-01-02T03:04:05Z"}'})
     return bucket
 
@@ -52,7 +53,10 @@ def test_a_downloaded_run_can_be_evaluated_and_gone_on_with(aws: Account, traine
     text = aws.run("results", "hopper")
     assert re.search(r"first +3 +[\d.,-]+ +\$0\.\d{4} +\d{4}-\d\d-\d\d \d\d:\d\d +max_rounds", text)
     out = aws.tmp_path / "runs" / "hopper-first"
-    assert files_of(out) == {**files_of(trained), "ended.json": keep_bytes(aws, bucket, "ended.json")}
+    found = files_of(out)
+    assert b"stopped by" in found["report.html"], "made anew: a learner could have put any script into its own"
+    assert found == {**files_of(trained), "ended.json": keep_bytes(aws, bucket, "ended.json"),
+                     "report.html": found["report.html"]}
     assert "secret" not in text
     evaluated = run_command("evaluate", str(out))
     assert evaluated.returncode == 0, evaluated.stderr

@@ -2,91 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.cost.budget import Budget
-from runtime.training.seeds import (
-    caution,
-    fair_share_usd,
-    interquartile_mean,
-    interval_estimate,
-    table_lines,
-)
-
-
-@pytest.mark.parametrize(("values", "expected"), [
-    ([5.0], 5.0),
-    ([1.0, 2.0, 6.0], 3.0),
-    ([100.0, 1.0, 2.0, 3.0], 2.5),
-    ([9.0, 1.0, -50.0, 2.0, 3.0], 2.0),
-    ([8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 4.5),
-])
-def test_the_interquartile_mean_leaves_a_quarter_out_on_each_side(values: list[float], expected: float) -> None:
-    assert interquartile_mean(np.array(values)) == expected
-
-
-def exact_interval(values: list[float]) -> tuple[float, float]:
-    """The bootstrap over every resample that there is, each as often as any other."""
-    cut = len(values) // 4
-    means = sorted(float(np.mean(sorted(resample)[cut:len(values) - cut]))
-                   for resample in itertools.product(values, repeat=len(values)))
-    return tuple(np.quantile(means, (0.025, 0.975), method="inverted_cdf"))
-
-
-@pytest.mark.parametrize("values", [
-    [3.0, 8.0], [1.0, 2.0, 10.0], [4.0, 7.0, 1.0, 30.0], [310.0, 295.0, 402.0, 350.0, 120.0],
-    [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]])
-def test_the_interval_is_that_of_all_resamples(values: list[float]) -> None:
-    low, high = exact_interval(values)
-    estimate = interval_estimate(values)
-    spread = max(values) - min(values)
-    assert estimate["interval_low"] == pytest.approx(low, abs=0.02 * spread)
-    assert estimate["interval_high"] == pytest.approx(high, abs=0.02 * spread)
-    assert low <= estimate["interquartile_mean"] <= high
-
-
-def test_the_same_seeds_give_the_same_interval_in_any_order() -> None:
-    values = [3.0, 1.0, 4.0, 1.5, 9.0]
-    assert interval_estimate(values) == interval_estimate(values)
-    assert interval_estimate(values)["interquartile_mean"] == interval_estimate(values[::-1])["interquartile_mean"]
-
-
-def test_without_runs_there_is_no_estimate_and_of_one_no_interval() -> None:
-    assert interval_estimate([]) == {
-        "seeds": 0, "interquartile_mean": None, "interval_low": None, "interval_high": None}
-    assert interval_estimate([7.0]) == {
-        "seeds": 1, "interquartile_mean": 7.0, "interval_low": None, "interval_high": None}
-
-
-@pytest.mark.parametrize(("seeds", "share"), [(2, "50.0%"), (3, "25.0%"), (4, "12.5%")])
-def test_what_is_said_about_few_seeds_is_true(seeds: int, share: str) -> None:
-    values = list(np.random.default_rng(seeds).normal(size=seeds))
-    estimate = interval_estimate(values)
-    assert (estimate["interval_low"], estimate["interval_high"]) == (min(values), max(values))
-    assert share in caution(seeds)
-    # Of many such experiments, in how many are all seeds on one side of the median?
-    many = np.random.default_rng(0).normal(size=(100_000, seeds))
-    missed = ((many > 0).all(axis=1) | (many < 0).all(axis=1)).mean()
-    assert f"{missed:.0%}" == f"{float(share.rstrip('%')) / 100:.0%}"
-
-
-def test_nothing_is_said_where_there_are_enough() -> None:
-    values = [1.0, 2.0, 3.0, 4.0, 5.0]
-    assert caution(5) == ""
-    assert "no interval" in caution(1)
-    assert interval_estimate(values)["interval_low"] > 1.0
-
-
-def test_five_seeds_hold_the_centre_as_often_as_the_docs_say() -> None:
-    many = np.random.default_rng(1).normal(size=(500, 5))
-    estimates = [interval_estimate(list(values), resamples=1000) for values in many]
-    held = np.mean([estimate["interval_low"] <= 0.0 <= estimate["interval_high"] for estimate in estimates])
-    assert held == pytest.approx(0.91, abs=0.03)
+from runtime.records.estimates import caution, interval_estimate
+from runtime.training.seeds import fair_share_usd, table_lines
 
 
 def test_what_an_earlier_run_did_not_use_goes_to_the_later_ones() -> None:

@@ -1,0 +1,44 @@
+"""The command ``report``: one page about runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from runtime.cli.arguments import say
+from runtime.errors import RunError
+from runtime.records import layout
+
+_DESCRIPTION = """\
+Write one page of HTML that needs no network: return against steps, time and dollars, actors with signal and score,
+where dollars and seconds went, events, and the configuration. Each finished run has one already, in its own directory.
+A directory of several seeds is shown with intervals; several directories are compared.
+
+examples:
+  python -m runtime report runs/hopper
+  python -m runtime report runs/nitro runs/fixed --out comparison.html
+
+exit codes:
+  0 written, 2 refused: a directory is not there, or the page cannot be written"""
+
+
+def add_command(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    report = commands.add_parser("report", help="write a page about a run, several seeds, or several of them",
+                                 formatter_class=argparse.RawDescriptionHelpFormatter, description=_DESCRIPTION)
+    report.add_argument("directories", type=Path, nargs="+", metavar="DIR",
+                        help="a run's directory, or that of several seeds")
+    report.add_argument("--out", type=Path, default=Path(layout.REPORT), metavar="FILE.html",
+                        help=f"the file to write (default: {layout.REPORT})")
+    report.set_defaults(command=_report)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from runtime.report.page import write_report
+
+    if options.out.suffix != ".html":
+        raise RunError(f"--out {options.out}: allowed: a name that ends in .html")
+    write_report(options.directories, options.out)
+    say(f"report       {options.out}")
+    return 0

@@ -1,0 +1,76 @@
+"""What the runs of several seeds say together.
+
+Paper: Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice: interquartile means
+with percentile intervals of a stratified bootstrap. There is one task, so that the runs are what is resampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+CONFIDENCE = 0.95
+RESAMPLES = 50_000
+FEW_SEEDS = 5
+ESTIMATED = {
+    "evaluation_return_mean": "last evaluation", "evaluation_return_best": "best evaluation",
+    "spent_usd": "dollars", "env_steps_total": "steps"}
+"""Keys of a run's summary that are estimated over seeds, with their names for people."""
+_SHARE_TRIMMED = 0.25
+_BOOTSTRAP_SEED = 0xB007
+_CHUNK = 1000
+
+
+def interquartile_mean(values: np.ndarray) -> np.ndarray:
+    """The mean of what is left over the last axis without its lowest and its highest quarter.
+
+    A quarter is rounded down to whole values, so that of three or fewer nothing is left out.
+    """
+    ordered = np.sort(np.asarray(values, np.float64), axis=-1)
+    cut = int(_SHARE_TRIMMED * ordered.shape[-1])
+    means: np.ndarray = ordered[..., cut:ordered.shape[-1] - cut].mean(axis=-1)
+    return means
+
+
+def interval_estimate(values: Sequence[float], *, resamples: int = RESAMPLES) -> dict[str, float | int | None]:
+    """The interquartile mean over runs, and its percentile interval by bootstrap; the same at every call.
+
+    Args:
+        values: One a run.
+
+    Returns:
+        ``seeds``, how many there are; ``interquartile_mean``, None without any; ``interval_low`` and
+        ``interval_high``, None with fewer than two.
+    """
+    runs = np.asarray(values, np.float64)
+    if not len(runs):
+        return {"seeds": 0, "interquartile_mean": None, "interval_low": None, "interval_high": None}
+    low = high = None
+    if len(runs) > 1:
+        generator = np.random.default_rng(_BOOTSTRAP_SEED)
+        means = np.concatenate([
+            interquartile_mean(runs[generator.integers(len(runs), size=(min(_CHUNK, resamples - start), len(runs)))])
+            for start in range(0, resamples, _CHUNK)])
+        outside = (1.0 - CONFIDENCE) / 2.0
+        low, high = (float(bound) for bound in np.quantile(means, (outside, 1.0 - outside)))
+    return {"seeds": len(runs), "interquartile_mean": float(interquartile_mean(runs)),
+            "interval_low": low, "interval_high": high}
+
+
+def caution(seeds: int) -> str:
+    """Says what is wrong with an interval over so few seeds; empty if there are enough of them.
+
+    Up to four runs, more than 2.5 % of all resamples have the smallest one for their interquartile mean, so that the
+    interval is from the smallest to the largest; which holds the median of all runs that there could be unless all
+    those at hand are on one side of it.
+    """
+    if not seeds:
+        return "no seed is finished yet"
+    if seeds < 2:
+        return "one seed has no interval: nothing is known of how much another one would differ"
+    if seeds < FEW_SEEDS:
+        return (f"{seeds} seeds say little: the interval is only from their smallest to their largest value, and "
+                f"misses the median of all runs that there could be {2.0 ** (1 - seeds):.1%} of the time instead of "
+                f"{1 - CONFIDENCE:.0%}; train {FEW_SEEDS} or more")
+    return ""

@@ -1,0 +1,177 @@
+"""What the report's charts show, as data; a library draws them in the browser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from runtime.records.estimates import CONFIDENCE, interval_estimate
+from runtime.report.reading import Number, RecordedGroup, RecordedRun, Row
+
+RESAMPLES = 2000
+"""Of each point of a curve over seeds; the table of estimates takes more."""
+_GRID_POINTS = 100
+_EVALUATIONS_MIN = 3
+"""With fewer evaluations in a run, the curves of several runs are those of its training episodes."""
+_EVALUATION, _TRAINING = "evaluation_return_mean", "episode_return_mean"
+
+DOLLARS = {"actors_cost_usd": "actors", "provisioned_cost_usd": "provisioned", "learner_cost_usd": "learner",
+           "infrastructure_cost_usd": "cache, disk, address"}
+"""The parts of a round's bill, with their names for people."""
+_PER_ROUND = {"actor_count": ("Actors per round", "actors started"),
+              "convexity_ratio": ("Signal: convexity ratio", "R = −λmax / λmin"),
+              "boosting_score": ("Boosting score", "S")}
+
+Chart = dict[str, Any]
+Curve = tuple[Sequence[float], Sequence[Number]]
+PartsOf = Callable[[Row], Mapping[str, Number | None]]
+"""Divides a round's dollars or seconds among what they were for."""
+
+
+def dollar_parts(row: Row) -> dict[str, float | None]:
+    """The dollars of a round: they add up to `round_cost_usd`."""
+    return {name: row[key] for key, name in DOLLARS.items()}
+
+
+def measured_parts(row: Row) -> dict[str, float | None]:
+    """The measured seconds of a round: they add up to `round_s`."""
+    collect, learn, whole = row["collect_s"], row["learn_s"], row["round_s"]
+    rest = None if whole is None else max(0.0, whole - (collect or 0.0) - (learn or 0.0))
+    return {"waiting for actors": collect, "updates": learn, "rest of the round": rest}
+
+
+def modelled_parts(row: Row) -> dict[str, float | None]:
+    """The seconds of a round that the bill counts: they add up to what `summary.json` calls `modelled_s`."""
+    learn, whole = row["modelled_learn_s"], row["modelled_round_s"]
+    actors = None if whole is None else whole - (learn or 0.0)
+    return {"actors and detector": actors, "updates": learn, "evaluations": row["modelled_evaluate_s"]}
+
+
+def basis_of(groups: Iterable[RecordedGroup]) -> str:
+    """``modelled``, ``metered``, or both."""
+    return " and ".join(sorted({run.basis for group in groups for run in group.runs})) or "modelled"
+
+
+def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
+    """Return against steps, measured seconds, seconds of the bill, and dollars."""
+    basis = basis_of(groups)
+    machines = "with every actor on a machine of its own" if basis == "modelled" else "that the bill counts"
+    axes: tuple[tuple[str, str, str, str, Callable[[Row], float | None]], ...] = (
+        ("steps", "environment steps", "steps", "measured", lambda row: row["env_steps"]),
+        ("time", "seconds of all rounds, by the clock", "s", "measured", lambda row: row["round_s"]),
+        ("time of the bill", f"seconds {machines}", "s", basis, _billed_s),
+        ("dollars", "US dollars", "$", basis, lambda row: row["round_cost_usd"]))
+    runs = [run for group in groups for run in group.runs]
+    keys = [_EVALUATION, _TRAINING]
+    if len(runs) > 1:
+        counts = [sum(row[_EVALUATION] is not None for row in run.rows) for run in runs if run.rows]
+        keys = [_EVALUATION] if all(count >= _EVALUATIONS_MIN for count in counts) else [_TRAINING]
+    charts = []
+    for title, label, unit, kind, cost in axes:
+        series = [one for place, group in enumerate(groups) for one in _returns(group, place, keys, cost, len(groups))]
+        what = "mean return of an episode" if len(keys) > 1 else f"return in {_WORDS[keys[0]]}"
+        charts.append({"title": f"Return against {title}", "basis": kind, "x": label, "unit": unit, "y": what,
+                       "kind": "lines", "series": series})
+    return charts
+
+
+def _billed_s(row: Row) -> float | None:
+    """A round's seconds as `modelled_s` of `summary.json` counts them."""
+    return None if row["modelled_round_s"] is None else row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0)
+
+
+_WORDS = {_EVALUATION: "evaluation", _TRAINING: "training episodes"}
+
+
+def _returns(
+    group: RecordedGroup, place: int, keys: Sequence[str], cost: Callable[[Row], float | None], groups: int
+) -> Iterable[Chart]:
+    """The lines of one group; ``place`` chooses their colour."""
+    if len(group.runs) == 1:
+        for index, key in enumerate(keys):
+            xs, ys = _curve(group.runs[0], key, cost)
+            yield {"name": _WORDS[key] if len(keys) > 1 else group.name, "x": xs, "y": ys, "colour": place + index,
+                   "style": "dots" if key == _EVALUATION else "thin" if len(keys) > 1 else "line"}
+        return
+    curves = {run.name: _curve(run, keys[0], cost) for run in group.runs}
+    finished = [curves[run.name] for run in group.runs if run.is_finished and curves[run.name][0]]
+    if len(finished) > 1:
+        yield {"name": f"{group.name}, {len(finished)} seeds", **_band(finished), "colour": place, "style": "line"}
+    if groups == 1 or len(finished) < 2:
+        for name, (xs, ys) in curves.items():
+            yield {"name": name if groups == 1 else f"{group.name}, {name}", "x": xs, "y": ys,
+                   "colour": place + 1 if groups == 1 else place, "style": "thin"}
+
+
+def _curve(run: RecordedRun, key: str, cost: Callable[[Row], float | None]) -> Curve:
+    """What was used until each value of a column; an evaluation stands at the round that left its policy."""
+    used, total, points = {}, 0.0, dict[float, Number]()
+    for row in run.rows:
+        step = cost(row)
+        total += math.nan if step is None else step
+        used[row["round_index"]] = total
+        value, index = row[key], row["evaluation_round"] if key == _EVALUATION else None
+        x = used.get(index, total) if index is not None else total
+        if value is not None and math.isfinite(x):
+            points[x] = value
+    ordered = sorted(points)
+    return ordered, [points[x] for x in ordered]
+
+
+def _band(curves: Sequence[Curve]) -> dict[str, Any]:
+    """The interquartile mean over runs and its interval, from where all have a value; one that ended keeps its last."""
+    start, end = max(xs[0] for xs, _ in curves), max(xs[-1] for xs, _ in curves)
+    grid = np.linspace(start, end, _GRID_POINTS if end > start else 1)
+    values = np.array([np.interp(grid, xs, ys) for xs, ys in curves]).T
+    estimates = [interval_estimate(list(column), resamples=RESAMPLES) for column in values]
+    return {"x": grid.tolist(), "y": [one["interquartile_mean"] for one in estimates],
+            "low": [one["interval_low"] for one in estimates], "high": [one["interval_high"] for one in estimates]}
+
+
+def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
+    """Actors, signal and score by round; of several seeds, their mean over those that got to the round."""
+    charts = []
+    for key, (title, label) in _PER_ROUND.items():
+        series = []
+        for place, group in enumerate(groups):
+            found: dict[Number, list[Number]] = {}
+            for row in (row for run in group.runs for row in run.rows):
+                if (value := row[key]) is not None:
+                    found.setdefault(row["round_index"] or 0, []).append(value)
+            rounds = sorted(found)
+            name = group.name if len(group.runs) == 1 else f"{group.name}, mean of seeds"
+            series.append({"name": name if len(groups) > 1 or len(group.runs) > 1 else label, "x": rounds,
+                           "y": [sum(found[index]) / len(found[index]) for index in rounds], "colour": place,
+                           "style": "step" if key == "actor_count" else "line"})
+        charts.append({"title": title, "basis": "measured", "x": "round", "unit": "round", "y": label, "kind": "lines",
+                       "series": series})
+    return charts
+
+
+def part_charts(run: RecordedRun) -> list[Chart]:
+    """Where a run's dollars and seconds went until each round, part upon part."""
+    kinds: tuple[tuple[str, str, str, PartsOf], ...] = (
+        ("Dollars until each round", run.basis, "US dollars", dollar_parts),
+        ("Time until each round", "measured", "seconds, by the clock", measured_parts),
+        ("Time of the bill until each round", run.basis, "seconds", modelled_parts))
+    return [{"title": title, "basis": basis, "x": "round", "unit": "round", "y": label, "kind": "stack",
+             "series": _sums(run.rows, parts)} for title, basis, label, parts in kinds]
+
+
+def _sums(rows: Sequence[Row], parts: PartsOf) -> list[dict[str, Any]]:
+    """Running sums of each part that is not always 0; what is unknown counts as 0."""
+    found = [parts(row) for row in rows]
+    rounds = [row["round_index"] for row in rows]
+    series = []
+    for place, name in enumerate(found[0] if found else ()):
+        sums = np.cumsum([one[name] or 0.0 for one in found]).tolist()
+        if sums[-1] > 0:
+            series.append({"name": name, "x": rounds, "y": sums, "colour": place, "style": "line"})
+    return series
+
+
+INTERVAL = (f"interquartile mean over seeds, with a {CONFIDENCE:.0%} percentile interval by bootstrap "
+            f"({RESAMPLES:,} resamples of the seeds)")

@@ -1,0 +1,190 @@
+"""Puts the report's page together: one file that needs no network."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from runtime.errors import RunError, one_line, without_credentials
+from runtime.records import layout
+from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
+from runtime.records.files import write_atomically
+from runtime.records.rows import RoundRow
+from runtime.report.charts import (
+    DOLLARS,
+    INTERVAL,
+    PartsOf,
+    basis_of,
+    measured_parts,
+    modelled_parts,
+    part_charts,
+    return_charts,
+    round_charts,
+)
+from runtime.report.reading import Number, RecordedGroup, RecordedRun, read_groups
+
+_FILES = Path(__file__).parent
+_EVENTS_SHOWN = 300
+_DETAIL_CHARACTERS_MAX = 300
+_BESIDE = {"detect_s": "detector, meanwhile", "evaluate_s": "evaluations, meanwhile (CPU)"}
+
+
+def write_report(paths: Sequence[Path], out: Path) -> None:
+    """Writes the page about the runs and directories of seeds in ``paths``.
+
+    Raises:
+        RunDirectoryError: One of the paths does not exist.
+        RunError: ``out`` cannot be written.
+    """
+    page = report_page(read_groups(paths)).encode()
+    try:
+        write_atomically(out, page)
+    except OSError as error:
+        raise RunError(f"--out {out}: cannot be written: {error.strerror or error}") from None
+
+
+def try_to_write_report(directory: Path) -> str:
+    """Writes `report.html` into the directory of a run or of several seeds that have ended, whatever there is in it.
+
+    Returns:
+        Why it could not be written; empty if it was. Nothing that has ended may fail because of its report.
+    """
+    try:
+        write_report([directory], directory / layout.REPORT)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def report_page(groups: Sequence[RecordedGroup]) -> str:
+    """Returns the page as HTML; all text from the records is escaped."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+                                     lstrip_blocks=True)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False}
+    environment.filters["shown"] = shown
+    runs = [run for group in groups for run in group.runs]
+    basis = basis_of(groups)
+    script = _text("uPlot-1.6.32.min.js") + _text("page.js")
+    charts = [*return_charts(groups), *round_charts(groups), *(part_charts(runs[0]) if len(runs) == 1 else ())]
+    charts = [chart | {"id": f"chart{place}"} for place, chart in enumerate(charts)]
+    return environment.from_string(_text("page.html")).render(
+        title=" · ".join(group.name for group in groups), groups=groups, runs=runs, interval=INTERVAL,
+        basis=basis, charts=charts, estimates=[_estimates(group) for group in groups
+                                                          if len(group.runs) > 1],
+        resamples=RESAMPLES, confidence=CONFIDENCE, prices=_prices(runs),
+        tables={"ended": _ended(runs, basis), "dollars": _dollars(runs),
+                "measured": _seconds(runs, measured_parts, _BESIDE), "modelled": _seconds(runs, modelled_parts, {})},
+        events={id(run): _events(run) for run in runs}, differences=_differences(groups), id=id,
+        made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        style=Markup(_text("uPlot-1.6.32.min.css") + _text("page.css")), script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
+
+
+def shown(value: Number | None, digits: int = 0) -> Markup:
+    """A number for people; its element holds all of its digits."""
+    if value is None:
+        return Markup("–")
+    return Markup('<data value="{}">{}</data>').format(json.dumps(value), f"{value:,.{digits}f}")
+
+
+def _text(name: str) -> str:
+    return (_FILES / name).read_text(encoding="utf-8")
+
+
+def _estimates(group: RecordedGroup) -> Mapping[str, Any]:
+    finished = [run for run in group.runs if run.is_finished]
+    found = {label: interval_estimate([value for run in finished if (value := run.value(key)) is not None])
+             for key, label in ESTIMATED.items()}
+    return {"group": group, "finished": len(finished), "found": found, "caution": caution(len(finished))}
+
+
+def _prices(runs: Sequence[RecordedRun]) -> str:
+    return ", ".join(sorted({f"{run.summary['prices_region']}, {run.summary['prices_as_of']}" for run in runs
+                             if {"prices_region", "prices_as_of"} <= run.summary.keys()}))
+
+
+Table = tuple[Sequence[str], Sequence[tuple[RecordedRun, Sequence[str]]]]
+"""Names of columns, and each run's cells."""
+
+
+def _ended(runs: Sequence[RecordedRun], basis: str) -> Table:
+    """How each run ended, as its `summary.json` says."""
+    keys = {"evaluation_return_mean": ("last evaluation", 1), "evaluation_return_best": ("best evaluation", 1),
+            "episode_return_mean": ("in training", 1), "env_steps_total": ("steps", 0), "rounds": ("rounds", 0),
+            "actors": ("actors", 0), "actors_failed": ("failed", 0), "budget_usd": ("budget $", 4),
+            "measured_session_s": ("last session s", 0), "modelled_s": (f"{basis} s", 0)}
+    rows = []
+    for run in runs:
+        spent_usd, reserved_usd = run.spent_usd
+        spent = shown(spent_usd, 4) + (Markup(" + {} reserved").format(shown(reserved_usd, 4)) if reserved_usd else "")
+        rows.append((run, [str(run.summary.get("stop_reason") or "not ended"), spent,
+                           *(shown(run.value(key), digits) for key, (_, digits) in keys.items())]))
+    return ["stopped by", f"$ {basis}", *(name for name, _ in keys.values())], rows
+
+
+def _dollars(runs: Sequence[RecordedRun]) -> Table:
+    """Each run's bill, whose parts add up to what is spent."""
+    rows = []
+    for run in runs:
+        parts = [run.total(key) for key in DOLLARS]
+        unfinished = max(0.0, run.spent_usd[0] - sum(row["round_cost_usd"] or 0.0 for row in run.rows))
+        rows.append((run, [shown(value, 6) for value in (*parts, unfinished, run.spent_usd[0])]))
+    return [*DOLLARS.values(), "unfinished rounds", "in all"], rows
+
+
+def _seconds(runs: Sequence[RecordedRun], parts_of: PartsOf, beside: Mapping[str, str]) -> Table:
+    """Each run's seconds, whose parts add up; columns of what went on beside them come last."""
+    heads, rows = list(parts_of(dict.fromkeys(RoundRow.columns()))), []
+    for run in runs:
+        found = [parts_of(row) for row in run.rows]
+        known = [[value for one in found if (value := one[name]) is not None] for name in heads]
+        sums = [sum(values) if values else None for values in known]
+        whole = sum(value or 0.0 for value in sums) if run.rows else None
+        rows.append((run, [shown(value, 1) for value in (*sums, whole, *map(run.total, beside))]))
+    return [*heads, "in all", *beside.values()], rows
+
+
+def _events(run: RecordedRun) -> Mapping[str, Any]:
+    """How often each kind of event is there, and the last ones in full."""
+    kinds: dict[str, list[str]] = {}
+    for event in run.events:
+        kinds.setdefault(event["event"].replace("_", " "), []).append(_moment(event))
+    counts = [(kind, len(moments), moments[0], moments[-1]) for kind, moments in kinds.items()]
+    started = [row for row in run.rows if row["actor_count"] is not None]
+    fewest = min((row["actor_count"] or 0 for row in started), default=0)
+    boosted = [row["round_index"] for row in started if (row["actor_count"] or 0) > fewest]
+    if boosted:
+        counts.append((f"boosts: rounds with more than {fewest} actors", len(boosted), f"round {boosted[0]}",
+                       f"round {boosted[-1]}"))
+    return {"counts": counts, "last": [(_moment(event), event["event"].replace("_", " "), _detail(event))
+                                       for event in run.events[-_EVENTS_SHOWN:]],
+            "left_out": max(0, len(run.events) - _EVENTS_SHOWN)}
+
+
+def _moment(event: Mapping[str, Any]) -> str:
+    return str(event.get("time", "")).partition(".")[0].replace("T", " ")[:40]
+
+
+def _detail(event: Mapping[str, Any]) -> str:
+    words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in event.items()
+                      if key not in ("time", "event") and value not in (None, ""))
+    return one_line(without_credentials(words), _DETAIL_CHARACTERS_MAX)
+
+
+def _differences(groups: Sequence[RecordedGroup]) -> tuple[Sequence[str], Mapping[str, Sequence[str]]] | None:
+    """Settings that differ between groups or, if there is one only, between its runs; with what each of them has."""
+    sides = ({group.name: group.runs for group in groups} if len(groups) > 1 else
+             {run.name: [run] for run in groups[0].runs})
+    keys = dict.fromkeys(key for runs in sides.values() for run in runs for key in run.settings)
+    values = {key: [", ".join(dict.fromkeys(run.settings.get(key, "–") for run in runs)) for runs in sides.values()]
+              for key in keys}
+    different = {key: found for key, found in values.items() if len(set(found)) > 1}
+    return (list(sides), different) if different else None

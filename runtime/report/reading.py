@@ -1,0 +1,224 @@
+"""Reads what runs have recorded, in whatever state it is: what cannot be read is told, and the rest is used."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runtime.config import yaml_text
+from runtime.config.schema import leaves
+from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
+from runtime.records import layout
+from runtime.records.layout import RunFiles
+from runtime.records.rows import RoundRow
+from runtime.records.spent import spent_in
+
+Number = float | int
+Row = Mapping[str, Number | None]
+_UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
+_CONFIG_CHARACTERS_MAX = 100_000
+_ROUNDS_MAX = 10**9
+_FAILED = ("failed", "interrupted")
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """One run's records, as far as they can be read.
+
+    Attributes:
+        name: For people.
+        rows: Its finished rounds in order; each key of `RoundRow` has a finite number or None.
+        summary: What `summary.json` holds; empty if the run has not ended.
+        settings: What `config.yaml` holds, by dotted path.
+        config_text: The same as text.
+        events: What `events.jsonl` holds, in order.
+        spent_usd: What is certainly spent, and after it what it may have spent besides, in US dollars.
+        problems: A sentence on each thing that could not be read.
+    """
+
+    name: str
+    rows: Sequence[Row]
+    summary: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    config_text: str
+    events: Sequence[Mapping[str, Any]]
+    spent_usd: tuple[float, float]
+    problems: Sequence[str]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it came to its own end, as estimates over seeds ask for."""
+        return bool(self.summary) and self.summary.get("stop_reason") not in (None, *_FAILED)
+
+    @property
+    def basis(self) -> str:
+        """What its dollars and its seconds of the bill are: ``modelled`` or ``metered``."""
+        started = next((event.get("cost_basis") for event in self.events if event["event"] == "run_started"), None)
+        return "metered" if "metered" in (self.summary.get("cost_basis"), started) else "modelled"
+
+    def value(self, key: str) -> Number | None:
+        """A number of `summary.json`; None if it is not there."""
+        return number(self.summary.get(key))
+
+    def total(self, key: str) -> Number | None:
+        """The sum of a column over all rounds; None if no round has it."""
+        found = [value for row in self.rows if (value := row[key]) is not None]
+        return sum(found) if found else None
+
+
+@dataclass(frozen=True)
+class RecordedGroup:
+    """A single run, or the runs of several seeds.
+
+    Attributes:
+        name: For people.
+        runs: In the order of their seeds.
+        problems: A sentence on each thing of the group's own that could not be read.
+    """
+
+    name: str
+    runs: Sequence[RecordedRun]
+    problems: Sequence[str] = field(default=())
+
+
+def number(value: Any) -> Number | None:
+    """``value`` if it is a finite number, else None."""
+    if type(value) not in (int, float):
+        return None
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
+    """Reads runs and directories of seeds.
+
+    Raises:
+        RunDirectoryError: One of them does not exist.
+    """
+    for path in paths:
+        if not path.exists():
+            raise RunDirectoryError(f"{path}: there is no such directory")
+    names = Counter(path.resolve().name for path in paths)
+    return [_read_group(path, path.resolve().name if names[path.resolve().name] == 1 else str(path)) for path in paths]
+
+
+def _read_group(path: Path, name: str) -> RecordedGroup:
+    if not (path / layout.SEEDS).exists():
+        return RecordedGroup(name, [read_run(path, name)])
+    problems: list[str] = []
+    document = _read_object(path / layout.SEEDS, problems)
+    seeds = document.get("seeds")
+    if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
+        problems.append(f"{layout.SEEDS} does not say which seeds there are: those whose directories are there count")
+        seeds = sorted(int(found.name.removeprefix("seed-")) for found in path.glob("seed-*")
+                       if found.name.removeprefix("seed-").isdecimal())
+    # Those to come have no directory yet.
+    runs = [read_run(path / f"seed-{seed}", f"seed {seed}") for seed in seeds if (path / f"seed-{seed}").exists()]
+    if len(runs) < len(seeds):
+        problems.append(f"{len(seeds) - len(runs)} of {len(seeds)} seeds were not begun")
+    return RecordedGroup(name, runs, problems)
+
+
+def read_run(path: Path, name: str) -> RecordedRun:
+    """Reads the run in the directory ``path``, which may hold anything."""
+    files, problems = RunFiles(path), list[str]()
+    known = (files.config_path, files.rounds_path, files.summary_path, files.events_path)
+    if not any(one.exists() for one in known):
+        problems.append("this is no directory" if not path.is_dir() else
+                        f"no records of a run are here: none of {', '.join(one.name for one in known)}")
+        return RecordedRun(name, [], {}, {}, "", [], (0.0, 0.0), problems)
+    summary: Mapping[str, Any] = {}
+    if files.summary_path.exists():
+        summary = _read_object(files.summary_path, problems)
+    else:
+        problems.append(f"it has not ended, as there is no {layout.SUMMARY}: it still runs, or it was killed")
+    rows, text = _read_rows(files.rounds_path, problems), ""
+    settings: dict[str, Any] = {}
+    try:
+        text = without_credentials(files.config_path.read_text()[:_CONFIG_CHARACTERS_MAX])
+        settings = {key: str(value) for key, value in leaves(yaml_text.parse(text, layout.CONFIG))}
+    except FileNotFoundError:
+        problems.append(f"there is no {layout.CONFIG}")
+    except (AttributeError, ExperimentError, *_UNREADABLE) as error:
+        problems.append(f"{layout.CONFIG} cannot be read: {error}")
+    if number(summary.get("rounds")) not in (None, len(rows)):
+        problems.append(f"{layout.SUMMARY} tells of {summary['rounds']} rounds, {layout.ROUNDS} of {len(rows)}")
+    spent = spent_in(path)
+    return RecordedRun(name, rows, summary, settings, text, _read_events(files.events_path, problems),
+                       (number(summary.get("spent_usd")) or spent.spent_usd, spent.reserved_usd), problems)
+
+
+def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise ValueError(f"it is no JSON object but {type(found).__name__}")
+        return found
+    except _UNREADABLE as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+        return {}
+
+
+def _read_lines(path: Path, key: str, kind: type, problems: list[str]) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines whose ``key`` is of that type."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+        return []
+    if lines and not lines[-1].endswith(b"\n"):
+        problems.append(f"{path.name}: the last line was written only in part, and is left out")
+        lines.pop()
+    found, damaged = [], list[int]()
+    for place, line in enumerate(lines, 1):
+        try:
+            one = json.loads(line)
+        except (ValueError, RecursionError):
+            one = None
+        if isinstance(one, dict) and type(one.get(key)) is kind:
+            found.append(one)
+        else:
+            damaged.append(place)
+    if damaged:
+        problems.append(f"{path.name}: {len(damaged)} of {len(lines)} lines cannot be read, and are left out; the "
+                        f"first is line {damaged[0]}")
+    return found
+
+
+def _read_rows(path: Path, problems: list[str]) -> list[Row]:
+    columns = RoundRow.columns()
+    rows: dict[int, Row] = {}
+    lacking, no_numbers, twice = set[str](), Counter[str](), 0
+    for found in _read_lines(path, "round_index", int, problems):
+        if not 1 <= found["round_index"] <= _ROUNDS_MAX:
+            no_numbers["round_index"] += 1
+            continue
+        row = {key: number(found.get(key)) for key in columns}
+        lacking |= columns.keys() - found.keys()
+        no_numbers.update(key for key in columns if row[key] is None and found.get(key) is not None)
+        twice += found["round_index"] in rows
+        rows[found["round_index"]] = row
+    if lacking:
+        problems.append(f"{path.name} lacks {', '.join(key for key in columns if key in lacking)} in some rounds: an "
+                        "older version of this program wrote it, or it was altered")
+    if no_numbers:
+        problems.append(f"{path.name}: {', '.join(f'{key} ({times}×)' for key, times in no_numbers.items())}: no "
+                        "number, or not a finite one; left out")
+    if twice:
+        problems.append(f"{path.name}: {twice} rounds are there twice; the later one counts")
+    if rows and max(rows) != len(rows):
+        problems.append(f"{path.name}: only {len(rows)} of rounds 1 to {max(rows)} are there")
+    return [rows[index] for index in sorted(rows)]
+
+
+def _read_events(path: Path, problems: list[str]) -> list[Mapping[str, Any]]:
+    return list(_read_lines(path, "event", str, problems))

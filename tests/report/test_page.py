@@ -1,0 +1,182 @@
+"""The page: its numbers, what it escapes, and how it looks in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bs4 import BeautifulSoup
+
+from runtime.cli.main import main
+from runtime.records.estimates import ESTIMATED, interquartile_mean, interval_estimate
+from runtime.report.page import report_page, try_to_write_report
+from runtime.report.reading import read_groups
+from tests.report.browser import chromium
+from tests.report.records import a_run, some_seeds
+
+HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked=1'>\"'</script><!--{{ 7*7 }}"
+
+
+def page_of(*paths: Path) -> BeautifulSoup:
+    return BeautifulSoup(report_page(read_groups(paths)), "html.parser")
+
+
+def charts(page: BeautifulSoup) -> dict[str, list[dict[str, Any]]]:
+    """The series of each chart, by its title."""
+    return {chart["title"]: chart["series"] for chart in json.loads(page.find(id="charts").string)}
+
+
+def numbers(page: BeautifulSoup) -> list[float]:
+    return [json.loads(found["value"]) for found in page.find_all("data")]
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_its_numbers_are_those_of_the_records(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    page, rows = page_of(run), rows_of(run)
+    summary = json.loads((run / "summary.json").read_text())
+    assert {value for value in summary.values() if type(value) in (int, float)} <= set(numbers(page))
+    found = charts(page)
+    for title, key in {"Actors per round": "actor_count", "Signal: convexity ratio": "convexity_ratio",
+                       "Boosting score": "boosting_score"}.items():
+        [series] = found[title]
+        known = [(row["round_index"], row[key]) for row in rows if row[key] is not None]
+        assert list(zip(series["x"], series["y"], strict=True)) == known
+    for title, until in {
+        "steps": [row["env_steps_total"] for row in rows], "time": np.cumsum([row["round_s"] for row in rows]),
+        "dollars": np.cumsum([row["round_cost_usd"] for row in rows]),
+        "time of the bill": np.cumsum([row["modelled_round_s"] + row["modelled_evaluate_s"] for row in rows]),
+    }.items():
+        evaluation, training = found[f"Return against {title}"]
+        assert evaluation["x"] == training["x"] == list(until)
+        assert evaluation["y"] == [row["evaluation_return_mean"] for row in rows]
+        assert training["y"] == [row["episode_return_mean"] for row in rows]
+    assert sum(part["y"][-1] for part in found["Time until each round"]) == sum(row["round_s"] for row in rows)
+    assert sum(part["y"][-1] for part in found["Time of the bill until each round"]) == summary["modelled_s"]
+    assert "actor failed 1×" in page.text.replace("\n", " ")
+
+
+def test_modelled_is_kept_apart_from_measured_and_metered(tmp_path: Path) -> None:
+    modelled, metered = a_run(tmp_path / "a"), a_run(tmp_path / "b", cost_basis="metered")
+    for run, words in ((modelled, "modelled"), (metered, "metered")):
+        found = {caption.text.strip() for caption in page_of(run).find_all("figcaption")}
+        assert {"Return against steps measured", "Return against time measured", f"Return against dollars {words}",
+                f"Return against time of the bill {words}", f"Dollars until each round {words}"} <= found
+    assert "nothing was billed" not in page_of(metered).text
+
+
+def test_an_evaluation_stands_at_the_round_that_left_its_policy(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    rows = [{**row, "evaluation_round": max(1, row["round_index"] - 2)} for row in rows_of(run)]
+    (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert charts(page_of(run))["Return against steps"][0]["x"] == [100, 200, 300, 400]
+
+
+def test_seeds_are_estimated_as_their_summary_does(tmp_path: Path) -> None:
+    path = some_seeds(tmp_path / "five")
+    summaries = [json.loads((path / f"seed-{seed}" / "summary.json").read_text()) for seed in range(5)]
+    page = page_of(path)
+    for key in ESTIMATED:
+        estimate = interval_estimate([summary[key] for summary in summaries])
+        assert {value for name, value in estimate.items() if name != "seeds"} <= set(numbers(page))
+    band, *seeds = charts(page)["Return against steps"]
+    assert [one["name"] for one in seeds] == [f"seed {seed}" for seed in range(5)]
+    assert (band["x"][0], band["x"][-1]) == (100, 900)
+    # At the end each seed has the value with which it ended.
+    assert band["y"][-1] == interquartile_mean(np.array([one["y"][-1] for one in seeds]))
+    assert all(low <= y <= high for low, y, high in zip(band["low"], band["y"], band["high"], strict=True))
+    assert "interquartile mean over seeds, with a 95% percentile interval" in page.text
+
+
+def test_a_seed_that_did_not_finish_is_shown_but_not_estimated(tmp_path: Path) -> None:
+    path = some_seeds(tmp_path / "three", 3)
+    (path / "seed-2" / "summary.json").unlink()
+    page = page_of(path)
+    assert "2 of 3 seeds finished" in page.text
+    assert [one["name"] for one in charts(page)["Return against steps"]] == [
+        "three, 2 seeds", "seed 0", "seed 1", "seed 2"]
+
+
+def test_a_comparison_has_a_line_for_each_and_says_what_differs(tmp_path: Path) -> None:
+    page = page_of(some_seeds(tmp_path / "five"), a_run(tmp_path / "alone", seed=7))
+    for series in charts(page).values():
+        assert len(series) == 2
+    rows = [[cell.text for cell in row.find_all("td")] for row in page.find_all("tr")]
+    assert ["seed", "0, 1, 2, 3, 4", "7"] in rows
+
+
+def hostile_run(path: Path) -> Path:
+    run = a_run(path / "<script>window.hacked=1<script>", stop_reason=HOSTILE, error=HOSTILE, prices_region=HOSTILE)
+    (run / "config.yaml").write_text(f"environment: {json.dumps(HOSTILE)}\n{json.dumps(HOSTILE)}: 1\n"
+                                     "cache:\n  url: rediss://user:secret@host\n")
+    with (run / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"event": HOSTILE, "time": HOSTILE, HOSTILE: HOSTILE}) + "\n")
+    return run
+
+
+def test_text_of_the_records_is_only_text(tmp_path: Path) -> None:
+    run = hostile_run(tmp_path)
+    for page in (page_of(run), page_of(run, a_run(tmp_path / "other"))):
+        assert [script.get("type") for script in page.find_all("script")] == ["application/json", None]
+        assert page.find_all("img") == []
+        assert page.text.count("{{ 7*7 }}") > 5
+        assert "secret" not in page.text
+
+
+def test_it_names_no_address_to_ask(tmp_path: Path) -> None:
+    text = report_page(read_groups([a_run(tmp_path / "run")]))
+    assert "default-src 'none'" in text
+    assert re.findall(r"(?:src|href|url)\s*[=(]\s*[\"']?(?!data:)[\w./]+", text.replace("default-src", "")) == []
+
+
+def test_browser(tmp_path: Path) -> None:
+    """On a phone and on a desk, light and dark: no complaint, nothing asked for, nothing wider than the window."""
+    broken = a_run(tmp_path / "broken")
+    (broken / "rounds.jsonl").unlink()
+    kinds = {"hostile": [hostile_run(tmp_path)], "seeds": [some_seeds(tmp_path / "five")],
+             "several": [tmp_path / "five", a_run(tmp_path / ("a-long-name" * 9)), broken]}
+    with chromium(tmp_path / "profile") as page:
+        for name, paths in kinds.items():
+            file = tmp_path / f"{name}.html"
+            assert main(["report", *map(str, paths), "--out", str(file)]) == 0
+            for width, is_dark in ((375, False), (320, True), (1280, False)):
+                page.open(file, width=width, is_dark=is_dark)
+                assert page.run("document.documentElement.scrollWidth") == width
+                assert page.run("document.querySelectorAll('.chart canvas').length") == page.run(
+                    "JSON.parse(document.getElementById('charts').textContent).length")
+                assert page.run("getComputedStyle(document.body).backgroundColor") == (
+                    "rgb(20, 23, 27)" if is_dark else "rgb(246, 247, 249)")
+            assert (page.complaints, page.run("window.hacked")) == ([], None)
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", **page.run(
+            "(({x, y, width, height}) => ({x: x + width - 2, y: y + height / 2}))"
+            "((chart0.scrollIntoView(), chart0.querySelector('.u-over').getBoundingClientRect()))"))
+        assert re.search(r"five, 5 seeds72 \(\d[\d.]* … \d[\d.]*\)", page.run(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame("
+            "() => done(document.getElementById('chart0-legend').innerText))))"))
+        assert {address.partition(":")[0] for address in page.asked} == {"file"}
+
+
+def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = a_run(tmp_path / "run")
+    for arguments, words in (
+        ([run, tmp_path / "nowhere"], f"{tmp_path / 'nowhere'}: there is no such directory"),
+        ([run, "--out", tmp_path / "no" / "report.html"], f"--out {tmp_path}/no/report.html: cannot be written"),
+        ([run, "--out", run / "rounds.jsonl"], "allowed: a name that ends in .html"),
+    ):
+        assert main(["report", *map(str, arguments)]) == 2
+        assert words in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_report_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (a_run(tmp_path / "run") / "report.html").mkdir()
+    assert "cannot be written" in try_to_write_report(tmp_path / "run")
+    assert "there is no such directory" in try_to_write_report(tmp_path / "nowhere")
+    assert try_to_write_report(a_run(tmp_path / "other")) == ""
