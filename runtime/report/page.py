@@ -74,7 +74,8 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
     basis = basis_of(groups)
     script = _text("uPlot-1.6.32.min.js") + _text("page.js")
     charts = [*return_charts(groups), *round_charts(groups), *(part_charts(runs[0]) if len(runs) == 1 else ())]
-    charts = [chart | {"id": f"chart{place}"} for place, chart in enumerate(charts)]
+    charts = [chart | {"id": f"chart{place}", "series": [one for one in chart["series"] if one["x"]]}
+              for place, chart in enumerate(charts)]
     return environment.from_string(_text("page.html")).render(
         title=" · ".join(group.name for group in groups), groups=groups, runs=runs, interval=INTERVAL,
         basis=basis, charts=charts, estimates=[_estimates(group) for group in groups
