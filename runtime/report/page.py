@@ -44,7 +44,7 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
         RunDirectoryError: One of the paths does not exist.
         RunError: ``out`` cannot be written.
     """
-    page = report_page(read_groups(paths)).encode()
+    page = report_page(read_groups(paths)).encode(errors="replace")
     try:
         write_atomically(out, page)
     except OSError as error:
@@ -78,12 +78,12 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
               for place, chart in enumerate(charts)]
     return environment.from_string(_text("page.html")).render(
         title=" · ".join(group.name for group in groups), groups=groups, runs=runs, interval=INTERVAL,
-        basis=basis, charts=charts, estimates=[_estimates(group) for group in groups
-                                                          if len(group.runs) > 1],
-        resamples=RESAMPLES, confidence=CONFIDENCE, prices=_prices(runs),
+        basis=basis, charts=charts, estimates=[_estimates(group) for group in groups if len(group.runs) > 1],
+        resamples=RESAMPLES, confidence=CONFIDENCE, prices=_told(runs, "prices_region", "prices_as_of"),
+        about=_told(runs, "experiment", "environment_id"),
         tables={"ended": _ended(runs, basis), "dollars": _dollars(runs),
                 "measured": _seconds(runs, measured_parts, _BESIDE), "modelled": _seconds(runs, modelled_parts, {})},
-        events={id(run): _events(run) for run in runs}, differences=_differences(groups), id=id,
+        events={run: _events(run) for run in runs}, differences=_differences(groups),
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         style=Markup(_text("uPlot-1.6.32.min.css") + _text("page.css")), script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
@@ -107,9 +107,10 @@ def _estimates(group: RecordedGroup) -> Mapping[str, Any]:
     return {"group": group, "finished": len(finished), "found": found, "caution": caution(len(finished))}
 
 
-def _prices(runs: Sequence[RecordedRun]) -> str:
-    return ", ".join(sorted({f"{run.summary['prices_region']}, {run.summary['prices_as_of']}" for run in runs
-                             if {"prices_region", "prices_as_of"} <= run.summary.keys()}))
+def _told(runs: Sequence[RecordedRun], *keys: str) -> str:
+    """What the summaries say under these keys, each combination once."""
+    told = [", ".join(str(run.summary[key]) for key in keys) for run in runs if set(keys) <= run.summary.keys()]
+    return "; ".join(dict.fromkeys(told))
 
 
 Table = tuple[Sequence[str], Sequence[tuple[RecordedRun, Sequence[str]]]]

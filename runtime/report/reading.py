@@ -26,7 +26,7 @@ _ROUNDS_MAX = 10**9
 _FAILED = ("failed", "interrupted")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RecordedRun:
     """One run's records, as far as they can be read.
 
@@ -71,7 +71,7 @@ class RecordedRun:
         return sum(found) if found else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RecordedGroup:
     """A single run, or the runs of several seeds.
 

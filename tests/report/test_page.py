@@ -117,7 +117,7 @@ def hostile_run(path: Path) -> Path:
     (run / "config.yaml").write_text(f"environment: {json.dumps(HOSTILE)}\n{json.dumps(HOSTILE)}: 1\n"
                                      "cache:\n  url: rediss://user:secret@host\n")
     with (run / "events.jsonl").open("a") as file:
-        file.write(json.dumps({"event": HOSTILE, "time": HOSTILE, HOSTILE: HOSTILE}) + "\n")
+        file.write(json.dumps({"event": HOSTILE, "time": HOSTILE, HOSTILE: "\ud800"}) + "\n")
     return run
 
 
