@@ -23,6 +23,7 @@ DOLLARS = {"actors_cost_usd": "actors", "provisioned_cost_usd": "provisioned", "
 """The parts of a round's bill, with their names for people."""
 _PER_ROUND = {"actor_count": ("Actors per round", "actors started"),
               "convexity_ratio": ("Signal: convexity ratio", "R = −λmax / λmin"),
+              "noise_scale": ("Signal: noise scale", "B_noise in samples"),
               "boosting_score": ("Boosting score", "S")}
 
 Chart = dict[str, Any]
@@ -132,7 +133,7 @@ def _band(curves: Sequence[Curve]) -> dict[str, Any]:
 
 
 def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
-    """Actors, signal and score by round; of several seeds, their mean over those that got to the round."""
+    """Actors, signals and score by round; of several seeds, their mean over those that got to the round."""
     charts = []
     for key, (title, label) in _PER_ROUND.items():
         series = []
@@ -146,8 +147,10 @@ def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
             series.append({"name": name if len(groups) > 1 or len(group.runs) > 1 else label, "x": rounds,
                            "y": [sum(found[index]) / len(found[index]) for index in rounds], "colour": place,
                            "style": "step" if key == "actor_count" else "line"})
-        charts.append({"title": title, "basis": "measured", "x": "round", "unit": "round", "y": label, "kind": "lines",
-                       "series": series})
+        # Each scaler reads another signal.
+        if any(one["x"] for one in series):
+            charts.append({"title": title, "basis": "measured", "x": "round", "unit": "round", "y": label,
+                           "kind": "lines", "series": series})
     return charts
 
 
