@@ -52,8 +52,7 @@ def _plan(options: argparse.Namespace) -> int:
     from runtime.records.downloaded import load_trusted_experiment
     from runtime.training.preflight import preflight
 
-    if options.write is not None and options.write.exists():
-        raise RunError(f"--write {options.write}: exists already; name another")
+    _check_places(options)
     base = load_trusted_experiment(options.experiment, options.set)
     experiment = base.resolved()
     if experiment.algorithm.rounds == "asynchronous":
@@ -75,15 +74,28 @@ def _plan(options: argparse.Namespace) -> int:
         f"{duration(pick.actors_s)} waiting for actors, {duration(pick.learner_s)} learner")
     for change in pick.way.overrides:
         say(f"  --set '{change}'")
-    if options.picture is not None:
-        draw(predictions, chosen, options.picture, title=f"{options.experiment.stem}, {steps:,} steps{many}")
-        say(f"picture      {options.picture}")
     if options.write is not None:
         _write(options, pick.way.overrides)
         say(f"written      {options.write}")
+    if options.picture is not None:
+        draw(predictions, chosen, options.picture, title=f"{options.experiment.stem}, {steps:,} steps{many}")
+        say(f"picture      {options.picture}")
     return 0
 
 
+def _check_places(options: argparse.Namespace) -> None:
+    """Refuses what could not be written, before half a minute is spent on it."""
+    if options.write is not None and options.write.exists():
+        raise RunError(f"--write {options.write}: exists already; name another")
+    if options.picture is not None and (options.picture.suffix not in _PICTURES or options.picture.is_dir()):
+        raise RunError(f"--picture {options.picture}: allowed: a file that ends with {' | '.join(_PICTURES)}")
+    for name in ("write", "picture"):
+        path = getattr(options, name)
+        if path is not None and not os.access(path.parent, os.W_OK):
+            raise RunError(f"--{name} {path}: allowed: a file in a folder that is there and can be written to")
+
+
+_PICTURES = (".png", ".pdf", ".svg")
 _UNIT_NAMES = {"init_s": "cold start", "step_s": "a step", "sample_s": "a trained sample",
                "gradient_step_s": "a gradient step", "evaluated_step_s": "an evaluated step"}
 

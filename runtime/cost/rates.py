@@ -34,6 +34,8 @@ UNITS: Final = {
 """The units of work, each CPU seconds of one core."""
 TABLE_PATH: Final = Path(__file__).with_name("rates.json")
 _EPISODE_STEPS: Final = 1000
+_SECONDS_MAX: Final = 86_400
+"""Of a unit: as `learner.update_timeout_s`."""
 MEASURED: Final = "measured on this machine"
 LAMBDA_SPEEDS: Final = {"x86_64": 0.68, "arm64": 0.68}
 """Of one vCPU of AWS Lambda, by processor. arm64 is Graviton2, over which AWS gives Graviton3 25 %; published
@@ -162,10 +164,12 @@ class Rates:
         try:
             found = json.loads(path.read_bytes())
             source, units = found["source"], found["units"]
-            if not isinstance(source, str) or not all(
-                    unit in UNITS and type(seconds) in (int, float) and 0 <= seconds < math.inf
-                    for unit, seconds in units.items()):
-                raise ValueError("allowed: a text as its source, and finite seconds from 0 by the names of units")
+            if not isinstance(source, str):
+                raise ValueError("source is no text")
+            for unit, seconds in units.items():
+                if unit not in UNITS or type(seconds) not in (int, float) or not 0 <= seconds <= _SECONDS_MAX:
+                    raise ValueError(f"{unit} = {seconds}; allowed: {' | '.join(UNITS)}, each from 0 to "
+                                     f"{_SECONDS_MAX:,} seconds")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunDirectoryError(f"{path} does not hold the rates of a bill: {error}") from None
         self.source, self.units = source, units

@@ -22,6 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Generic, Protocol, TypeVar, cast
 
 import numpy as np
@@ -59,6 +60,8 @@ _NO_CLIP = np.float32(3.0e38)
 _READ = {"policy": ("observations", "actions", "log_probs", "advantages", "old_outputs"),
          "critic": ("observations", "value_targets")}
 """What each network's part of the loss is made of."""
+_CALL_MINIBATCHES = 128
+"""Of a perceptron's critic in one compiled call, which nothing cuts: some milliseconds to about a second."""
 _PIXEL_SAMPLES = 1024
 """Pixels are looked at in parts of so many observations where no gradient is asked for: features are large."""
 
@@ -262,10 +265,16 @@ class ActorCritic(ABC, Generic[Settings]):
                 losses.append(gradients.losses)
             return losses
         if self._threads > 1 and self.device.type == "cpu":
+            is_cut = Event()
             with ThreadPoolExecutor(1) as beside:
-                critic = beside.submit(self._descend_alone, "critic", samples.tensors, minibatches, self._threads // 2)
-                policy = self._descend_alone("policy", samples.tensors, minibatches, -(-self._threads // 2))
-            found = [policy, critic.result()]
+                try:
+                    critic = beside.submit(
+                        self._descend_alone, "critic", samples.tensors, minibatches, self._threads // 2, is_cut.is_set)
+                    policy = self._descend_alone("policy", samples.tensors, minibatches, -(-self._threads // 2))
+                    found = [policy, critic.result()]
+                finally:
+                    # After a signal, or the update's time limit, nobody waits for the critic's other minibatches.
+                    is_cut.set()
             torch.set_num_threads(self._torch_threads)
         else:
             found = [self._descend_alone(name, samples.tensors, minibatches, self._torch_threads)
@@ -391,19 +400,26 @@ class ActorCritic(ABC, Generic[Settings]):
             self._group.sum([total])
         return float(total) / count
 
-    def _descend_alone(self, name: str, samples: Tensors, minibatches: Sequence[torch.Tensor | None], threads: int
-                       ) -> list[torch.Tensor]:
-        """Steps with one of the networks; returns the means of each minibatch."""
+    def _descend_alone(self, name: str, samples: Tensors, minibatches: Sequence[torch.Tensor | None], threads: int,
+                       is_cut: Callable[[], bool] = lambda: False) -> list[torch.Tensor]:
+        """Steps with one of the networks, until it is cut; returns the means of each minibatch."""
         torch.set_num_threads(threads)
         trained, found = self.trained[name], []
         trained.optimizer.learning_rate = self.learning_rate
         # Each call costs less where it cannot become part of a graph.
         with torch.inference_mode(trained.is_by_hand):
             if name == "critic" and trained.is_by_hand and self.device.type == "cpu":
-                return trained.regress(
-                    samples["observations"], samples["value_targets"], minibatches,
-                    weight=self.settings.value_coefficient, norm_max=self.settings.max_gradient_norm)
+                for first in range(0, len(minibatches), _CALL_MINIBATCHES):
+                    if is_cut():
+                        break
+                    found += trained.regress(
+                        samples["observations"], samples["value_targets"],
+                        minibatches[first:first + _CALL_MINIBATCHES],
+                        weight=self.settings.value_coefficient, norm_max=self.settings.max_gradient_norm)
+                return found
             for indices in minibatches:
+                if is_cut():
+                    break
                 found.append(self._write_gradient(name, samples, indices))
                 trained.clip(self.settings.max_gradient_norm)
                 trained.optimizer.step()

@@ -21,9 +21,11 @@ from typing import Any
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment
+from lambda_actor.errors import ActorError
 from lambda_actor.handler import handler
 from lambda_actor.inline import from_text, to_text
 from runtime.config.resolved import FittedExperiment
+from runtime.errors import ExperimentError, one_line
 from runtime.interfaces import Batch, DetectorSamples
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.training.evaluation import Evaluator
@@ -164,13 +166,20 @@ class Workload:
     def _fragment(self, steps: int, slot: int = 0) -> Mapping[str, Any]:
         """Has an actor sample a fragment, as AWS Lambda would, and returns its response."""
         section, learner = self.experiment.environment, next(iter(self._learners.values()))
-        return handler({
+        event = {
             "run_id": "plan", "cache_url": "", "cache_credential": "", "cache_ttl_s": 60, "stop_digest": "",
             "invocation_id": f"r{self._round_index}-{slot}", "environment_id": section.id,
             "preprocessing": section.preprocessing, "truncate_at_fragment": section.truncate_at_fragment,
             "fragment_steps": steps, "policy_version": learner.policy_version, "seed": self.experiment.seed,
             "round_index": self._round_index, "slot": slot, "episode_id": "", "weights": to_text(self._weights),
-            "episode": ""}, None)
+            "episode": ""}
+        try:
+            return handler(event, None)
+        except ActorError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ExperimentError(f"environment.id = {section.id!r} failed while its work was sampled: "
+                                  f"{one_line(f'{type(error).__name__}: {error}')}") from error
 
     def _batch(self) -> Batch:
         from runtime.learner.batch import assemble_batch

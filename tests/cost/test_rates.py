@@ -137,7 +137,8 @@ def test_what_the_table_lacks_is_measured_once_and_kept_with_the_run(tmp_path: P
 
 @pytest.mark.parametrize("text", ["", "[]", '{"source": 1, "units": {}}', '{"source": "a", "units": {"step_s": -1}}',
                                   '{"source": "a", "units": {"hours": 1}}',
-                                  '{"source": "a", "units": {"step_s": 1e999}}'])
+                                  '{"source": "a", "units": {"step_s": 1e999}}',
+                                  '{"source": "a", "units": {"step_s": 1%s}}' % ("0" * 400)])
 def test_a_runs_rates_that_cannot_be_used_are_refused(tmp_path: Path, text: str):
     (tmp_path / "rates.json").write_text(text)
     with pytest.raises(RunDirectoryError, match=r"rates\.json does not hold the rates of a bill"):

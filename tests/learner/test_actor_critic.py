@@ -167,6 +167,24 @@ def test_threads_change_nothing(network: str) -> None:
         np.testing.assert_allclose(parameters_of(two), parameters_of(one), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("network", "minibatches"), [("mlp", 100_000), ("conv", 1_000)])
+def test_what_ends_the_policys_thread_ends_the_critics(network: str, minibatches: int) -> None:
+    """A signal, say: it need not wait for steps that nobody wants any more."""
+    learner = CutShort(PIXELS, AlgorithmSection(ppo=PpoSettings(normalize_observations=False)), network=network, seed=0,
+                       threads=2)
+    samples = learner.samples(roll(learner.weights(), PIXELS))
+    with pytest.raises(KeyboardInterrupt):
+        learner.descend(samples, [torch.arange(1)] * minibatches)
+    assert learner.trained["critic"].optimizer.steps < minibatches
+
+
+class CutShort(Ppo):
+    """Is interrupted at its first step."""
+
+    def surrogate(self, log_probs, samples):
+        raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("norm_max", [None, 0.5])
 def test_descending_is_one_gradient_and_one_step_after_the_other(norm_max: float | None) -> None:
     """Bit for bit, though the critic's steps are one call."""
