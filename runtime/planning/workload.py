@@ -167,8 +167,8 @@ class Workload:
         """Has an actor sample a fragment, as AWS Lambda would, and returns its response."""
         section, learner = self.experiment.environment, next(iter(self._learners.values()))
         event = {
-            "run_id": "plan", "cache_url": "", "cache_credential": "", "cache_ttl_s": 60, "stop_digest": "",
-            "invocation_id": f"r{self._round_index}-{slot}", "environment_id": section.id,
+            "run_id": f"plan {section.id}", "cache_url": "", "cache_credential": "", "cache_ttl_s": 60,
+            "stop_digest": "", "invocation_id": f"r{self._round_index}-{slot}", "environment_id": section.id,
             "preprocessing": section.preprocessing, "truncate_at_fragment": section.truncate_at_fragment,
             "fragment_steps": steps, "policy_version": learner.policy_version, "seed": self.experiment.seed,
             "round_index": self._round_index, "slot": slot, "episode_id": "", "weights": to_text(self._weights),
