@@ -52,7 +52,7 @@ def lose(path: Path, key: str) -> None:
     (lambda run: [path.unlink() for path in run.iterdir()], "no records of a run are here"),
     (lambda run: [path.unlink() for path in run.iterdir() if path.name != "config.yaml"], "it has not ended"),
     (lambda run: [path.write_bytes(b"") for path in run.iterdir()], "summary.json cannot be read"),
-], ids=str)
+], ids=lambda given: given if isinstance(given, str) else "damage")
 def test_damage_is_told(tmp_path: Path, damage: Callable[[Path], None], told: str) -> None:
     run = a_run(tmp_path / "run")
     damage(run)
