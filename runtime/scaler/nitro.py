@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from runtime.config.section import Count, Field
@@ -67,7 +68,7 @@ class NitroScaler:
         """Does nothing: all that counts is in the signals."""
 
     def _normalised(self, convexity_ratio: float | None) -> float:
-        if convexity_ratio is None:
+        if convexity_ratio is None or not 0.0 <= convexity_ratio < math.inf:
             return 1.0
         self._window = [*self._window, convexity_ratio][-self._window_rounds:]
         lowest, highest = min(self._window), max(self._window)
