@@ -49,6 +49,8 @@ class ThisMachine:
         if experiment.fleet.kind == "lambda":
             raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} needs a deployed learner (`make deploy`); "
                                   "allowed on this machine: auto | local")
+        if experiment.learner.kind == "function":
+            raise ExperimentError("learner.kind = 'function' cannot run yet; allowed: instance")
         self.prices = prices
 
     def fetch(self, directory: RunDirectory) -> None:

@@ -26,9 +26,9 @@ from runtime.config.variants import ALGORITHMS, SCALERS, AlgorithmSettings, Scal
 if TYPE_CHECKING:
     from runtime.config.resolved import ResolvedExperiment
 
-CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.update_timeout_s", "learner.instance_types",
-              "learner.market", "learner.launches_max", "learner.image_parameter", "learner.volume_gib",
-              "learner.device", "learner.processes", "actor.provisioned")
+CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.kind", "learner.function", "learner.update_timeout_s",
+              "learner.instance_types", "learner.market", "learner.launches_max", "learner.image_parameter",
+              "learner.volume_gib", "learner.device", "learner.processes", "actor.provisioned")
 """What may differ between a run and its resumption: none of it changes what a finished synchronous round is."""
 
 _OFF_POLICY = [settings for settings in ALGORITHMS.settings.values() if settings.is_off_policy]
@@ -133,12 +133,31 @@ class ActorSection(Section):
     timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(60, description="an actor is ended after this, seconds")
     provisioned: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
         None, description="actors kept warm by provisioned concurrency; 0 = none; null = as many as a round can have")
-    architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="processor of the actor function")
+    architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="processor of the actor function, "
+                                                   "and of the learner's functions")
+
+
+class LearnerFunctionSection(Section):
+    """The functions of a learner that is one: what updates the policy, and what runs the loop."""
+
+    memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
+        1769, description="memory of the function that updates the policy, MiB; 1769 buy one vCPU")
+    timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(
+        60, description="an update is ended after this, seconds; reserved in the budget with each round")
+    coordinator_memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
+        1769, description="memory of the function that runs the loop, detects and evaluates, MiB")
 
 
 class LearnerSection(Section):
-    """The learner: its instance, its device, and how long it may take."""
+    """The learner: where the policy is trained, and how long that may take."""
 
+    kind: Literal[*UPDATERS] = Field(  # type: ignore[valid-type]  # the registry's keys
+        "instance", description="where the policy is trained; instance = on an EC2 instance, which also runs the loop; "
+        "function = each update is one invocation of a function, and another function runs the loop: then keys of "
+        "instances do not count. The results are equal. docs/design/add-an-updater.md adds others")
+    function: LearnerFunctionSection = Field(
+        LearnerFunctionSection(), description="the functions of kind = function; they have the processor "
+        "actor.architecture")
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = Field(
         None, description="EC2 types to try, in this order if on demand; the first one's price is what a run on one "
         f"machine is billed; null = {', '.join(CPU_TYPES)}, or {', '.join(GPU_TYPES)} for Atari games and with "
@@ -160,9 +179,6 @@ class LearnerSection(Section):
     processes: Annotated[int, Field(ge=1, le=64)] | None = Field(
         None, description="processes that share each gradient step; null = one a GPU, and one without; the update is "
         "the same but for rounding")
-    updater: Literal[*UPDATERS] = Field(  # type: ignore[valid-type]  # the registry's keys
-        "in_place", description="who turns batches into policy versions; in_place trains on each batch "
-        "at once, in the learner's own processes. docs/design/add-an-updater.md adds others")
     volume_gib: Annotated[int, Field(ge=1, le=16_384)] = Field(100, description="size of the gp3 volume, GiB")
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
         120, description="longest that detection, update and evaluation of one round may take together, seconds; in "
@@ -315,6 +331,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
     if stop.target_return is not None and experiment.evaluation.every_rounds == 0:
         yield (f"stop.target_return = {stop.target_return} is never looked at with evaluation.every_rounds = 0; "
                "allowed: evaluation.every_rounds from 1, or stop.target_return = null")
+    yield from _contradictions_of_functions(experiment)
     algorithm = experiment.algorithm
     if not algorithm.chosen.is_off_policy and algorithm.rounds == "asynchronous":
         yield (f"algorithm.rounds = 'asynchronous': {algorithm.kind} trains on what its newest policy sampled, and on "
@@ -324,3 +341,26 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
             and stop.max_rounds is None and stop.max_steps is None):
         yield (f"algorithm.{algorithm.kind}.learning_rate_schedule = linear needs an end: set stop.max_steps or "
                "stop.max_rounds")
+
+
+def _contradictions_of_functions(experiment: Experiment) -> Iterator[str]:
+    """What ``learner.kind = function`` cannot have."""
+    learner, algorithm = experiment.learner, experiment.algorithm
+    if learner.kind != "function":
+        return
+    if learner.device == "cuda":
+        yield ("learner.device = 'cuda': a function has no GPU (learner.kind = function); allowed: auto | cpu, or "
+               "learner.kind = instance")
+    if learner.processes not in (None, 1):
+        yield (f"learner.processes = {learner.processes}: one function computes an update (learner.kind = function); "
+               "allowed: 1 | null, or learner.kind = instance")
+    if algorithm.rounds == "asynchronous" or (algorithm.rounds is None and algorithm.chosen.is_off_policy):
+        yield (f"algorithm.rounds = {algorithm.rounds or 'null (asynchronous)'}: each update is an invocation "
+               "(learner.kind = function), too dear for the few trajectories that an asynchronous one trains on; "
+               "allowed: synchronous, or learner.kind = instance")
+    if experiment.cache.kind == "learner":
+        yield ("cache.kind = learner: no instance holds it (learner.kind = function); allowed: serverless | node | "
+               "none, or learner.kind = instance")
+    if learner.function.timeout_s > learner.update_timeout_s:
+        yield (f"learner.function.timeout_s = {learner.function.timeout_s} is longer than learner.update_timeout_s = "
+               f"{learner.update_timeout_s}, which ends the run; allowed: 1 to {min(900, learner.update_timeout_s)}")

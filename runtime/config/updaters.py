@@ -1,4 +1,4 @@
-"""The registry of updaters: who turns batches into policy versions, by ``learner.updater``.
+"""The registry of updaters: who turns batches into policy versions, by ``learner.kind``.
 
 Each value names a class as ``module:class``, because configuration lies below the room that it names; see
 `runtime.learner.make_updater`. docs/design/add-an-updater.md adds one.
@@ -7,5 +7,6 @@ Each value names a class as ``module:class``, because configuration lies below t
 from __future__ import annotations
 
 UPDATERS = {
-    "in_place": "runtime.learner.updater:InPlaceUpdater",
+    "instance": "runtime.learner.updater:InPlaceUpdater",
+    "function": "runtime.learner.function:FunctionUpdater",
 }

@@ -86,7 +86,7 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
     It is of one thread of one process, and two threads count as one: the vCPUs of a small instance share a core.
     """
     learner = experiment.learner
-    if learner.threads > 2 or learner.processes not in (None, 1) or learner.updater != "in_place":
+    if learner.threads > 2 or learner.processes not in (None, 1) or learner.kind not in ("instance", "function"):
         return {}
     found: Mapping[str, float] = table()["workloads"].get(workload(experiment), {})
     return found

@@ -143,7 +143,7 @@ class _Run:
         self._sampler = ServerlessSampler(ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter)
         self._actor_event = {**_actor_event(experiment, self._run_id), **supplies.actor_event}
         learner, detector = _training_parts(experiment, environment, stack)
-        self._updater = make_updater(experiment.learner.updater, learner)
+        self._updater = make_updater(experiment.learner.kind, learner)
         stack.callback(self._updater.close)
         evaluator = EvaluationProcess(
             experiment.environment.id, experiment.environment.preprocessing, episodes=experiment.evaluation.episodes,

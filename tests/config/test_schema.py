@@ -485,14 +485,15 @@ CHANGEABLE_LEAVES = set(
     "budget.usd budget.lifetime_hours stop.max_rounds stop.max_steps stop.target_return fleet.kind fleet.processes "
     "fleet.quorum fleet.round_deadline_s fleet.attempts fleet.failures_max cache.kind cache.url cache.memory_mib "
     "learner.update_timeout_s learner.instance_types learner.market learner.launches_max learner.image_parameter "
-    "learner.volume_gib learner.device learner.processes actor.provisioned".split())
+    "learner.volume_gib learner.device learner.processes learner.kind learner.function.memory_mib "
+    "learner.function.timeout_s learner.function.coordinator_memory_mib actor.provisioned".split())
 
 
 def identified(**leaf: Any) -> Experiment:
     """An experiment with an end and of an algorithm with both kinds of rounds, and the one leaf that is given."""
     ((path, value),) = leaf.items() or [("stop.max_rounds", 77)]
     tree = tree_with(path, value)
-    tree["algorithm"] = {"kind": "impact"} | tree.get("algorithm", {})
+    tree["algorithm"] = {"kind": "impact", "rounds": "synchronous"} | tree.get("algorithm", {})
     tree["stop"] = {"max_rounds": 77, "max_steps": 7777} | tree.get("stop", {})
     return experiment_from_tree(tree, source="x.yaml")
 
@@ -501,8 +502,7 @@ def others(path: str, default: Any) -> Iterator[Any]:
     """Values that this field may have, instead of its default."""
     for kind, _ in kinds_of(path):
         if get_origin(kind) is Literal:
-            # Not what an algorithm with asynchronous rounds has without being told.
-            yield from sorted(reversed(get_args(kind)), key=lambda value: value == "asynchronous")
+            yield from reversed(get_args(kind))
         elif kind is bool:
             yield not default
         elif kind in (int, float):
@@ -527,15 +527,7 @@ def with_another(path: str) -> Experiment:
     raise AssertionError(f"no other value for {path}")
 
 
-ONE_CHOICE = {path for path in LEAVES for kind, _ in kinds_of(path)
-              if get_origin(kind) is Literal and len(get_args(kind)) == 1}
-
-
-def test_what_has_one_choice_today_is_the_updater_alone():
-    assert {"learner.updater"} == ONE_CHOICE
-
-
-@pytest.mark.parametrize("path", [path for path in LEAVES if path not in ONE_CHOICE])
+@pytest.mark.parametrize("path", LEAVES)
 def test_a_run_is_the_same_run_exactly_where_only_what_is_changeable_differs(path: str):
     for resolve in (lambda experiment: experiment, Experiment.resolved):
         base, changed = resolve(identified()), resolve(with_another(path))
@@ -701,3 +693,18 @@ def test_any_text_is_accepted_or_refused_in_words(tmp_path: Path, text: str, as_
         load_experiment(path, [f"seed={text}", text] if as_override else [])
     except ExperimentError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize(("leaf", "told"), [
+    ({"learner": {"device": "cuda"}}, "learner.device = 'cuda': .*; allowed: auto | cpu"),
+    ({"learner": {"processes": 2}}, "learner.processes = 2: .*; allowed: 1 | null"),
+    ({"algorithm": {"kind": "impact"}}, r"algorithm.rounds = null \(asynchronous\): .*; allowed: synchronous"),
+    ({"algorithm": {"kind": "impact", "rounds": "asynchronous"}}, "algorithm.rounds = asynchronous: "),
+    ({"cache": {"kind": "learner"}}, "cache.kind = learner: .*; allowed: serverless | node | none"),
+    ({"learner": {"function": {"timeout_s": 200}}}, "learner.function.timeout_s = 200 .*; allowed: 1 to 120"),
+])
+def test_what_a_learner_that_is_a_function_cannot_have_is_refused(leaf: dict[str, Any], told: str):
+    tree = MINIMAL | leaf
+    experiment_from_tree(tree, source="x.yaml")
+    with pytest.raises(ExperimentError, match=told):
+        experiment_from_tree(tree | {"learner": tree.get("learner", {}) | {"kind": "function"}}, source="x.yaml")

@@ -278,9 +278,9 @@ def test_seed_threads_and_network_are_the_specs() -> None:
 
 
 def test_an_unknown_updater_is_refused() -> None:
-    with pytest.raises(ExperimentError, match="learner.updater = 'magic' is not allowed; allowed: in_place"):
+    with pytest.raises(ExperimentError, match="learner.kind = 'magic' is not allowed; allowed: instance"):
         experiment_from_tree({"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0},
-                              "learner": {"updater": "magic"}}, source="a test")
+                              "learner": {"kind": "magic"}}, source="a test")
 
 
 def test_the_package_does_not_import_torch() -> None:
