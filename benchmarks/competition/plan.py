@@ -1,0 +1,117 @@
+"""What competes: workloads, rules, and the settings from which each rule's are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SEEDS = range(5)
+"""Those that are reported."""
+TUNING_SEEDS = (100, 101)
+"""Those by which the settings of a rule are chosen; none of them is reported."""
+DOUBLING = 10
+"""Hydrozoa's rounds until there are twice as many actors, in the paper."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A task, and when a run of it ends.
+
+    Attributes:
+        file: The experiment.
+        target_return: Ends a run.
+        steps_max: Ends a run that does not get there.
+        levels_usd: Dollars at which returns are compared.
+    """
+
+    file: str
+    target_return: float
+    steps_max: int
+    levels_usd: tuple[float, ...]
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The same for every rule; one thread and one actor process give the same run and bill as more of them."""
+        return {"stop.target_return": self.target_return, "stop.max_steps": self.steps_max,
+                "evaluation.every_rounds": 5, "learner.threads": 1, "fleet.processes": 1}
+
+
+WORKLOADS = {
+    "hopper": Workload("experiments/hopper.yaml", 3000.0, 1_000_000, (0.001, 0.002, 0.003, 0.004)),
+    "walker2d": Workload("experiments/walker2d.yaml", 3000.0, 1_000_000, (0.003, 0.006, 0.009, 0.012)),
+}
+
+SMALL, LARGE = {"actors_min": 4, "actors_max": 16}, {"actors_min": 8, "actors_max": 32}
+RULES: dict[str, dict[str, dict[str, object]]] = {
+    "nitro": {"8 to 32": LARGE, "4 to 16": SMALL},
+    "fixed": {"4": {"actors_fixed": 4}, "8": {"actors_fixed": 8}, "16": {"actors_fixed": 16}},
+    "permuted": {},
+    "kungfu": {"8 to 32": LARGE, "4 to 16": SMALL},
+    "hydrozoa": {"8 to 32": {**LARGE, "doubling_rounds": 3 * DOUBLING},
+                 "4 to 16": {**SMALL, "doubling_rounds": 3 * DOUBLING},
+                 "as published": {**LARGE, "doubling_rounds": DOUBLING}},
+    "minions-adapt": {"8 to 32": LARGE, "4 to 16": SMALL},
+    "noise-scale": {"8 to 32": LARGE, "4 to 32": {"actors_min": 4, "actors_max": 32}},
+    "random": {"8 to 32": LARGE, "4 to 16": SMALL},
+    "max": {"32": LARGE, "16": SMALL},
+}
+"""By rule, the settings among which tuning chooses. A permuted run has those of the run that it permutes."""
+REPEATED = "nitro"
+"""Whose counts `permuted` permutes, of the same seed."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        candidate: Which of a rule's settings.
+        directory: Where it is kept.
+        needs: Another run's directory that must be finished before, if any.
+    """
+
+    workload: str
+    rule: str
+    candidate: str
+    seed: int
+    settings: dict[str, object]
+    directory: Path
+    needs: Path | None = None
+
+
+def tuning_runs(workload: str, work: Path) -> Iterator[Run]:
+    """Yields the runs by which settings are chosen, a seed after the other."""
+    for seed in TUNING_SEEDS:
+        for rule, candidates in RULES.items():
+            for candidate, settings in candidates.items():
+                yield _run(workload, rule, candidate, seed, settings, work / "tuning")
+
+
+def reported_runs(workload: str, work: Path, chosen: dict[str, str]) -> Iterator[Run]:
+    """Yields the runs that are reported, a seed after the other.
+
+    Args:
+        chosen: By rule, the candidate that tuning chose.
+    """
+    for seed in SEEDS:
+        for rule in RULES:
+            if rule == "permuted":
+                recorded = work / "reported" / workload / REPEATED / str(seed)
+                settings = RULES[REPEATED][chosen[REPEATED]]
+                yield _run(workload, rule, chosen[REPEATED], seed,
+                           {**settings, "recorded_run": str(recorded), "order_seed": seed}, work / "reported",
+                           needs=recorded)
+            else:
+                candidate = chosen[rule]
+                yield _run(workload, rule, candidate, seed, RULES[rule][candidate], work / "reported")
+
+
+def _run(workload: str, rule: str, candidate: str, seed: int, settings: dict[str, object], work: Path, *,
+         needs: Path | None = None) -> Run:
+    place = work / workload / rule
+    if work.name == "tuning":
+        place /= candidate.replace(" ", "-")
+    return Run(workload, rule, candidate, seed,
+               {**WORKLOADS[workload].settings, "seed": seed, "scaler.kind": rule,
+                **{f"scaler.{name}": value for name, value in settings.items()}}, place / str(seed), needs)

@@ -1,0 +1,171 @@
+r"""Trains what competes, and keeps what was found: settings are chosen on some seeds, and other seeds are reported.
+
+    python -m benchmarks.competition.run hopper --work WORK [--jobs 2] [--minutes 60]
+
+Goes on where it stopped, also in the middle of a training. Results do not depend on how busy the machine is: the bill
+is modelled from counted work. Writes benchmarks/results/competition/WORKLOAD.json after each finished run, with what
+`benchmarks.competition.analyse` needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.competition.plan import RULES, WORKLOADS, Run, reported_runs, tuning_runs
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "competition"
+FINISHED = ("target_return", "max_steps", "budget")
+"""Reasons to stop that end a run for good."""
+SERIES = ("env_steps_total", "actor_count", "spent_usd", "learner_cost_usd", "actors_cost_usd", "modelled_round_s",
+          "evaluation_return_mean", "evaluation_round", "episode_return_mean", "convexity_ratio", "boosting_score",
+          "noise_scale")
+"""Columns of rounds.jsonl that are kept."""
+
+
+def is_finished(directory: Path) -> bool:
+    """Returns whether a run is there and over."""
+    path = directory / "summary.json"
+    return path.is_file() and json.loads(path.read_text())["stop_reason"] in FINISHED
+
+
+def train(run: Run) -> None:
+    """Trains one run to its end, from wherever it is.
+
+    Raises:
+        subprocess.CalledProcessError: It fails.
+    """
+    options = [part for key, value in run.settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    with (run.directory.parent / f"{run.directory.name}.log").open("w") as log:
+        subprocess.run(
+            [sys.executable, "-m", "runtime", "train", WORKLOADS[run.workload].file, "--out", str(run.directory),
+             "--resume", *options], cwd=ROOT, check=True, stdout=log, stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+
+
+def train_all(runs: Iterable[Run], *, jobs: int, until_s: float, note: Any) -> None:
+    """Trains what is not finished, several at a time; begins none after ``until_s``."""
+    open_runs = [run for run in runs if not is_finished(run.directory)]
+    done = {run.directory: threading.Event() for run in open_runs}
+
+    def one(run: Run) -> None:
+        try:
+            if run.needs in done:
+                done[run.needs].wait()
+            if time.monotonic() < until_s and (run.needs is None or is_finished(run.needs)):
+                run.directory.parent.mkdir(parents=True, exist_ok=True)
+                train(run)
+                note()
+        except subprocess.CalledProcessError as error:
+            print(f"{run.directory}: ended with {error.returncode}; see its log", file=sys.stderr, flush=True)
+        finally:
+            done[run.directory].set()
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, open_runs))
+
+
+def kept(run: Run) -> dict[str, Any]:
+    """Returns what is kept of a finished run."""
+    summary = json.loads((run.directory / "summary.json").read_text())
+    rows = [json.loads(line) for line in (run.directory / "rounds.jsonl").read_text().splitlines()]
+    return {
+        "rule": run.rule, "settings": run.candidate, "seed": run.seed,
+        **{name: summary[name] for name in ("stop_reason", "rounds", "env_steps_total", "spent_usd",
+                                            "learner_cost_usd", "actors_cost_usd", "evaluation_return_mean")},
+        "infrastructure_cost_usd": summary["infrastructure_cost_usd"],
+        "modelled_s": sum(row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0) for row in rows),
+        "measured_session_s": summary["measured_session_s"],
+        "rows": {name: [_short(row[name]) for row in rows] for name in SERIES},
+    }
+
+
+def cents_to_target(found: dict[str, Any]) -> float:
+    """Returns the modelled cents of a run that reached its target; infinite if it did not."""
+    return 100.0 * found["spent_usd"] if found["stop_reason"] == "target_return" else math.inf
+
+
+def choose(found: list[dict[str, Any]]) -> dict[str, str]:
+    """Returns each rule's settings with the fewest cents to the target in the mean of the tuning seeds.
+
+    A run that does not get there counts as twice what it spent.
+    """
+    chosen = {}
+    for rule, candidates in RULES.items():
+        scores = {}
+        for candidate in candidates:
+            runs = [one for one in found if one["rule"] == rule and one["settings"] == candidate]
+            scores[candidate] = statistics.mean(
+                100.0 * one["spent_usd"] * (1.0 if one["stop_reason"] == "target_return" else 2.0) for one in runs)
+        if scores:
+            chosen[rule] = min(scores, key=scores.__getitem__)
+    return chosen
+
+
+def write(workload: str, work: Path) -> None:
+    """Writes what is there so far."""
+    tuned = [kept(run) for run in tuning_runs(workload, work) if is_finished(run.directory)]
+    tunes = len(list(tuning_runs(workload, work)))
+    chosen = choose(tuned) if len(tuned) == tunes else {}
+    runs = [kept(run) for run in reported_runs(workload, work, chosen) if is_finished(run.directory)] if chosen else []
+    for one in tuned:
+        del one["rows"]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    everything = {
+        "command": f"python -m benchmarks.competition.run {workload} --work WORK", "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} cores, shared",
+        "workload": vars(WORKLOADS[workload]),
+        "finished": {"tuning": f"{len(tuned)} of {tunes}", "reported": len(runs)},
+        "compute_hours": sum(one["measured_session_s"] for one in tuned + runs) / 3600.0,
+        "chosen": chosen, "tuning": tuned, "runs": runs}
+    temporary = RESULTS / f"{workload}.json.tmp"
+    temporary.write_text(json.dumps(everything))
+    temporary.replace(RESULTS / f"{workload}.json")
+
+
+def _short(value: float | None) -> float | None:
+    return value if value is None or isinstance(value, int) else float(f"{value:.5g}")
+
+
+def _commit() -> str:
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
+                          check=False).stdout.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--work", type=Path, required=True, help="where the runs are kept")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after so many")
+    asked = parser.parse_args()
+    work, until_s = asked.work.resolve(), time.monotonic() + 60.0 * asked.minutes
+    lock = threading.Lock()
+
+    def note() -> None:
+        with lock:
+            write(asked.workload, work)
+
+    train_all(tuning_runs(asked.workload, work), jobs=asked.jobs, until_s=until_s, note=note)
+    tuned = [kept(run) for run in tuning_runs(asked.workload, work) if is_finished(run.directory)]
+    if len(tuned) < len(list(tuning_runs(asked.workload, work))):
+        print("settings are not chosen yet: tuning runs are missing; the same command goes on", file=sys.stderr)
+        return
+    train_all(reported_runs(asked.workload, work, choose(tuned)), jobs=asked.jobs, until_s=until_s, note=note)
+    note()
+
+
+if __name__ == "__main__":
+    main()
