@@ -1,0 +1,198 @@
+r"""What the competition found: estimates with intervals, and pictures.
+
+    python3 -m venv .venv-competition && .venv-competition/bin/pip install -r benchmarks/competition/requirements.txt
+    .venv-competition/bin/python -m benchmarks.competition.analyse
+
+Reads the runs of each workload in benchmarks/results/competition, and writes analysis.json and a picture for each
+question there. Estimates are rliable's: interquartile means with 95 % percentile intervals of a stratified bootstrap,
+and probabilities of improvement (Agarwal et al. 2021).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
+from rliable import library, metrics  # noqa: E402
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "competition"
+REFERENCE = "fixed"
+RESAMPLES = 20_000
+FEW_SEEDS = 5
+LEARNER_USD_PER_HOUR, PAPERS_LEARNER_USD_PER_HOUR = 0.08925, 3.06
+"""The file's c7i.large, and the paper's p3.2xlarge (Nitro §7)."""
+SERVERFUL_USD_PER_HOUR, SERVERFUL_START_S = 1.53, 60.0
+"""One c5.9xlarge for all actors (Nitro §8.5, without serverless), and a modelled minute until it is there."""
+READS_PRICES = ("noise-scale", "minions")
+"""Rules that would decide otherwise if prices were others."""
+BLUE, GREY, ORANGE = "#2f6fb0", "#9a9a9a", "#d9822b"
+
+Found = Mapping[str, Any]
+
+
+def cents(run: Found) -> float:
+    """Modelled cents until the run ended: of one that did not reach its target, at least so many."""
+    return 100.0 * float(run["spent_usd"])
+
+
+def cents_with_papers_learner(run: Found) -> float:
+    """The same history, if the learner's instance cost what the paper's does."""
+    factor = PAPERS_LEARNER_USD_PER_HOUR / LEARNER_USD_PER_HOUR
+    return cents(run) + 100.0 * float(run["learner_cost_usd"]) * (factor - 1.0)
+
+
+def cents_without_serverless(run: Found) -> float:
+    """The same history, with actors on one instance that stands for the whole run."""
+    stands_s = float(run["modelled_s"]) + SERVERFUL_START_S
+    return cents(run) - 100.0 * float(run["actors_cost_usd"]) + 100.0 * SERVERFUL_USD_PER_HOUR * stands_s / 3600.0
+
+
+def return_at(run: Found, usd: float) -> float:
+    """The newest evaluation at so many dollars; before the first one, the mean return of the training's episodes."""
+    rows = run["rows"]
+    spent = np.array(rows["spent_usd"])
+    known = [value for value, at in zip(rows["evaluation_return_mean"], spent, strict=True)
+             if value is not None and at <= usd]
+    if known:
+        return float(known[-1])
+    trained = [value for value, at in zip(rows["episode_return_mean"], spent, strict=True)
+               if value is not None and at <= usd]
+    return float(trained[-1]) if trained else 0.0
+
+
+def interquartile_means(
+    runs: Mapping[str, Sequence[Found]], score: Callable[[Found], float]
+) -> dict[str, dict[str, float]]:
+    """Returns estimate and interval by rule."""
+    scores = {rule: np.array([[score(run)] for run in of_rule]) for rule, of_rule in runs.items()}
+    points, intervals = library.get_interval_estimates(
+        scores, lambda values: np.array([metrics.aggregate_iqm(values)]), reps=RESAMPLES,
+        random_state=np.random.RandomState(0))
+    return {rule: {"interquartile_mean": _short(points[rule][0]), "low": _short(intervals[rule][0][0]),
+                   "high": _short(intervals[rule][1][0])} for rule in scores}
+
+
+def improvements(
+    runs: Mapping[str, Sequence[Found]], score: Callable[[Found], float]
+) -> dict[str, dict[str, float]]:
+    """Returns by rule how probably a run of it has a higher score than one of the reference, with its interval."""
+    reference = np.array([[score(run)] for run in runs[REFERENCE]])
+    pairs = {rule: [np.array([[score(run)] for run in of_rule]), reference]
+             for rule, of_rule in runs.items() if rule != REFERENCE}
+    points, intervals = library.get_interval_estimates(
+        pairs, lambda ours, theirs: np.array([metrics.probability_of_improvement(ours, theirs)]), reps=2000,
+        random_state=np.random.RandomState(0))
+    return {rule: {"probability": _short(points[rule][0]), "low": _short(intervals[rule][0][0]),
+                   "high": _short(intervals[rule][1][0])} for rule in pairs}
+
+
+def analyse(everything: Found) -> dict[str, Any]:
+    """Returns all estimates of a workload."""
+    runs = by_rule(everything["runs"])
+    levels = everything["workload"]["levels_usd"]
+    return {
+        "seeds": {rule: len(of_rule) for rule, of_rule in runs.items()},
+        "settings": everything["chosen"],
+        "reached": {rule: sum(run["stop_reason"] == "target_return" for run in of_rule)
+                    for rule, of_rule in runs.items()},
+        "cents_to_target": interquartile_means(runs, cents),
+        "cheaper_than_fixed": improvements(runs, lambda run: -cents(run)),
+        "modelled_minutes": interquartile_means(runs, lambda run: float(run["modelled_s"]) / 60.0),
+        "steps": interquartile_means(runs, lambda run: float(run["env_steps_total"])),
+        "cents_with_the_papers_learner": interquartile_means(
+            {rule: of_rule for rule, of_rule in runs.items() if rule not in READS_PRICES}, cents_with_papers_learner),
+        "cents_without_serverless": interquartile_means(runs, cents_without_serverless),
+        "return_at_cents": {f"{100 * usd:g}": {
+            "estimates": interquartile_means(runs, lambda run, usd=usd: return_at(run, usd)),
+            "better_than_fixed": improvements(runs, lambda run, usd=usd: return_at(run, usd))} for usd in levels},
+    }
+
+
+def by_rule(runs: Sequence[Found]) -> dict[str, list[Found]]:
+    """Groups runs; the rules in the order in which they compete."""
+    grouped: dict[str, list[Found]] = {}
+    for run in runs:
+        grouped.setdefault(run["rule"], []).append(run)
+    return grouped
+
+
+def draw_curves(name: str, everything: Found) -> None:
+    """Draws each rule's returns against dollars, in a panel of its own, over those of the reference."""
+    runs = by_rule(everything["runs"])
+    others = [rule for rule in runs if rule != REFERENCE]
+    columns = 4
+    figure, axes = plt.subplots(-(-len(others) // columns), columns, figsize=(11.0, 5.2), sharex=True, sharey=True,
+                                squeeze=False, constrained_layout=True)
+    for axis in axes.flat[len(others):]:
+        axis.axis("off")
+    grid = np.linspace(0.0, max(cents(run) for run in everything["runs"]) / 100.0, 160)
+    for axis, rule in zip(axes.flat, others, strict=False):
+        for shown, colour in ((REFERENCE, GREY), (rule, BLUE)):
+            values = np.array([[return_at(run, usd) for usd in grid] for run in runs[shown]])
+            for one, run in zip(values, runs[shown], strict=True):
+                axis.plot(100 * grid, np.where(grid <= run["spent_usd"], one, np.nan), color=colour, lw=0.6, alpha=0.5)
+            axis.plot(100 * grid, np.median(values, axis=0), color=colour, lw=1.8, label=shown)
+        axis.axhline(everything["workload"]["target_return"], color=ORANGE, lw=0.8, ls=":")
+        axis.set_title(rule, fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes.flat[0].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.supxlabel("modelled cents", fontsize=10)
+    figure.supylabel("return of the newest evaluation", fontsize=10)
+    figure.suptitle(f"{name}: thin, each seed; thick, their median; a run that reached its target (dots) stays there",
+                    fontsize=10)
+    figure.savefig(RESULTS / f"{name}_returns.png", dpi=140)
+    plt.close(figure)
+
+
+def draw_cents(found: Mapping[str, Found]) -> None:
+    """Draws cents to the target, by workload and rule: each seed, and the interquartile mean with its interval."""
+    figure, axes = plt.subplots(1, len(found), figsize=(5.5 * len(found), 3.9), squeeze=False, constrained_layout=True)
+    for axis, (name, everything) in zip(axes[0], found.items(), strict=True):
+        runs = by_rule(everything["runs"])
+        estimates = interquartile_means(runs, cents)
+        order = sorted(runs, key=lambda rule, known=estimates: -known[rule]["interquartile_mean"])
+        for y, rule in enumerate(order):
+            for run in runs[rule]:
+                reached = run["stop_reason"] == "target_return"
+                axis.plot(cents(run), y, "o" if reached else ">", ms=4, color=GREY, mfc=GREY if reached else "none")
+            one = estimates[rule]
+            axis.plot([one["low"], one["high"]], [y - 0.22] * 2, color=BLUE, lw=2)
+            axis.plot(one["interquartile_mean"], y - 0.22, "D", ms=5, color=BLUE)
+        axis.set_yticks(range(len(order)), [f"{rule} ({everything['chosen'][rule]})" if rule in everything["chosen"]
+                                            else rule for rule in order], fontsize=9)
+        axis.set_xlim(left=0)
+        axis.set_xlabel(f"modelled cents to a return of {everything['workload']['target_return']:,.0f}")
+        axis.set_title(f"{name}, {max(map(len, runs.values()))} seeds", fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(RESULTS / "cents_to_target.png", dpi=140)
+    plt.close(figure)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def main() -> None:
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))
+             if path.stem != "analysis"}
+    found = {name: everything for name, everything in found.items() if everything["runs"]}
+    for name, everything in found.items():
+        draw_curves(name, everything)
+    draw_cents(found)
+    (RESULTS / "analysis.json").write_text(json.dumps(
+        {name: analyse(everything) for name, everything in found.items()}, indent=1))
+    for name, everything in found.items():
+        few = [rule for rule, runs in by_rule(everything["runs"]).items() if len(runs) < FEW_SEEDS]
+        if few:
+            print(f"{name}: fewer than {FEW_SEEDS} seeds of {', '.join(few)}: no claim may rest on these")
+
+
+if __name__ == "__main__":
+    main()
