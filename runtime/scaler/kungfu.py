@@ -12,6 +12,9 @@ from runtime.scaler.counts import clipped
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
 
+SETTLED_ROUNDS = 7
+"""Rounds until more than half of the smoothed noise scale's weight is there: what it is before is mostly noise."""
+
 
 class KungFuSettings(ScalerSettings):
     """Settings of KungFu's scaler, which begins with ``actors_min``."""
@@ -26,8 +29,9 @@ class KungFuSettings(ScalerSettings):
 class KungFuScaler:
     """Scales up only, in proportion to the gradient noise scale.
 
-    ``I_k = clip(⌊I_min · max_{j ≤ k} B_j / B_1 + ½⌋, I_min, I_max)``, B_1 the first noise scale above 0. So each new
-    highest noise scale counts by what it has grown since the last one that counted, and nothing is counted twice.
+    ``I_k = clip(⌊I_min · max_{j ≤ k} B_j / B_s + ½⌋, I_min, I_max)``, B_s the first noise scale above 0 from round
+    `SETTLED_ROUNDS` on; until then I_min. So each new highest noise scale counts by what it has grown since the last
+    one that counted, and nothing is counted twice.
 
     Paper: Nitro §8.5, after KungFu (OSDI 2020).
     Departure: Nitro's artifact compares with a reference that it never updates and multiplies what it has by that,
@@ -48,7 +52,7 @@ class KungFuScaler:
     def decide(self, view: RoundView) -> ScalingDecision:
         """Takes the round's noise scale in, if it has one, and decides."""
         found = view.signals["noise_scale"]
-        if found is not None and math.isfinite(found) and found > 0.0:
+        if view.round_index >= SETTLED_ROUNDS and found is not None and math.isfinite(found) and found > 0.0:
             self._reference = self._reference or found
             self._growth = min(max(self._growth, found / self._reference), float(self.actors_max))
         return ScalingDecision(self.first_wave(view.round_index))
