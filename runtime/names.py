@@ -17,12 +17,15 @@ OURS = "Nitro"
 RESULTS_STACK, NETWORK_STACK, GUARD_STACK = f"{OURS}Results", f"{OURS}Network", f"{OURS}Guard"
 INTERFACES_ROLE_OUTPUT = "InterfacesRole"
 """Of the network's stack: ARN of the role with which Lambda deletes network interfaces that a function has left."""
+MACHINE_OUTPUT = "StateMachine"
+"""Of an experiment's stack without an instance: ARN of the state machine that has the rounds run."""
 SHARED_STACKS = (RESULTS_STACK, NETWORK_STACK, GUARD_STACK)
 """In the order in which they are deployed."""
 STACK_PREFIX = f"{OURS}-"
 """Of an experiment's stack; what follows is the experiment's name."""
-ACTOR_SUFFIX, LEARNER_SUFFIX = "-actor", "-learner"
-"""What follows a stack's name in the names of its actor function and its learner's Auto Scaling group."""
+ACTOR_SUFFIX, LEARNER_SUFFIX, COORDINATOR_SUFFIX = "-actor", "-learner", "-coordinator"
+"""What follows a stack's name in the names of its actor function; of its learner's Auto Scaling group or function; and
+of the function that runs the rounds where no instance does, and its state machine."""
 CACHE_PREFIX = "nitro-"
 """Of an experiment's cache; ElastiCache allows lower case only."""
 
@@ -36,6 +39,8 @@ ENVIRONMENT_PREFIX = "NITRO_"
 """Of the variables that a stack sets for its learner and for the guard."""
 LEDGER_TABLE_VARIABLE = f"{ENVIRONMENT_PREFIX}LEDGER_TABLE"
 REPORTS_TOPIC_VARIABLE = f"{ENVIRONMENT_PREFIX}REPORTS_TOPIC"
+COORDINATOR_FILES_VARIABLE = "COORDINATOR_FILES"
+"""Names, for a coordinator, the zip of the run's own files as ``s3://BUCKET/KEY``."""
 METRIC_NAMESPACE = OURS
 
 CACHE_PORT = 6380

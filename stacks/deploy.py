@@ -22,7 +22,7 @@ from lambda_actor.errors import ActorError
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client, Session, clients, identify, open_session
 from runtime.aws.failures import BotoCoreError
-from runtime.aws.stacks import find_stack
+from runtime.aws.stacks import find_stack, outputs_of
 from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S
@@ -32,13 +32,13 @@ from runtime.display.terminal import has_terminal, is_confirmed, laid_out
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.guard.ledger import Entry, Ledger, find_ledger
 from runtime.guard.stacks import read_deployment
-from runtime.guard.times import INTERVAL_S, LATE_S, MISSING_S, STARTING_S
-from runtime.names import SHARED_STACKS
+from runtime.guard.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
+from runtime.names import MACHINE_OUTPUT, SHARED_STACKS
 from runtime.operations.quotas import Account, read_account
 from runtime.training.preflight import smallest_budget_usd
 from stacks.arming import check_guard
 from stacks.cdk import TEMPLATES, run_cdk, synthesise
-from stacks.plan import Plan
+from stacks.plan import Plan, check_round
 from stacks.service_roles import make_service_roles
 
 TOOL_TIMEOUT_S = 20.0
@@ -137,7 +137,7 @@ def _prices(session: Session, experiment: ResolvedExperiment, *, is_dated: bool)
 def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequence[str]) -> int:
     """The guard first; and nothing that costs money unless it works."""
     remark = make_service_roles(clients(session), cache_kind=plan.experiment.cache.kind,
-                                market=plan.experiment.learner.market)
+                                market=plan.experiment.learner.market if plan.has_instance else None)
     if remark:
         print("\n".join(laid_out({"roles": remark})), flush=True)
     code = run_cdk(["deploy", *SHARED_STACKS, *words], region=account.region)
@@ -145,10 +145,29 @@ def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequen
         return code
     print("\n".join(laid_out(check_guard(clients(session)))), flush=True)
     code = run_cdk(["deploy", plan.stack_name, *words], region=account.region)
+    if not code and not plan.has_instance:
+        print("\n".join(laid_out({"rounds": _begin_rounds(clients(session), plan)})), flush=True)
     if not code:
         print("\n".join(laid_out({"next": f"python -m runtime status {plan.name}; to end it before it ends itself: "
                                           f"python -m runtime stop {plan.name}"})), flush=True)
     return code
+
+
+def _begin_rounds(client: Client, plan: Plan) -> str:
+    """Starts the state machine, now that all is there; returns what people should know.
+
+    Raises:
+        AccountError: It could not be started.
+    """
+    stack = ask(lambda: find_stack(client("cloudformation"), plan.stack_name))
+    machine = outputs_of(stack or {})[MACHINE_OUTPUT]
+    try:
+        started = ask(lambda: client("stepfunctions").start_execution(stateMachineArn=machine))
+    except AccountError as error:
+        raise AccountError(f"all is there, but its rounds were not begun, so that nothing but the guard's "
+                           f"{MISSING_S / 60:.0f} minutes are lost: {error}. Begin them: aws stepfunctions "
+                           f"start-execution --state-machine-arn {machine}") from error
+    return f"begun by {started['executionArn']}"
 
 
 def _synthesise(options: argparse.Namespace) -> int:
@@ -182,12 +201,11 @@ def limits(plan: Plan) -> list[str]:
     expected, usd = plan.estimate, experiment.budget.usd
     start = plan.start
     burn_usd = expected.burn_usd_per_hour
-    worst_usd = burn_usd * experiment.budget.lifetime_hours * learner.launches_max
+    worst_usd = burn_usd * experiment.budget.lifetime_hours * (learner.launches_max if plan.has_instance else 1)
     stays_usd = expected.cache_usd_per_hour + expected.provisioned_usd_per_hour
     return laid_out({
         "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
-        "learner": f"one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
-                   f"{learner.launches_max} launches",
+        "learner": _learner(plan),
         "actors": f"at most {experiment.scaler.most_actors} of {actor.memory_mib} MiB, {actor.timeout_s} s each; "
                   f"{plan.provisioned_actors} kept warm" if plan.has_function else
                   f"at most {experiment.scaler.most_actors}, {actor.timeout_s} s each, {experiment.fleet.processes} at "
@@ -208,7 +226,7 @@ def limits(plan: Plan) -> list[str]:
                  f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
                  f"minutes ({STARTING_S / 60:.0f} while it boots, {MISSING_S / 60:.0f} from the beginning), or "
                  f"after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}",
-        "without it": f"if the guard fails too, each of {learner.launches_max} launches ends itself after that time: "
+        "without it": f"if the guard fails too, {_end_without_guard(plan)} after that time: "
                       f"${worst_usd:.2f} in all, and what the actors do; then ${stays_usd:.3f} an hour for cache and "
                       "warm actors until somebody stops them; two alarms tell whoever subscribes to its reports",
         "after that": "nothing but what the results take",
@@ -229,14 +247,32 @@ def _actors_usd(plan: Plan) -> float:
     return 3600 * experiment.scaler.most_actors * experiment.actor.memory_mib / 1024 * rate
 
 
+def _learner(plan: Plan) -> str:
+    learner, function = plan.experiment.learner, plan.experiment.learner.function
+    if plan.has_instance:
+        return (f"one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
+                f"{learner.launches_max} launches")
+    return (f"no instance: a function of {function.memory_mib} MiB makes the updates, {function.timeout_s} s each; a "
+            f"coordinator of {function.coordinator_memory_mib} MiB runs the rounds, in legs of up to {LEG_S / 60:.0f} "
+            f"minutes, each of which is tried {learner.launches_max} times")
+
+
+def _end_without_guard(plan: Plan) -> str:
+    if plan.has_instance:
+        return f"each of {plan.experiment.learner.launches_max} launches ends itself"
+    return "Step Functions ends the rounds"
+
+
 def _dearest(plan: Plan) -> str:
+    if not plan.has_instance:
+        return "the coordinator, while a leg runs"
     return max(plan.experiment.learner.instance_types, key=plan.prices.instance_hour_usd.__getitem__)
 
 
 def account_lines(plan: Plan, account: Account) -> list[str]:
     """What the account restricts of the plan, for people."""
     learner = plan.experiment.learner
-    refused = [name for name in learner.instance_types if name not in account.usable_types]
+    refused = [name for name in learner.instance_types if name not in account.usable_types] if plan.has_instance else []
     lines = [f"account      {account.account_id}, {account.region}"]
     if plan.has_function:
         lines += _concurrency_lines(plan, account)
@@ -268,13 +304,14 @@ def _check_budget(plan: Plan) -> float:
     Raises:
         AccountError: The start and the end would use the budget up.
     """
+    check_round(plan.experiment, waves=plan.waves)
     expected, start = plan.estimate, plan.start
     needed_usd, and_round = start.counted_usd + expected.tail_usd, ""
     concurrency, waves = plan.concurrency, plan.waves
     try:
         needed_usd += expected.burn_usd_per_hour * BETWEEN_ROUNDS_S / 3600 + max(
             smallest_budget_usd(plan.experiment, plan.prices, instance_type=name, waves=waves)
-            for name in plan.experiment.learner.instance_types)
+            for name in (plan.experiment.learner.instance_types if plan.has_instance else (None,)))
         and_round = ", and one round's worst case" + (
             f" in {waves} waves of {concurrency} actors, all that "
             f"{'the account runs' if plan.has_function else 'run'} at once" if waves > 1 else "")

@@ -6,8 +6,10 @@ from aws_cdk import CfnOutput, Stack, Tags
 from constructs import Construct
 
 from runtime.guard.stacks import tags_of_limits
+from runtime.names import MACHINE_OUTPUT
 from stacks.components.actor_function import ActorFunction
 from stacks.components.cache import make_cache
+from stacks.components.coordinator import Coordinator
 from stacks.components.dashboard import Dashboard
 from stacks.components.learner import Learner
 from stacks.guard import GuardStack
@@ -19,7 +21,8 @@ from stacks.results import ResultsStack
 class ExperimentStack(Stack):
     """Actors, cache, learner and dashboard of one experiment. Nothing in it outlives it.
 
-    With ``fleet.kind: local`` actors are processes of the learner: there is neither a function nor a cache.
+    With ``fleet.kind: local`` actors are processes of the learner: there is neither a function nor a cache. With
+    ``learner.kind: function`` there is no instance: all are functions.
     """
 
     def __init__(
@@ -33,8 +36,15 @@ class ExperimentStack(Stack):
         actor = ActorFunction(self, "Actor", plan=plan, network=network) if plan.has_function else None
         if actor is not None:
             cache.grant_actors(actor.role)
-        learner = Learner(self, "Learner", plan=plan, network=network, results=results, guard=guard, actor=actor,
-                          cache=cache)
+        learner: Learner | Coordinator
+        if plan.has_instance:
+            learner = Learner(self, "Learner", plan=plan, network=network, results=results, guard=guard, actor=actor,
+                              cache=cache)
+            outputs = {"LearnerImage": learner.image_id, "LearnerGroupName": learner.group_name}
+        else:
+            assert actor is not None, "the plan was checked"
+            learner = Coordinator(self, "Learner", plan=plan, results=results, guard=guard, actor=actor)
+            outputs = {MACHINE_OUTPUT: learner.machine.state_machine_arn}
         dashboard = Dashboard(self, "Dashboard", plan=plan, function=actor.function if actor else None)
         for name, value in {
             "ResultsBucket": results.bucket.bucket_name,
@@ -43,8 +53,7 @@ class ExperimentStack(Stack):
             "LearnerLogs": learner.log_group.log_group_name,
             **({"ActorLogs": actor.log_group.log_group_name,
                 "ActorFunction": actor.alias.function_arn} if actor else {}),
-            "LearnerImage": learner.image_id,
-            "LearnerGroupName": learner.group_name,
+            **outputs,
         }.items():
             CfnOutput(self, name, value=value)
         # All that can be tagged, so that a bill can be told apart, and leftovers found.

@@ -26,6 +26,7 @@ from runtime.guard.watch import LOOKED_AT_ALL
 from runtime.names import (
     ACTOR_SUFFIX,
     CACHE_PREFIX,
+    COORDINATOR_SUFFIX,
     EXPERIMENT_TAG,
     LEARNER_SUFFIX,
     LEDGER_TABLE_VARIABLE,
@@ -156,13 +157,15 @@ class GuardStack(Stack):
                                 resources=[self._groups_arn]),
             iam.PolicyStatement(sid="EndLearners", actions=["ec2:TerminateInstances"], resources=[self._instances_arn],
                                 conditions={"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}),
+            iam.PolicyStatement(sid="FindLegs", actions=["states:ListExecutions"], resources=[self._machines_arn]),
+            iam.PolicyStatement(sid="EndLegs", actions=["states:StopExecution"], resources=[self._executions_arn]),
         ]
 
     def _actor_statements(self) -> list[iam.PolicyStatement]:
         """Among them the right to invoke: an actor sets the stop key if the learner cannot."""
         return [
-            iam.PolicyStatement(sid="BarActors", resources=[self._functions_arn], actions=[
-                "lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"]),
+            iam.PolicyStatement(sid="BarFunctions", resources=[self._functions_arn, *self._other_functions_arns],
+                                actions=["lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"]),
             iam.PolicyStatement(sid="EndWarmActors", resources=[f"{self._functions_arn}:*"], actions=[
                 "lambda:GetProvisionedConcurrencyConfig", "lambda:DeleteProvisionedConcurrencyConfig",
                 "lambda:InvokeFunction"]),
@@ -208,8 +211,26 @@ class GuardStack(Stack):
         return self.format_arn(service="ec2", resource="instance", resource_name="*")
 
     @property
+    def _machines_arn(self) -> str:
+        return self.format_arn(service="states", resource="stateMachine", arn_format=ArnFormat.COLON_RESOURCE_NAME,
+                               resource_name=f"{STACK_PREFIX}*{COORDINATOR_SUFFIX}")
+
+    @property
+    def _executions_arn(self) -> str:
+        return self.format_arn(service="states", resource="execution", arn_format=ArnFormat.COLON_RESOURCE_NAME,
+                               resource_name=f"{STACK_PREFIX}*{COORDINATOR_SUFFIX}:*")
+
+    @property
     def _functions_arn(self) -> str:
-        return self.format_arn(service="lambda", resource="function", resource_name=f"{STACK_PREFIX}*{ACTOR_SUFFIX}",
+        """Of actors' functions."""
+        return self._function_arn(ACTOR_SUFFIX)
+
+    @property
+    def _other_functions_arns(self) -> list[str]:
+        return [self._function_arn(suffix) for suffix in (COORDINATOR_SUFFIX, LEARNER_SUFFIX)]
+
+    def _function_arn(self, suffix: str) -> str:
+        return self.format_arn(service="lambda", resource="function", resource_name=f"{STACK_PREFIX}*{suffix}",
                                arn_format=ArnFormat.COLON_RESOURCE_NAME)
 
     def _cache_arn(self, kind: str) -> str:
@@ -219,7 +240,8 @@ class GuardStack(Stack):
     def _experiments(self) -> list[str]:
         """The resources with wildcards, as the security rules write them."""
         arns = [self._stacks_arn, self._groups_arn, self._instances_arn, self._functions_arn,
-                f"{self._functions_arn}:*", self._cache_arn("serverlesscache"), self._cache_arn("replicationgroup")]
+                f"{self._functions_arn}:*", *self._other_functions_arns, self._machines_arn, self._executions_arn,
+                self._cache_arn("serverlesscache"), self._cache_arn("replicationgroup")]
         return [_as_written(self.resolve(arn)) for arn in arns]
 
     def _make_function(self) -> lambda_.Function:

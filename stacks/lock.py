@@ -27,6 +27,7 @@ GLIBC = 36
 MACHINES = ("x86_64", "aarch64")
 _ACTOR = ROOT / "lambda_actor" / "requirements.txt"
 _LEARNER = ROOT / "stacks" / "learner_image"
+_LAMBDA = ("awslambdaric", "simplejson", "snapshot-restore-py")
 _BOTH = "# For each requirement the wheels of x86_64 and arm64, or the one for both. Written by `make lock`.\n"
 
 
@@ -111,8 +112,12 @@ def main() -> int:
     """Writes all but requirements-cpu.txt, whose two files only PyTorch's own index has."""
     project = _pins(ROOT / "requirements.txt")
     common = _locked(re.sub(r"(?m)^torch==.*\n", "", project), "--no-deps", "--universal")
+    actor = _locked(_pins(_ACTOR), "--no-deps", "--universal")
     write(_ACTOR, "# What the actor image installs, and nothing else, with everything that it brings along.\n" + _BOTH,
-          _locked(_pins(_ACTOR), "--no-deps", "--universal"), MACHINES)
+          actor, MACHINES)
+    write(_LEARNER / "requirements-lambda.txt",
+          "# Lambda's runtime client, for a learner that is a function: the actor image's.\n" + _BOTH,
+          [package for package in actor if package["name"] in _LAMBDA], MACHINES)
     write(_LEARNER / "requirements.txt",
           "# What the learner image installs, but for torch: ../../requirements.txt.\n" + _BOTH, common, MACHINES)
     names = {package["name"] for package in common}

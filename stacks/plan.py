@@ -15,10 +15,19 @@ from runtime.config.instances import has_gpu, processor
 from runtime.config.loading import self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.estimate import Ending, Estimate, estimate
+from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.cost.start import Start, start
+from runtime.cost.start import Start, start, start_of_legs
 from runtime.errors import ExperimentError
-from runtime.guard.times import CACHE_DELETION_S, INTERVAL_S, STOP_GRACE_S, TERMINATION_S
+from runtime.guard.times import (
+    CACHE_DELETION_S,
+    INTERVAL_S,
+    LEG_BEGINNING_S,
+    LEG_ENDING_S,
+    LEG_S,
+    STOP_GRACE_S,
+    TERMINATION_S,
+)
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.scaler import make_scaler
@@ -34,6 +43,10 @@ RUN_CHARACTERS = 8
 ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + TERMINATION_S, cache_s=CACHE_DELETION_S)
 """Until the guard looks (one tick may be lost), until the learner has put its results away, until its instance has
 ended (another tick may be lost), and the cache's deletion after that."""
+LEG_ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + LEG_S, cache_s=0.0)
+"""Of a deployment without an instance: a leg that hangs ends at Lambda's limit, and nothing else stands."""
+ROUND_S_MAX = LEG_S - LEG_BEGINNING_S - BETWEEN_ROUNDS_S - LEG_ENDING_S
+"""Longest that a round may be able to take where a coordinator runs it: each leg has room for one."""
 _ELASTICACHE_NAME_CHARACTERS = 40
 _ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
 _ENVIRONMENT_ID = re.compile(r"[\w./:-]{1,200}")
@@ -103,6 +116,22 @@ class Plan:
         return not self.experiment.fleet.is_on_learner
 
     @property
+    def has_instance(self) -> bool:
+        """Whether the learner is an instance; else it is a function, and another function runs the rounds."""
+        return self.experiment.learner.kind != "function"
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether the learner has one."""
+        return self.has_instance and has_gpu(self.experiment.learner.instance_types[0])
+
+    @property
+    def processor(self) -> str:
+        """Of the learner."""
+        experiment = self.experiment
+        return processor(experiment.learner.instance_types[0]) if self.has_instance else experiment.actor.architecture
+
+    @property
     def concurrency(self) -> int | None:
         """How many actors may run at once; None means all of a round."""
         return self.actor_concurrency if self.has_function else self.experiment.fleet.processes
@@ -115,8 +144,10 @@ class Plan:
     @property
     def start(self) -> Start:
         """Its phases until training begins."""
+        if not self.has_instance:
+            return start_of_legs(self.estimate)
         return start(self.estimate, cache_kind=self.experiment.cache.kind, is_warm=self.provisioned_actors > 0,
-                     has_gpu=has_gpu(self.experiment.learner.instance_types[0]), has_function=self.has_function)
+                     has_gpu=self.has_gpu, has_function=self.has_function)
 
     @property
     def stack_name(self) -> str:
@@ -268,7 +299,10 @@ def _check(experiment: ResolvedExperiment) -> None:
         raise ExperimentError(f"learner.instance_types = {', '.join(retired)}: EC2 does not offer P3 any more, and "
                               "today's drivers do not know its GPU; its price is for the paper's settings on one "
                               "machine. Allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others")
-    _check_processors(experiment)
+    if experiment.learner.kind == "function":
+        _check_function(experiment)
+    else:
+        _check_processors(experiment)
 
 
 def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -> Estimate:
@@ -277,7 +311,8 @@ def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -
     Raises:
         ExperimentError: An instance type has no price.
     """
-    return estimate(experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind, ending=ENDING)
+    return estimate(experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind,
+                    ending=LEG_ENDING if experiment.learner.kind == "function" else ENDING)
 
 
 def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
@@ -290,6 +325,43 @@ def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
     if experiment.budget.usd <= tail_usd:
         raise ExperimentError(f"budget.usd = {experiment.budget.usd:g} does not even hold what taking the deployment "
                               f"down can cost; allowed: budget.usd above {math.ceil(tail_usd * 100) / 100:.2f}")
+
+
+def _check_function(experiment: ResolvedExperiment) -> None:
+    """Checks what only a learner without an instance asks for.
+
+    Raises:
+        ExperimentError: Something would have to stand, or a round could take longer than a leg of the coordinator.
+    """
+    if experiment.cache.kind != "none":
+        raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = function: a coordinator that "
+                              "reached a cache would be in its network, and need endpoints there that are paid for by "
+                              "the hour; allowed: none")
+    if experiment.fleet.kind != "lambda":
+        raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} with learner.kind = function: there is no "
+                              "instance whose processes actors could be; allowed: auto | lambda")
+    if experiment.actor.provisioned:
+        raise ExperimentError(f"actor.provisioned = {experiment.actor.provisioned} with learner.kind = function: "
+                              "nothing stands between rounds, warm actors neither; allowed: 0")
+    check_round(experiment, waves=1)
+
+
+def check_round(experiment: ResolvedExperiment, *, waves: int) -> None:
+    """Checks that each leg of a coordinator has room for a round, whatever that takes.
+
+    Args:
+        waves: How many times its deadline a round may take.
+
+    Raises:
+        ExperimentError: It has not.
+    """
+    fleet, learner = experiment.fleet, experiment.learner
+    round_s = waves * fleet.round_deadline_s + learner.update_timeout_s
+    if learner.kind == "function" and round_s > ROUND_S_MAX:
+        raise ExperimentError(
+            f"a round may take {round_s} s ({f'{waves} waves of ' if waves > 1 else ''}fleet.round_deadline_s = "
+            f"{fleet.round_deadline_s}, learner.update_timeout_s = {learner.update_timeout_s}); with learner.kind = "
+            f"function it must end within one invocation of the coordinator; allowed: {ROUND_S_MAX:.0f} s together")
 
 
 def _check_processors(experiment: ResolvedExperiment) -> None:

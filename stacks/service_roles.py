@@ -12,19 +12,19 @@ from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client
 
 
-def make_service_roles(client: Client, *, cache_kind: str, market: str) -> str:
+def make_service_roles(client: Client, *, cache_kind: str, market: str | None) -> str:
     """Makes those that a deployment uses and the account has not; they cost nothing and stay.
 
     Args:
         client: Of any service.
         cache_kind: ``cache.kind``.
-        market: ``learner.market``.
+        market: ``learner.market``; None if the learner is no instance.
 
     Returns:
         What people should know of it; empty if all are there. Whoever may not make roles is not stopped: the services
         try it themselves.
     """
-    needed = ["autoscaling.amazonaws.com", *(["spot.amazonaws.com"] if market == "spot" else []),
+    needed = [*(["autoscaling.amazonaws.com"] if market else []), *(["spot.amazonaws.com"] if market == "spot" else []),
               *(["elasticache.amazonaws.com"] if cache_kind in ("serverless", "node") else [])]
     try:
         made = [service for service in needed if _make(client("iam"), service)]

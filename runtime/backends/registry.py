@@ -35,8 +35,9 @@ def _aws(experiment: ResolvedExperiment) -> Backend:
         # It says where the experiment can run, and where it cannot.
         return _this_machine(experiment)
     from runtime.backends.aws.backend import AwsBackend
+    from runtime.backends.aws.stack import tell_stack
 
-    return AwsBackend(experiment, deployment=deployment)
+    return AwsBackend(experiment, deployment=deployment, announce=lambda: tell_stack(deployment, is_up=True))
 
 
 BACKENDS: Mapping[str, Callable[[ResolvedExperiment], Backend]] = {"lambda": _aws}

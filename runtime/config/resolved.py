@@ -131,13 +131,15 @@ def resolve(
     if kind == "auto":
         kind = "lambda" if is_deployed else "local"
     is_on_learner = is_deployed and kind == "local"
+    # Without an instance nothing stands between rounds, if nobody asks for it.
+    warm_actors = 0 if learner.kind == "function" else most_actors
     return _as(ResolvedExperiment, experiment, {
         "algorithm": _as(ResolvedAlgorithm, algorithm, {
             "rounds": _or(algorithm.rounds, "asynchronous" if algorithm.chosen.is_off_policy else "synchronous"),
             "round_steps": _or(algorithm.round_steps, actor.fragment_steps * most_actors),
             "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
         "actor": _as(ResolvedActor, actor, {
-            "provisioned": 0 if is_on_learner else _or(provisioned, _or(actor.provisioned, most_actors))}),
+            "provisioned": 0 if is_on_learner else _or(provisioned, _or(actor.provisioned, warm_actors))}),
         "learner": _as(ResolvedLearner, learner, {
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),

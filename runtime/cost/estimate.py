@@ -30,7 +30,7 @@ class Estimate:
 
     Attributes:
         learner_usd_per_hour: The instance, of the dearest type that may be launched, with its disk, its address, and
-            its requests to the bucket.
+            its requests to the bucket; without one the coordinator, with its legs and these requests.
         cache_usd_per_hour: The cache's capacity.
         provisioned_usd_per_hour: The actors' provisioned concurrency.
         floor_usd_per_hour: All that exists, with the cheapest type that may be launched.
@@ -62,7 +62,8 @@ def estimate(
         ExperimentError: An instance type has no price.
     """
     models = [CostModel(actor, learner, prices, cache_kind=cache_kind, round_deadline_s=0.0, traffic_bytes_max=0,
-                        instance_type=instance_type) for instance_type in learner.instance_types]
+                        instance_type=instance_type)
+              for instance_type in ((None,) if learner.kind == "function" else learner.instance_types)]
     dearest = max(models, key=lambda model: model.learner_usd(HOUR_S))
     cache_usd = dearest.cache_usd(HOUR_S)
     learner_usd = dearest.learner_usd(HOUR_S) + dearest.attached_usd(HOUR_S) + dearest.upload_usd(HOUR_S)

@@ -278,6 +278,7 @@ class WallClockMeter(Meter):
         cache_from_s: float = 0.0,
         provisioned_from_s: float = 0.0,
         now: Callable[[], float] = time.time,
+        begins: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Begins to bill what stands.
 
@@ -287,8 +288,11 @@ class WallClockMeter(Meter):
             cache_from_s: When its cache did.
             provisioned_from_s: When its warm actors did.
             now: Seconds since 1970.
+            begins: Told of each round before anything of it is reserved: when it ends at the latest, seconds since
+                1970. It may end the run instead.
         """
         super().__init__(model, budget)
+        self._begins = begins
         self._billed_since_s, self._billed_until_s, self._now = billed_since_s, billed_since_s, now
         self._learner_from_s, self._cache_from_s, self._provisioned_from_s = (
             learner_from_s, cache_from_s, provisioned_from_s)
@@ -304,6 +308,12 @@ class WallClockMeter(Meter):
     def burn_usd_per_hour(self) -> float:
         """What stands costs so much."""
         return self._model.burn_usd_per_hour
+
+    def open_standing(self, limits: Limits | None = None) -> bool:
+        """As `Meter.open_standing`, once whoever wants to know has heard when the round ends at the latest."""
+        worst_s = super()._round_seconds_max(limits or self._model.limits) + BETWEEN_ROUNDS_S
+        self._begins(self._now() + worst_s)
+        return super().open_standing(limits)
 
     def catch_up(self) -> float:
         """Spends what stood idle since the last bill, whether the budget holds it or not; returns it in dollars."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from runtime.config.resolved import ResolvedActor, ResolvedLearner
 from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
 from runtime.errors import ExperimentError
+from runtime.guard.times import LEG_BEGINNING_S
 from runtime.interfaces import ACTOR, Limits
 
 MIB_PER_VCPU = 1769
@@ -26,6 +27,11 @@ UPLOAD_INTERVAL_S = 10.0
 REQUESTS_PER_UPLOAD = 12
 """Requests to the bucket that one upload takes at most."""
 
+
+TRANSITION_USD = 3.75e-5
+"""A step of a state machine: the dearest region on Step Functions' page of prices; us-east-1 takes 2.5e-5."""
+LEG_TRANSITIONS = 2
+"""Of each leg of a coordinator: its invocation, and the look whether it was the last one."""
 
 ZONE_PASSAGE_BYTE_USD = 0.02e-9
 """A byte that passes between two zones, at its sender and at its receiver: EC2's page of on-demand prices."""
@@ -136,8 +142,25 @@ class CostModel:
         Raises:
             ExperimentError: The instance type has no price.
         """
-        self._prices, self._cache_kind, self._volume_gib = prices, cache_kind, learner.volume_gib
+        self._prices, self._cache_kind, self._learner = prices, cache_kind, learner
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
+        self._learner_s_usd, self._dearest_learner_s_usd = self._learner_prices(actor, instance_type)
+        self.roles: Mapping[str, FunctionPrices] = {ACTOR: FunctionPrices(
+            prices, cache_kind=cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
+            timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned),
+            **(roles or {})}
+
+    def _learner_prices(self, actor: ResolvedActor, instance_type: str | None) -> tuple[float, float]:
+        """A second of the learner, and of the dearest that may be launched; without an instance, of the coordinator.
+
+        Raises:
+            ExperimentError: The instance type has no price.
+        """
+        learner, prices = self._learner, self._prices
+        if learner.kind == "function":
+            second_usd = (learner.function.coordinator_memory_mib / 1024
+                          * prices.functions[actor.architecture].on_demand_usd)
+            return second_usd, second_usd
         # Its own first, then all that may be launched.
         types = (instance_type or learner.instance_types[0], *learner.instance_types)
         for name in types:
@@ -145,12 +168,7 @@ class CostModel:
                 raise ExperimentError(
                     f"learner.instance_types: {name!r} has no price; allowed: "
                     f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})")
-        self._instance_s_usd = prices.instance_hour_usd[types[0]] / 3600
-        self._dearest_instance_s_usd = max(prices.instance_hour_usd[name] for name in types) / 3600
-        self.roles: Mapping[str, FunctionPrices] = {ACTOR: FunctionPrices(
-            prices, cache_kind=cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
-            timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned),
-            **(roles or {})}
+        return prices.instance_hour_usd[types[0]] / 3600, max(prices.instance_hour_usd[name] for name in types) / 3600
 
     @property
     def actor_worst_case_usd(self) -> float:
@@ -158,21 +176,23 @@ class CostModel:
         return self.roles[ACTOR].worst_case_usd()
 
     def learner_usd(self, seconds: float) -> float:
-        """The instance alone."""
-        return seconds * self._instance_s_usd
+        """The instance alone; without one, the coordinator, which stands while its actors play."""
+        return seconds * self._learner_s_usd
 
     def predecessor_usd(self, seconds: float) -> float:
         """An instance of which nobody knows the type: the dearest that may be launched."""
-        return seconds * self._dearest_instance_s_usd
+        return seconds * self._dearest_learner_s_usd
 
     def infrastructure_usd(self, seconds: float) -> float:
         """The cache's capacity, the learner's volume and its public address."""
         return self.attached_usd(seconds) + self.cache_usd(seconds)
 
     def attached_usd(self, seconds: float) -> float:
-        """What comes and goes with the instance: its volume and its public address."""
+        """What comes and goes with the instance: its volume and its public address. Of a coordinator, its legs."""
         prices = self._prices
-        hourly = (prices.volume_gib_month_usd * self._volume_gib / HOURS_PER_MONTH
+        if self._learner.kind == "function":
+            return seconds / LEG_BEGINNING_S * (LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd)
+        hourly = (prices.volume_gib_month_usd * self._learner.volume_gib / HOURS_PER_MONTH
                   + prices.public_ipv4_hour_usd)
         return seconds / 3600 * hourly
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from runtime.cost.estimate import Estimate
-from runtime.guard.times import INTERVAL_S, MAKING_LIMIT_S
+from runtime.guard.times import INTERVAL_S, LEG_S, MAKING_LIMIT_S
 
 CACHE_S: Final = {"none": 0.0, "learner": 0.0, "serverless": 300.0, "node": 480.0}
 """User, user group and cache, by ``cache.kind``."""
@@ -20,6 +20,8 @@ MACHINE_S = 60.0
 """From the group to the first line of the boot script."""
 ACTORS_S = 45.0
 """The container's start, torch's import, the cache, and the first actors' answers."""
+FIRST_LEG_S = 30.0
+"""The execution's beginning, and the cold start of a function whose image is loaded as it is read."""
 PULL_BYTES_PER_S, UNPACK_BYTES_PER_S = 50e6, 80e6
 """Of an image's layers: from the registry, and onto a gp3 volume of 125 MiB/s that both take their share of."""
 IMAGE_BYTES: Final = {False: (0.6e9, 1.6e9), True: (3.3e9, 7.0e9)}
@@ -80,6 +82,14 @@ class Start:
     def instance_limit_s(self) -> float:
         """How long CloudFormation waits for the first instance, in seconds."""
         return sum(phase.limit_s for phase in self.phases[1:])
+
+
+def start_of_legs(estimate: Estimate) -> Start:
+    """The phases of the start of a deployment without an instance: functions, then the first leg."""
+    leg_s = FIRST_LEG_S + ACTORS_S
+    return Start((Phase("functions", FUNCTION_S, MAKING_LIMIT_S, 0.0),
+                  Phase("first leg", leg_s, LEG_S, leg_s * estimate.burn_usd_per_hour / 3600)),
+                 estimate.burn_usd_per_hour)
 
 
 def start(

@@ -14,13 +14,24 @@ from typing import Any
 from runtime.aws.asking import list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS
-from runtime.guard.ledger import Entry
-from runtime.guard.parts import ALIAS, GROUP, REPLICATION_GROUP, SERVERLESS_CACHE, made_of
+from runtime.guard.ledger import FINISHED, Entry
+from runtime.guard.parts import (
+    ALIAS,
+    GROUP,
+    MACHINE,
+    REPLICATION_GROUP,
+    SERVERLESS_CACHE,
+    find_executions,
+    made_of,
+)
 from runtime.guard.stacks import NEVER, GuardedStack, Stood
+from runtime.guard.times import LEG_S
 
 BLOCK_S = 300
 """Provisioned concurrency is billed by these."""
 _HOUR_S = 3600
+_LEG_ENDED = ("SUCCEEDED", "FAILED")
+"""Statuses of an execution whose last leg had ended."""
 _NOT_LAUNCHED = ("Failed", "Cancelled")
 """Statuses of an activity of Auto Scaling whose attempt to launch an instance failed."""
 
@@ -44,7 +55,9 @@ def final_usd(client: Client, deployed: GuardedStack, entry: Entry, *, learner_g
     cache = _span(longest.cache, made.get(SERVERLESS_CACHE) or made.get(REPLICATION_GROUP))
     provisioned = _span(longest.provisioned, made.get(ALIAS))
     learner = _span(longest.learner, made.get(GROUP))
-    if learner != NEVER:
+    if MACHINE in made:
+        learner = _legs(client, made[MACHINE]["PhysicalResourceId"], longest.learner, is_over=entry.state == FINISHED)
+    elif learner != NEVER:
         launched_s = _launched_at_s(client, made[GROUP].get("PhysicalResourceId"), deployed.created_at_s, learner)
         learner = (launched_s, learner[1])
     usd = deployed.cost_usd(entry, Stood(learner=learner, cache=cache, provisioned=provisioned))
@@ -64,6 +77,29 @@ def _span(longest: tuple[float, float], part: Mapping[str, Any] | None) -> tuple
     if part.get("ResourceStatus") == "DELETE_COMPLETE":
         gone_s = min(gone_s, part["LastUpdatedTimestamp"].timestamp())
     return began_s, max(began_s, gone_s)
+
+
+def _legs(client: Client, machine: str, longest: tuple[float, float], *, is_over: bool) -> tuple[float, float]:
+    """From when to when legs of a coordinator can have run, within the time that its state machine stood, and after it.
+
+    Args:
+        machine: ARN of the state machine.
+        is_over: Whether the last leg said that nothing is left to do.
+    """
+    began_s, gone_s = longest
+    late_s = 0.0 if is_over else LEG_S
+    try:
+        executions = find_executions(client("stepfunctions"), machine)
+    except AWS_ERRORS:
+        executions = None
+    if executions is None:
+        return began_s, gone_s + late_s
+    if not executions:
+        return NEVER
+    ends_s = [gone_s if "stopDate" not in one else one["stopDate"].timestamp() for one in executions]
+    return (max(began_s, min(one["startDate"].timestamp() for one in executions)),
+            max(end_s + (0.0 if one["status"] in _LEG_ENDED else late_s)
+                for one, end_s in zip(executions, ends_s, strict=True)))
 
 
 def _launched_at_s(client: Client, group: str | None, created_at_s: float, stood: tuple[float, float]) -> float:

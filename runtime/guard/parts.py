@@ -11,9 +11,10 @@ from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of, message_of
 from runtime.aws.stacks import resources_of
 from runtime.guard.ledger import PARTS
-from runtime.names import GROUP_TAG
+from runtime.names import COORDINATOR_SUFFIX, GROUP_TAG, LEARNER_SUFFIX
 
 GROUP, ALIAS = "AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias"
+MACHINE, _FUNCTION = "AWS::StepFunctions::StateMachine", "AWS::Lambda::Function"
 SERVERLESS_CACHE, REPLICATION_GROUP = "AWS::ElastiCache::ServerlessCache", "AWS::ElastiCache::ReplicationGroup"
 
 _INTERFACE = "AWS Lambda VPC ENI-"
@@ -29,6 +30,8 @@ class Parts:
         group: The Auto Scaling group of the learner.
         function, alias: The actors'.
         serverless_cache, replication_group: The cache.
+        machine: ARN of the state machine that has the coordinator invoked.
+        others: The coordinator's function, and the learner's.
     """
 
     group: str | None = None
@@ -36,10 +39,19 @@ class Parts:
     alias: str | None = None
     serverless_cache: str | None = None
     replication_group: str | None = None
+    machine: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def functions(self) -> list[str]:
+        """All of them."""
+        return [*([self.function] if self.function else []), *self.others]
 
 
 def end_learner(client: Client, parts: Parts) -> str:
-    """Ends the learner's instance, and lets no other take its place.
+    """Ends the learner's instance, and lets no other take its place; of a coordinator, lets no leg follow.
+
+    A leg that runs cannot be ended: it hears of the order itself, or ends at its time limit.
 
     Returns:
         What it waits for, for people; empty if the part is gone.
@@ -48,6 +60,8 @@ def end_learner(client: Client, parts: Parts) -> str:
         ClientError: AWS refuses.
         BotoCoreError: AWS cannot be asked.
     """
+    if parts.machine is not None:
+        return _end_executions(client("stepfunctions"), parts.machine)
     if parts.group is None:
         return ""
     scaling = client("autoscaling")
@@ -61,6 +75,33 @@ def end_learner(client: Client, parts: Parts) -> str:
     finally:
         waits_for = _end_instances(client, parts.group)
     return waits_for
+
+
+def _end_executions(machines: Any, machine: str) -> str:
+    def running() -> list[str]:
+        return [one["executionArn"] for one in find_executions(machines, machine) or [] if one["status"] == "RUNNING"]
+
+    for execution in running():
+        machines.stop_execution(executionArn=execution)
+    return f"{', '.join(left)} to end" if (left := running()) else ""
+
+
+def find_executions(machines: Any, machine: str) -> list[Mapping[str, Any]] | None:
+    """Executions of a state machine, with ``status``, ``startDate`` and, if they have ended, ``stopDate``.
+
+    Args:
+        machines: Client of Step Functions.
+        machine: ARN of the state machine.
+
+    Returns:
+        None if it is gone: nobody can tell any more.
+    """
+    try:
+        return list_all(machines, "list_executions", "executions", stateMachineArn=machine)
+    except ClientError as error:
+        if "DoesNotExist" in code_of(error):
+            return None
+        raise
 
 
 def _end_instances(client: Client, group: str) -> str:
@@ -94,7 +135,7 @@ def end_provisioned(client: Client, parts: Parts) -> str:
 
 
 def end_concurrency(client: Client, parts: Parts) -> str:
-    """Lets no actor start any more.
+    """Lets no actor start any more, nor the coordinator or a learner that is a function.
 
     Returns:
         What it waits for, for people; empty if the part is gone.
@@ -103,23 +144,36 @@ def end_concurrency(client: Client, parts: Parts) -> str:
         ClientError: AWS refuses.
         BotoCoreError: AWS cannot be asked.
     """
-    if parts.function is None:
-        return ""
     functions = client("lambda")
+    waits_for = [name for name in parts.functions if not _is_barred(functions, name)]
+    return f"{', '.join(waits_for)} to be barred" if waits_for else ""
 
+
+def _is_barred(functions: Any, name: str) -> bool:
+    """Bars a function, if it is not barred or gone; returns whether nothing is left to be done about that."""
     def reserved() -> int | None:
-        found = find(lambda: functions.get_function_concurrency(FunctionName=parts.function))
+        found = find(lambda: functions.get_function_concurrency(FunctionName=name))
         return 0 if found is None else found.get("ReservedConcurrentExecutions")
 
     if reserved() != 0:
         try:
-            functions.put_function_concurrency(FunctionName=parts.function, ReservedConcurrentExecutions=0)
+            functions.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=0)
         except ClientError as error:
-            # An account that may reserve nothing; who starts actors has ended, and the function goes with the stack.
+            # An account that may reserve nothing; who starts functions has ended, and they go with the stack.
             if "UnreservedConcurrentExecution" in message_of(error):
-                return ""
+                return True
             raise
-    return "" if reserved() == 0 else "the function to be barred"
+    return reserved() == 0
+
+
+def is_there(functions: Any, name: str) -> bool:
+    """Whether a function is there.
+
+    Args:
+        functions: Client of Lambda.
+        name: The function's.
+    """
+    return find(lambda: functions.get_function_concurrency(FunctionName=name)) is not None
 
 
 def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
@@ -211,15 +265,18 @@ def read_parts(client: Any, stack_id: str) -> Parts:
         BotoCoreError: CloudFormation cannot be asked.
     """
     try:
-        made = made_of(client, stack_id)
+        made = [one for one in resources_of(client, stack_id) if one.get("PhysicalResourceId")]
     except ClientError as error:
         if "does not exist" not in message_of(error):
             raise
         return Parts()
-    found = {kind: str(one["PhysicalResourceId"]) for kind, one in made.items()}
+    found = {one["ResourceType"]: str(one["PhysicalResourceId"]) for one in made}
     alias = found.get(ALIAS)
-    return Parts(found.get(GROUP), found.get("AWS::Lambda::Function"), alias.rpartition(":")[2] if alias else None,
-                 found.get(SERVERLESS_CACHE), found.get(REPLICATION_GROUP))
+    functions = [str(one["PhysicalResourceId"]) for one in made if one["ResourceType"] == _FUNCTION]
+    others = tuple(name for name in functions if name.endswith((COORDINATOR_SUFFIX, LEARNER_SUFFIX)))
+    return Parts(found.get(GROUP), next((name for name in functions if name not in others), None),
+                 alias.rpartition(":")[2] if alias else None, found.get(SERVERLESS_CACHE),
+                 found.get(REPLICATION_GROUP), found.get(MACHINE), others)
 
 
 def made_of(client: Any, stack_id: str) -> dict[str, dict[str, Any]]:
@@ -245,7 +302,7 @@ def missing_of(client: Any, stack_id: str) -> list[str]:
     Raises: As `made_of`.
     """
     begun = {one["ResourceType"] for one in resources_of(client, stack_id)}
-    kinds = {"learner": {GROUP}, "cache": {SERVERLESS_CACHE, REPLICATION_GROUP}, "provisioned": {ALIAS}}
+    kinds = {"learner": {GROUP, MACHINE}, "cache": {SERVERLESS_CACHE, REPLICATION_GROUP}, "provisioned": {ALIAS}}
     return [part for part in PARTS if not kinds[part] & begun]
 
 

@@ -22,9 +22,9 @@ from runtime.guard.parts import (
     end_concurrency,
     end_learner,
     end_provisioned,
-    find,
     find_instances,
     find_interfaces,
+    is_there,
     leave_network,
     read_parts,
 )
@@ -43,7 +43,8 @@ class Teardown:
     """Takes deployments down, in an order that ends first what costs most and could start more.
 
     1. *stop key*: running actors give up, and a learner that is there puts its results into the bucket;
-    2. *learner*: the only one that starts actors; its group is set to 0 for good;
+    2. *learner*: the only one that starts actors; its group is set to 0 for good, or the execution that has its rounds
+       run is stopped;
     3. *provisioned capacity* and 4. *concurrency*: no actor is kept warm, and none can start any more;
     5. *network*: the function leaves it, which Lambda does while the rest goes on;
     6. *cache*; 7. *bill*: what all of it has cost in the end, into the ledger;
@@ -274,9 +275,7 @@ class Teardown:
             return ""
         machines, functions = self._client("ec2"), self._client("lambda")
         rest = find_instances(machines, EXPERIMENT_TAG, deployed.experiment)
-        if parts.function and find(
-                lambda: functions.get_function_concurrency(FunctionName=parts.function)) is not None:
-            rest.append(parts.function)
+        rest += [name for name in parts.functions if is_there(functions, name)]
         return f"{', '.join(rest)}, which should be gone" if rest else ""
 
     def _is_redeployed(self, deployed: GuardedStack) -> bool:

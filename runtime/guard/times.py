@@ -20,6 +20,10 @@ STOP_GRACE_S = 120.0
 """A learner that is there gets so long to put its results into the bucket."""
 TERMINATION_S = 60.0
 """Ending an instance is taken to last so long, until it is not billed any more."""
+LEG_S = 900.0
+"""A leg of a coordinator ends by then, Lambda's limit; nobody can end it earlier."""
+LEG_BEGINNING_S, LEG_ENDING_S = 120.0, 45.0
+"""Of a leg, what its start is taken to need until the first round, and what is kept for its summary and last upload."""
 INTERFACES_S = 300.0
 """Lambda gets so long to delete the network interfaces of a function that has left the network: it takes about four
 minutes as a rule, and 20 at most. CloudFormation does not wait for the rest either, and nothing is billed for it."""

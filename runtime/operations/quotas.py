@@ -41,7 +41,8 @@ class Account:
         region: The region.
         actor_concurrency: Concurrent executions that no function has reserved.
         zones: Names of the network's availability zones: those that it has, or else shall have.
-        vcpus: By instance type, its own vCPUs and those that the quota of its family allows.
+        vcpus: By instance type, its own vCPUs and those that the quota of its family allows; none where the learner is
+            no instance.
     """
 
     account_id: str
@@ -73,6 +74,8 @@ def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str
     _check_parameter(session, BOOTSTRAP_PARAMETER, f"the CDK is not set up in account {account_id}, region "
                      f"{session.region_name}; run once: make bootstrap")
     learner = experiment.learner
+    if learner.kind == "function":
+        return Account(account_id, str(session.region_name), _concurrency(session), _zones(session), {})
     _check_parameter(session, learner.image_parameter,
                      f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "
                      f"{session.region_name}")

@@ -53,14 +53,15 @@ def preflight(
 
 
 def smallest_budget_usd(
-    experiment: ResolvedExperiment, prices: PriceTable, *, instance_type: str, waves: int = 1, is_modelled: bool = False
+    experiment: ResolvedExperiment, prices: PriceTable, *, instance_type: str | None, waves: int = 1,
+    is_modelled: bool = False,
 ) -> float:
     """Returns what the worst case of a round of the fewest actors costs, with such a learner.
 
     Args:
         experiment: Resolved.
         prices: Of the region.
-        instance_type: The learner's.
+        instance_type: The learner's; None if it is none.
         waves: How many times longer a round's deadline is, because not all its actors can run at once.
         is_modelled: As `preflight`.
 

@@ -25,7 +25,7 @@ _NETWORK_ACTIONS = [f"ec2:{action}" for action in (
     "CreateNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets", "DeleteNetworkInterface",
     "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses")]
 PLATFORMS = {"x86_64": ecr_assets.Platform.LINUX_AMD64, "arm64": ecr_assets.Platform.LINUX_ARM64}
-_ARCHITECTURES = {"x86_64": lambda_.Architecture.X86_64, "arm64": lambda_.Architecture.ARM_64}
+ARCHITECTURES = {"x86_64": lambda_.Architecture.X86_64, "arm64": lambda_.Architecture.ARM_64}
 
 
 class ActorFunction(Construct):
@@ -55,11 +55,15 @@ class ActorFunction(Construct):
 
     def grant_operate(self, role: iam.IRole) -> None:
         """Lets ``role`` invoke the alias, ask how many may run at once, and keep none warm any more."""
-        role.add_to_principal_policy(iam.PolicyStatement(
-            sid="ActorInvoke", actions=["lambda:InvokeFunction"], resources=[self.alias.function_arn]))
+        self.grant_invoke(role)
         role.add_to_principal_policy(iam.PolicyStatement(
             sid="ActorRelease", actions=["lambda:DeleteProvisionedConcurrencyConfig"],
             resources=[self.alias.function_arn]))
+
+    def grant_invoke(self, role: iam.IRole) -> None:
+        """Lets ``role`` invoke the alias, and ask how many may run at once."""
+        role.add_to_principal_policy(iam.PolicyStatement(
+            sid="ActorInvoke", actions=["lambda:InvokeFunction"], resources=[self.alias.function_arn]))
         role.add_to_principal_policy(iam.PolicyStatement(
             sid="ActorConcurrency", actions=["lambda:GetFunctionConcurrency"], resources=[self.function.function_arn]))
         role.add_to_principal_policy(iam.PolicyStatement(
@@ -103,7 +107,7 @@ class ActorFunction(Construct):
                 function_name=self._name,
                 description=f"Actors of experiment {plan.name}, run {plan.run}",
                 code=code,
-                architecture=_ARCHITECTURES[processor],
+                architecture=ARCHITECTURES[processor],
                 memory_size=experiment.actor.memory_mib,
                 timeout=Duration.seconds(experiment.actor.timeout_s),
                 reserved_concurrent_executions=plan.reserved_actors,

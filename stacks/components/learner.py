@@ -15,7 +15,6 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
-from runtime.config.instances import has_gpu, processor
 from runtime.names import ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.components.actor_function import PLATFORMS, ActorFunction, environment_arguments
@@ -66,8 +65,8 @@ class Learner(Construct):
         super().__init__(scope, construct_id)
         self.group_name = plan.stack_name + LEARNER_SUFFIX
         self._group_resource = f"autoScalingGroup:*:autoScalingGroupName/{self.group_name}"
-        self._files = _upload(self, plan)
-        self._image = _build_image(self, plan)
+        self._files = upload_files(self, plan)
+        self._image = build_image(self, plan)
         self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
                                        removal_policy=RemovalPolicy.DESTROY)
         self.security_group = _make_security_group(self, network, cache)
@@ -89,7 +88,7 @@ class Learner(Construct):
     def _make_role(self, plan: Plan, results: ResultsStack) -> iam.Role:
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
                         description="What the learner may do")
-        for statement in (*_storage_statements(plan, results, self._files), *_image_statements(self._image),
+        for statement in (*storage_statements(plan, results, self._files), *_image_statements(self._image),
                           *self._report_statements(), *self._life_statements(), _session_statement()):
             role.add_to_policy(statement)
         acknowledge_wildcard(role, "*", "GetAccountSettings, GetAuthorizationToken, PutMetricData (bound to one "
@@ -122,28 +121,14 @@ class Learner(Construct):
     def _make_variables(
         self, plan: Plan, results: ResultsStack, guard: GuardStack, actor: ActorFunction | None, cache: Cache
     ) -> dict[str, str]:
-        told = {
-            "experiment": plan.name,
-            "run": plan.run,
-            "stack": Aws.STACK_ID,
-            "actor_function": actor.alias.function_arn if actor else "",
-            "provisioned": str(plan.provisioned_actors),
-            "cache_url": cache.url,
-            "cache_credential": cache.credential,
-            "actor_credential": cache.actor_credential,
-            "results_bucket": results.bucket.bucket_name,
-            "results_prefix": plan.prefix,
-            "ledger_table": guard.ledger.table_name,
-            "tail_usd": f"{plan.estimate.tail_usd:.6f}",
-            "learner_group": self.group_name,
-            "learner_resource": GROUP_LOGICAL_ID,
-        }
         return {
-            **{ENVIRONMENT_PREFIX + name.upper(): value for name, value in told.items()},
+            **deployment_variables(plan, results, guard, actor, cache_url=cache.url, cache_credential=cache.credential,
+                                   actor_credential=cache.actor_credential, learner_group=self.group_name,
+                                   learner_resource=GROUP_LOGICAL_ID),
             "BOOT_REGION": Aws.REGION,
             "BOOT_ASSET_URL": self._files.s3_object_url,
             "BOOT_IMAGE": self._image.image_uri,
-            "BOOT_GPUS": "all" if has_gpu(plan.experiment.learner.instance_types[0]) else "",
+            "BOOT_GPUS": "all" if plan.has_gpu else "",
             "BOOT_LIFETIME_S": str(round(plan.experiment.budget.lifetime_hours * 3600)),
             "BOOT_LAUNCHES_MAX": str(plan.experiment.learner.launches_max),
             **{name: f"{plan.start.limit_s(phase):.0f}" for name, phase in PHASES.items()},
@@ -188,6 +173,35 @@ class Learner(Construct):
         return group
 
 
+def deployment_variables(
+    plan: Plan, results: ResultsStack, guard: GuardStack, actor: ActorFunction | None, **more: str
+) -> dict[str, str]:
+    """The variables of `runtime.backends.aws.deployment.Deployment` that a stack knows; what it does not have is empty.
+
+    Args:
+        more: Others of its attributes.
+    """
+    told = {
+        "experiment": plan.name,
+        "run": plan.run,
+        "stack": Aws.STACK_ID,
+        "actor_function": actor.alias.function_arn if actor else "",
+        "learner_function": "",
+        "provisioned": str(plan.provisioned_actors),
+        "cache_url": "",
+        "cache_credential": "",
+        "actor_credential": "",
+        "results_bucket": results.bucket.bucket_name,
+        "results_prefix": plan.prefix,
+        "ledger_table": guard.ledger.table_name,
+        "tail_usd": f"{plan.estimate.tail_usd:.6f}",
+        "learner_group": "",
+        "learner_resource": "",
+        **more,
+    }
+    return {ENVIRONMENT_PREFIX + name.upper(): value for name, value in told.items()}
+
+
 def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
     """The script that cloud-init runs: ``variables``, quoted for the shell, then ``script`` without its comments.
 
@@ -199,17 +213,18 @@ def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
     return "\n".join(["#!/bin/bash", *exports, "".join(lines)])
 
 
-def _upload(scope: Construct, plan: Plan) -> assets.Asset:
+def upload_files(scope: Construct, plan: Plan) -> assets.Asset:
+    """The run's own files, which are in no image."""
     with learner_files(plan.file, plan.prices) as folder:
         return assets.Asset(scope, "Files", path=str(folder))
 
 
-def _build_image(scope: Construct, plan: Plan) -> ecr_assets.DockerImageAsset:
-    instance_type = plan.experiment.learner.instance_types[0]
+def build_image(scope: Construct, plan: Plan) -> ecr_assets.DockerImageAsset:
+    """The learner image."""
     with learner_context(plan.package) as folder:
         return ecr_assets.DockerImageAsset(
-            scope, "Image", directory=str(folder), platform=PLATFORMS[processor(instance_type)],
-            build_args={"TORCH": "cuda" if has_gpu(instance_type) else "cpu",
+            scope, "Image", directory=str(folder), platform=PLATFORMS[plan.processor],
+            build_args={"TORCH": "cuda" if plan.has_gpu else "cpu",
                         **environment_arguments(plan.experiment.environment)})
 
 
@@ -228,7 +243,8 @@ def _make_security_group(scope: Construct, network: NetworkStack, cache: Cache) 
     return group
 
 
-def _storage_statements(plan: Plan, results: ResultsStack, files: assets.Asset) -> list[iam.PolicyStatement]:
+def storage_statements(plan: Plan, results: ResultsStack, files: assets.Asset) -> list[iam.PolicyStatement]:
+    """Rights on the run's objects and on its own files."""
     return [
         iam.PolicyStatement(sid="Results", actions=["s3:GetObject", "s3:PutObject"],
                             resources=[results.bucket.arn_for_objects(f"{plan.prefix}*")]),

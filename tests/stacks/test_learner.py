@@ -157,7 +157,7 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
     assert image.endswith(f"/cdk-hnb659fds-container-assets-<AWS::AccountId>-<AWS::Region>:{tag}")
     assert told.pop("BOOT_LOG_GROUP").strip("<>") in made.resources("AWS::Logs::LogGroup")
     assert told == {
-        "NITRO_EXPERIMENT": NAME, "NITRO_RUN": RUN, "NITRO_STACK": "<AWS::StackId>",
+        "NITRO_EXPERIMENT": NAME, "NITRO_RUN": RUN, "NITRO_STACK": "<AWS::StackId>", "NITRO_LEARNER_FUNCTION": "",
         "NITRO_ACTOR_FUNCTION": f"<{made.name('AWS::Lambda::Alias')}>",
         "NITRO_PROVISIONED": "0", "NITRO_CACHE_URL": url.format(*cache), "NITRO_CACHE_CREDENTIAL": credential,
         "NITRO_ACTOR_CREDENTIAL": actors,

@@ -324,6 +324,7 @@ def _check_environment(machine: Machine) -> None:
     assert set(settings) == {f"NITRO_{field.name.upper()}" for field in fields(Deployment)}
     assert Deployment.from_environment(settings) == Deployment(
         experiment=kind, run=RUN, stack=stack.told("NITRO_STACK"), actor_function=stack.outputs["ActorFunction"],
+        learner_function="",
         provisioned="0", cache_url=cache[0], cache_credential=cache[1], actor_credential=cache[2],
         results_bucket=stack.outputs["ResultsBucket"], results_prefix=f"{kind}/{RUN}/",
         ledger_table=stack.told("NITRO_LEDGER_TABLE"), tail_usd=stack.told("NITRO_TAIL_USD"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import signal
@@ -44,6 +45,7 @@ class AwsBackend:
         cost_basis: Lambda says what it bills.
         prices: Those that were taken when it was deployed.
         heartbeat: What the guard hears of the learner.
+        rounds_begun: Attempts at rounds for which there was time.
     """
 
     cost_basis = "metered"
@@ -55,6 +57,8 @@ class AwsBackend:
         deployment: Deployment,
         prices: PriceTable = PRICES,
         now: Callable[[], float] | None = None,
+        announce: Callable[[], bool] = lambda: True,
+        ends_by_s: float = math.inf,
     ) -> None:
         """Looks whether the experiment may run there.
 
@@ -63,6 +67,8 @@ class AwsBackend:
             deployment: Where it runs.
             prices: Of the deployment's region.
             now: Seconds since 1970; None for a clock that is not moved when somebody sets the system's.
+            announce: Says that training has begun to whoever waits for that; False if that could not be said.
+            ends_by_s: The run is interrupted before a round that could go on for longer; seconds since 1970.
 
         Raises:
             ExperimentError: It cannot run there, or the region's prices are not known.
@@ -79,6 +85,8 @@ class AwsBackend:
         self._client = clients(session)
         self.prices, self._deployment = prices, deployment
         self._now = now or steady_clock()
+        self._announce, self._ends_by_s = announce, ends_by_s
+        self.rounds_begun = 0
         self._ledger = Ledger(self._client("dynamodb"), deployment.ledger_table)
         self.heartbeat = Heartbeat(self._ledger, deployment, now=self._now, ended=_end_this_process)
         self._entry: Entry | None = None
@@ -121,8 +129,8 @@ class AwsBackend:
         concurrency = fleet.concurrency
         meter = self._meter(run, self._entry, concurrency)
         keeping = AwsKeeping(
-            experiment, deployment, results=self._results, heartbeat=self.heartbeat, metrics=metrics, meter=meter,
-            events=run.events, spent_usd=self._entry.spent_usd, now=self._now)
+            experiment, announce=self._announce, results=self._results, heartbeat=self.heartbeat, metrics=metrics,
+            meter=meter, events=run.events, spent_usd=self._entry.spent_usd, now=self._now)
         return Supplies(
             cache, fleet, meter, keeping, actor_event=event,
             facts=self._facts(described, concurrency),
@@ -189,7 +197,12 @@ class AwsBackend:
         # What is kept for the teardown is not the learner's to spend.
         usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
         return WallClockMeter(model, Budget(usable_usd), billed_since_s=since_s, now=self._now,
-                              **entry.from_s(deployment.stack))
+                              begins=self._round_begins, **entry.from_s(deployment.stack))
+
+    def _round_begins(self, ends_at_s: float) -> None:
+        if ends_at_s > self._ends_by_s:
+            _end_this_process()
+        self.rounds_begun += 1
 
     def _facts(self, server: str, concurrency: int) -> dict[str, str]:
         deployment = self._deployment

@@ -22,6 +22,7 @@ class Deployment:
         run: Name of the run; the same one is resumed from the bucket.
         stack: Id of the CloudFormation stack; its rights go by that, not by its name.
         actor_function: ARN of the actor function's alias; empty where actors are processes of the learner.
+        learner_function: ARN of the function that updates the policy; empty where the learner is an instance.
         provisioned: Actors that it keeps warm: no more than the account's quota left room for.
         cache_url: ``rediss://host:port`` without credentials; empty where the cache runs on the learner, or is none.
         cache_credential: Where the learner finds its credential for the cache; see `lambda_actor.credentials`. Empty
@@ -31,10 +32,12 @@ class Deployment:
         results_prefix: What the run's keys begin with; ends in ``/``.
         ledger_table: The ledger's.
         tail_usd: Part of the budget that is kept for taking the deployment down.
-        learner_group: Name of the Auto Scaling group that holds the learner.
+        learner_group: Name of the Auto Scaling group that holds the learner; empty if that is no instance.
         learner_resource: That group's logical id in the stack.
-        billed_since: When the stack was created, seconds since 1970: before that, nothing of it cost money.
-        instance_id, instance_type, image_id: Of this instance.
+        billed_since: When the stack was created, or its rounds were begun by no instance, seconds since 1970: before
+            that, nothing of it cost money.
+        instance_id, instance_type, image_id: Of this instance. Of a coordinator, the first two are the leg's request
+            id and memory.
         container_image: What runs on it, by its digest.
         private_address: Of this instance.
     """
@@ -43,6 +46,7 @@ class Deployment:
     run: str
     stack: str
     actor_function: str
+    learner_function: str
     provisioned: str
     cache_url: str
     cache_credential: str

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.heartbeat import Figures, Heartbeat
 from runtime.backends.aws.metrics import Metrics
 from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, SupersededError
-from runtime.backends.aws.stack import tell_stack
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S, WallClockMeter
 from runtime.cost.model import INIT_SECONDS_MAX
@@ -22,8 +20,8 @@ class AwsKeeping:
     def __init__(
         self,
         experiment: ResolvedExperiment,
-        deployment: Deployment,
         *,
+        announce: Callable[[], bool],
         results: ResultsBucket,
         heartbeat: Heartbeat,
         metrics: Metrics,
@@ -36,7 +34,7 @@ class AwsKeeping:
 
         Args:
             experiment: Resolved.
-            deployment: Where it runs.
+            announce: Says that training has begun to whoever waits for that; False if that could not be said.
             results: Where its files go.
             heartbeat: Where its promises go.
             metrics: Where its figures go.
@@ -45,7 +43,7 @@ class AwsKeeping:
             spent_usd: What the guard's ledger said when the run was taken over.
             now: Seconds since 1970.
         """
-        self._deployment, self._results, self._heartbeat, self._metrics = deployment, results, heartbeat, metrics
+        self._announce, self._results, self._heartbeat, self._metrics = announce, results, heartbeat, metrics
         self._meter, self._events, self._spent_usd, self._now = meter, events, spent_usd, now
         self._budget_usd = experiment.budget.usd
         self._actor_s = experiment.actor.timeout_s + INIT_SECONDS_MAX
@@ -58,7 +56,7 @@ class AwsKeeping:
     def begins(self) -> None:
         """Lets the guard count on the learner, and ends the stack's wait for it."""
         self._heartbeat.trains()
-        self._is_announced = tell_stack(self._deployment, is_up=True)
+        self._is_announced = self._announce()
 
     def ledger_changed(self, ledger: bytes) -> None:
         """Keeps the ledger if it promises something new, and tells the guard.
@@ -89,7 +87,7 @@ class AwsKeeping:
         self._metrics.round_finished(row)
         if not self._is_announced:
             # Else the stack would take a learner back that trains.
-            self._is_announced = tell_stack(self._deployment, is_up=True)
+            self._is_announced = self._announce()
 
     def ends(self) -> None:
         """Uploads all that is new.

@@ -478,6 +478,10 @@ class LambdaEndpoint:
         """Of the function's workers that live now."""
         return self._functions[name].process_ids()
 
+    def running(self, name: str) -> int:
+        """How many invocations of the function are under way; 0 if there is none of that name."""
+        return self._functions[name].running if name in self._functions else 0
+
     def close(self) -> None:
         """Kills all workers and hangs up on every client; idempotent."""
         if self._guardian.returncode is not None:

@@ -14,6 +14,7 @@ Some things are read from the environment, as moto does:
 - MOTO_CLOCK: a file as `tests.simulators.rehearsal.clock` writes it. With it, functions in a VPC have network
   interfaces, which linger by that clock as Lambda's do, and stacks wait for the signals of their creation
   policies, or are rolled back; without it, neither;
+- MOTO_LAMBDA_ENDPOINT: a file with the URL at which state machines invoke functions, read each time;
 - MOTO_FAILING_DELETIONS: ``STACK=COUNT``: so many times, deleting that stack ends in DELETE_FAILED, or its rollback
   in ROLLBACK_FAILED;
 - MOTO_FAULTS: a file with JSON, read each time, that says what else goes wrong; nothing, if it is not there:
@@ -25,6 +26,7 @@ Some things are read from the environment, as moto does:
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import os
@@ -35,6 +37,7 @@ from copy import copy
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
@@ -57,6 +60,7 @@ from moto.cloudformation.models import CloudFormationBackend, Event, Stack
 from moto.cloudformation.responses import CloudFormationResponse
 from moto.core.botocore_stubber import BotocoreStubber
 from moto.core.common_models import CloudFormationModel
+from moto.core.config import default_user_config
 from moto.core.models import botocore_stubber
 from moto.core.responses import ActionResult, EmptyResult
 from moto.ec2.models import EC2Backend, ec2_backends
@@ -490,6 +494,62 @@ class EventInvokeConfig(_Resource, CloudFormationModel):
     def remove(call: Call, physical_id: str) -> None:
         function, qualifier = physical_id.split(":")
         call("DeleteFunctionEventInvokeConfig", {"FunctionName": function, "Qualifier": qualifier})
+
+
+# State machines, which moto runs only if it is told so
+
+
+class StateMachine(_Resource, CloudFormationModel):
+    """Instead of moto's, which makes it where it is never run."""
+
+    TYPE, SERVICE, NAME, ATTRIBUTES = "AWS::StepFunctions::StateMachine", "stepfunctions", "StateMachineName", (
+        "Arn", "Name")
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        _let_machines_run()
+        made = call("CreateStateMachine", {
+            "name": name, "definition": properties["DefinitionString"], "roleArn": properties["RoleArn"],
+            "type": properties["StateMachineType"],
+            "tags": [{"key": tag["Key"], "value": tag["Value"]} for tag in properties.get("Tags", [])]})
+        return made["stateMachineArn"], {"Arn": made["stateMachineArn"], "Name": name}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        call("DeleteStateMachine", {"stateMachineArn": physical_id})
+
+
+class _ClockTime(datetime.datetime):
+    """Times of executions, by the clock if there is one."""
+
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        now_s = _clock_s()
+        return datetime.datetime.now(tz) if now_s is None else datetime.datetime.fromtimestamp(now_s, tz)
+
+
+@cache
+def _let_machines_run() -> None:
+    """Lets moto run state machines, whose functions are those of MOTO_LAMBDA_ENDPOINT."""
+    # Not before it is needed: their language takes a second to import.
+    from moto.stepfunctions.parser import models
+    from moto.stepfunctions.parser.asl.component.state.exec.state_task import lambda_eval_utils
+    from moto.stepfunctions.parser.backend import execution
+
+    own_client = lambda_eval_utils.boto_client_for
+
+    def client_for(region: str, service: str, state_credentials: Any = None) -> Any:
+        path = os.environ.get("MOTO_LAMBDA_ENDPOINT")
+        if service != "lambda" or not path:
+            return own_client(region, service, state_credentials)
+        return boto3.client(service, region_name=region, endpoint_url=Path(path).read_text(), aws_access_key_id="one",
+                            aws_secret_access_key="one",
+                            config=Config(retries={"total_max_attempts": 1}, read_timeout=1000))
+
+    lambda_eval_utils.boto_client_for = client_for
+    for module in (models, execution):
+        module.datetime = SimpleNamespace(datetime=_ClockTime, timezone=datetime.timezone)
+    default_user_config["stepfunctions"]["execute_state_machine"] = True
 
 
 # Network interfaces of functions, where there is a clock

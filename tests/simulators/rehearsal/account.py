@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError
 
 from runtime.errors import ExperimentError
 from runtime.guard.ledger import Entry, Ledger
+from runtime.guard.times import LEG_S
 from stacks.assembly import make_app
 from tests.conftest import TcpServer, TlsTerminator
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
@@ -24,7 +25,7 @@ from tests.fleet.lambda_fleets import client as lambda_client
 from tests.helpers import ROOT
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
 from tests.simulators.aws.moto_types import deploy
-from tests.simulators.rehearsal import GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE
+from tests.simulators.rehearsal import GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE, LEG_VARIABLE
 from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
 from tests.simulators.rehearsal.functions import FunctionsApi, MeteredEndpoint
 from tests.simulators.rehearsal.recording import FOLDER_VARIABLE
@@ -120,6 +121,11 @@ class Deployment:
         """Its learner's Auto Scaling group."""
         return f"{self.stack}-learner"
 
+    @property
+    def coordinator(self) -> str:
+        """What runs its rounds where no instance does."""
+        return f"{self.stack}-coordinator"
+
     def limit(self, name: str) -> float:
         return float(self.tags[f"nitro:{name}"])
 
@@ -134,6 +140,7 @@ class Account:
         api: What AWS_ENDPOINT_URL_LAMBDA names.
         actor_handler: What runs as an actor in functions that are made from now on.
         images: Folders of what was pushed; see `tests.simulators.docker`.
+        leg_s: How long a leg of a coordinator may last, by the clock.
         variables: With which programs reach the account.
         calls: Where the calls of each role are recorded.
     """
@@ -148,7 +155,8 @@ class Account:
         self.images = directory / "images"
         self.clock = Clock(directory / "clock")
         self.actor_handler = "tests.simulators.rehearsal.actor.handler"
-        self._faults = directory / "faults"
+        self.leg_s = LEG_S
+        self._faults, self._endpoint = directory / "faults", directory / "endpoint"
         self._moto_variables = moto_variables
         self._stack = ExitStack()
 
@@ -162,10 +170,11 @@ class Account:
             self.cache = stack.enter_context(ElastiCache(folder))
             self.moto = stack.enter_context(MotoServer(
                 MOTO_ELASTICACHE_ENDPOINT=self.cache.endpoint, MOTO_CLOCK=str(self.clock.path),
-                MOTO_FAULTS=str(self._faults), **self._moto_variables))
+                MOTO_FAULTS=str(self._faults), MOTO_LAMBDA_ENDPOINT=str(self._endpoint), **self._moto_variables))
             self.functions = stack.enter_context(MeteredEndpoint())
             self.api = stack.enter_context(
                 FunctionsApi(self.moto.client("lambda"), self.moto.url, self.functions.url))
+            self._endpoint.write_text(self.api.url)
             self.variables = {
                 **CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": self.moto.url,
                 "AWS_ENDPOINT_URL_LAMBDA": self.api.url, "SSL_CERT_FILE": str(self.cache.certificate),
@@ -245,6 +254,10 @@ class Account:
         for one in self._resources(stack):
             if one["ResourceType"] == "AWS::Lambda::Alias":
                 self._add_actors(one["PhysicalResourceId"])
+            elif one["ResourceType"] == "AWS::StepFunctions::StateMachine":
+                self._add_coordinator(stack)
+                # As `make deploy` does when all is there.
+                self.client("stepfunctions").start_execution(stateMachineArn=one["PhysicalResourceId"])
         return Deployment(
             stack, found["StackId"], {tag["Key"]: tag["Value"] for tag in found["Tags"]}, deployed_at_s)
 
@@ -283,6 +296,17 @@ class Account:
             qualifier=alias, concurrency=None if reserved is None else int(reserved),
             provisioned=warm["RequestedProvisionedConcurrentExecutions"],
             environment={**ACTOR_ENVIRONMENT, **settings.get("Environment", {}).get("Variables", {}), **self.variables})
+
+    def _add_coordinator(self, stack: str) -> None:
+        """With the function that makes the updates."""
+        for suffix, handler in (("coordinator", "tests.simulators.rehearsal.coordinator.handler"),
+                                ("learner", "runtime.learner.function.handler")):
+            settings = self.client("lambda").get_function_configuration(FunctionName=f"{stack}-{suffix}")
+            self.functions.add_function(
+                settings["FunctionName"], handler=handler, timeout_s=settings["Timeout"],
+                memory_mib=settings["MemorySize"], environment={
+                    **settings.get("Environment", {}).get("Variables", {}), **self.variables, "PYTHONPATH": str(ROOT),
+                    LEG_VARIABLE: str(self.leg_s)})
 
     def _subscribe(self, topic: str) -> None:
         queues = self.client("sqs")
@@ -348,6 +372,7 @@ class Account:
             "caches": [*(one["ServerlessCacheName"] for one in caches.describe_serverless_caches()["ServerlessCaches"]),
                        *(one["ReplicationGroupId"] for one in caches.describe_replication_groups()[
                            "ReplicationGroups"])],
+            "state machines": self._names("stepfunctions", "list_state_machines", "stateMachines", "name"),
             "log groups": self._names("logs", "describe_log_groups", "logGroups", "logGroupName"),
             "alarms": self._names("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName"),
             "dashboards": self._names("cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName"),

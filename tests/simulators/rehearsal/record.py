@@ -198,7 +198,7 @@ class Bill:
         """By what it was for."""
         account = self._account
         gib_s = [used for name, used in account.functions.bills[self._functions_from:] if (
-            name == f"{self._stack}-actor")]
+            name in (f"{self._stack}-actor", f"{self._stack}-learner"))]
         moved = account.cache.moved_bytes() - self._bytes_from
         found = {
             "standing": self._standing_usd + self._blocks_usd,
@@ -227,6 +227,11 @@ class Bill:
         for one in caches.describe_replication_groups()["ReplicationGroups"]:
             if one["ReplicationGroupId"] == self._stack.lower():
                 found[f"cache {one['ReplicationGroupId']}"] = PRICES.cache_node_hour_usd
+        if running := self._account.functions.running(f"{self._stack}-coordinator"):
+            settings = self._account.client("lambda").get_function_configuration(
+                FunctionName=f"{self._stack}-coordinator")
+            found["coordinator"] = running * settings["MemorySize"] / 1024 * _HOUR_S * (
+                PRICES.functions["x86_64"].on_demand_usd)
         return found | self._warm()
 
     def _warm(self) -> dict[str, float]:

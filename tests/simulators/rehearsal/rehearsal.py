@@ -37,8 +37,8 @@ algorithm: {{kind: ppo, ppo: {{epochs: 10, minibatch_steps: 128}}}}
 detector: {{subset_size: 128, lanczos_steps: 6}}
 scaler: {{kind: nitro, actors_min: 2, actors_max: 6, window_rounds: 3, decay_factor: 0.99}}
 actor: {{fragment_steps: 256, timeout_s: 30, provisioned: {provisioned}}}
-learner: {{device: cpu, threads: 1, update_timeout_s: 300, instance_types: [{instance_types}]}}
-fleet: {{kind: {fleet}, round_deadline_s: 600}}
+learner: {{kind: {learner}, device: cpu, threads: 1, update_timeout_s: {update_s}, instance_types: [{instance_types}]}}
+fleet: {{kind: {fleet}, round_deadline_s: {deadline_s}}}
 cache: {{kind: {cache}}}
 budget: {{usd: {usd}, lifetime_hours: {lifetime_hours}}}
 stop: {{max_rounds: {max_rounds}}}
@@ -51,11 +51,12 @@ BUDGET_USD = 0.4
 
 def experiment(*, cache: str = "serverless", usd: float = BUDGET_USD, max_rounds: int | None = None,
                provisioned: int = 2, lifetime_hours: float = 24.0, instance_types: str = "g4dn.xlarge",
-               fleet: str = "auto") -> str:
+               fleet: str = "auto", learner: str = "instance", update_s: int = 300, deadline_s: int = 600) -> str:
     """The text of the experiment file that is rehearsed."""
     return EXPERIMENT.format(cache=cache, usd=usd, max_rounds="null" if max_rounds is None else max_rounds,
                              provisioned=provisioned, lifetime_hours=lifetime_hours, instance_types=instance_types,
-                             fleet=fleet)
+                             fleet=fleet, learner=learner, update_s=update_s,
+                             deadline_s=deadline_s)
 
 
 class Rehearsal:
@@ -191,6 +192,8 @@ class Rehearsal:
         for name in names or tuple(self.deployments):
             self.until(lambda name=name: self.is_gone(name), f"the end of {name}")
         self.until(lambda: not any(machine.is_running for machine in self.ended_machines()), "the last processes")
+        self.until(lambda: not any(self.account.functions.running(deployment.coordinator)
+                                   for deployment in self.deployments.values()), "the last leg")
         self.step()
 
     def step(self) -> None:
@@ -241,7 +244,8 @@ class Rehearsal:
         """How many were finished, as the newest machine has it."""
         group = self.deployments[name].group
         if not any(machine.group == group for machine in self.machines.all.values()):
-            return 0
+            # A coordinator's are in the bucket alone.
+            return self.account.objects(self._prefix(name)).get("rounds.jsonl", b"").count(b"\n")
         path = self.machine(name).run_directory / "rounds.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -351,4 +355,6 @@ class Rehearsal:
                 slower.append(_ENDING)
             elif machine.is_busy or has_learner and time.time() - self._watch.last_sign_s > _LIVELY_S:
                 slower.append(_BOOTING)
+        if any(self.account.functions.running(deployment.coordinator) for deployment in self.deployments.values()):
+            slower.append(_BOOTING)
         return max(1.0, self._rate / max(slower))

@@ -24,6 +24,8 @@ _CACHE, _ALIAS = "AWS::ElastiCache::ServerlessCache", "AWS::Lambda::Alias"
 _NEVER_WARM = {"creation": {_ALIAS: [180.0, "Provisioned Concurrency configuration failed to be applied"]}}
 """The fault of an account that keeps no actor warm, as `set_faults` takes it."""
 _ROUNDS = 6
+_LEG_S = 300.0
+"""Of a coordinator, by the clock: room for some rounds, each of which may take 180 seconds."""
 _AMPLE_USD = 2.0
 """More than a scenario needs that is not about the budget, on a slow machine too."""
 
@@ -97,6 +99,24 @@ def _all_local(world: Rehearsal) -> None:
     world.check({row["actors_cost_usd"] for row in rows} == {0.0}, "an actor was billed")
     calls = recorded_calls(world.account.calls)
     world.check(not [call for call in calls["learner"] if "lambda" in call], "the learner asked Lambda")
+
+
+def _no_instance(world: Rehearsal) -> None:
+    """No instance: a coordinator runs the rounds in legs, one of which is killed; the run goes on from the bucket."""
+    world.account.leg_s = _LEG_S
+    deployment = world.deploy(text=experiment(
+        cache="none", learner="function", provisioned=0, update_s=60, deadline_s=60, max_rounds=_ROUNDS,
+        usd=_AMPLE_USD))
+    for kind in ("instances", "auto scaling groups", "volumes", "caches", "provisioned concurrency"):
+        world.check(not world.found_deployed.get(kind), f"there are {kind}")
+    world.after_rounds(1)
+    world.record.tell("fault", "kill -9 of the coordinator")
+    for process in world.account.functions.process_ids(deployment.coordinator):
+        os.kill(process, signal.SIGKILL)
+    world.until_gone()
+    _check_rounds(world)
+    legs = [one for one, _ in world.account.functions.bills if one == deployment.coordinator]
+    world.check(len(legs) >= 3, f"there were {len(legs)} legs")
 
 
 def _hangs(world: Rehearsal) -> None:
@@ -439,6 +459,7 @@ SCENARIOS = {
     "killed": Scenario(_killed, "max_rounds"),
     "no-cache": Scenario(_no_cache, "max_rounds"),
     "all-local": Scenario(_all_local, "max_rounds"),
+    "no-instance": Scenario(_no_instance, "max_rounds"),
     "hangs": Scenario(_hangs),
     "never-boots": Scenario(_never_boots),
     "never-reports": Scenario(_never_reports),

@@ -29,9 +29,12 @@ NAMED_OTHERWISE = {
     ("s3", "CompleteMultipartUpload"): "s3:PutObject",
     ("s3", "DeleteObjects"): "s3:DeleteObject",
     ("lambda", "Invoke"): "lambda:InvokeFunction",
+    ("stepfunctions", "ListExecutions"): "states:ListExecutions",
+    ("stepfunctions", "StopExecution"): "states:StopExecution",
 }
-"""Operations whose action has another name. S3: User Guide, "Required permissions for Amazon S3 API operations";
-Lambda: API Reference, Invoke, "requires permission for the lambda:InvokeFunction action". A test finds those that miss.
+"""Operations whose action has another name; all of Step Functions' have. S3: User Guide, "Required permissions for
+Amazon S3 API operations"; Lambda: API Reference, Invoke, "requires permission for the lambda:InvokeFunction action". A
+test finds those that miss.
 """
 ASKED_FOR_TOO = {"lambda:UpdateFunctionConfiguration": ("iam:PassRole",)}
 """What the reference does not call dependent. Lambda Developer Guide, "Defining Lambda function permissions with an

@@ -202,12 +202,17 @@ def guard(account: Account) -> Role:
     own = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn or ":sns:" in arn]
     caches = [_arn("elasticache", f"{kind}:{CACHE_PREFIX}{NAME}") for kind in ("serverlesscache", "replicationgroup")]
     functions = [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")]
+    functions += [_arn("states", f"{what}:{STACK}-coordinator{one}") for what, one in (
+        ("stateMachine", ""), ("execution", ":first"))]
+    barred = [_arn("lambda", f"function:{name}-{what}") for name in (STACK, _of_other(STACK)) for what in (
+        "coordinator", "learner")]
     experiment = list(dict.fromkeys([
         *(arn for arn in account.arns(STACK) if not re.search(":log-group:|:role/", arn)), *caches, *functions]))
     handed_over = f"arn:aws:iam::{ACCOUNT}:role/{_interfaces_role(account)}"
     owned = [*own, _arn("ec2", "instance/i-0123"), handed_over, *experiment, *map(_of_other, experiment)]
     for call in calls_from(GUARD_MODULE, "handler"):
-        role.need_call(call, owned, {
+        # The functions of a learner without an instance are barred; they are in no network.
+        role.need_call(call, [*owned, *(barred if call.operation.endswith("FunctionConcurrency") else [])], {
             "ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}],
             "iam:PassRole": [{"iam:PassedToService": ("lambda.amazonaws.com",)}]})
     _need_logs(role, function, GUARD_STACK)

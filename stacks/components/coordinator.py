@@ -1,0 +1,190 @@
+"""A learner without an instance: a function for updates, one that runs the rounds in legs, and what invokes that.
+
+Nothing stands between two rounds, and nothing runs when the run has ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import Aws, Duration, RemovalPolicy, Size, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_stepfunctions as sfn
+from constructs import Construct
+
+from runtime.guard.ledger import FINISHED
+from runtime.guard.times import LEG_S
+from runtime.names import COORDINATOR_FILES_VARIABLE, COORDINATOR_SUFFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
+from stacks.acknowledgements import acknowledge, acknowledge_wildcard
+from stacks.components.actor_function import ARCHITECTURES, ActorFunction
+from stacks.components.learner import build_image, deployment_variables, storage_statements, upload_files
+from stacks.guard import GuardStack
+from stacks.plan import Plan
+from stacks.results import ResultsStack
+
+ENTRYPOINT = ["python", "-m", "awslambdaric"]
+HANDLER, LEARNER_HANDLER = "runtime.backends.aws.coordinator.handler", "runtime.learner.function.handler"
+ANSWER_S = 30
+"""Lambda's answer to an invocation is waited for so much longer than the function's time limit."""
+SCRATCH_MIB = 2048
+"""Of /tmp: the run's directory, with its checkpoints."""
+_WRITTEN = ("run", "stack", "state", "reason")
+"""What the state machine may write of the run's entry in the ledger."""
+
+
+class Coordinator(Construct):
+    """The two functions, and the state machine that has the rounds run, leg by leg.
+
+    Attributes:
+        machine: The state machine; nobody starts it but `make deploy`, when all is there.
+        function: What it invokes.
+        log_group: Where both functions log.
+    """
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, plan: Plan, results: ResultsStack, guard: GuardStack,
+        actor: ActorFunction,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self._plan, self._results, self._guard = plan, results, guard
+        self._files = upload_files(self, plan)
+        self._image = build_image(self, plan)
+        self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
+                                       removal_policy=RemovalPolicy.DESTROY)
+        settings = plan.experiment.learner.function
+        learner = self._make_function(
+            "Learner", LEARNER_SUFFIX, LEARNER_HANDLER, self._make_learner_role(), settings.memory_mib,
+            settings.timeout_s, {}, "Updates")
+        self.learner = learner
+        role = self._make_role(actor, learner)
+        self.function = self._make_function(
+            "Function", COORDINATOR_SUFFIX, HANDLER, role, settings.coordinator_memory_mib, LEG_S,
+            self._make_variables(actor, learner), "Rounds")
+        self.machine = self._make_machine()
+
+    def _make_function(
+        self, name: str, suffix: str, handler: str, role: iam.Role, memory_mib: int, timeout_s: float,
+        variables: dict[str, str], what: str,
+    ) -> lambda_.DockerImageFunction:
+        plan = self._plan
+        function = lambda_.DockerImageFunction(
+            self, name,
+            # A physical name, by which the guard may bar it.
+            function_name=plan.stack_name + suffix,
+            description=f"{what} of experiment {plan.name}, run {plan.run}",
+            code=lambda_.DockerImageCode.from_ecr(self._image.repository, tag_or_digest=self._image.image_tag,
+                                                  entrypoint=ENTRYPOINT, cmd=[handler]),
+            architecture=ARCHITECTURES[plan.processor],
+            memory_size=memory_mib,
+            timeout=Duration.seconds(timeout_s),
+            ephemeral_storage_size=Size.mebibytes(SCRATCH_MIB),
+            environment=variables,
+            role=role,
+            log_group=self.log_group,
+        )
+        # Nobody invokes it that way; whoever does by hand shall not pay three times.
+        function.configure_async_invoke(retry_attempts=0, max_event_age=Duration.minutes(1))
+        return function
+
+    def _make_learner_role(self) -> iam.Role:
+        role = self._function_role("LearnerRole", "What an update may do")
+        objects = self._results.bucket.arn_for_objects(f"{self._plan.prefix}updates/*")
+        role.add_to_policy(iam.PolicyStatement(
+            sid="States", actions=["s3:GetObject", "s3:PutObject"], resources=[objects]))
+        acknowledge_wildcard(role, f"{self._results.arn_export}/{self._plan.prefix}updates/*",
+                             "The learner's states of this one run")
+        return role
+
+    def _make_role(self, actor: ActorFunction, learner: lambda_.IFunction) -> iam.Role:
+        plan, results = self._plan, self._results
+        role = self._function_role("Role", "What the coordinator may do")
+        for statement in (
+            *storage_statements(plan, results, self._files),
+            iam.PolicyStatement(sid="Update", actions=["lambda:InvokeFunction"], resources=[learner.function_arn]),
+            iam.PolicyStatement(sid="Metrics", actions=["cloudwatch:PutMetricData"], resources=["*"],
+                                conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}}),
+        ):
+            role.add_to_policy(statement)
+        actor.grant_invoke(role)
+        self._guard.grant_write(role, plan.key)
+        acknowledge_wildcard(role, "*", "GetAccountSettings and PutMetricData (bound to one namespace) know no "
+                             "resources")
+        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}*", "The objects of this one run")
+        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}checkpoints/*", "All but its newest checkpoints")
+        return role
+
+    def _function_role(self, name: str, description: str) -> iam.Role:
+        role = iam.Role(self, name, assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"), description=description)
+        # No logs:CreateLogGroup: a log written after the stack is gone would bring the group back, for ever.
+        role.add_to_policy(iam.PolicyStatement(
+            sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
+            resources=[self.log_group.log_group_arn]))
+        return role
+
+    def _make_variables(self, actor: ActorFunction, learner: lambda_.IFunction) -> dict[str, str]:
+        """What is known of a leg only when it runs is added by its handler."""
+        settings = self._plan.experiment.learner.function
+        return {
+            **deployment_variables(
+                self._plan, self._results, self._guard, actor, learner_function=learner.function_arn,
+                instance_type=f"{settings.coordinator_memory_mib} MiB", container_image=self._image.image_uri,
+                image_id="", private_address=""),
+            COORDINATOR_FILES_VARIABLE: self._files.s3_object_url}
+
+    def _make_machine(self) -> sfn.StateMachine:
+        plan = self._plan
+        role = iam.Role(self, "MachineRole", assumed_by=iam.ServicePrincipal("states.amazonaws.com"),
+                        description="What the state machine may do")
+        role.add_to_policy(iam.PolicyStatement(
+            sid="Leg", actions=["lambda:InvokeFunction"], resources=[self.function.function_arn]))
+        role.add_to_policy(iam.PolicyStatement(
+            sid="Ledger", actions=["dynamodb:UpdateItem"], resources=[self._guard.ledger.table_arn],
+            conditions={"ForAllValues:StringEquals": {
+                "dynamodb:LeadingKeys": [plan.key], "dynamodb:Attributes": list(_WRITTEN)}}))
+        machine = sfn.StateMachine(
+            self, "Machine", state_machine_name=plan.stack_name + COORDINATOR_SUFFIX,
+            definition_body=sfn.DefinitionBody.from_string(Stack.of(self).to_json_string(self._definition())),
+            state_machine_type=sfn.StateMachineType.STANDARD, role=role)
+        # What invokes comes last, when all it needs is there, rights included.
+        machine.node.add_dependency(role, self.function, self.learner)
+        acknowledge(machine, "SF1", "Each leg logs what it does, and AWS keeps the executions' histories for 90 days")
+        acknowledge(machine, "SF2", "One task in a loop: there is nothing that a trace would tell")
+        return machine
+
+    def _definition(self) -> dict[str, Any]:
+        """Amazon States Language: legs until one says that nothing is left to do."""
+        plan, failures = self._plan, self._plan.experiment.learner.launches_max
+        tell = {
+            "TableName": self._guard.ledger.table_name, "Key": {"run": {"S": plan.key}},
+            "UpdateExpression": "SET #state = :state, #reason = :reason",
+            # A later deployment is not meant.
+            "ConditionExpression": "#stack = :stack",
+            "ExpressionAttributeNames": {"#state": "state", "#reason": "reason", "#stack": "stack"},
+            "ExpressionAttributeValues": {
+                ":state": {"S": FINISHED}, ":stack": {"S": Aws.STACK_ID},
+                ":reason": {"S.$": f"States.Format('a leg failed {failures} times, the last time with {{}}: see the "
+                                   "log of the coordinator', $.failure.Error)"}}}
+        retry = {"ErrorEquals": ["States.ALL"], "IntervalSeconds": 5, "BackoffRate": 2, "MaxDelaySeconds": 60}
+        return {
+            "Comment": f"The rounds of experiment {plan.name}, run {plan.run}",
+            "StartAt": "Leg", "TimeoutSeconds": round(plan.experiment.budget.lifetime_hours * 3600),
+            "States": {
+                "Leg": {
+                    "Type": "Task", "Resource": f"arn:{Aws.PARTITION}:states:::lambda:invoke",
+                    "Parameters": {"FunctionName": self.function.function_arn,
+                                   "Payload": {"started_at.$": "$$.Execution.StartTime"}},
+                    "ResultSelector": {"done.$": "$.Payload.done"},
+                    "TimeoutSeconds": round(LEG_S + ANSWER_S),
+                    **({"Retry": [{**retry, "MaxAttempts": failures - 1}]} if failures > 1 else {}),
+                    "Catch": [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": "Tell the guard"}],
+                    "Next": "Done?"},
+                "Done?": {"Type": "Choice", "Default": "Leg", "Choices": [
+                    {"Variable": "$.done", "BooleanEquals": True, "Next": "Done"}]},
+                "Done": {"Type": "Succeed"},
+                "Tell the guard": {
+                    "Type": "Task", "Resource": f"arn:{Aws.PARTITION}:states:::dynamodb:updateItem",
+                    "Parameters": tell, "Retry": [{**retry, "MaxAttempts": 5}], "Next": "Failed"},
+                "Failed": {"Type": "Fail", "Error": "CoordinatorFailed"},
+            }}

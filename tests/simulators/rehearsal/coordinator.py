@@ -1,0 +1,19 @@
+"""The coordinator's handler by the rehearsal's clock, whose calls to AWS are recorded."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from runtime.backends.aws import coordinator
+from tests.simulators.rehearsal import LEG_VARIABLE
+from tests.simulators.rehearsal.clock import Clock
+from tests.simulators.rehearsal.recording import record_calls
+
+
+def handler(event: dict[str, Any], context: object) -> Any:
+    """Runs a leg."""
+    return coordinator.handler(event, context, now=Clock.of_this_process().now, leg_s=float(os.environ[LEG_VARIABLE]))
+
+
+record_calls("coordinator")
