@@ -118,7 +118,7 @@ class Plan:
     @property
     def has_instance(self) -> bool:
         """Whether the learner is an instance; else it is a function, and another function runs the rounds."""
-        return self.experiment.learner.kind != "function"
+        return str(self.experiment.learner.kind) != "function"
 
     @property
     def has_gpu(self) -> bool:

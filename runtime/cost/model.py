@@ -142,33 +142,26 @@ class CostModel:
         Raises:
             ExperimentError: The instance type has no price.
         """
-        self._prices, self._cache_kind, self._learner = prices, cache_kind, learner
+        self._prices, self._cache_kind, self._volume_gib = prices, cache_kind, learner.volume_gib
+        self._has_instance = learner.kind != "function"
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
-        self._learner_s_usd, self._dearest_learner_s_usd = self._learner_prices(actor, instance_type)
+        if self._has_instance:
+            # Its own first, then all that may be launched.
+            types = (instance_type or learner.instance_types[0], *learner.instance_types)
+            for name in types:
+                if name not in prices.instance_hour_usd:
+                    raise ExperimentError(
+                        f"learner.instance_types: {name!r} has no price; allowed: "
+                        f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})")
+            self._loop_s_usd = prices.instance_hour_usd[types[0]] / 3600
+            self._dearest_loop_s_usd = max(prices.instance_hour_usd[name] for name in types) / 3600
+        else:
+            self._loop_s_usd = self._dearest_loop_s_usd = (
+                learner.function.coordinator_memory_mib / 1024 * prices.functions[actor.architecture].on_demand_usd)
         self.roles: Mapping[str, FunctionPrices] = {ACTOR: FunctionPrices(
             prices, cache_kind=cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
             timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned),
             **(roles or {})}
-
-    def _learner_prices(self, actor: ResolvedActor, instance_type: str | None) -> tuple[float, float]:
-        """A second of the learner, and of the dearest that may be launched; without an instance, of the coordinator.
-
-        Raises:
-            ExperimentError: The instance type has no price.
-        """
-        learner, prices = self._learner, self._prices
-        if learner.kind == "function":
-            second_usd = (learner.function.coordinator_memory_mib / 1024
-                          * prices.functions[actor.architecture].on_demand_usd)
-            return second_usd, second_usd
-        # Its own first, then all that may be launched.
-        types = (instance_type or learner.instance_types[0], *learner.instance_types)
-        for name in types:
-            if name not in prices.instance_hour_usd:
-                raise ExperimentError(
-                    f"learner.instance_types: {name!r} has no price; allowed: "
-                    f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})")
-        return prices.instance_hour_usd[types[0]] / 3600, max(prices.instance_hour_usd[name] for name in types) / 3600
 
     @property
     def actor_worst_case_usd(self) -> float:
@@ -176,23 +169,23 @@ class CostModel:
         return self.roles[ACTOR].worst_case_usd()
 
     def learner_usd(self, seconds: float) -> float:
-        """The instance alone; without one, the coordinator, which stands while its actors play."""
-        return seconds * self._learner_s_usd
+        """The instance alone, or the function that runs the loop."""
+        return seconds * self._loop_s_usd
 
     def predecessor_usd(self, seconds: float) -> float:
         """An instance of which nobody knows the type: the dearest that may be launched."""
-        return seconds * self._dearest_learner_s_usd
+        return seconds * self._dearest_loop_s_usd
 
     def infrastructure_usd(self, seconds: float) -> float:
         """The cache's capacity, the learner's volume and its public address."""
         return self.attached_usd(seconds) + self.cache_usd(seconds)
 
     def attached_usd(self, seconds: float) -> float:
-        """What comes and goes with the instance: its volume and its public address. Of a coordinator, its legs."""
+        """What comes and goes with the instance: its volume and its public address; without one, how legs begin."""
         prices = self._prices
-        if self._learner.kind == "function":
+        if not self._has_instance:
             return seconds / LEG_BEGINNING_S * (LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd)
-        hourly = (prices.volume_gib_month_usd * self._learner.volume_gib / HOURS_PER_MONTH
+        hourly = (prices.volume_gib_month_usd * self._volume_gib / HOURS_PER_MONTH
                   + prices.public_ipv4_hour_usd)
         return seconds / 3600 * hourly
 

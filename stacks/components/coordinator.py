@@ -89,13 +89,7 @@ class Coordinator(Construct):
         return function
 
     def _make_learner_role(self) -> iam.Role:
-        role = self._function_role("LearnerRole", "What an update may do")
-        objects = self._results.bucket.arn_for_objects(f"{self._plan.prefix}updates/*")
-        role.add_to_policy(iam.PolicyStatement(
-            sid="States", actions=["s3:GetObject", "s3:PutObject"], resources=[objects]))
-        acknowledge_wildcard(role, f"{self._results.arn_export}/{self._plan.prefix}updates/*",
-                             "The learner's states of this one run")
-        return role
+        return self._function_role("LearnerRole", "What an update may do")
 
     def _make_role(self, actor: ActorFunction, learner: lambda_.IFunction) -> iam.Role:
         plan, results = self._plan, self._results

@@ -105,7 +105,7 @@ def _no_instance(world: Rehearsal) -> None:
     """No instance: a coordinator runs the rounds in legs, one of which is killed; the run goes on from the bucket."""
     world.account.leg_s = _LEG_S
     deployment = world.deploy(text=experiment(
-        cache="none", learner="function", provisioned=0, update_s=60, deadline_s=60, max_rounds=_ROUNDS,
+        cache="none", learner="function", provisioned=0, update_s=60, deadline_s=60, max_rounds=4 * _ROUNDS,
         usd=_AMPLE_USD))
     for kind in ("instances", "auto scaling groups", "volumes", "caches", "provisioned concurrency"):
         world.check(not world.found_deployed.get(kind), f"there are {kind}")
@@ -114,7 +114,7 @@ def _no_instance(world: Rehearsal) -> None:
     for process in world.account.functions.process_ids(deployment.coordinator):
         os.kill(process, signal.SIGKILL)
     world.until_gone()
-    _check_rounds(world)
+    _check_rounds(world, 4 * _ROUNDS)
     legs = [one for one, _ in world.account.functions.bills if one == deployment.coordinator]
     world.check(len(legs) >= 3, f"there were {len(legs)} legs")
 
@@ -449,9 +449,9 @@ def _of(world: Rehearsal, name: str) -> list[str]:
                   for found in names if f"nitro-{name}" in found.lower())
 
 
-def _check_rounds(world: Rehearsal) -> None:
+def _check_rounds(world: Rehearsal, wanted: int = _ROUNDS) -> None:
     rows = world.account.objects("hopper/rehearsal/").get("rounds.jsonl", b"").splitlines()
-    world.check(len(rows) == _ROUNDS, f"the bucket has {len(rows)} rounds, not {_ROUNDS}")
+    world.check(len(rows) == wanted, f"the bucket has {len(rows)} rounds, not {wanted}")
 
 
 SCENARIOS = {

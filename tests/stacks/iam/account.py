@@ -26,6 +26,7 @@ _ARNS = {
     "AWS::Logs::LogGroup": f"logs:{_HERE}:log-group:{{}}:*",
     "AWS::S3::Bucket": "s3:::{}",
     "AWS::SNS::Topic": f"sns:{_HERE}:{{}}",
+    "AWS::StepFunctions::StateMachine": f"states:{_HERE}:stateMachine:{{}}",
 }
 _PSEUDO = {"AWS::Partition": "aws", "AWS::Region": REGION, "AWS::AccountId": ACCOUNT, "AWS::URLSuffix": "amazonaws.com"}
 
@@ -91,7 +92,8 @@ class Account:
     def _name(self, stack: str, name: str) -> str:
         resource = self.templates[stack]["Resources"][name]
         (path, *_) = schema_of(resource["Type"])["primaryIdentifier"]
-        given = resource["Properties"].get(path.rpartition("/")[2])
+        # A state machine's identifier is its ARN.
+        given = resource["Properties"].get(path.rpartition("/")[2]) or resource["Properties"].get("StateMachineName")
         return self.text(stack, given) if given else f"{stack}-{name}"
 
     def _arn(self, stack: str, name: str) -> str:
@@ -103,9 +105,15 @@ class Account:
             return f"{stack}-{name}.Arn"
         return f"arn:aws:{_ARNS[resource['Type']].format(self._name(stack, name))}"
 
-    def role_of_function(self, stack: str) -> tuple[str, dict[str, Any]]:
-        """Name of the role of the stack's one function, and that function's properties."""
-        (function,) = self.resources("AWS::Lambda::Function", stack).values()
+    @property
+    def has_instance(self) -> bool:
+        """Whether the learner is one."""
+        return bool(self.resources("AWS::EC2::LaunchTemplate", self.made.stack))
+
+    def role_of_function(self, stack: str, suffix: str = "") -> tuple[str, dict[str, Any]]:
+        """Name of the role of the stack's one function whose name ends so, and that function's properties."""
+        (function,) = [one for one in self.resources("AWS::Lambda::Function", stack).values()
+                       if not suffix or one["Properties"]["FunctionName"].endswith(suffix)]
         return self.text(stack, function["Properties"]["Role"]).rpartition("/")[2], function["Properties"]
 
     def role_of_instances(self) -> str:
@@ -114,7 +122,11 @@ class Account:
         return self.text(self.made.stack, role)
 
     def variables(self) -> dict[str, str]:
-        """What the learner's user data exports."""
+        """What the learner's user data exports, or the coordinator finds in its environment."""
+        if not self.has_instance:
+            _, function = self.role_of_function(self.made.stack, "-coordinator")
+            return {name: self.text(self.made.stack, value)
+                    for name, value in function["Environment"]["Variables"].items()}
         (template,) = self.resources("AWS::EC2::LaunchTemplate", self.made.stack).values()
         lines = self.text(self.made.stack, template["Properties"]["LaunchTemplateData"]["UserData"]).splitlines()
         return dict(shlex.split(line)[1].partition("=")[::2] for line in lines

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -132,7 +133,7 @@ def _resources(call: Call, action: str, owned: list[str]) -> list[str]:
 
 def actor(account: Account) -> Role:
     """The actors' role, of which Lambda itself uses a part."""
-    name, function = account.role_of_function(STACK)
+    name, function = account.role_of_function(STACK, "-actor")
     role = Role(account, name)
     credential = _credentials(account)[1]
     objects = [_object_arn(credential)] if credential.startswith("s3://") else []
@@ -153,27 +154,14 @@ def actor(account: Account) -> Role:
 def learner(account: Account) -> Role:
     """The role of the learner's instance: of its boot script, its process, Docker and its agents."""
     role = Role(account, account.role_of_instances())
-    told, key, prefix = account.variables(), run_key(NAME, RUN), f"{run_key(NAME, RUN)}/"
-    bucket = f"arn:aws:s3:::{told['NITRO_RESULTS_BUCKET']}"
+    told, prefix = account.variables(), f"{run_key(NAME, RUN)}/"
     stream = _arn("logs", f"log-group:{told['BOOT_LOG_GROUP']}:log-stream:one")
-    own = [stream, *(arn for arn in account.arns(STACK) if ":log-group:" not in arn)]
-    ledger = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
-    contexts: dict[str, list[Context]] = {
-        "s3:ListBucket": [{"s3:prefix": (prefix,)}],
-        "cloudwatch:PutMetricData": [{"cloudwatch:namespace": (METRIC_NAMESPACE,)}],
-        "dynamodb:UpdateItem": [{"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": LEARNER_ATTRIBUTES}],
-        "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (key,)}, {"dynamodb:LeadingKeys": (GUARD_KEY,)}],
-    }
     script = BOOT_SCRIPT.read_text()
     made = calls_of_script(script, {**told, "results": f"s3://{told['NITRO_RESULTS_BUCKET']}/{prefix}"})
     has_function = bool(account.resources("AWS::Lambda::Function", STACK))
-    for call in [*calls_from("runtime.backends.aws.learner", "main"), *made]:
-        if call.service == "lambda" and not has_function:
-            continue
-        # Of what is in the bucket, it only takes old checkpoints away.
-        names = ("checkpoints/round_1.json", "ledger.json", "cache-credential.json")[
-            :1 if call.operation == "DeleteObject" else 3]
-        role.need_call(call, [*own, *ledger, bucket, *(f"{bucket}/{prefix}{name}" for name in names)], contexts)
+    calls = [call for call in (*calls_from("runtime.backends.aws.learner", "main"), *made)
+             if has_function or call.service != "lambda"]
+    _need_run(role, calls, [stream, *(arn for arn in account.arns(STACK) if ":log-group:" not in arn)])
     _need_cache(role, _credentials(account)[0])
     for action in DOCKER_LOGS if "--log-driver=awslogs" in script else ():
         role.need(action, stream)
@@ -181,6 +169,65 @@ def learner(account: Account) -> Role:
         role.need(action, _arn("ecr", f"repository/cdk-hnb659fds-container-assets-{ACCOUNT}-{REGION}"))
     for action in SESSION:
         role.need(action)
+    _keep_run_out(role)
+    return role
+
+
+def coordinator(account: Account) -> Role:
+    """The role of the function that runs the rounds where no instance does."""
+    name, function = account.role_of_function(STACK, "-coordinator")
+    role = Role(account, name)
+    files = account.variables()["COORDINATOR_FILES"].removeprefix("s3://")
+    _need_run(role, calls_from("runtime.backends.aws.coordinator", "handler"), [
+        _arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")])
+    # It has neither a version nor an alias: it lives as long as one run's deployment.
+    role.need("lambda:InvokeFunction", _arn("lambda", f"function:{STACK}-learner"))
+    role.need("s3:GetObject", f"arn:aws:s3:::{files}")
+    _need_logs(role, function, STACK)
+    _keep_run_out(role)
+    return role
+
+
+def machine(account: Account) -> Role:
+    """The role of the state machine, whose language says what it calls."""
+    (made,) = account.resources("AWS::StepFunctions::StateMachine", STACK).values()
+    role = Role(account, account.text(STACK, made["Properties"]["RoleArn"]).rpartition("/")[2])
+    states = json.loads(account.text(STACK, made["Properties"]["DefinitionString"]))["States"].values()
+    tasks = {one["Resource"].rpartition(":::")[2]: one["Parameters"] for one in states if one["Type"] == "Task"}
+    assert tasks.keys() == {"lambda:invoke", "dynamodb:updateItem"}
+    role.need("lambda:InvokeFunction", tasks["lambda:invoke"]["FunctionName"])
+    written, key = tasks["dynamodb:updateItem"], run_key(NAME, RUN)
+    role.need("dynamodb:UpdateItem", _arn("dynamodb", f"table/{written['TableName']}"), {
+        "dynamodb:LeadingKeys": (written["Key"]["run"]["S"],),
+        "dynamodb:Attributes": ("run", *written["ExpressionAttributeNames"].values())})
+    role.keep_out({"dynamodb:UpdateItem": [
+        {"dynamodb:LeadingKeys": (run_key(OTHER, RUN),), "dynamodb:Attributes": ("run", "state")},
+        *({"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": ("run", one)} for one in (
+            "teardown", "spent_usd", "writer"))]})
+    return role
+
+
+def _need_run(role: Role, calls: Iterable[Call], owned: list[str]) -> None:
+    """What whoever runs the rounds asks for: with the run's objects, its entry in the ledger, and its metrics."""
+    account, key = role.account, run_key(NAME, RUN)
+    prefix, bucket = f"{key}/", f"arn:aws:s3:::{account.variables()['NITRO_RESULTS_BUCKET']}"
+    ledger = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
+    contexts: dict[str, list[Context]] = {
+        "s3:ListBucket": [{"s3:prefix": (prefix,)}],
+        "cloudwatch:PutMetricData": [{"cloudwatch:namespace": (METRIC_NAMESPACE,)}],
+        "dynamodb:UpdateItem": [{"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": LEARNER_ATTRIBUTES}],
+        "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (key,)}, {"dynamodb:LeadingKeys": (GUARD_KEY,)}],
+    }
+    for call in calls:
+        # Of what is in the bucket, it only takes old checkpoints away.
+        names = ("checkpoints/round_1.json", "ledger.json", "cache-credential.json")[
+            :1 if call.operation == "DeleteObject" else 3]
+        role.need_call(call, [*owned, *ledger, bucket, *(f"{bucket}/{prefix}{name}" for name in names)], contexts)
+
+
+def _keep_run_out(role: Role) -> None:
+    """Of other runs, and of the guard's part of the ledger."""
+    key = run_key(NAME, RUN)
     role.keep_out({
         "s3:ListBucket": [{"s3:prefix": (f"{run_key(NAME, 'second')}/",)}, {"s3:prefix": ("",)}, {}],
         "cloudwatch:PutMetricData": [{"cloudwatch:namespace": ("AWS/Lambda",)}],
@@ -192,7 +239,6 @@ def learner(account: Account) -> Role:
                 "served_at_s"))],
         "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (run_key(OTHER, RUN),)}],
     })
-    return role
 
 
 def guard(account: Account) -> Role:
@@ -204,10 +250,12 @@ def guard(account: Account) -> Role:
     functions = [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")]
     functions += [_arn("states", f"{what}:{STACK}-coordinator{one}") for what, one in (
         ("stateMachine", ""), ("execution", ":first"))]
+    functions += [_arn("autoscaling", f"autoScalingGroup:4e5f:autoScalingGroupName/{STACK}-learner")]
     barred = [_arn("lambda", f"function:{name}-{what}") for name in (STACK, _of_other(STACK)) for what in (
         "coordinator", "learner")]
     experiment = list(dict.fromkeys([
-        *(arn for arn in account.arns(STACK) if not re.search(":log-group:|:role/", arn)), *caches, *functions]))
+        *(arn for arn in account.arns(STACK) if not re.search(":log-group:|:role/", arn) and arn not in barred),
+        *caches, *functions]))
     handed_over = f"arn:aws:iam::{ACCOUNT}:role/{_interfaces_role(account)}"
     owned = [*own, _arn("ec2", "instance/i-0123"), handed_over, *experiment, *map(_of_other, experiment)]
     for call in calls_from(GUARD_MODULE, "handler"):
@@ -251,7 +299,7 @@ def endpoint(accounts: list[Account]) -> Role:
     (made,) = accounts[0].resources("AWS::EC2::VPCEndpoint", NETWORK_STACK).values()
     role = Role(accounts[0], "endpoint")
     role.statements = list(accounts[0].document(NETWORK_STACK, made["Properties"]["PolicyDocument"]))
-    for need in [need for one in accounts if one.resources("AWS::Lambda::Function", STACK)
+    for need in [need for one in accounts if one.resources("AWS::Lambda::Function", STACK) and one.has_instance
                  for need in actor(one).needs if need.action.startswith("s3:")]:
         role.need(need.action, need.resource, {"aws:PrincipalAccount": (ACCOUNT,)})
     role.leaks = [replace(need, context={"aws:PrincipalAccount": ("999999999999",)}) for need in role.needs]
@@ -263,7 +311,8 @@ def endpoint(accounts: list[Account]) -> Role:
 def roles_of(account: Account) -> list[Role]:
     """All roles there are."""
     actors = [actor(account)] if account.resources("AWS::Lambda::Function", STACK) else []
-    return [*actors, learner(account), guard(account), interfaces(account), flow_log(account)]
+    runs = [learner(account)] if account.has_instance else [coordinator(account), machine(account)]
+    return [*actors, *runs, guard(account), interfaces(account), flow_log(account)]
 
 
 def _credentials(account: Account) -> tuple[str, str]:

@@ -1,0 +1,78 @@
+"""A deployment without an instance: two functions beside the actors', and what invokes the one that runs the rounds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runtime.errors import ExperimentError
+from runtime.guard.times import LEG_S
+from stacks.components.coordinator import HANDLER, LEARNER_HANDLER
+from stacks.deploy import limits
+from stacks.plan import ROUND_S_MAX, Plan
+from tests.stacks.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat
+
+
+@pytest.fixture(scope="module")
+def made(synthesise: Synthesise) -> Assembly:
+    return synthesise(cache="function", learner__launches_max=4, budget__lifetime_hours=2)
+
+
+def plan_of(tmp_path, **changes) -> Plan:
+    path = tmp_path / "x.yaml"
+    path.write_text(experiment_text(**{"cache__kind": "none", "learner__kind": "function", **changes}))
+    return Plan.from_context({"experiment": str(path)}.get)
+
+
+def test_nothing_stands(made: Assembly) -> None:
+    kinds = {resource["Type"].split("::")[1] for resource in made.template()["Resources"].values()}
+    assert kinds == {"Lambda", "IAM", "Logs", "StepFunctions", "CloudWatch"}
+    assert not [one for one in made.resources("AWS::Lambda::Function").values() if "VpcConfig" in one["Properties"]]
+    assert "ProvisionedConcurrencyConfig" not in made.only("AWS::Lambda::Alias")
+
+
+def test_both_functions_are_of_the_learner_image(made: Assembly) -> None:
+    functions = {one["Properties"]["FunctionName"]: one["Properties"]
+                 for one in made.resources("AWS::Lambda::Function").values()}
+    coordinator, learner = functions[f"{STACK}-coordinator"], functions[f"{STACK}-learner"]
+    assert made.image_asset(of_learner=True)["dockerBuildArgs"]["TORCH"] == "cpu"
+    for one, handler, timeout_s in ((coordinator, HANDLER, LEG_S), (learner, LEARNER_HANDLER, 60)):
+        tag = made.image_asset(of_learner=True)["directory"].removeprefix("asset.")
+        assert flat(one["Code"]["ImageUri"]).endswith(f":{tag}")
+        assert one["ImageConfig"] == {"EntryPoint": ["python", "-m", "awslambdaric"], "Command": [handler]}
+        assert (one["Timeout"], one["Architectures"]) == (timeout_s, ["x86_64"])
+
+
+def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assembly) -> None:
+    machine = made.only("AWS::StepFunctions::StateMachine")
+    assert (machine["StateMachineName"], machine["StateMachineType"]) == (f"{STACK}-coordinator", "STANDARD")
+    definition = json.loads(flat(machine["DefinitionString"]))
+    assert definition["TimeoutSeconds"] == 2 * 3600
+    leg = definition["States"]["Leg"]
+    assert leg["Parameters"]["Payload"] == {"started_at.$": "$$.Execution.StartTime"}
+    assert leg["TimeoutSeconds"] > LEG_S
+    assert [one["MaxAttempts"] for one in leg["Retry"]] == [3]
+    told = definition["States"]["Tell the guard"]["Parameters"]
+    assert told["Key"] == {"run": {"S": f"{NAME}/{RUN}"}}
+    assert told["ExpressionAttributeValues"][":stack"] == {"S": "<AWS::StackId>"}
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"cache__kind": "serverless"}, ["cache.kind = serverless", "allowed: none"]),
+    ({"fleet__kind": "local"}, ["fleet.kind = local", "allowed: auto | lambda"]),
+    ({"actor__provisioned": 2}, ["actor.provisioned = 2", "allowed: 0"]),
+    ({"learner__update_timeout_s": 600, "fleet__round_deadline_s": 120}, [
+        "720 s", "learner.update_timeout_s = 600", f"{ROUND_S_MAX:.0f} s together"]),
+])
+def test_what_would_have_to_stand_or_takes_too_long_is_refused(tmp_path, changes, words) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        plan_of(tmp_path, **changes)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_what_it_costs_is_told_without_an_instance(tmp_path) -> None:
+    told = " ".join(" ".join(limits(plan_of(tmp_path))).split())
+    assert "no instance: a function of 1769 MiB makes the updates" in told
+    assert "c7i" not in told
+    assert "Step Functions ends the rounds after that time" in told
