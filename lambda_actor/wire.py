@@ -7,8 +7,9 @@
 The checksum covers the header before it and the whole body. Nothing is ever executed while decoding: there is no
 pickle, no type lookup by name, and no allocation before the length was checked.
 
-Shape letters: ``T`` steps, ``O`` observation size, ``A`` action size, ``K`` bootstrap points, ``E`` finished
-episodes, ``F`` frames of a stack; other letters are lengths of byte strings. One letter has one value in a message.
+Shape letters: ``T`` steps, ``B`` trajectories, ``N`` samples, ``O`` observation size, ``A`` action size, ``D``
+parameters of a distribution, ``K`` bootstrap points, ``E`` finished episodes, ``F`` frames of a stack; other letters
+are lengths of byte strings. One letter has one value in a message.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ class Kind(enum.IntEnum):
     WEIGHTS = 2
     EPISODE = 3
     FRAME_TRAJECTORY = 4
+    BATCH = 5
+    LEARNER_STATE = 6
+    UPDATE_RESULT = 7
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,9 @@ STATE_PREFIX = "state."
 """Fields of an EPISODE that start so are the environment's own: any supported dtype and shape."""
 LAYER_PREFIX = "layer."
 """Fields of WEIGHTS that start so are a network's parameters, such as ``layer.0.weight``: float32 of any shape."""
-_FREE_PREFIXES = {Kind.EPISODE: STATE_PREFIX, Kind.WEIGHTS: LAYER_PREFIX}
+ARRAY_PREFIX = "array."
+"""Fields of a LEARNER_STATE that start so are the learner's arrays: any supported dtype and shape."""
+_FREE_PREFIXES = {Kind.EPISODE: STATE_PREFIX, Kind.WEIGHTS: LAYER_PREFIX, Kind.LEARNER_STATE: ARRAY_PREFIX}
 
 _STEPS: dict[str, Field | tuple[Field, ...]] = {
     "invocation_id": Field("|u1", "I"),
@@ -117,6 +123,36 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "return_so_far": Field("<f8"),
         "length": Field("<i8"),
         "first_version": Field("<i8"),
+    },
+    # What an update trains on, as `runtime.interfaces.Batch` has it.
+    Kind.BATCH: {
+        "policy_versions": Field("<i8", "B"),
+        "observations": (Field("<f4", "TBO"), Field("|u1", "TBCHW")),
+        "actions": (Field("<f4", "TBA"), Field("<i8", "TB")),
+        "log_probs": Field("<f4", "TB"),
+        "rewards": Field("<f8", "TB"),
+        "terminated": Field("|b1", "TB"),
+        "bootstrap_mask": Field("|b1", "TB"),
+        "bootstrap_observations": (Field("<f4", "KO"), Field("|u1", "KCHW")),
+    },
+    # What a learner elsewhere goes on from: its state, or its snapshot, which has no optimiser; values are JSON.
+    Kind.LEARNER_STATE: {
+        "policy_version": Field("<i8"),
+        "values": Field("|u1", "V"),
+    },
+    # What an update has made: the learner's next state, as a LEARNER_STATE message, and what an `Update` reports.
+    # The explained variance has one element, or none if it is undefined.
+    Kind.UPDATE_RESULT: {
+        "state": Field("|u1", "S"),
+        "staleness": Field("<i8", "B"),
+        "observations": (Field("<f4", "NO"), Field("|u1", "NCHW")),
+        "actions": (Field("<f4", "NA"), Field("<i8", "N")),
+        "log_probs": Field("<f4", "N"),
+        "advantages": Field("<f4", "N"),
+        "value_targets": Field("<f4", "N"),
+        "old_outputs": Field("<f4", "ND"),
+        **{name: Field("<f8") for name in ("policy_loss", "value_loss", "entropy", "kl", "learning_rate")},
+        "explained_variance": Field("<f8", "X"),
     },
 }
 

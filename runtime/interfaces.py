@@ -709,6 +709,8 @@ class RoundBill:
 
 ACTOR = "actor"
 """The role of an actor; see `Work`."""
+LEARNER = "learner"
+"""The role of an invocation of the learner function."""
 
 
 @dataclass(frozen=True)
@@ -716,7 +718,7 @@ class Work:
     """Names one piece of paid work, such as one invocation of an actor.
 
     Attributes:
-        role: What it does: `ACTOR`, or any other role that has prices.
+        role: What it does: `ACTOR`, `LEARNER`, or any other role that has prices.
         slot: Place among the pieces of its role that may run at once, from 0; an environment that is warm serves
             the next work in its slot.
         attempt: 0, or how many pieces of work in this slot failed before this one.
@@ -913,6 +915,8 @@ class Supplies:
         facts: What people are told of it, by label.
         prewarmed_actors: Actors to start once before the first round, as proof that they start at all; 0 for none.
         times: For how long the learner's work counts in the bill; None = as long as was measured.
+        learner_fleet: Invokes the learner function; None if the policy is trained here.
+        learner_store: Where that function finds and leaves what it needs; see `runtime.learner.remote.store`.
     """
 
     cache: Cache
@@ -923,6 +927,8 @@ class Supplies:
     facts: Mapping[str, str]
     prewarmed_actors: int = 0
     times: WorkTimes | None = None
+    learner_fleet: Fleet | None = None
+    learner_store: str = ""
 
 
 class Backend(Protocol):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
@@ -16,10 +18,10 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.cost.rates import ModelledTimes, init_s, lambda_speed, make_rates, tabled
+from runtime.cost.rates import FunctionTimes, init_s, lambda_speed, make_rates, make_times, tabled
 from runtime.errors import ExperimentError
-from runtime.fleet import FleetSetup, make_fleet
-from runtime.fleet.counting import CountingFleet
+from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
+from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.interfaces import Cache, Fleet, RunContext, Supplies
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -49,8 +51,6 @@ class ThisMachine:
         if experiment.fleet.kind == "lambda":
             raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} needs a deployed learner (`make deploy`); "
                                   "allowed on this machine: auto | local")
-        if experiment.learner.kind == "function":
-            raise ExperimentError("learner.kind = 'function' cannot run yet; allowed: instance")
         self.prices = prices
 
     def fetch(self, directory: RunDirectory) -> None:
@@ -70,6 +70,11 @@ class ThisMachine:
         actor = experiment.actor
         fleet = CountingFleet(actors.fleet, rates, fragment_steps=actor.fragment_steps, timeout_s=actor.timeout_s,
                               speed=lambda_speed(actor.memory_mib, actor.architecture))
+        times = make_times(rates, experiment)
+        learner_fleet, store = None, run.directory.updates_path.resolve()
+        if isinstance(times, FunctionTimes):
+            learner_fleet = CountingLearner(
+                _open_learner(run, store), times, timeout_s=experiment.learner.function.timeout_s)
         return Supplies(
             actors.cache, fleet,
             Meter(model, Budget(experiment.budget.usd), init_s=init_s(experiment, tabled(experiment))),
@@ -77,7 +82,7 @@ class ThisMachine:
             facts={"server": actors.server,
                    "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}",
                    "seconds in the bill": rates.source},
-            times=ModelledTimes(rates, experiment, experiment.learner.instance_types[0]))
+            times=times, learner_fleet=learner_fleet, learner_store=str(store))
 
 
 class NotKept:
@@ -146,6 +151,19 @@ def _open_fleet(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
         fleet = make_fleet(experiment.fleet.kind, FleetSetup(
             concurrency=experiment.fleet.processes, timeout_s=experiment.actor.timeout_s,
             memory_mib=experiment.actor.memory_mib, log_path=run.directory.actors_log_path, credentials=credentials))
+        run.stack.callback(fleet.close)
+    return fleet
+
+
+def _open_learner(run: RunContext, store: Path) -> Fleet:
+    """A process that runs the learner function; what an earlier session left in the store is removed."""
+    function, directory = run.experiment.learner.function, run.directory
+    shutil.rmtree(store, ignore_errors=True)
+    with run.shield():
+        run.stack.callback(shutil.rmtree, store, ignore_errors=True)
+        fleet = make_fleet("local", FleetSetup(
+            concurrency=1, timeout_s=function.timeout_s, memory_mib=function.memory_mib,
+            log_path=directory.actors_log_path, handler=LEARNER_HANDLER))
         run.stack.callback(fleet.close)
     return fleet
 

@@ -141,6 +141,7 @@ def resolve(
         "actor": _as(ResolvedActor, actor, {
             "provisioned": 0 if is_on_learner else _or(provisioned, _or(actor.provisioned, warm_actors))}),
         "learner": _as(ResolvedLearner, learner, {
+            "device": "cpu" if learner.kind == "function" else learner.device,
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {

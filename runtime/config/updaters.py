@@ -8,5 +8,5 @@ from __future__ import annotations
 
 UPDATERS = {
     "instance": "runtime.learner.updater:InPlaceUpdater",
-    "function": "runtime.learner.function:FunctionUpdater",
+    "function": "runtime.learner.remote.updater:FunctionUpdater",
 }

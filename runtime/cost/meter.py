@@ -13,13 +13,14 @@ from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.cost.budget import Budget
 from runtime.cost.model import INIT_SECONDS_MAX, PROVISIONED_BLOCK_S, CostModel, FunctionPrices
 from runtime.errors import BudgetError
-from runtime.interfaces import ACTOR, Limits, RoundBill, Usage, Work
+from runtime.interfaces import ACTOR, LEARNER, Limits, RoundBill, Usage, Work
 
 BETWEEN_ROUNDS_S = 60.0
 """Reserved for checkpoints and uploads if time is paid for by the clock."""
 _BASE = "round"
 _AHEAD = "ahead"
 _ELSEWHERE = "elsewhere"
+_PROMISED = "promised"
 _UNKNOWN = Work(ACTOR, 2**31)
 """An actor whose slot is not known yet: it may be cold."""
 
@@ -72,7 +73,8 @@ class Meter:
     def fits(self, actors: int, limits: Limits) -> bool:
         """Whether a round with so many actors and such limits would fit beside all that is reserved now."""
         actors_usd = sum(self._worst_case_usd(Work(ACTOR, slot), limits) for slot in range(actors))
-        return sum(self._standing_usd(self._round_seconds_max(limits))) + actors_usd <= self.free_usd
+        standing_usd = sum(self._standing_usd(self._round_seconds_max(limits))) + self._promised_usd
+        return standing_usd + actors_usd <= self.free_usd
 
     def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
         """Reserves the round's worst case with as many actors as fit, at most ``actors``.
@@ -88,17 +90,25 @@ class Meter:
         works = [Work(ACTOR, slot) for slot in range(actors)]
         granted = self.reserve(works)
         if granted < min(smallest, actors):
-            for name in (_BASE, *map(_name, works[:granted])):
+            for name in (_BASE, _PROMISED, *map(_name, works[:granted])):
                 self.budget.release(name)
             return 0
         return granted
 
     def open_standing(self, limits: Limits | None = None) -> bool:
-        """Reserves a round's worst case but for its actors; False, and nothing reserved, if it does not fit."""
+        """Reserves a round's worst case but for its actors; False, and nothing reserved, if it does not fit.
+
+        If the learner is a function, that holds one invocation of it.
+        """
         self._round_usd.clear()
         self._limits = limits or self._model.limits
         self._reserved_s = self._round_seconds_max(self._limits)
-        return self.budget.reserve(_BASE, sum(self._standing_usd(self._reserved_s)))
+        if not self.budget.reserve(_BASE, sum(self._standing_usd(self._reserved_s))):
+            return False
+        if LEARNER in self._model.roles and not self.budget.reserve(_PROMISED, self._promised_usd):
+            self.budget.release(_BASE)
+            return False
+        return True
 
     def reserve(self, works: Sequence[Work]) -> int:
         """Reserves the worst case of each of these in the open round, in order; returns for how many it fits.
@@ -107,6 +117,8 @@ class Meter:
             BudgetError: One is reserved already, or its role has no prices.
         """
         for granted, work in enumerate(works):
+            if work.role == LEARNER:
+                self.budget.release(_PROMISED)
             if not self.budget.reserve(_name(work), self._worst_case_usd(work, self._limits)):
                 return granted
         return len(works)
@@ -151,7 +163,7 @@ class Meter:
             # A provisioned environment is started before anything is billed.
             is_provisioned = is_provisioned and usage.init_s == 0.0
         elif self._starts_cold(work):
-            billed_s += min(usage.init_s, self._init_s)
+            billed_s += min(usage.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX)
         self._warm_slots.add((work.role, work.slot))
         usd = prices.usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=usage.traffic_bytes)
         self._round_usd[work.role] += usd
@@ -172,6 +184,7 @@ class Meter:
                 tightened limits a modelled round is ended by them, and costs no more.
         """
         self._warm_environments = max(self._warm_environments, actors_started)
+        self.budget.release(_PROMISED)
         provisioned_usd, learner_usd, infrastructure_usd, is_within = self._settle_standing(self._ended_s(seconds))
         is_within = is_within and self._ended_s(seconds) == seconds
         actors_usd = self._round_usd[ACTOR]
@@ -184,6 +197,11 @@ class Meter:
             raise BudgetError(f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.1f} s "
                               f"reserved for it ({why})")
         return bill
+
+    @property
+    def _promised_usd(self) -> float:
+        """The worst case of the learner function's first invocation of a round."""
+        return self._model.roles[LEARNER].worst_case_usd() if LEARNER in self._model.roles else 0.0
 
     def _ended_s(self, seconds: float) -> float:
         """When a round ends: in a modelled bill, tightened limits end it."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from runtime.config.resolved import ResolvedActor, ResolvedLearner
+from runtime.config.schema import LearnerFunctionSection
 from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_BEGINNING_S
-from runtime.interfaces import ACTOR, Limits
+from runtime.interfaces import ACTOR, LEARNER, Limits
 
 MIB_PER_VCPU = 1769
 """Memory in MiB that buys a function one vCPU."""
@@ -26,7 +28,10 @@ UPLOAD_INTERVAL_S = 10.0
 """A deployed learner copies its files to the bucket this often at most."""
 REQUESTS_PER_UPLOAD = 12
 """Requests to the bucket that one upload takes at most."""
-
+WRITES_PER_UPDATE, READS_PER_UPDATE = 3, 4
+"""Requests to the bucket for one update by a function, at most: of state, batch and result."""
+_READ_SHARE = 0.08
+"""Price of a reading over that of a writing: S3's price list, $0.0004 and $0.005 a thousand."""
 
 TRANSITION_USD = 3.75e-5
 """A step of a state machine: the dearest region on Step Functions' page of prices; us-east-1 takes 2.5e-5."""
@@ -105,6 +110,21 @@ class FunctionPrices:
                 * self._function.provisioned_capacity_usd)
 
 
+def learner_function_prices(
+    prices: PriceTable, function: LearnerFunctionSection, *, architecture: str
+) -> FunctionPrices:
+    """Returns the prices of the learner function: a request includes what an update asks of the bucket.
+
+    Args:
+        function: ``learner.function``.
+        architecture: A key of `PriceTable.functions`.
+    """
+    bucket_usd = (WRITES_PER_UPDATE + READS_PER_UPDATE * _READ_SHARE) * prices.put_usd
+    return FunctionPrices(
+        replace(prices, request_usd=prices.request_usd + bucket_usd), cache_kind="none",
+        memory_mib=function.memory_mib, architecture=architecture, timeout_s=function.timeout_s, traffic_bytes_max=0)
+
+
 class CostModel:
     """Prices of an experiment's parts, in US dollars.
 
@@ -158,9 +178,12 @@ class CostModel:
         else:
             self._loop_s_usd = self._dearest_loop_s_usd = (
                 learner.function.coordinator_memory_mib / 1024 * prices.functions[actor.architecture].on_demand_usd)
-        self.roles: Mapping[str, FunctionPrices] = {ACTOR: FunctionPrices(
-            prices, cache_kind=cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
-            timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned),
+        self.roles: Mapping[str, FunctionPrices] = {
+            ACTOR: FunctionPrices(
+                prices, cache_kind=cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
+                timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned),
+            **({} if self._has_instance else {LEARNER: learner_function_prices(
+                prices, learner.function, architecture=actor.architecture)}),
             **(roles or {})}
 
     @property

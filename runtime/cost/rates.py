@@ -33,6 +33,15 @@ UNITS: Final = {
 }
 """The units of work, each CPU seconds of one core."""
 TABLE_PATH: Final = Path(__file__).with_name("rates.json")
+LEARNER_INIT_S: Final = 1.9
+"""CPU seconds of a learner function's start-up: importing torch and the learner. Measured on the machine of the table,
+2026-11-23, 1.7 to 2.4 in three processes. MinionsRL's paper says 1.5 s for a container with a GPU."""
+BUCKET_REQUEST_S: Final = 0.1
+"""A small object, read or written: S3's guide to performance says 100 to 200 ms to the first byte. **Modelled.**"""
+_FUNCTION_REQUESTS: Final = 2
+"""An update that finds its learner warm reads the batch, and writes the result."""
+_LOOP_REQUESTS: Final = 2
+"""The loop writes the batch, and reads the result."""
 _EPISODE_STEPS: Final = 1000
 _SECONDS_MAX: Final = 86_400
 """Of a unit: as `learner.update_timeout_s`."""
@@ -188,8 +197,8 @@ class ModelledTimes(WorkTimes):
         self._rates, self._experiment = rates, experiment
         algorithm = experiment.algorithm.chosen
         self._passes, self._minibatch_steps = algorithm.passes, algorithm.minibatch_steps
-        self._speed = instance_speed(instance_type)
-        self._samples_speed = samples_speed(instance_type, network=experiment.network.kind)
+        self._speed = self._step_speed = instance_speed(instance_type)
+        self._samples_speed = self._product_speed = samples_speed(instance_type, network=experiment.network.kind)
 
     def expected_s(self) -> dict[str, float]:
         """Returns what the units of the table say; an evaluation with its confirmation, of a thousand steps each."""
@@ -208,7 +217,7 @@ class ModelledTimes(WorkTimes):
         trained = self._passes * samples
         per_sample_s = self._rates.known("sample_s", measured_s, max(1, trained))
         steps = self._passes * math.ceil(samples / self._minibatch_steps)
-        return (steps * self._rates.units.get("gradient_step_s", 0.0) / self._speed
+        return (steps * self._rates.units.get("gradient_step_s", 0.0) / self._step_speed
                 + trained * per_sample_s / self._samples_speed)
 
     def detect_s(self, products: int, samples: int, measured_s: float) -> float:
@@ -217,11 +226,52 @@ class ModelledTimes(WorkTimes):
         if not count:
             # A detector that does not count.
             return measured_s
-        return count * self._rates.known("product_sample_s", measured_s, count) / self._samples_speed
+        return count * self._rates.known("product_sample_s", measured_s, count) / self._product_speed
 
     def evaluate_s(self, steps: int, measured_s: float) -> float:
         """Its steps."""
         return steps * self._rates.known("evaluated_step_s", measured_s, max(1, steps)) / self._speed
+
+
+class FunctionTimes(ModelledTimes):
+    """Seconds of a learner that is a function, and of the function that runs the loop.
+
+    Attributes:
+        init_s: A start-up of the learner function.
+    """
+
+    def __init__(self, rates: Rates, experiment: FittedExperiment) -> None:
+        """Takes what decides about them; see `ModelledTimes`."""
+        super().__init__(rates, experiment, experiment.learner.instance_types[0])
+        function, architecture = experiment.learner.function, experiment.actor.architecture
+        self._speed = self._product_speed = lambda_speed(function.coordinator_memory_mib, architecture)
+        self._step_speed = self._samples_speed = lambda_speed(function.memory_mib, architecture)
+        self.init_s = min(INIT_SECONDS_MAX, LEARNER_INIT_S / self._step_speed)
+        self._waited_s = 0.0
+
+    def function_s(self, samples: int, measured_s: float) -> float:
+        """Of an invocation that updates on so many samples, without a start-up."""
+        return super().update_s(samples, measured_s) + _FUNCTION_REQUESTS * BUCKET_REQUEST_S
+
+    def update_s(self, samples: int, measured_s: float) -> float:
+        """Of the loop, which waits for the function: for its start-ups and failures, too."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s + self.function_s(samples, measured_s) + _LOOP_REQUESTS * BUCKET_REQUEST_S
+
+    def waited(self, seconds: float) -> None:
+        """Notes what the next update took besides."""
+        self._waited_s += seconds
+
+
+def make_times(rates: Rates, experiment: FittedExperiment, instance_type: str | None = None) -> ModelledTimes:
+    """Makes the seconds of an experiment's learner.
+
+    Args:
+        instance_type: Of the learner; None = the first of ``learner.instance_types``.
+    """
+    if experiment.learner.kind == "function":
+        return FunctionTimes(rates, experiment)
+    return ModelledTimes(rates, experiment, instance_type or experiment.learner.instance_types[0])
 
 
 def make_rates(experiment: FittedExperiment, path: Path) -> Rates:

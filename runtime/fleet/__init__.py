@@ -10,6 +10,11 @@ from pathlib import Path
 from runtime.config.fleets import FLEETS
 from runtime.interfaces import Fleet
 
+ACTOR_HANDLER = "lambda_actor.handler:handler"
+"""The actor function."""
+LEARNER_HANDLER = "runtime.learner.remote.handler:handler"
+"""The learner function."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FleetSetup:
@@ -22,6 +27,7 @@ class FleetSetup:
         log_path: File for what actors print, if they run on this machine.
         credentials: Environment variables for the actors alone, by name.
         function_arn: ARN of the deployed actor function; empty on this machine.
+        handler: What processes of this machine run, as ``module:function``.
     """
 
     concurrency: int
@@ -30,6 +36,7 @@ class FleetSetup:
     log_path: Path
     credentials: Mapping[str, str] = field(default_factory=dict)
     function_arn: str = ""
+    handler: str = ACTOR_HANDLER
 
 
 def make_fleet(kind: str, setup: FleetSetup) -> Fleet:

@@ -1,4 +1,4 @@
-"""One actor process of the local fleet: runs the very handler that Lambda runs, one event at a time.
+"""One process of the local fleet: runs the very handler that Lambda runs, an actor's or a learner's, event by event.
 
 Speaks length-prefixed JSON over an inherited socket. Ends when the fleet closes that socket, and at once, even in the
 middle of a rollout, when the process that holds the other end of the lifeline pipe dies.
@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,8 +26,8 @@ Handler = Callable[[Mapping[str, Any], object], dict[str, Any]]
 _PR_SET_PDEATHSIG = 1
 
 
-def main(control_fd: int, lifeline_fd: int) -> None:
-    """Serves events until the fleet hangs up."""
+def main(control_fd: int, lifeline_fd: int, name: str) -> None:
+    """Serves events with a handler, ``module:function``, until the fleet hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         # Also inside a C call that never lets another thread run.
@@ -37,7 +38,8 @@ def main(control_fd: int, lifeline_fd: int) -> None:
     threading.Thread(target=_die_with_parent, args=(lifeline_fd,), daemon=True).start()
     connection = Connection(control_fd)
     try:
-        from lambda_actor.handler import handler
+        module, _, function = name.partition(":")
+        handler: Handler = getattr(import_module(module), function)
     except BaseException as error:
         _send(connection, {"failed": _described(error)})
         return
@@ -82,4 +84,4 @@ def _die_with_parent(lifeline_fd: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -5,8 +5,53 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runtime.cost.rates import Rates
+from runtime.cost.rates import FunctionTimes, Rates
 from runtime.interfaces import Fleet, Invocation, Outcome
+
+
+class CountingLearner:
+    """A fleet of the learner function that bills each invocation by what it trained on."""
+
+    def __init__(self, fleet: Fleet, times: FunctionTimes, *, timeout_s: float) -> None:
+        """Bills the invocations of a fleet, which it closes with itself.
+
+        Args:
+            times: Is told how long the loop waits for start-ups and failures.
+            timeout_s: ``learner.function.timeout_s``.
+        """
+        self._fleet, self._times, self._timeout_s = fleet, times, timeout_s
+        self.concurrency = fleet.concurrency
+        self._is_warm = False
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        """Invokes the function."""
+        self._fleet.start(invocations)
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """Returns what ended since the last call, with its modelled bill."""
+        return [self._billed(outcome) for outcome in self._fleet.wait(timeout_s)]
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        """Gives these up."""
+        self._fleet.abandon(invocation_ids)
+
+    def close(self) -> None:
+        """Ends everything; idempotent."""
+        self._fleet.close()
+
+    def _billed(self, outcome: Outcome) -> Outcome:
+        if not outcome.was_started:
+            return outcome
+        times, samples = self._times, (outcome.response or {}).get("samples", 0)
+        billed_s = outcome.billed_s
+        if outcome.status == "ok" and samples:
+            billed_s = times.function_s(samples, outcome.billed_s)
+        else:
+            times.waited(billed_s)
+        if not self._is_warm:
+            times.waited(times.init_s)
+        self._is_warm = outcome.status == "ok"
+        return replace(outcome, billed_s=min(billed_s, self._timeout_s), init_s=times.init_s)
 
 
 class CountingFleet:

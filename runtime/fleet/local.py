@@ -26,7 +26,7 @@ from typing import Any
 
 from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
-from runtime.fleet import FleetSetup
+from runtime.fleet import ACTOR_HANDLER, FleetSetup
 from runtime.interfaces import Invocation, Outcome, OutcomeStatus
 
 _START_TIMEOUT_S = 120
@@ -99,13 +99,14 @@ class _Channel:
 class _Process:
     """One actor process and what it is doing."""
 
-    def __init__(self, lifeline_fd: int, environment: Mapping[str, str], log_path: Path) -> None:
+    def __init__(self, handler: str, lifeline_fd: int, environment: Mapping[str, str], log_path: Path) -> None:
         ours, theirs = socket.socketpair()
         self.channel = _Channel(ours)
         try:
             with theirs, log_path.open("ab") as log:
                 self.popen = subprocess.Popen(
-                    [sys.executable, "-m", "runtime.fleet.actor_process", str(theirs.fileno()), str(lifeline_fd)],
+                    [sys.executable, "-m", "runtime.fleet.actor_process", str(theirs.fileno()),
+                     str(lifeline_fd), handler],
                     pass_fds=(theirs.fileno(), lifeline_fd), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     env=environment, start_new_session=True)
         except OSError:
@@ -149,6 +150,7 @@ class LocalFleet:
         memory_mib: int,
         log_path: Path,
         credentials: Mapping[str, str] | None = None,
+        handler: str = ACTOR_HANDLER,
     ) -> None:
         """Starts the actor processes.
 
@@ -158,13 +160,14 @@ class LocalFleet:
             memory_mib: Memory of the function whose bill is modelled, in MiB.
             log_path: File to which everything that actors print is appended.
             credentials: Environment variables that only the actor processes get.
+            handler: What they run, as ``module:function``.
 
         Raises:
             FleetError: A process cannot be started.
         """
         self.concurrency = processes
         self._timeout_s, self._share = timeout_s, vcpu_share(memory_mib)
-        self._log_path = log_path
+        self._log_path, self._handler = log_path, handler
         path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._environment = {**os.environ, **SINGLE_THREADED, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1",
                              **(credentials or {})}
@@ -345,7 +348,7 @@ class LocalFleet:
         self._has_outcomes.notify_all()
 
     def _spawn(self) -> _Process:
-        return _Process(self._lifeline_read, self._environment, self._log_path)
+        return _Process(self._handler, self._lifeline_read, self._environment, self._log_path)
 
     def _is_overdue(self, process: _Process) -> bool:
         limit_s = self._limit_s(process)
@@ -370,7 +373,7 @@ class LocalFleet:
 def make_local_fleet(setup: FleetSetup) -> LocalFleet:
     """Makes the fleet of ``fleet.kind = local``."""
     return LocalFleet(setup.concurrency, timeout_s=setup.timeout_s, memory_mib=setup.memory_mib,
-                      log_path=setup.log_path, credentials=setup.credentials)
+                      log_path=setup.log_path, credentials=setup.credentials, handler=setup.handler)
 
 
 def _death(exit_code: int) -> str:

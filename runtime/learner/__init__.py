@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from runtime.config.schema import AlgorithmSection
     from runtime.interfaces import Learner, Updater
     from runtime.learner.actor_critic import Group
-
+    from runtime.learner.remote.updater import Remote
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,15 @@ def make_learner(spec: LearnerSpec, *, device: str, group: Group | None = None) 
     return learner
 
 
-def make_updater(name: str, learner: Learner) -> Updater:
+def make_updater(name: str, learner: Learner, remote: Remote | None = None) -> Updater:
     """Makes the updater that the experiment names.
 
     Args:
         name: A key of `runtime.config.updaters.UPDATERS`.
         learner: What it trains.
+        remote: What it needs if it trains elsewhere.
     """
-    updater: Updater = _named(UPDATERS[name])(learner)
+    updater: Updater = _named(UPDATERS[name])(learner, *([] if remote is None else [remote]))
     return updater
 
 

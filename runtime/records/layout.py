@@ -18,6 +18,8 @@ TENSORBOARD = "tensorboard"
 ACTORS_LOG = "actors.log"
 REPORT = "report.html"
 LOCK = ".lock"
+UPDATES = ".updates"
+"""What a learner function finds and leaves, while a run on one machine lasts."""
 
 WANDB_ID, WANDB = "wandb.json", "wandb"
 """With ``--wandb``: the run's id there, and the folder of W&B's own files."""
@@ -60,3 +62,4 @@ class RunFiles:
         self.tensorboard_path = path / TENSORBOARD
         self.actors_log_path = path / ACTORS_LOG
         self.report_path = path / REPORT
+        self.updates_path = path / UPDATES

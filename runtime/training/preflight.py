@@ -9,7 +9,7 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import INIT_SECONDS_MAX, CostModel
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.cost.rates import ModelledTimes, Rates, init_s, tabled
+from runtime.cost.rates import Rates, init_s, make_times, tabled
 from runtime.cost.sizes import check_sizes
 from runtime.errors import EnvironmentNotHereError, ExperimentError
 from runtime.interfaces import Limits
@@ -92,7 +92,7 @@ def _first_limits(experiment: FittedExperiment, configured: Limits, *, is_modell
     if not is_modelled:
         return configured, INIT_SECONDS_MAX
     units = tabled(experiment)
-    times = ModelledTimes(Rates("", units, None), experiment, experiment.learner.instance_types[0])
+    times = make_times(Rates("", units, None), experiment)
     phases = make_phase_times(experiment, configured, times)
     *_, tightest = phases.choices(detects=False, evaluates=False)
     return tightest, init_s(experiment, units)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import ActorError
@@ -39,6 +39,9 @@ from runtime.training.resume import (
 )
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 from runtime.training.summary import summarise
+
+if TYPE_CHECKING:
+    from runtime.learner import LearnerSpec
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ class _Run:
         # Threads that spin while they wait make a busy machine ten times slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Only now: nothing that can be refused needs torch, which takes seconds to import.
-        from runtime.learner import make_updater
+        from runtime.learner import LearnerSpec, make_updater
+        from runtime.learner.remote.updater import Remote
         from runtime.training.assembly import make_round_loop
 
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
@@ -142,8 +146,13 @@ class _Run:
         self._meter, self._keeping = supplies.meter, supplies.keeping
         self._sampler = ServerlessSampler(ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter)
         self._actor_event = {**_actor_event(experiment, self._run_id), **supplies.actor_event}
-        learner, detector = _training_parts(experiment, environment, stack)
-        self._updater = make_updater(experiment.learner.kind, learner)
+        spec = LearnerSpec(experiment.algorithm, environment.spaces, experiment.network.kind, experiment.seed,
+                           experiment.learner.threads)
+        learner, detector = _training_parts(experiment, spec, stack)
+        remote = None if supplies.learner_fleet is None else Remote(
+            spec, ShieldedFleet(supplies.learner_fleet, signals), supplies.learner_store, self._run_id, self._meter,
+            self._save_ledger, self._events)
+        self._updater = make_updater(experiment.learner.kind, learner, remote)
         stack.callback(self._updater.close)
         evaluator = EvaluationProcess(
             experiment.environment.id, experiment.environment.preprocessing, episodes=experiment.evaluation.episodes,
@@ -271,12 +280,11 @@ class _Run:
 
 
 def _training_parts(
-    experiment: FittedExperiment, environment: ActorEnvironment, stack: ExitStack
+    experiment: FittedExperiment, spec: LearnerSpec, stack: ExitStack
 ) -> tuple[Learner, Detector]:
     import torch
 
     from runtime.detector.convexity import ConvexityDetector
-    from runtime.learner import LearnerSpec
     from runtime.learner.parallel.learner import make_parallel_learner
 
     device = experiment.learner.device
@@ -284,8 +292,6 @@ def _training_parts(
         raise ExperimentError("learner.device = 'cuda': no usable GPU is here; allowed: cpu | auto")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    spec = LearnerSpec(experiment.algorithm, environment.spaces, experiment.network.kind, experiment.seed,
-                       experiment.learner.threads)
     learner = make_parallel_learner(spec, processes=experiment.learner.processes, device=device,
                                     timeout_s=experiment.learner.update_timeout_s, stack=stack)
     settings = experiment.detector

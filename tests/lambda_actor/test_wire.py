@@ -89,9 +89,23 @@ def frame_trajectory(**changes: object) -> dict[str, np.ndarray]:
             "bootstrap_frames": np.array([[2, 3]], np.int32), **changes}
 
 
+STATE = {"policy_version": np.int64(3), "values": text_field('{"β": 0.2}'),
+         "array.policy.weight": np.ones((2, 2), np.float32), "array.optimizer.0.step": np.float64(7.0)}
 MESSAGES = {Kind.TRAJECTORY: trajectory(), Kind.WEIGHTS: policy_arrays(3, 2, hidden=4),
             Kind.EPISODE: episode(**{"state.time": np.array([[1, 2], [3, 4]], np.int32)}),
-            Kind.FRAME_TRAJECTORY: frame_trajectory()}
+            Kind.FRAME_TRAJECTORY: frame_trajectory(),
+            Kind.BATCH: {
+                "policy_versions": np.array([4]), "observations": np.ones((3, 1, 2), np.float32),
+                "actions": np.zeros((3, 1), np.int64), "log_probs": np.zeros((3, 1), np.float32),
+                "rewards": np.zeros((3, 1)), "terminated": np.zeros((3, 1), np.bool_),
+                "bootstrap_mask": np.zeros((3, 1), np.bool_), "bootstrap_observations": np.ones((1, 2), np.float32)},
+            Kind.LEARNER_STATE: STATE,
+            Kind.UPDATE_RESULT: {
+                "state": np.frombuffer(encode(Kind.LEARNER_STATE, STATE), np.uint8), "staleness": np.array([0]),
+                "observations": np.ones((3, 2), np.float32), "actions": np.ones((3, 1), np.float32),
+                **{name: np.zeros(3, np.float32) for name in ("log_probs", "advantages", "value_targets")},
+                "old_outputs": np.ones((3, 2), np.float32), "explained_variance": np.array([0.5]),
+                **{name: np.float64(1.5) for name in ("policy_loss", "value_loss", "entropy", "kl", "learning_rate")}}}
 ALL_KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.name)
 
 

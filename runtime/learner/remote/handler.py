@@ -1,0 +1,116 @@
+"""The learner function: ``handler(event, context)`` makes one update, and leaves its result in the store.
+
+The same code runs inside AWS Lambda and in a process of this machine. It needs torch, but no network besides the store.
+A sandbox keeps the learner that it trained last: if the next update starts from that very state, nothing is loaded. It
+never keeps a learner whose result was not the one that counts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import runtime.learner.actor_critic  # noqa: F401  # imports torch, while the sandbox starts
+from lambda_actor.errors import EventError
+from runtime.errors import RunError
+from runtime.interfaces import Learner, State
+from runtime.learner import make_learner
+from runtime.learner.parallel.tasks import Task, spec_of
+from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_result
+from runtime.learner.remote.store import Store, batch_name, open_store, result_name, state_name
+
+EVENT_FIELDS: dict[str, type] = {
+    "invocation_id": str,
+    "attempt": int,
+    "store": str,
+    "token": str,
+    "policy_version": int,
+    "progress": float,
+    "learner": dict,
+}
+"""What an event must carry: where objects lie, what their names begin with, the version that is updated, and what the
+learner is made of. ``attempt`` is above 0 if the update may have been made already."""
+TRAINED, MADE_BEFORE = "trained", "made_before"
+
+
+class Sandbox:
+    """What stays warm between two invocations in one process."""
+
+    def __init__(self) -> None:
+        self.key = ""
+        self.learner: Learner | None = None
+
+
+sandbox = Sandbox()
+
+
+def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
+    """Makes the next policy version from a batch, unless somebody has made it before.
+
+    Args:
+        event: See `EVENT_FIELDS`.
+        context: Lambda's context object; not used.
+
+    Returns:
+        ``invocation_id``, ``status`` (trained | made_before), ``samples`` of the batch, ``was_warm``, ``load_s``,
+        ``train_s``, ``store_s``.
+
+    Raises:
+        EventError: A field is missing or of the wrong type.
+        StoreError: The store cannot be read or written.
+        RunError: State or batch are not there, or belong to another learner.
+        WireError: State or batch are damaged.
+    """
+    _check_event(event)
+    started_s = time.perf_counter()
+    store, token, version = open_store(event["store"]), event["token"], event["policy_version"]
+    name = result_name(token, version + 1)
+    answer = {"invocation_id": event["invocation_id"]}
+    if event["attempt"] and store.get(name) is not None:
+        return answer | {"status": MADE_BEFORE, "samples": 0, "was_warm": False, "load_s": 0.0, "train_s": 0.0,
+                         "store_s": time.perf_counter() - started_s}
+    key = f"{event['store']} {token} {json.dumps(event['learner'], sort_keys=True)}"
+    learner, sandbox.learner = sandbox.learner, None
+    was_warm = learner is not None and sandbox.key == key and learner.policy_version == version
+    if learner is None or not was_warm:
+        learner = make_learner(spec_of(Task("make", event["learner"])), device="cpu")
+        learner.set_state(_state(store, token, version))
+    data = store.get(batch_name(token, version))
+    if data is None:
+        raise RunError(f"the batch of version {version} is not in the store")
+    batch = decode_batch(data)
+    loaded_s = time.perf_counter()
+    update = learner.update(batch, progress=event["progress"])
+    trained_s = time.perf_counter()
+    is_first = store.put(name, encode_result(learner.get_state(), learner.policy_version, update))
+    if is_first:
+        sandbox.key, sandbox.learner = key, learner
+    return answer | {
+        "status": TRAINED if is_first else MADE_BEFORE, "samples": len(update.samples.advantages),
+        "was_warm": was_warm, "load_s": loaded_s - started_s, "train_s": trained_s - loaded_s,
+        "store_s": time.perf_counter() - trained_s}
+
+
+def _state(store: Store, token: str, version: int) -> State:
+    """The state of a version: what the update that made it left, or what the loop began with."""
+    data = store.get(result_name(token, version))
+    if data is not None:
+        found = decode_result(data).state
+    else:
+        data = store.get(state_name(token, version))
+        if data is None:
+            raise RunError(f"the learner's state of version {version} is not in the store")
+        found = decode_state(data)
+    if found.policy_version != version:
+        raise RunError(f"the state is of version {found.policy_version}, not {version}")
+    return State(found.arrays, found.values)
+
+
+def _check_event(event: Mapping[str, Any]) -> None:
+    for name, kind in EVENT_FIELDS.items():
+        if name not in event:
+            raise EventError(f"the event lacks {name!r}")
+        if type(event[name]) is not kind:
+            raise EventError(f"the event's {name!r} is {event[name]!r:.80}, not a {kind.__name__}")

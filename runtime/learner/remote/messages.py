@@ -1,0 +1,128 @@
+"""Batches, states and results of a learner elsewhere, as messages of `lambda_actor.wire`.
+
+What comes out is what went in, to the bit, in memory of its own: a learner may write to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lambda_actor import wire
+from lambda_actor.errors import CorruptedMessageError
+from lambda_actor.wire import ARRAY_PREFIX, Kind
+from runtime.interfaces import Batch, DetectorSamples, Snapshot, State, Update, UpdateMetrics
+
+_SAMPLES = tuple(one.name for one in dataclasses.fields(DetectorSamples))
+_METRICS = tuple(one.name for one in dataclasses.fields(UpdateMetrics) if one.name != "explained_variance")
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What an update has made.
+
+    Attributes:
+        state: Of the learner, with its policy version; fit for `Learner.set_state`.
+        update: What the update reports.
+    """
+
+    state: Snapshot
+    update: Update
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """Returns the batch as a BATCH message.
+
+    Raises:
+        OversizedMessageError: It is too large.
+    """
+    return wire.encode(Kind.BATCH, vars(batch))
+
+
+def decode_batch(data: bytes) -> Batch:
+    """Returns the batch of a BATCH message.
+
+    Raises:
+        WireError: It is none.
+    """
+    return Batch(**_own(wire.decode(data, Kind.BATCH)))
+
+
+def encode_state(state: State | Snapshot, policy_version: int) -> bytes:
+    """Returns a learner's state, or its snapshot, as a LEARNER_STATE message.
+
+    Args:
+        policy_version: The learner's.
+
+    Raises:
+        WireError: It has arrays that no message can hold.
+    """
+    arrays = {f"{ARRAY_PREFIX}{name}": array for name, array in state.arrays.items()}
+    return wire.encode(Kind.LEARNER_STATE, {
+        "policy_version": np.asarray(policy_version, np.int64),
+        "values": wire.text_field(json.dumps(state.values)), **arrays})
+
+
+def decode_state(data: bytes) -> Snapshot:
+    """Returns what a LEARNER_STATE message holds: a snapshot, with an optimiser if it is a whole state.
+
+    Raises:
+        WireError: It is none.
+    """
+    fields = wire.decode(data, Kind.LEARNER_STATE)
+    arrays = {name.removeprefix(ARRAY_PREFIX): array for name, array in _own(fields).items()
+              if name.startswith(ARRAY_PREFIX)}
+    return Snapshot(int(fields["policy_version"]), arrays, _values(wire.field_text(fields["values"])))
+
+
+def encode_result(state: State, policy_version: int, update: Update) -> bytes:
+    """Returns what an update has made as an UPDATE_RESULT message.
+
+    Args:
+        state: The learner's after it.
+        policy_version: The learner's after it.
+
+    Raises:
+        WireError: It is too large, or has arrays that no message can hold.
+    """
+    metrics, variance = update.metrics, update.metrics.explained_variance
+    return wire.encode(Kind.UPDATE_RESULT, {
+        "state": np.frombuffer(encode_state(state, policy_version), np.uint8),
+        "staleness": update.staleness, **vars(update.samples),
+        **{name: np.asarray(getattr(metrics, name), np.float64) for name in _METRICS},
+        "explained_variance": np.array([] if variance is None else [variance], np.float64)})
+
+
+def decode_result(data: bytes) -> Result:
+    """Returns what an UPDATE_RESULT message holds.
+
+    Raises:
+        WireError: It is none.
+    """
+    fields = _own(wire.decode(data, Kind.UPDATE_RESULT))
+    variances = fields["explained_variance"].tolist()
+    if len(variances) > 1:
+        raise CorruptedMessageError(f"{len(variances)} explained variances of one update")
+    metrics = UpdateMetrics(**{name: float(fields[name]) for name in _METRICS},
+                            explained_variance=variances[0] if variances else None)
+    samples = DetectorSamples(**{name: fields[name] for name in _SAMPLES})
+    return Result(decode_state(fields["state"].tobytes()), Update(metrics, samples, fields["staleness"]))
+
+
+def _own(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Copies, which are aligned and may be written to."""
+    return {name: array.copy() for name, array in fields.items()}
+
+
+def _values(text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptedMessageError(f"a learner's values are no JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise CorruptedMessageError(f"a learner's values are {type(values).__name__}, not an object")
+    return values

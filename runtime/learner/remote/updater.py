@@ -1,0 +1,207 @@
+"""The updater whose learner is a function: each update is one invocation, and the newest version is mirrored here.
+
+    1. the batch is put into the store, and the state if no function has made it;
+    2. the worst case of an invocation is reserved, and the function is invoked;
+    3. it loads the state, unless it has kept it, trains, and puts state and report into the store;
+    4. the result is taken from the store, whatever has become of the answer.
+
+The first result that is put there makes the next version. So an invocation that is repeated, slow or dead costs its own
+bill, and never trains twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from lambda_actor.errors import WireError
+from runtime.errors import BudgetError, RunError
+from runtime.interfaces import (
+    LEARNER,
+    Batch,
+    CostMeter,
+    EventSink,
+    Fleet,
+    Invocation,
+    Learner,
+    Outcome,
+    State,
+    Update,
+    Usage,
+    Work,
+)
+from runtime.learner import LearnerSpec
+from runtime.learner.parallel.tasks import spec_task
+from runtime.learner.remote.messages import decode_result, encode_batch, encode_state
+from runtime.learner.remote.store import StoreError, batch_name, open_store, result_name, state_name
+from runtime.learner.updater import InPlaceUpdater
+
+ATTEMPTS = 3
+"""Invocations for one update; then the run ends."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """What an updater needs whose learner is elsewhere.
+
+    Attributes:
+        spec: What the learner is made of.
+        fleet: Invokes the learner function.
+        store: Place of the store, as `open_store` takes it.
+        token: Begins the names of all that this session puts there; letters, digits and dashes.
+        meter: Reserves and bills the invocations.
+        save_ledger: Puts the meter's state on disk.
+        events: Records failures.
+    """
+
+    spec: LearnerSpec
+    fleet: Fleet
+    store: str
+    token: str
+    meter: CostMeter
+    save_ledger: Callable[[], None]
+    events: EventSink
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """An update that is under way."""
+
+    policy_version: int
+    progress: float
+    trajectories: int
+    attempt: int = 0
+
+
+class FunctionUpdater(InPlaceUpdater):
+    """Has a function train on each batch; see `runtime.interfaces.Updater`.
+
+    Attributes:
+        learner: The mirror: it holds the newest version, and never trains.
+    """
+
+    def __init__(self, learner: Learner, remote: Remote) -> None:
+        """Takes a mirror over, whose version is the newest.
+
+        Args:
+            learner: Made from ``remote.spec``.
+        """
+        super().__init__(learner)
+        self._remote, self._store = remote, open_store(remote.store)
+        self._spec = dict(spec_task(remote.spec).values)
+        self._restarts = 0
+        self._names: list[str] = []
+        self._has_state = False
+        self._pending: _Pending | None = None
+
+    def submit(self, batch: Batch, *, progress: float) -> None:
+        """Invokes the function for the next version.
+
+        Raises:
+            BudgetError: The budget does not hold the invocation.
+            RunError: The store cannot be written.
+        """
+        version = self.policy_version
+        if not self._has_state:
+            self._put(state_name(self._token, version), encode_state(self.get_state(), version))
+            self._has_state = True
+        self._put(batch_name(self._token, version), encode_batch(batch))
+        self._pending = _Pending(version, float(progress), len(batch.policy_versions))
+        self._invoke(self._pending)
+
+    def poll(self, timeout_s: float) -> list[Update]:
+        """Returns the update if it has ended; a failed invocation is followed by another.
+
+        Raises:
+            BudgetError: The budget does not hold another invocation.
+            RunError: `ATTEMPTS` invocations have failed, or the store cannot be read.
+        """
+        if self._pending is None:
+            return []
+        for outcome in self._remote.fleet.wait(timeout_s):
+            if self._pending is not None and outcome.invocation_id == self._id(self._pending):
+                self._ended(self._pending, outcome)
+        return super().poll(timeout_s)
+
+    def replay(self, *, progress: float) -> None:
+        """Does nothing: no function keeps what others have trained on."""
+
+    def set_state(self, state: State) -> None:
+        """Sets the mirror's state; what the store has is of another training."""
+        super().set_state(state)
+        self._pending, self._has_state = None, False
+        self._restarts += 1
+
+    def close(self) -> None:
+        """Gives up what is under way, and removes what is in the store."""
+        if self._pending is not None:
+            self._remote.fleet.abandon([self._id(self._pending)])
+            self._pending = None
+        # What stays there has a name that no other session asks for.
+        with suppress(StoreError):
+            self._store.delete(self._names)
+        self._names.clear()
+
+    def _invoke(self, pending: _Pending) -> None:
+        remote = self._remote
+        if not remote.meter.reserve([_work(pending)]):
+            raise BudgetError(f"the budget does not hold invocation {pending.attempt + 1} of the learner function for "
+                              f"policy version {pending.policy_version + 1}")
+        remote.save_ledger()
+        remote.fleet.start([Invocation(self._id(pending), {
+            "invocation_id": self._id(pending), "attempt": pending.attempt, "store": remote.store,
+            "token": self._token, "policy_version": pending.policy_version, "progress": pending.progress,
+            "learner": self._spec})])
+
+    def _ended(self, pending: _Pending, outcome: Outcome) -> None:
+        """Settles an invocation, and takes the result if there is one, whatever it answered."""
+        self._remote.meter.settle(_work(pending), Usage(
+            outcome.billed_s, outcome.init_s, outcome.is_metered) if outcome.was_started else None)
+        name = result_name(self._token, pending.policy_version + 1)
+        data = self._store.get(name)
+        if data is not None:
+            self._names.append(name)
+            self._take(pending, data)
+            return
+        error = outcome.error or "it left no result"
+        self._remote.events.append("learner_failed", policy_version=pending.policy_version, attempt=pending.attempt,
+                                   status=outcome.status, error=error)
+        if pending.attempt + 1 == ATTEMPTS:
+            raise RunError(f"the learner function failed {ATTEMPTS} times to make policy version "
+                           f"{pending.policy_version + 1}; the last error: {error}")
+        self._pending = replace(pending, attempt=pending.attempt + 1)
+        self._invoke(self._pending)
+
+    def _take(self, pending: _Pending, data: bytes) -> None:
+        try:
+            result = decode_result(data)
+        except WireError as error:
+            raise RunError(f"the result of the learner function cannot be used: {error}") from error
+        if (result.state.policy_version != pending.policy_version + 1
+                or len(result.update.staleness) != pending.trajectories):
+            raise RunError(f"the learner function made version {result.state.policy_version} from "
+                           f"{len(result.update.staleness)} trajectories, not version {pending.policy_version + 1} "
+                           f"from {pending.trajectories}")
+        self.learner.set_state(State(result.state.arrays, result.state.values))
+        self.ended.append(result.update)
+        self._pending = None
+        # All but this result, from which the next update starts.
+        self._store.delete(self._names[:-1])
+        del self._names[:-1]
+
+    def _put(self, name: str, data: bytes) -> None:
+        self._names.append(name)
+        if not self._store.put(name, data):
+            raise StoreError(f"{name} is in the store before it was put there")
+
+    def _id(self, pending: _Pending) -> str:
+        return f"{self._token}-update-{pending.policy_version}-{pending.attempt}"
+
+    @property
+    def _token(self) -> str:
+        return f"{self._remote.token}-{self._restarts}"
+
+
+def _work(pending: _Pending) -> Work:
+    return Work(LEARNER, 0, pending.attempt)

@@ -1,0 +1,264 @@
+"""A learner that is a function makes the versions that one in place makes, whatever happens to its invocations."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lambda_actor.errors import CorruptedMessageError, EventError, ForeignMessageError
+from lambda_actor.spaces import Spaces
+from lambda_actor.wire import Kind, encode, text_field
+from runtime.config.loading import experiment_from_tree
+from runtime.cost.budget import Budget
+from runtime.cost.meter import Meter
+from runtime.cost.model import INIT_SECONDS_MAX
+from runtime.errors import BudgetError, RunError
+from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
+from runtime.interfaces import Fleet, Invocation, Outcome, Update
+from runtime.learner import LearnerSpec, make_learner, make_updater
+from runtime.learner.remote import handler as function
+from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_batch
+from runtime.learner.remote.store import StoreError, open_store, result_name
+from runtime.learner.remote.updater import ATTEMPTS, Remote
+from tests.helpers import cost_model, descendants
+from tests.learner.learning import PIXELS, VECTORS, assert_same, everything, roll
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TREE = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "learner": {"kind": "function"},
+        "actor": {"provisioned": 0}}
+
+
+def make_spec(kind: str = "ppo", spaces: Spaces = VECTORS, **settings: Any) -> LearnerSpec:
+    tree = TREE | {"algorithm": {"kind": kind, "rounds": "synchronous", kind: settings}}
+    fitted = experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
+    return LearnerSpec(fitted.algorithm, spaces, fitted.network.kind, seed=3)
+
+
+class Failures:
+    """What was recorded of failed invocations."""
+
+    def __init__(self) -> None:
+        self.statuses: list[str] = []
+
+    def append(self, kind: str, **fields: Any) -> None:
+        assert kind == "learner_failed"
+        self.statuses.append(fields["status"])
+
+
+class ScriptedFleet:
+    """Calls the handler in this process: each invocation as the script says, those after its end well.
+
+    ``lost``: it does all, but its answer is lost. ``dead``: it does nothing. ``slow``: it ends after the next one has.
+    """
+
+    concurrency = 1
+
+    def __init__(self, *script: str) -> None:
+        self.script, self.invocations, self.responses = [*script], [], []
+        self._slow: list[Invocation] = []
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        self.invocations += invocations
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        invocation = self.invocations[-1]
+        fate = self.script.pop(0) if self.script else "well"
+        if fate in ("well", "lost"):
+            self._call(invocation)
+        for slow in self._slow:
+            self._call(slow)
+        self._slow = [invocation] if fate == "slow" else []
+        if fate == "well":
+            return [Outcome(invocation.invocation_id, "ok", self.responses[-1], billed_s=1.0)]
+        return [Outcome(invocation.invocation_id, "crashed", error=f"it was {fate}", billed_s=60.0)]
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _call(self, invocation: Invocation) -> None:
+        self.responses.append(function.handler(json.loads(json.dumps(invocation.event)), None))
+
+
+@dataclasses.dataclass
+class Function:
+    """An updater whose learner is a function, and what it works with."""
+
+    fleet: Fleet
+    folder: Path
+    spec: LearnerSpec = dataclasses.field(default_factory=make_spec)
+    budget_usd: float = 1.0
+    token: str = "session"
+
+    def __post_init__(self) -> None:
+        experiment = experiment_from_tree(TREE, source="test").resolved()
+        self.prices = cost_model(experiment)
+        self.meter, self.ledgers = Meter(self.prices, Budget(self.budget_usd)), []
+        self.failures = Failures()
+        self.updater = make_updater("function", make_learner(self.spec, device="cpu"), Remote(
+            self.spec, self.fleet, str(self.folder), self.token, self.meter,
+            lambda: self.ledgers.append(self.meter.reserved_usd), self.failures))
+
+    def update(self, seed: int = 0) -> Update:
+        """One round's: on what the newest policy has sampled."""
+        assert self.meter.open_standing()
+        self.updater.submit(roll(self.updater.weights(), self.spec.spaces, seed=seed), progress=0.25)
+        while not (updates := self.updater.poll(120.0)):
+            pass
+        self.meter.close_round(actors_started=0, seconds=0.0)
+        (update,) = updates
+        return update
+
+
+def assert_equals_in_place(made: Function, updates: Sequence[Update]) -> None:
+    """Weights, state, reports and samples of as many updates in place."""
+    alone = make_learner(made.spec, device="cpu")
+    for seed, update in enumerate(updates):
+        expected = alone.update(roll(alone.weights(), made.spec.spaces, seed=seed), progress=0.25)
+        assert update.metrics == expected.metrics
+        np.testing.assert_array_equal(update.staleness, expected.staleness)
+        assert_same(vars(update.samples), vars(expected.samples))
+    assert made.updater.weights() == alone.weights()
+    assert_same(everything(made.updater), everything(alone))
+
+
+@pytest.mark.parametrize(("kind", "spaces", "is_warm"), [
+    ("ppo", VECTORS, True), ("ppo", VECTORS, False), ("ppo", PIXELS, False), ("impact", VECTORS, True),
+    ("impact", VECTORS, False), ("impala", VECTORS, False)])
+def test_its_versions_are_those_of_an_update_in_place(
+    kind: str, spaces: Spaces, is_warm: bool, tmp_path: Path
+) -> None:
+    epochs = {"epochs": 1} if kind == "ppo" else {}
+    made = Function(fleet := ScriptedFleet(), tmp_path, make_spec(kind, spaces, minibatch_steps=12, **epochs))
+    updates = []
+    for seed in range(3):
+        updates.append(made.update(seed))
+        if not is_warm:
+            function.sandbox.learner = None
+    assert_equals_in_place(made, updates)
+    assert [one["was_warm"] for one in fleet.responses] == [False, is_warm, is_warm]
+    assert made.updater.replay(progress=0.5) is None
+
+
+@pytest.mark.parametrize(("script", "trainings"), [
+    (["lost"], 2), (["dead"], 2), (["dead", "dead"], 2), (["slow"], 3), (["well", "lost"], 2), (["slow", "lost"], 3)])
+def test_a_lost_answer_a_dead_and_a_slow_invocation_train_no_version_twice(
+    script: list[str], trainings: int, tmp_path: Path
+) -> None:
+    function.sandbox.learner = None
+    made = Function(fleet := ScriptedFleet(*script), tmp_path)
+    assert_equals_in_place(made, [made.update(seed) for seed in range(2)])
+    assert len(fleet.responses) == trainings
+    assert sum(one["status"] == function.TRAINED for one in fleet.responses) == 2
+    failed = [word for word in script if word in ("dead", "slow")]
+    assert made.failures.statuses == ["crashed"] * len(failed)
+    assert made.meter.reserved_usd == 0.0
+    usd = made.prices.roles["learner"].usd
+    billed = [60.0 if fate != "well" else 1.0 for fate in [*script, *["well"] * (len(fleet.invocations) - len(script))]]
+    assert made.meter.spent_usd == pytest.approx(sum(
+        usd(is_provisioned=False, billed_s=seconds, traffic_bytes=0) for seconds in billed))
+    assert len(list(tmp_path.iterdir())) <= 2, "the result from which the next update starts; a slow one leaves another"
+    made.updater.close()
+    assert len(list(tmp_path.iterdir())) <= 1
+
+
+def test_the_worst_case_is_in_the_ledger_before_an_invocation_starts(tmp_path: Path) -> None:
+    made = Function(ScriptedFleet("dead"), tmp_path)
+    assert made.meter.open_standing()
+    standing_usd = made.meter.reserved_usd
+    worst_usd = made.prices.roles["learner"].worst_case_usd()
+    assert worst_usd > (60 + INIT_SECONDS_MAX) * 1769 / 1024 * 1.66e-5
+    made.meter.close_round(actors_started=0, seconds=0.0)
+    made.update()
+    assert made.ledgers == pytest.approx([standing_usd] * 2), "the first one is reserved with its round"
+
+
+def test_a_round_starts_only_if_an_update_can_be_paid(tmp_path: Path) -> None:
+    meter = Function(ScriptedFleet(), tmp_path).meter
+    assert meter.open_standing()
+    needed_usd = meter.reserved_usd
+    assert not Function(ScriptedFleet(), tmp_path, budget_usd=needed_usd * 0.999).meter.open_standing()
+    short = Function(ScriptedFleet("dead"), tmp_path, budget_usd=needed_usd * 1.001)
+    with pytest.raises(BudgetError, match="does not hold invocation 2 of the learner function for policy version 1"):
+        short.update()
+
+
+def test_it_ends_the_run_after_some_failures(tmp_path: Path) -> None:
+    made = Function(ScriptedFleet(*["dead"] * ATTEMPTS), tmp_path)
+    with pytest.raises(RunError, match="failed 3 times to make policy version 1; the last error: it was dead"):
+        made.update()
+
+
+def test_a_resumed_session_goes_on_from_its_checkpoint_and_takes_nothing_of_the_last_one(tmp_path: Path) -> None:
+    one = Function(ScriptedFleet(), tmp_path)
+    updates = [one.update(0)]
+    state = one.updater.get_state()
+    one.update(9)
+    other = Function(ScriptedFleet(), tmp_path, token="another")
+    other.updater.set_state(state)
+    updates.append(other.update(1))
+    assert_equals_in_place(other, updates)
+    # The same session, set back.
+    one.updater.set_state(state)
+    assert_equals_in_place(one, [updates[0], one.update(1)])
+
+
+def test_a_killed_process_is_replaced_and_its_update_made_again(tmp_path: Path) -> None:
+    """kill -9, with the real process: while it starts, which ends the invocation that waits for it."""
+    log = tmp_path / "log"
+    fleet = make_fleet("local", FleetSetup(
+        concurrency=1, timeout_s=100.0, memory_mib=1769, log_path=log, handler=LEARNER_HANDLER))
+    try:
+        made = Function(fleet, tmp_path / "updates")
+        made.meter.open_standing()
+        made.updater.submit(roll(made.updater.weights(), VECTORS), progress=0.25)
+        for pid in descendants(os.getpid()):
+            if LEARNER_HANDLER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+        while not (updates := made.updater.poll(120.0)):
+            pass
+        assert_equals_in_place(made, updates)
+        assert made.failures.statuses == ["crashed"], log.read_text()
+    finally:
+        fleet.close()
+
+
+def test_what_is_not_right_in_the_store_is_refused(tmp_path: Path) -> None:
+    made, store = Function(fleet := ScriptedFleet("dead"), tmp_path), open_store(str(tmp_path))
+    made.meter.open_standing()
+    batch = roll(made.updater.weights(), VECTORS)
+    made.updater.submit(batch, progress=0.0)
+    name = result_name("session-0", 1)
+    store.put(name, b"NTRO and more")
+    with pytest.raises(RunError, match="the result of the learner function cannot be used"):
+        made.updater.poll(1.0)
+    with pytest.raises(StoreError, match="is in the store before it was put there"):
+        made.updater.submit(batch, progress=0.0)
+    event = fleet.invocations[0].event
+    store.delete([name, "session-0-state-0"])
+    function.sandbox.learner = None
+    with pytest.raises(RunError, match="the learner's state of version 0 is not in the store"):
+        function.handler(event, None)
+    with pytest.raises(EventError, match="the event lacks 'token'"):
+        function.handler({key: value for key, value in event.items() if key != "token"}, None)
+    with pytest.raises(EventError, match="'attempt' is True, not a int"):
+        function.handler(event | {"attempt": True}, None)
+
+
+def test_damaged_messages_are_refused() -> None:
+    learner = make_learner(make_spec(), device="cpu")
+    batch = roll(learner.weights(), VECTORS)
+    assert_same(vars(decode_batch(encode_batch(batch))), vars(batch))
+    for values in ("[1]", "{", "[" * 100_000):
+        with pytest.raises(CorruptedMessageError, match="a learner's values are"):
+            decode_state(encode(Kind.LEARNER_STATE, {"policy_version": np.int64(0), "values": text_field(values)}))
+    with pytest.raises(ForeignMessageError):
+        decode_result(encode_batch(batch))

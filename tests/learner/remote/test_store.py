@@ -1,0 +1,50 @@
+"""Stores of a learner elsewhere: a folder and a bucket keep the same contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import moto
+import pytest
+
+from runtime.learner.remote.store import FolderStore, Store, StoreError, open_store
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    if request.param == "folder":
+        yield open_store(str(tmp_path / "updates"))
+        return
+    for name, value in {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing",
+                        "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    with moto.mock_aws():
+        boto3.client("s3").create_bucket(Bucket="results")
+        yield open_store("s3://results/a-run/updates/")
+
+
+def test_the_first_one_who_puts_an_object_decides_what_it_holds(store: Store) -> None:
+    assert store.get("batch-1") is None
+    assert store.put("batch-1", b"first")
+    assert not store.put("batch-1", b"second")
+    assert store.get("batch-1") == b"first"
+    store.delete(["batch-1", "never-there"])
+    assert store.get("batch-1") is None
+    assert store.put("batch-1", b"third")
+
+
+@pytest.mark.parametrize("name", ["", "../ledger.json", "a/b", ".hidden", "a" * 129])
+def test_other_names_are_refused(store: Store, name: str) -> None:
+    for attempt in (lambda: store.put(name, b""), lambda: store.get(name), lambda: store.delete([name])):
+        with pytest.raises(StoreError, match="is no name of an object"):
+            attempt()
+
+
+def test_a_store_that_cannot_be_used_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="batch-1 cannot be kept"):
+        FolderStore(tmp_path / "file").put("batch-1", b"")
+    with pytest.raises(StoreError, match="batch-1 cannot be read"):
+        FolderStore(tmp_path / "file").get("batch-1")
