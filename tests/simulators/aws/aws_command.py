@@ -14,10 +14,11 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[3]
 _MESSAGE_BYTES_MAX = 2**20
 _CLIENT = """\
 import array, json, os, socket, sys
@@ -31,12 +32,15 @@ os._exit(int(server.recv(16) or b"1"))
 
 
 @contextmanager
-def aws_command(directory: Path) -> Iterator[str]:
-    """Yields the words of a shell that run ``aws``, as long as the block lasts."""
+def aws_command(directory: Path, module: str = "tests.simulators.aws.aws_command") -> Iterator[str]:
+    """Yields the words of a shell that run ``aws``, as long as the block lasts.
+
+    Args:
+        module: Calls `serve` with its argument.
+    """
     path = directory / "aws.sock"
     (directory / "aws.py").write_text(_CLIENT.format(path=str(path)))
-    server = subprocess.Popen([sys.executable, "-m", "tests.simulators.aws.aws_command", str(path)],
-                              stdout=subprocess.PIPE)
+    server = subprocess.Popen([sys.executable, "-m", module, str(path)], cwd=ROOT, stdout=subprocess.PIPE)
     try:
         assert server.stdout.readline() == b"ready\n"
         yield f"{sys.executable} -S -E {directory / 'aws.py'}"
@@ -45,12 +49,17 @@ def aws_command(directory: Path) -> Iterator[str]:
         server.communicate()
 
 
-def serve(path: str) -> None:
-    """Runs calls, each in a process of its own, until it is ended."""
+def serve(path: str, begin: Callable[[], None] = lambda: None) -> None:
+    """Runs calls, each in a process of its own, until it is ended.
+
+    Args:
+        begin: Called in each of them, with the caller's environment.
+    """
     import awscli.clidriver
 
-    # What the first call of any service loads.
-    awscli.clidriver.create_clidriver().session.get_component("data_loader").load_service_model("s3", "service-2")
+    from tests.simulators.aws import loaded_models  # noqa: F401
+
+    awscli.clidriver.create_clidriver()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()
@@ -59,13 +68,13 @@ def serve(path: str) -> None:
         connection, _ = listener.accept()
         if os.fork() == 0:
             if os.fork() == 0:
-                _answer(connection)
+                _answer(connection, begin)
             os._exit(0)
         connection.close()
         os.wait()
 
 
-def _answer(connection: socket.socket) -> None:
+def _answer(connection: socket.socket, begin: Callable[[], None]) -> None:
     code = 255
     try:
         arguments, folder, environment = _call(connection)
@@ -74,6 +83,7 @@ def _answer(connection: socket.socket) -> None:
         kept = {"AWS_DATA_PATH": os.environ["AWS_DATA_PATH"]}
         os.environ.clear()
         os.environ.update(environment | kept)
+        begin()
         code = _run(arguments)
     except BaseException:
         traceback.print_exc()

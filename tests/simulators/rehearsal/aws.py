@@ -1,14 +1,11 @@
-"""An instance's aws command line, whose calls to AWS are recorded: ``python -m tests.simulators.rehearsal.aws``."""
+"""An instance's aws command line, whose calls to AWS are recorded; see `tests.simulators.aws.aws_command`."""
 
 from __future__ import annotations
 
 import sys
 
-from awscli.clidriver import main
-
+from tests.simulators.aws.aws_command import serve
 from tests.simulators.rehearsal.recording import record_calls
 
 if __name__ == "__main__":
-    record_calls("boot script")
-    sys.argv[0] = "aws"
-    sys.exit(main())
+    serve(sys.argv[1], begin=lambda: record_calls("boot script"))

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.helpers import ROOT
+from tests.simulators.aws.aws_command import aws_command
 from tests.simulators.aws.metadata import InstanceMetadata
 from tests.simulators.aws.moto_server import MotoServer
 from tests.simulators.docker import ENTRY_VARIABLE
@@ -104,10 +105,11 @@ class Machine:
 
     def __init__(
         self, directory: Path, instance: Mapping[str, Any], user_data: str, *, address: str,
-        variables: Mapping[str, str], clock: Clock, tell: Tell, stack: ExitStack,
+        variables: Mapping[str, str], clock: Clock, tell: Tell, stack: ExitStack, aws: str,
     ) -> None:
         """Args:
         address: Its own, of this machine.
+        aws: The words of a shell that run the aws command.
         variables: What its programs need to reach AWS.
         """
         self.id, self.root, self.is_off = instance["InstanceId"], directory / "root", False
@@ -117,7 +119,7 @@ class Machine:
         metadata = stack.enter_context(InstanceMetadata({
             "instance-id": self.id, "instance-type": instance["InstanceType"], "ami-id": instance["ImageId"],
             "local-ipv4": address}))
-        self._install()
+        self._install(aws)
         script = directory / "part-001"
         script.write_text(user_data)
         self._variables = {
@@ -268,12 +270,12 @@ class Machine:
         return subprocess.Popen([program, *command[1:]], cwd=self.root, stdin=subprocess.DEVNULL,
                                 stdout=output, stderr=output, env=self._variables | variables, start_new_session=True)
 
-    def _install(self) -> None:
+    def _install(self, aws: str) -> None:
         for folder in (self._programs, self.root):
             folder.mkdir(parents=True)
         programs = {name: f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n' for name in _TOOLS if shutil.which(name)}
         programs |= {"python3": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
-                     "aws": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.rehearsal.aws "$@"\n',
+                     "aws": f'#!/bin/sh\nexec {aws} "$@"\n',
                      "docker": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.docker "$@"\n',
                      "date": _DATE, **dict.fromkeys(_STUBS, _STUB)}
         # What the learner looks for on its PATH to serve the cache itself.
@@ -302,6 +304,8 @@ class Machines:
         self.variables = dict(variables)
         self._directory, self._moto, self._clock, self._tell = directory, moto, clock, tell
         self._stack = ExitStack()
+        directory.mkdir()
+        self._aws = self._stack.enter_context(aws_command(directory, "tests.simulators.rehearsal.aws"))
         self._running: set[str] = set()
 
     def step(self) -> None:
@@ -351,7 +355,7 @@ class Machines:
         self.all[instance_id] = Machine(
             self._directory / instance_id, instance, base64.b64decode(user_data).decode(),
             address=_loopback_address(len(self.all)), variables=self.variables, clock=self._clock, tell=self._tell,
-            stack=self._stack)
+            stack=self._stack, aws=self._aws)
 
 
 def _loopback_address(number: int) -> str:

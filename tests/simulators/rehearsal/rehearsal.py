@@ -30,7 +30,7 @@ _BOOTING, _ENDING = 12.0, 20.0
 """So many times slower the clock goes while a machine does what takes as long here as in AWS."""
 _LIVELY_S = 3.0
 """A learner from which nothing was heard for longer has work to do; the clock waits for it."""
-_STEP_S = 0.2
+_STEP_S = 0.5
 EXPERIMENT = """\
 environment: {{id: Hopper-v5}}
 algorithm: {{kind: ppo, ppo: {{epochs: 10, minibatch_steps: 128}}}}

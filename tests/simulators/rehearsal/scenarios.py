@@ -50,7 +50,7 @@ class Scenario:
 
 def _budget(world: Rehearsal) -> None:
     """The budget runs out: the learner ends, the guard takes everything down."""
-    deployment = world.deploy()
+    deployment = world.deploy(text=experiment(usd=0.3))
     found = world.found_deployed
     for kind in ("instances", "auto scaling groups", "caches", "functions", "provisioned concurrency", "stacks"):
         world.check(found.get(kind), f"Describe finds no {kind} of {deployment.stack}")
