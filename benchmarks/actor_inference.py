@@ -11,6 +11,7 @@ commit and machine, measured on a machine that does nothing else.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -144,6 +145,7 @@ def import_s(code: str) -> float:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
                             check=False).stdout.strip()
     print(json.dumps({

@@ -11,6 +11,7 @@ Prints JSON and draws PICTURE; keep both under benchmarks/results/ with date, co
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -212,4 +213,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         asyncio.run(serve(sys.argv[2]))
     else:
-        main(sys.argv[1] if len(sys.argv) > 1 else None)
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("picture", nargs="?", help="where it is drawn (default: nowhere)")
+        main(parser.parse_args().picture)

@@ -8,6 +8,7 @@ what TLS adds is not in it. Prints JSON; keep it under benchmarks/results/ with 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import json
@@ -108,4 +109,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--serve"]:
         asyncio.run(serve())
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("actors", nargs="?", type=int, default=1000, help="default: %(default)s")
+        main(parser.parse_args().actors)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import matplotlib
@@ -68,4 +68,8 @@ def _running_sum(values) -> list[float]:
 
 
 if __name__ == "__main__":
-    plot(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, metavar="DIR", help="the run's directory")
+    parser.add_argument("picture", type=Path, metavar="PICTURE.png", help="where it is drawn")
+    options = parser.parse_args()
+    plot(options.run, options.picture)

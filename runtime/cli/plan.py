@@ -47,7 +47,7 @@ def add_command(commands: Any) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     from runtime.cost.prices import PRICES
-    from runtime.planning.drawing import draw, duration, scatter_lines, table_lines
+    from runtime.planning.drawing import draw, duration, folded, scatter_lines, table_lines
     from runtime.planning.prediction import Sample, picks, predict_all
     from runtime.records.downloaded import load_trusted_experiment
     from runtime.training.preflight import preflight
@@ -61,17 +61,18 @@ def _plan(options: argparse.Namespace) -> int:
     steps = options.steps or experiment.stop.max_steps or _STEPS
     say(f"sampling the work of {options.experiment} for {options.seconds} s on one core …")
     sample = _sampled(fitted, environment, options.seconds, Sample)
-    say("  " + ", ".join(f"{_UNIT_NAMES[unit]} {_short(seconds)}" for unit, seconds in sample.units.items()
-                         if unit in _UNIT_NAMES))
+    say(folded("  " + ", ".join(f"{_UNIT_NAMES[unit]} {_short(seconds)}" for unit, seconds in sample.units.items()
+                                if unit in _UNIT_NAMES)))
     predictions = predict_all(base, sample, environment, PRICES, steps=steps, seeds=options.seeds)
     chosen = picks(predictions)
     many = f" with each of {options.seeds} seeds, one after the other" if options.seeds > 1 else ""
-    say(f"{len(predictions)} ways to {steps:,} steps{many}; modelled, list prices of {PRICES.region}, {PRICES.as_of}\n")
+    say(folded(f"{len(predictions)} ways to {steps:,} steps{many}; modelled, list prices of {PRICES.region}, "
+               f"{PRICES.as_of}") + "\n")
     for line in [*table_lines(predictions, chosen), "", *scatter_lines(predictions, chosen), ""]:
         say(line)
     pick = chosen[options.choose]
-    say(f"{options.choose}: {duration(pick.seconds)}, ${pick.usd:.4f}; {duration(pick.start_s)} start, "
-        f"{duration(pick.actors_s)} waiting for actors, {duration(pick.learner_s)} learner")
+    say(folded(f"{options.choose}: {duration(pick.seconds)}, ${pick.usd:.4f}; {duration(pick.start_s)} start, "
+               f"{duration(pick.actors_s)} waiting for actors, {duration(pick.learner_s)} learner"))
     for change in pick.way.overrides:
         say(f"  --set '{change}'")
     if options.write is not None:

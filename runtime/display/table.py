@@ -106,7 +106,9 @@ class EventLines:
         # At a run's end there are always actors in flight that nobody waits for any more.
         if kind in _QUIET_EVENTS or (kind == "actors_abandoned" and fields["reason"] == "the run ends"):
             return None
-        name, words = kind.replace("_", " "), ", ".join(f"{name} {value}" for name, value in fields.items())
+        name, words = kind.replace("_", " "), ", ".join(
+            f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in fields.items()
+            if value is not None)
         if fields.get("error"):
             # Errors that differ in a time or an address are the same to people.
             alike = kind, _NUMBER.sub("#", str(fields["error"]))
@@ -237,7 +239,7 @@ def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         parts["unfinished rounds"] = "unfinished_rounds_cost_usd"
     return [
         f"stopped by   {summary['stop_reason']}" + (f": {summary['error']}" if summary["error"] else ""),
-        f"return       {_evaluated(summary)}",
+        f"return       {_evaluated(summary, out)}",
         f"             {_number(summary['episode_return_mean'], 1)} in training, where actions are noisy",
         f"rounds       {summary['rounds']:,} with {summary['actors']:,} actors"
         + (f", {summary['actors_failed']:,} failed" if summary["actors_failed"] else ""),
@@ -269,9 +271,9 @@ def _basis(summary: Mapping[str, Any]) -> str:
     return f"modelled, {prices}; nothing was billed"
 
 
-def _evaluated(summary: Mapping[str, Any]) -> str:
+def _evaluated(summary: Mapping[str, Any], out: str) -> str:
     if summary["evaluation_return_mean"] is None:
-        return "not evaluated"
+        return f"not evaluated: python -m runtime evaluate {out}"
     return (f"{summary['evaluation_return_mean']:,.1f}, evaluated after round {summary['evaluation_round']} "
             f"(best {summary['evaluation_return_best']:,.1f})")
 

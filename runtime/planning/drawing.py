@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 from runtime.errors import RunError
 from runtime.planning.prediction import KINDS, Prediction, front
 
 _MARKS = {"cheapest": "C", "fastest": "F", "knee": "K"}
 WIDTH, HEIGHT = 66, 14
+_COLUMNS = 80
 
 
 def duration(seconds: float) -> str:
     """Returns minutes and seconds, or hours and minutes."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02} h" if minutes >= 60 else f"{minutes}:{rest:02} min"
+
+
+def folded(text: str, *, indent: int = 2) -> str:
+    """Returns a line as lines that fit a terminal; all but the first are indented."""
+    return fill(text, _COLUMNS, subsequent_indent=" " * indent)
 
 
 def table_lines(predictions: Sequence[Prediction], picks: Mapping[str, Prediction], *, rows: int = 12) -> list[str]:
@@ -32,7 +39,8 @@ def table_lines(predictions: Sequence[Prediction], picks: Mapping[str, Predictio
     lines = [f"   {'time':>9}  {'dollars':>7}  {'decides':7}  way (actors x steps of a fragment)"]
     for one in shown:
         marks = "".join(mark for name, mark in _MARKS.items() if picks[name] is one)
-        lines.append(f"{marks:2} {duration(one.seconds):>9}  {one.usd:7.4f}  {one.bound:7}  {one.way.name}")
+        line = f"{marks:2} {duration(one.seconds):>9}  {one.usd:7.4f}  {one.bound:7}  {one.way.name}"
+        lines += folded(line, indent=32).splitlines()
     return lines
 
 

@@ -122,7 +122,7 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
                     for provisioned in (0, count):
                         for cache_kind in caches:
                             yield Way(
-                                f"{instance_type}, {count} x {steps} on {architecture} {memory_mib} MiB"
+                                f"{instance_type}, {count} x {steps}, {architecture} {memory_mib} MiB"
                                 f"{' warm' * bool(provisioned)}, {_CACHES[cache_kind]}",
                                 KINDS[1 + has_gpu(instance_type)],
                                 {**_learner(instance_type), "fleet.kind": "auto", **_actors(count, steps),

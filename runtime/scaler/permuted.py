@@ -55,6 +55,8 @@ class PermutedSettings(ScalerSettings):
         try:
             path = Path(self.recorded_run or "")
             path = path / _ROUNDS_FILE if path.is_dir() else path
+            if path.exists() and not path.is_file():
+                raise ValueError("this is no file")
             lines = path.read_bytes().splitlines()
             counts = [json.loads(line)["actor_count_wanted"] for line in lines]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -154,6 +154,8 @@ def load_scheduler(name: str) -> SavedScheduler:
     """
     path = Path(name) if is_path(name) else SHIPPED / f"{name}{SUFFIX}"
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("this is no file")
         if path.stat().st_size > _BYTES_MAX:
             raise ExperimentError(f"scheduler {name!r} is larger than {_BYTES_MAX // 1024**2} MiB, which none is")
         data = path.read_bytes()

@@ -159,8 +159,9 @@ class Updating:
         for name, value in figures.items():
             if value is not None and not math.isfinite(value):
                 raise RunError(
-                    f"training diverged in round {self._progress.current_round}: {name} is {value}; a smaller "
-                    f"{self._learning_rate_key} may help. The last checkpoint is from before that round")
+                    f"training diverged in round {self._progress.current_round}: {name} is {value}. Rewards may be too "
+                    f"large (scale them in the environment), or {self._learning_rate_key}. The last checkpoint is from "
+                    "before that round")
 
     def _learn(self, step: Callable[[], list[Update]], training: RoundTraining, limit_s: float) -> list[Update]:
         started_s = self._clock()

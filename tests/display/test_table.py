@@ -18,6 +18,7 @@ def test_the_same_error_over_and_over_is_shown_a_few_times_only() -> None:
 def test_events_without_an_error_are_shown_every_time_but_for_beginning_and_end() -> None:
     lines = EventLines()
     assert [lines.line("round_shrunk", {"granted": 1}) for _ in range(5)] == ["! round shrunk: granted 1"] * 5
+    assert lines.line("round_shrunk", {"free_usd": 0.0029999999999, "bytes": None}) == "! round shrunk: free_usd 0.003"
     assert [lines.line(kind, {}) for kind in ("run_started", "run_ended")] == [None, None]
     assert lines.line("actors_abandoned", {"reason": "the run ends", "count": 3}) is None
     assert lines.line("actors_abandoned", {"reason": "too stale", "count": 3}) is not None

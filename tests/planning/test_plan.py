@@ -53,7 +53,7 @@ def test_what_decides_goes_from_the_start_to_the_learner_or_slow_actors(environm
     assert predicted(environment)[0].bound == "start"
     bounds = {one.way.name: one.bound for one in predicted(environment, 50_000_000)}
     assert "learner" in bounds.values()
-    assert bounds["c7i.large, 1 x 2048 on arm64 512 MiB, no cache"] == "actors"
+    assert bounds["c7i.large, 1 x 2048, arm64 512 MiB, no cache"] == "actors"
 
 
 def test_serverless_actors_are_fastest_where_the_environment_is_slow_and_a_round_has_more_of_it_than_an_instance_holds(

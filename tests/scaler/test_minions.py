@@ -153,6 +153,8 @@ def test_wrong_arrays_are_refused(fields: dict[str, np.ndarray], message: str, t
 def test_what_is_not_there_is_named() -> None:
     with pytest.raises(ExperimentError, match="scheduler 'nobody' cannot be read.*allowed: the path of a"):
         load_scheduler("nobody")
+    with pytest.raises(ExperimentError, match="cannot be read: this is no file"):
+        load_scheduler("/dev/zero")
     assert "scaler.scheduler = null" in next(settings(scheduler=None).contradictions())
 
 

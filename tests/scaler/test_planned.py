@@ -114,7 +114,7 @@ def test_permuted_needs_a_recording_and_this_machine(tmp_path: Path) -> None:
     tree = {"environment": {"id": "Pendulum-v1"}, "budget": {"usd": 9.0}, "scaler": {"kind": "permuted"}}
     with pytest.raises(ExperimentError, match=r"scaler.recorded_run = null; allowed: the directory"):
         experiment_from_tree(tree, source="test")
-    for bad in ("nowhere", "a\0b", str(tmp_path)):
+    for bad in ("nowhere", "a\0b", str(tmp_path), "/dev/zero"):
         with pytest.raises(ExperimentError, match=r"cannot be read: .*; allowed: the directory of a run"):
             PermutedSettings(recorded_run=bad).make()
     path = tmp_path / "a.yaml"
