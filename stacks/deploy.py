@@ -75,9 +75,6 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         path.write_bytes(prices.to_json())
         context |= {"prices": str(path)}
         plan, needed_usd = _checked_plan(context)
-        if not plan.has_instance:
-            raise ExperimentError("learner.kind = function cannot be deployed yet, as its updates are not there; "
-                                  "allowed: instance, or --synth-only")
         if remark:
             print("\n".join(laid_out({"remark": remark})), flush=True)
         identify(session)

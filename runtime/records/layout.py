@@ -18,7 +18,7 @@ TENSORBOARD = "tensorboard"
 ACTORS_LOG = "actors.log"
 REPORT = "report.html"
 LOCK = ".lock"
-UPDATES = ".updates"
+UPDATES, KEPT_UPDATES = ".updates", "updates/"
 """What a learner function finds and leaves, while a run on one machine lasts."""
 
 WANDB_ID, WANDB = "wandb.json", "wandb"

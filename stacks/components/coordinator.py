@@ -17,6 +17,7 @@ from constructs import Construct
 from runtime.guard.ledger import FINISHED
 from runtime.guard.times import LEG_S
 from runtime.names import COORDINATOR_FILES_VARIABLE, COORDINATOR_SUFFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
+from runtime.records.layout import KEPT_UPDATES
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.components.actor_function import ARCHITECTURES, ActorFunction
 from stacks.components.learner import build_image, deployment_variables, storage_statements, upload_files
@@ -25,7 +26,7 @@ from stacks.plan import Plan
 from stacks.results import ResultsStack
 
 ENTRYPOINT = ["python", "-m", "awslambdaric"]
-HANDLER, LEARNER_HANDLER = "runtime.backends.aws.coordinator.handler", "runtime.learner.function.handler"
+HANDLER, LEARNER_HANDLER = "runtime.backends.aws.coordinator.handler", "runtime.learner.remote.handler.handler"
 ANSWER_S = 30
 """Lambda's answer to an invocation is waited for so much longer than the function's time limit."""
 SCRATCH_MIB = 2048
@@ -89,13 +90,23 @@ class Coordinator(Construct):
         return function
 
     def _make_learner_role(self) -> iam.Role:
-        return self._function_role("LearnerRole", "What an update may do")
+        role, bucket = self._function_role("LearnerRole", "What an update may do"), self._results.bucket
+        folder = f"{self._plan.prefix}{KEPT_UPDATES}*"
+        role.add_to_policy(iam.PolicyStatement(
+            sid="Updates", actions=["s3:GetObject", "s3:PutObject"], resources=[bucket.arn_for_objects(folder)]))
+        role.add_to_policy(iam.PolicyStatement(
+            sid="ListUpdates", actions=["s3:ListBucket"], resources=[bucket.bucket_arn],
+            conditions={"StringLike": {"s3:prefix": folder}}))
+        acknowledge_wildcard(role, f"{self._results.arn_export}/{folder}", "What the updates of this one run exchange")
+        return role
 
     def _make_role(self, actor: ActorFunction, learner: lambda_.IFunction) -> iam.Role:
         plan, results = self._plan, self._results
         role = self._function_role("Role", "What the coordinator may do")
         for statement in (
             *storage_statements(plan, results, self._files),
+            iam.PolicyStatement(sid="OldUpdates", actions=["s3:DeleteObject"],
+                                resources=[results.bucket.arn_for_objects(f"{plan.prefix}{KEPT_UPDATES}*")]),
             iam.PolicyStatement(sid="Update", actions=["lambda:InvokeFunction"], resources=[learner.function_arn]),
             iam.PolicyStatement(sid="Metrics", actions=["cloudwatch:PutMetricData"], resources=["*"],
                                 conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}}),
@@ -106,7 +117,8 @@ class Coordinator(Construct):
         acknowledge_wildcard(role, "*", "GetAccountSettings and PutMetricData (bound to one namespace) know no "
                              "resources")
         acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}*", "The objects of this one run")
-        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}checkpoints/*", "All but its newest checkpoints")
+        for folder, what in (("checkpoints/", "All but its newest checkpoints"), (KEPT_UPDATES, "What is over")):
+            acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}{folder}*", what)
         return role
 
     def _function_role(self, name: str, description: str) -> iam.Role:

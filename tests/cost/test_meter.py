@@ -781,6 +781,22 @@ def test_nothing_is_billed_before_it_was_there():
     assert second.catch_up() == pytest.approx(241 * STANDING_S_USD + cost.cache_usd(241.0) + BLOCK_USD)
 
 
+def test_whoever_may_end_the_run_hears_first_when_a_round_ends_at_the_latest():
+    heard: list[float] = []
+
+    def refuse(ends_at_s: float) -> None:
+        heard.append(ends_at_s)
+        raise InterruptedError
+
+    clock = WallClock(SINCE_S)
+    meter = WallClockMeter(model(), Budget(1e6), billed_since_s=SINCE_S, now=clock, begins=refuse)
+    clock.now_s += 50.0
+    with pytest.raises(InterruptedError):
+        meter.open_round(1, smallest=1)
+    assert heard == [SINCE_S + 50.0 + meter.limits.round_s + BETWEEN_ROUNDS_S]
+    assert meter.reserved_usd == 0.0
+
+
 @settings(max_examples=50, deadline=None)
 @given(froms=st.lists(st.floats(0, 1500), min_size=3, max_size=3), bills_s=st.lists(st.floats(0, 500), max_size=8))
 def test_however_often_it_is_billed_each_part_costs_what_it_stood(froms: list[float], bills_s: list[float]):

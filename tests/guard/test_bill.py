@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from runtime.guard.bill import final_usd
-from runtime.guard.ledger import TRAINING, Entry
+from runtime.guard.ledger import FINISHED, TRAINING, Entry
 from runtime.guard.stacks import GuardedStack
 
 BEGAN_S = 1_700_000_000.0
@@ -57,6 +57,11 @@ class Aws:
             return [{"StackResourceSummaries": [
                 {"ResourceType": kind, "PhysicalResourceId": "it", "ResourceStatus": "CREATE_COMPLETE",
                  "LastUpdatedTimestamp": at(BEGAN_S), **more} for kind, more in self.resources.items()]}]
+        if self.operation == "list_executions" and self.launches is not None:
+            return [{"executions": [
+                {"startDate": at(at_s), "status": status,
+                 **({} if status == "RUNNING" else {"stopDate": at(at_s + 600)})}
+                for at_s, status in self.launches]}]
         if self.operation == "describe_scaling_activities" and self.launches is not None:
             return [{"Activities": [{"StartTime": at(at_s), "StatusCode": code} for at_s, code in self.launches]}]
         raise REFUSED
@@ -71,6 +76,24 @@ def bill(resources: Mapping[str, Mapping[str, Any]] | None, launches: list[tuple
 
 def ended(after_s: float) -> dict[str, Any]:
     return {"ResourceStatus": "DELETE_COMPLETE", "LastUpdatedTimestamp": at(BEGAN_S + after_s)}
+
+
+MACHINE = {"AWS::StepFunctions::StateMachine": {}}
+LEARNER_USD = 1.11 - 0.1 - 0.01
+
+
+@pytest.mark.parametrize(("executions", "state", "expected_s"), [
+    ([(60, "SUCCEEDED")], FINISHED, 600), ([(60, "FAILED")], FINISHED, 600),
+    # Nobody ends a leg: it may go on for 15 minutes.
+    ([(60, "ABORTED")], TRAINING, 600 + 900), ([(60, "RUNNING")], TRAINING, 3600 - 60 + 900),
+    ([(60, "ABORTED")], FINISHED, 600), ([(60, "FAILED"), (900, "SUCCEEDED")], TRAINING, 900 + 600 - 60),
+    ([], TRAINING, 0), (None, TRAINING, 3600 + 900),
+])
+def test_legs_cost_from_the_first_one_until_the_last_can_have_ended(
+    executions: list[tuple[float, str]] | None, state: str, expected_s: float
+) -> None:
+    found = bill(MACHINE, executions, replace(NOTICED, state=state))
+    assert found == pytest.approx(LEARNER_USD * expected_s / 3600)
 
 
 CACHE_USD, WARM_USD = 0.1 * 3660 / 3600, 0.01 * 3900 / 3600

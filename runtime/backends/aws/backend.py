@@ -31,6 +31,7 @@ from runtime.fleet.aws_lambda import available_concurrency
 from runtime.guard.ledger import Entry, Ledger
 from runtime.interfaces import Cache, Fleet, RunContext, Supplies
 from runtime.names import CACHE_PORT
+from runtime.records import layout
 from runtime.records.run_directory import RunDirectory
 from runtime.training.costs import make_cost_model
 
@@ -131,9 +132,10 @@ class AwsBackend:
         keeping = AwsKeeping(
             experiment, announce=self._announce, results=self._results, heartbeat=self.heartbeat, metrics=metrics,
             meter=meter, events=run.events, spent_usd=self._entry.spent_usd, now=self._now)
+        learner_fleet, learner_store = self._reach_learner(run, self._results)
         return Supplies(
             cache, fleet, meter, keeping, actor_event=event,
-            facts=self._facts(described, concurrency),
+            facts=self._facts(described, concurrency), learner_fleet=learner_fleet, learner_store=learner_store,
             prewarmed_actors=min(concurrency, experiment.scaler.smallest_round))
 
     def _reach_functions(self, run: RunContext, results: ResultsBucket) -> tuple[Cache, Fleet, Mapping[str, Any]]:
@@ -154,6 +156,24 @@ class AwsBackend:
             return cache, fleet, event
         inline = without_cache(run, fleet)
         return inline, inline, event
+
+    def _reach_learner(self, run: RunContext, results: ResultsBucket) -> tuple[Fleet | None, str]:
+        """Opens what a learner that is a function needs.
+
+        Returns:
+            What runs it, and where it finds and leaves what it needs; None and empty where the learner is here.
+        """
+        deployment, settings = self._deployment, run.experiment.learner.function
+        if not deployment.learner_function:
+            return None, ""
+        # Of a leg before this one, which may have been killed.
+        store = results.clear(layout.KEPT_UPDATES)
+        with run.shield():
+            fleet = make_fleet("lambda", FleetSetup(
+                concurrency=1, timeout_s=settings.timeout_s, memory_mib=settings.memory_mib,
+                log_path=run.directory.actors_log_path, function_arn=deployment.learner_function))
+            run.stack.callback(fleet.close)
+        return fleet, store
 
     def _connect(self, run: RunContext, results: ResultsBucket) -> tuple[Cache | None, dict[str, Any]]:
         """Opens the cache, if there is to be one, and starts the heartbeat, which says how its actors are stopped.

@@ -132,6 +132,22 @@ class ResultsBucket:
         """One object more, under the run's prefix."""
         self._call(self._client.put_object, Key=self._prefix + name, Body=data)
 
+    def clear(self, folder: str) -> str:
+        """Removes whatever is in a folder of the run's, which is no part of its directory.
+
+        Args:
+            folder: Its name; ends in ``/``.
+
+        Returns:
+            Its place, as ``s3://BUCKET/PREFIX/``.
+
+        Raises:
+            ResultsError: The bucket cannot be written.
+        """
+        for key, _ in self._call(self._list_keys, Prefix=self._prefix + folder):
+            self._call(self._client.delete_object, Key=key)
+        return f"s3://{self._bucket}/{self._prefix}{folder}"
+
     def _upload(self) -> None:
         self._check_ledger()
         changed = [path for path in self._files() if self._uploaded.get(self._name(path)) != _stamp(path)]
@@ -255,12 +271,12 @@ class ResultsBucket:
 
     def _names(self) -> dict[str, str]:
         """The run's files in the bucket, and their tags."""
-        def list_keys(**where: str) -> list[tuple[str, str]]:
-            pages = self._client.get_paginator("list_objects_v2").paginate(**where)
-            return [(found["Key"], found["ETag"]) for page in pages for found in page.get("Contents", [])]
-
-        keys = self._call(list_keys, Prefix=self._prefix)
+        keys = self._call(self._list_keys, Prefix=self._prefix)
         return {name: tag for key, tag in keys if layout.RUN_FILE.fullmatch(name := key.removeprefix(self._prefix))}
+
+    def _list_keys(self, **where: str) -> list[tuple[str, str]]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(**where)
+        return [(found["Key"], found["ETag"]) for page in pages for found in page.get("Contents", [])]
 
     def _files(self) -> list[Path]:
         """The run's own files in the directory, but for the ledger and what is half written."""

@@ -134,7 +134,8 @@ class BucketStore:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + _checked(name))
             data: bytes = answer["Body"].read()
         except AWS_ERRORS as error:
-            if code_of(error) == "NoSuchKey":
+            # S3 forbids a missing object to whoever may list one prefix only.
+            if code_of(error) == "NoSuchKey" or (code_of(error) == "AccessDenied" and not self._is_listed(name)):
                 return None
             raise self._failed("read", name, error) from error
         return data
@@ -148,6 +149,15 @@ class BucketStore:
                 self._client.delete_object(Bucket=self._bucket, Key=self._prefix + _checked(name))
             except AWS_ERRORS as error:
                 raise self._failed("removed", name, error) from error
+
+    def _is_listed(self, name: str) -> bool:
+        from runtime.aws.failures import AWS_ERRORS
+
+        try:
+            found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + name)
+        except AWS_ERRORS as error:
+            raise self._failed("looked for", name, error) from error
+        return any(one["Key"] == self._prefix + name for one in found.get("Contents", []))
 
     def _failed(self, what: str, name: str, error: Exception) -> StoreError:
         return StoreError(f"s3://{self._bucket}/{self._prefix}{name} cannot be {what}: {error}")

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -300,7 +300,7 @@ class Account:
     def _add_coordinator(self, stack: str) -> None:
         """With the function that makes the updates."""
         for suffix, handler in (("coordinator", "tests.simulators.rehearsal.coordinator.handler"),
-                                ("learner", "runtime.learner.function.handler")):
+                                ("learner", "tests.simulators.rehearsal.learner_function.handler")):
             settings = self.client("lambda").get_function_configuration(FunctionName=f"{stack}-{suffix}")
             self.functions.add_function(
                 settings["FunctionName"], handler=handler, timeout_s=settings["Timeout"],
@@ -342,8 +342,13 @@ class Account:
         """What the results bucket holds of a run, by name."""
         store = self.client("s3")
         pages = store.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
-        return {one["Key"].removeprefix(prefix): store.get_object(Bucket=self.bucket, Key=one["Key"])["Body"].read()
-                for page in pages for one in page.get("Contents", [])}
+        found = {}
+        for one in (one for page in pages for one in page.get("Contents", [])):
+            # Whoever works in the bucket takes things away, too.
+            with suppress(store.exceptions.NoSuchKey):
+                found[one["Key"].removeprefix(prefix)] = store.get_object(
+                    Bucket=self.bucket, Key=one["Key"])["Body"].read()
+        return found
 
     def puts(self) -> int:
         """Objects that were ever put into the results bucket."""

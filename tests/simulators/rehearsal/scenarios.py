@@ -24,8 +24,8 @@ _CACHE, _ALIAS = "AWS::ElastiCache::ServerlessCache", "AWS::Lambda::Alias"
 _NEVER_WARM = {"creation": {_ALIAS: [180.0, "Provisioned Concurrency configuration failed to be applied"]}}
 """The fault of an account that keeps no actor warm, as `set_faults` takes it."""
 _ROUNDS = 6
-_LEG_S = 300.0
-"""Of a coordinator, by the clock: room for some rounds, each of which may take 180 seconds."""
+_LEG_S = 420.0
+"""Of a coordinator, by the clock: room for some rounds, each of which may take 220 seconds."""
 _AMPLE_USD = 2.0
 """More than a scenario needs that is not about the budget, on a slow machine too."""
 
@@ -105,7 +105,7 @@ def _no_instance(world: Rehearsal) -> None:
     """No instance: a coordinator runs the rounds in legs, one of which is killed; the run goes on from the bucket."""
     world.account.leg_s = _LEG_S
     deployment = world.deploy(text=experiment(
-        cache="none", learner="function", provisioned=0, update_s=60, deadline_s=60, max_rounds=4 * _ROUNDS,
+        cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60, max_rounds=4 * _ROUNDS,
         usd=_AMPLE_USD))
     for kind in ("instances", "auto scaling groups", "volumes", "caches", "provisioned concurrency"):
         world.check(not world.found_deployed.get(kind), f"there are {kind}")

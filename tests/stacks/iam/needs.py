@@ -188,6 +188,20 @@ def coordinator(account: Account) -> Role:
     return role
 
 
+def learner_function(account: Account) -> Role:
+    """The role of the function that makes the updates."""
+    name, function = account.role_of_function(STACK, "-learner")
+    role, folder = Role(account, name), f"{run_key(NAME, RUN)}/updates/"
+    bucket = f"arn:aws:s3:::{account.variables()['NITRO_RESULTS_BUCKET']}"
+    # By their names, the registry's updaters are read too, which invoke it and take old objects away: a coordinator's.
+    for call in calls_from("runtime.learner.remote.handler", "handler") - {
+            Call("lambda", "Invoke"), Call("s3", "DeleteObject")}:
+        role.need_call(call, [bucket, f"{bucket}/{folder}one"], {"s3:ListBucket": [{"s3:prefix": (f"{folder}one",)}]})
+    _need_logs(role, function, STACK)
+    role.keep_out({"s3:ListBucket": [{"s3:prefix": (f"{run_key(NAME, RUN)}/",)}, {}]})
+    return role
+
+
 def machine(account: Account) -> Role:
     """The role of the state machine, whose language says what it calls."""
     (made,) = account.resources("AWS::StepFunctions::StateMachine", STACK).values()
@@ -219,9 +233,9 @@ def _need_run(role: Role, calls: Iterable[Call], owned: list[str]) -> None:
         "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (key,)}, {"dynamodb:LeadingKeys": (GUARD_KEY,)}],
     }
     for call in calls:
-        # Of what is in the bucket, it only takes old checkpoints away.
-        names = ("checkpoints/round_1.json", "ledger.json", "cache-credential.json")[
-            :1 if call.operation == "DeleteObject" else 3]
+        # Of what is in the bucket, it only takes old checkpoints away; and updates, where a function makes them.
+        old = ["checkpoints/round_1.json", *([] if account.has_instance else ["updates/one"])]
+        names = old if call.operation == "DeleteObject" else [*old, "ledger.json", "cache-credential.json"]
         role.need_call(call, [*owned, *ledger, bucket, *(f"{bucket}/{prefix}{name}" for name in names)], contexts)
 
 
@@ -311,7 +325,8 @@ def endpoint(accounts: list[Account]) -> Role:
 def roles_of(account: Account) -> list[Role]:
     """All roles there are."""
     actors = [actor(account)] if account.resources("AWS::Lambda::Function", STACK) else []
-    runs = [learner(account)] if account.has_instance else [coordinator(account), machine(account)]
+    runs = [learner(account)] if account.has_instance else [
+        coordinator(account), learner_function(account), machine(account)]
     return [*actors, *runs, guard(account), interfaces(account), flow_log(account)]
 
 
@@ -341,9 +356,9 @@ def _universe(account: Account) -> list[str]:
     told = account.variables()
     bucket = f"arn:aws:s3:::{told['NITRO_RESULTS_BUCKET']}"
     experiment = account.arns(STACK)
-    objects = [f"{bucket}/{key}" for key in (
-        "ledger.json", *(f"{run_key(name, run)}/{key}" for name in (NAME, OTHER) for run in (RUN, "second")
-                         for key in ("ledger.json", "checkpoints/round_1.json", "cache-credential.json")))]
+    names = ("ledger.json", "checkpoints/round_1.json", "updates/one", "cache-credential.json")
+    objects = [f"{bucket}/{key}" for key in ("ledger.json", *(
+        f"{run_key(name, run)}/{key}" for name in (NAME, OTHER) for run in (RUN, "second") for key in names))]
     return [*experiment, *map(_of_other, experiment), *objects,
             *(arn for stack in SHARED_STACKS for arn in account.arns(stack))]
 

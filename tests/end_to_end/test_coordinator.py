@@ -1,0 +1,88 @@
+"""A run without an instance: legs of the coordinator as Lambda runs them; actors and updates are functions."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import time
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.guard.ledger import FINISHED
+from runtime.guard.times import LEG_S
+from stacks.components.coordinator import HANDLER, LEARNER_HANDLER
+from tests.end_to_end.test_deployed import BUCKET, PREFIX, RUN, TABLE, TAIL_USD, Account, aws  # noqa: F401
+from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
+from tests.fleet.lambda_fleets import client as lambda_client
+from tests.helpers import SMALL_EXPERIMENT, results_only, wait_for
+from tests.simulators.aws.moto_server import CREDENTIALS, REGION
+
+TEXT = SMALL_EXPERIMENT.replace("learner: {", "learner: {kind: function, ").replace(
+    "fleet: {processes: 2}", "cache: {kind: none}")
+
+
+@pytest.fixture
+def account(aws: Account) -> Iterator[Account]:  # noqa: F811
+    aws.forget()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as files:
+        files.writestr("experiment.yaml", TEXT)
+    aws.moto.client("s3").put_object(Bucket=BUCKET, Key="files.zip", Body=packed.getvalue())
+    reached = {**CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": aws.moto.url,
+               "AWS_ENDPOINT_URL_LAMBDA": aws.functions.url, "COORDINATOR_FILES": f"s3://{BUCKET}/files.zip"}
+    learner = aws.functions.add_function("Nitro-small-learner", handler=LEARNER_HANDLER, environment=reached)
+    told = {"experiment": "small", "run": "first", "stack": "Nitro-small", "actor_function": aws.function,
+            "learner_function": learner, "provisioned": "0", "results_bucket": BUCKET, "results_prefix": PREFIX,
+            "ledger_table": TABLE, "tail_usd": str(TAIL_USD), "instance_type": "1769 MiB", "container_image": "learner"}
+    empty = ("cache_url", "cache_credential", "actor_credential", "learner_group", "learner_resource", "image_id",
+             "private_address")
+    variables = {f"NITRO_{name.upper()}": value for name, value in {**dict.fromkeys(empty, ""), **told}.items()}
+    for name, timeout_s in (("Nitro-small-coordinator", LEG_S), ("Nitro-small-hasty", 200.0)):
+        aws.functions.add_function(name, handler=HANDLER, timeout_s=timeout_s,
+                                   environment={**ACTOR_ENVIRONMENT, **reached, **variables})
+    yield aws
+    aws.forget()
+
+
+def leg(account: Account, name: str = "Nitro-small-coordinator") -> dict[str, Any]:
+    """What one leg answers, with ``failed`` if it raised."""
+    with closing(lambda_client(account.functions.url)) as functions:
+        began_at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
+        answer = functions.invoke(FunctionName=name, Payload=json.dumps({"started_at": began_at}).encode())
+        return json.loads(answer["Payload"].read()) | ({"failed": True} if "FunctionError" in answer else {})
+
+
+def test_a_killed_leg_is_followed_by_one_that_ends_the_run_as_on_one_machine(
+    account: Account, reference: Path
+) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(leg, account)
+        wait_for(lambda: "rounds.jsonl" in account.names() or first.done(), "a round")
+        for process in account.functions.process_ids("Nitro-small-coordinator"):
+            os.kill(process, signal.SIGKILL)
+        assert first.result().get("failed") or first.result()["done"]
+    assert leg(account) == {"done": True, "stop_reason": "max_rounds"}
+    rows = [json.loads(row) for row in account.kept("rounds.jsonl").splitlines()]
+    expected = [json.loads(row) for row in (reference / "rounds.jsonl").read_text().splitlines()]
+    assert results_only(rows) == results_only(expected)
+    assert all(0.0 < row["learner_cost_usd"] < 0.01 for row in rows)
+    assert (account.entry.state, account.entry.reason) == (FINISHED, "max_rounds")
+    assert json.loads(account.kept("ended.json"))["exit_code"] == 0
+    assert not [name for name in account.names() if name.startswith("updates/")]
+
+
+def test_a_leg_with_no_time_for_a_round_fails_and_leaves_the_run_as_it_was(account: Account) -> None:
+    answer = leg(account, "Nitro-small-hasty")
+    assert answer["failed"], answer
+    assert "no round was begun in this leg" in answer["errorMessage"]
+    assert account.entry.run == RUN
+    assert account.entry.state != FINISHED
+    assert "rounds.jsonl" not in account.names()
