@@ -234,8 +234,9 @@ def _need_run(role: Role, calls: Iterable[Call], owned: list[str]) -> None:
     }
     for call in calls:
         # Of what is in the bucket, it only takes old checkpoints away; and updates, where a function makes them.
-        old = ["checkpoints/round_1.json", *([] if account.has_instance else ["updates/one"])]
-        names = old if call.operation == "DeleteObject" else [*old, "ledger.json", "cache-credential.json"]
+        names = ("checkpoints/round_1.json", "updates/one", "ledger.json", "cache-credential.json")
+        if call.operation == "DeleteObject":
+            names = names[:1 if account.has_instance else 2]
         role.need_call(call, [*owned, *ledger, bucket, *(f"{bucket}/{prefix}{name}" for name in names)], contexts)
 
 
