@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
-from runtime.cost.budget import Budget
+from runtime.cost.budget import UNITS_PER_USD, Budget
 from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, WallClockMeter, steady_clock
 from runtime.cost.model import CostModel, FunctionPrices, vcpu_share
 from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
 from runtime.errors import BudgetError, ExperimentError
-from runtime.interfaces import ACTOR, Limits, Usage, Work
+from runtime.interfaces import ACTOR, LEARNER, Limits, Usage, Work
 from tests.helpers import cost_model
 
 PLAIN = PriceTable(
@@ -973,3 +973,27 @@ def test_setting_the_systems_clock_neither_bills_twice_nor_for_nothing(monkeypat
     monkeypatch.setattr(time, "time", lambda: 1_700_003_600.0)
     monkeypatch.setattr(time, "monotonic", lambda: 62.5)
     assert clock() == 1_700_000_012.5
+
+
+def test_a_learner_that_is_a_function_pays_for_no_instance():
+    """An update with its start, its requests to the bucket, and the loop: each by hand."""
+    meter = unlimited(learner={"kind": "function", "function": {
+        "memory_mib": 2048, "coordinator_memory_mib": 512, "timeout_s": 30}}, cache={"kind": "none"})
+    assert meter.open_round(1, smallest=1) == 1
+    request_usd = 0.5 + (3 + 4 * 0.08) * 0.25
+    promised = meter.budget.get_state()["reserved"]["promised"]
+    assert promised == pytest.approx((40 * 2 * 0.008 + request_usd) * UNITS_PER_USD)
+    assert meter.reserve([Work(LEARNER, 0)]) == 1
+    assert meter.budget.get_state()["reserved"][f"{LEARNER} 0.0"] == promised
+    assert meter.settle(Work(LEARNER, 0), Usage(2.0, init_s=1.5)) == 3.5
+    ended(meter, 0)
+    bill = meter.close_round(actors_started=1, seconds=4.0)
+    assert bill.learner_cost_usd == pytest.approx(3.5 * 2 * 0.008 + request_usd + 4.0 * 0.5 * 0.008)
+    assert meter.reserved_usd == 0.0
+    # Warm; and a round without an update gives the invocation back.
+    meter.open_round(1, smallest=1)
+    meter.reserve([Work(LEARNER, 0)])
+    assert meter.settle(Work(LEARNER, 0), Usage(2.0, init_s=1.5)) == 2.0
+    meter.close_round(actors_started=0, seconds=0.0)
+    meter.open_standing()
+    assert meter.close_round(actors_started=0, seconds=0.0).learner_cost_usd == 0.0

@@ -11,9 +11,22 @@ import pytest
 
 from benchmarks.work_rates import shipped
 from runtime.config.loading import load_experiment
-from runtime.cost.rates import MEASURED, UNITS, ModelledTimes, Rates, lambda_speed, make_rates, table, tabled
+from runtime.cost.rates import (
+    BUCKET_REQUEST_S,
+    LEARNER_INIT_S,
+    MEASURED,
+    UNITS,
+    FunctionTimes,
+    ModelledTimes,
+    Rates,
+    lambda_speed,
+    make_rates,
+    make_times,
+    table,
+    tabled,
+)
 from runtime.errors import RunDirectoryError
-from runtime.fleet.counting import CountingFleet
+from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.interfaces import Invocation, Outcome
 from runtime.learner.updater import InPlaceUpdater
 from runtime.records.events import EventLog
@@ -113,6 +126,30 @@ def test_an_invocation_is_billed_by_its_steps_and_one_that_brought_nothing_as_a_
 
     fleet = CountingFleet(Ended(), rates(tmp_path), fragment_steps=8, timeout_s=3.0, speed=0.5)  # type: ignore[arg-type]
     assert [(one.billed_s, one.init_s) for one in fleet.wait(0.0)] == [(1.02, 1.0), (3.0, 1.0), (3.0, 1.0), (0.0, 0.0)]
+
+
+def test_a_learner_function_is_billed_for_what_it_trained_on_and_the_loop_waits_for_its_starts(tmp_path: Path):
+    class Ended:
+        concurrency = 1
+
+        def wait(self, timeout_s: float) -> list[Outcome]:
+            return [Outcome("a", "crashed", billed_s=7.0), *[
+                Outcome("b", "ok", {"samples": 130}, billed_s=9.0)] * 2,
+                Outcome("d", "ok", {"samples": 0}, billed_s=0.5)]
+
+    experiment = make_experiment(algorithm={"ppo": {"epochs": 3, "minibatch_steps": 64}}, learner={
+        "kind": "function", "function": {"memory_mib": 885, "coordinator_memory_mib": 3538}})
+    times = make_times(rates(tmp_path), experiment)
+    assert isinstance(times, FunctionTimes)
+    trained_s = (3 * 3 * 0.0625 + 3 * 130 * 0.03125) / (0.68 * 885 / 1769) + 2 * BUCKET_REQUEST_S
+    fleet = CountingLearner(Ended(), times, timeout_s=60.0)  # type: ignore[arg-type]
+    init_s = LEARNER_INIT_S / (0.68 * 885 / 1769)
+    assert [one.billed_s for one in fleet.wait(0.0)] == pytest.approx([7.0, trained_s, trained_s, 0.5])
+    waited_s = 7.0 + 0.5 + 2 * init_s
+    assert times.update_s(130, 99.0) == pytest.approx(waited_s + trained_s + 2 * BUCKET_REQUEST_S)
+    assert times.update_s(130, 99.0) == pytest.approx(trained_s + 2 * BUCKET_REQUEST_S), "waited for once"
+    assert times.evaluate_s(1000, 99.0) == pytest.approx(125 / 0.68), "the loop's own"
+    assert times.detect_s(20, 100, 99.0) == pytest.approx(2000 * 0.015625 / 0.68)
 
 
 def test_an_invocation_is_billed_for_no_more_than_its_own_limit(tmp_path: Path):

@@ -68,6 +68,24 @@ def test_kill_and_resume_gives_the_same_rounds(
     assert (out / "policy.safetensors").read_bytes() == (reference / "policy.safetensors").read_bytes()
 
 
+def test_updates_by_a_function_give_the_same_rounds_and_may_be_continued_without_it(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
+    """A whole run, whose last rounds are updated in place again; of the function's files nothing is left."""
+    out = tmp_path / "run"
+    first = train(experiment, out, *overrides(learner__kind="function", stop__max_rounds=2))
+    assert first.returncode == 0, first.stderr
+    assert not (out / ".updates").exists()
+    alone = rounds(reference)[:2]
+    assert all(row["learner_cost_usd"] > one["learner_cost_usd"] for row, one in zip(rounds(out), alone, strict=True))
+    assert train(experiment, out, "--resume").returncode == 0
+    # Which rounds are evaluated depends on which was the last one.
+    ours, others = ([{key: value for key, value in row.items() if not key.startswith("evaluation_")}
+                     for row in results_only(rounds(of))] for of in (out, reference))
+    assert ours == others
+    assert (out / "policy.safetensors").read_bytes() == (reference / "policy.safetensors").read_bytes()
+
+
 def test_a_run_killed_between_row_and_checkpoint_resumes_without_a_gap_or_a_double(
     reference: Path, experiment: Path, tmp_path: Path
 ) -> None:
