@@ -96,7 +96,11 @@ def _validated(
     try:
         return Experiment.model_validate(tree)
     except pydantic.ValidationError as error:
-        lines = [explain_problem(problem) + _origin(problem["loc"], layers, overridden) for problem in error.errors()]
+        problems = error.errors()
+        # A list whose entry is refused counts as too short, too.
+        refused = {problem["loc"][:length] for problem in problems for length in range(len(problem["loc"]))}
+        lines = [explain_problem(problem) + _origin(problem["loc"], layers, overridden) for problem in problems
+                 if problem["type"] != "too_short" or problem["loc"] not in refused]
         raise ExperimentError("\n".join([f"{source}: {len(lines)} problem{'s' * (len(lines) > 1)}:"]
                                         + [f"  {line}" for line in lines])) from None
 

@@ -80,6 +80,7 @@ def test_a_schedule_that_cannot_be_followed_is_refused(tmp_path: Path, schedule:
     with pytest.raises(ExperimentError, match="scaler.schedule") as refusal:
         load_experiment(path)
     assert words in str(refusal.value)
+    assert schedule != "[[1, 0]]" or "1 problem:" in str(refusal.value)
     load_experiment(path, ["scaler.schedule=[[1, 8], [9, 64]]"])
 
 
