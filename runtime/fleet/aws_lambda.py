@@ -76,8 +76,14 @@ def lambda_client(function_arn: str, *, timeout_s: float, concurrency: int) -> A
         raise FleetError(f"no client of AWS Lambda can be made: {error}") from error
 
 
-def available_concurrency(client: Any, function_arn: str, wanted: int) -> int:
+def available_concurrency(client: Any, function_arn: str, wanted: int, *, others: int = 0) -> int:
     """How many of ``wanted`` actors Lambda can run at once: the function's reserve, or what the account has left.
+
+    Args:
+        client: Of Lambda.
+        function_arn: The actors'.
+        wanted: So many at most.
+        others: Functions of the deployment that run beside them.
 
     Raises:
         FleetError: None, or Lambda does not say.
@@ -90,8 +96,8 @@ def available_concurrency(client: Any, function_arn: str, wanted: int) -> int:
         if available is None:
             # One is left to the guard, which would be blind without it.
             unreserved: int = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"]
-            available = unreserved - 1
-            whose = "that the account has left unreserved, less one for the guard,"
+            available = unreserved - 1 - others
+            whose = f"that the account has left unreserved, less {1 + others} for the guard and others,"
     except AWS_ERRORS as error:
         raise FleetError(f"the concurrency of {function} cannot be read: {error}") from error
     if available < 1:

@@ -146,7 +146,9 @@ class AwsBackend:
         """
         experiment, function = run.experiment, self._deployment.actor_function
         cache, event = self._connect(run, results)
-        concurrency = available_concurrency(self._client("lambda"), function, experiment.scaler.most_actors)
+        # The coordinator runs beside its actors, and the learner function must find room when they have ended.
+        concurrency = available_concurrency(self._client("lambda"), function, experiment.scaler.most_actors,
+                                            others=2 if self._deployment.learner_function else 0)
         with run.shield():
             fleet = make_fleet("lambda", FleetSetup(
                 concurrency=concurrency, timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,

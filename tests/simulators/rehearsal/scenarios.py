@@ -119,6 +119,15 @@ def _no_instance(world: Rehearsal) -> None:
     world.check(len(legs) >= 3, f"there were {len(legs)} legs")
 
 
+def _no_instance_budget(world: Rehearsal) -> None:
+    """No instance, and the budget runs out: the last leg ends the run, the guard takes everything down."""
+    world.account.leg_s = _LEG_S
+    world.deploy(text=experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
+                                 usd=0.08))
+    world.until_gone()
+    world.check(world.account.objects("hopper/rehearsal/").get("rounds.jsonl"), "nothing was trained")
+
+
 def _hangs(world: Rehearsal) -> None:
     """The learner stops for ever in the middle of a round: the guard hears nothing and ends it."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
@@ -460,6 +469,7 @@ SCENARIOS = {
     "no-cache": Scenario(_no_cache, "max_rounds"),
     "all-local": Scenario(_all_local, "max_rounds"),
     "no-instance": Scenario(_no_instance, "max_rounds"),
+    "no-instance-budget": Scenario(_no_instance_budget, "budget"),
     "hangs": Scenario(_hangs),
     "never-boots": Scenario(_never_boots),
     "never-reports": Scenario(_never_reports),
