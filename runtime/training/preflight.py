@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
@@ -9,7 +11,7 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import INIT_SECONDS_MAX, CostModel
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.cost.rates import Rates, init_s, make_times, tabled
+from runtime.cost.rates import FunctionTimes, Rates, init_s, make_times, tabled
 from runtime.cost.sizes import check_sizes
 from runtime.errors import EnvironmentNotHereError, ExperimentError
 from runtime.interfaces import Limits
@@ -81,6 +83,7 @@ def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperi
         raise EnvironmentNotHereError(str(error)) from None
     fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
     _check_open_episodes(fitted, environment)
+    _check_function(fitted)
     check_sizes(environment.spaces, environment_id=fitted.environment.id,
                 fragment_steps=fitted.actor.fragment_steps, network=fitted.network.kind,
                 cache_kind=fitted.cache.kind)
@@ -103,6 +106,20 @@ def _round_usd(experiment: FittedExperiment, model: CostModel, limits: Limits, i
     meter = Meter(model, Budget(1e9), init_s=init_s)
     meter.open_round(smallest, smallest=smallest, limits=limits)
     return meter.reserved_usd
+
+
+def _check_function(experiment: FittedExperiment) -> None:
+    """Checks that the learner function has time for the largest update, if a table tells how long that takes."""
+    units, times = tabled(experiment), make_times(Rates("", tabled(experiment), None), experiment)
+    if not units or not isinstance(times, FunctionTimes):
+        return
+    samples, function = experiment.scaler.most_actors * experiment.actor.fragment_steps, experiment.learner.function
+    needed_s = math.ceil(times.function_s(samples, 0.0))
+    if needed_s > function.timeout_s:
+        raise ExperimentError(
+            f"learner.function.timeout_s = {function.timeout_s} is shorter than an update on {samples:,} samples is "
+            f"expected to take with {function.memory_mib} MiB, {needed_s} s; allowed: "
+            + (f"{needed_s} to 900, or more memory" if needed_s <= 900 else "learner.kind = instance"))
 
 
 def _check_open_episodes(experiment: FittedExperiment, environment: ActorEnvironment) -> None:

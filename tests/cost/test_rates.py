@@ -25,7 +25,7 @@ from runtime.cost.rates import (
     table,
     tabled,
 )
-from runtime.errors import RunDirectoryError
+from runtime.errors import ExperimentError, RunDirectoryError
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.interfaces import Invocation, Outcome
 from runtime.learner.updater import InPlaceUpdater
@@ -45,6 +45,7 @@ from runtime.testing.fakes import (
 )
 from runtime.training.assembly import make_round_loop
 from runtime.training.preflight import preflight
+from tests.helpers import ROOT
 from tests.sampling.parts import EVENT, make_experiment, make_meter
 
 KNOWN = {"init_s": 0.5, "invocation_s": 0.01, "step_s": 0.25, "evaluated_step_s": 0.125, "gradient_step_s": 0.0625,
@@ -150,6 +151,13 @@ def test_a_learner_function_is_billed_for_what_it_trained_on_and_the_loop_waits_
     assert times.update_s(130, 99.0) == pytest.approx(trained_s + 2 * BUCKET_REQUEST_S), "waited for once"
     assert times.evaluate_s(1000, 99.0) == pytest.approx(125 / 0.68), "the loop's own"
     assert times.detect_s(20, 100, 99.0) == pytest.approx(2000 * 0.015625 / 0.68)
+
+
+def test_a_learner_function_without_the_time_for_an_update_is_refused_before_it_starts():
+    changes = ["learner.kind=function", "learner.function.memory_mib=512", "learner.function.timeout_s=2"]
+    experiment = load_experiment(ROOT / "experiments" / "hopper.yaml", changes).resolved()
+    with pytest.raises(ExperimentError, match=r"timeout_s = 2 is .* on 8,192 samples .* 512 MiB, 3 s; allowed: 3 to"):
+        preflight(experiment)
 
 
 def test_an_invocation_is_billed_for_no_more_than_its_own_limit(tmp_path: Path):

@@ -241,7 +241,7 @@ def test_what_is_not_right_in_the_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="the result of the learner function cannot be used"):
         made.updater.poll(1.0)
     with pytest.raises(StoreError, match="is in the store before it was put there"):
-        made.updater.submit(batch, progress=0.0)
+        made.updater.submit(roll(made.updater.weights(), VECTORS, seed=1), progress=0.0)
     event = fleet.invocations[0].event
     store.delete([name, "session-0-state-0"])
     function.sandbox.learner = None
