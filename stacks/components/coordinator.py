@@ -117,8 +117,9 @@ class Coordinator(Construct):
         acknowledge_wildcard(role, "*", "GetAccountSettings and PutMetricData (bound to one namespace) know no "
                              "resources")
         acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}*", "The objects of this one run")
-        for folder, what in (("checkpoints/", "All but its newest checkpoints"), (KEPT_UPDATES, "What is over")):
-            acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}{folder}*", what)
+        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}checkpoints/*", "All but its newest checkpoints")
+        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}{KEPT_UPDATES}*",
+                             "What the updates that are over have exchanged")
         return role
 
     def _function_role(self, name: str, description: str) -> iam.Role:
