@@ -3,8 +3,9 @@ r"""Trains what competes, and keeps what was found: settings are chosen on some 
     python -m benchmarks.competition.run hopper --work WORK [--jobs 2] [--minutes 60]
 
 Goes on where it stopped, also in the middle of a training. Results do not depend on how busy the machine is: the bill
-is modelled from counted work. Writes benchmarks/results/competition/WORKLOAD.json after each finished run, with what
-`benchmarks.competition.analyse` needs.
+is modelled from counted work; but an actor that times out, because somebody stops the processes, is billed, so runs
+with failed actors (`actors_failed`) are to be deleted and made again. Writes
+benchmarks/results/competition/WORKLOAD.json after each finished run, with what `benchmarks.competition.analyse` needs.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "competition"
 FINISHED = ("target_return", "max_steps", "budget")
 """Reasons to stop that end a run for good."""
-SERIES = ("env_steps_total", "actor_count", "spent_usd", "learner_cost_usd", "actors_cost_usd", "modelled_round_s",
-          "evaluation_return_mean", "evaluation_round", "episode_return_mean", "convexity_ratio", "boosting_score",
-          "noise_scale")
+SERIES = ("env_steps_total", "actor_count", "round_cost_usd", "modelled_round_s", "evaluation_return_mean",
+          "episode_return_mean", "episodes_finished", "convexity_ratio", "boosting_score", "noise_scale")
 """Columns of rounds.jsonl that are kept."""
+COSTS = {"spent_usd": "round_cost_usd", "learner_cost_usd": "learner_cost_usd", "actors_cost_usd": "actors_cost_usd",
+         "infrastructure_cost_usd": "infrastructure_cost_usd"}
+"""What a run cost, by the columns that add up to it: a summary also has what a run that was killed had reserved."""
+COMMITS = "commits.txt"
+"""Ends the name of a file beside a run's directory, which has the commit of each session."""
 
 
 def is_finished(directory: Path) -> bool:
@@ -47,6 +52,8 @@ def train(run: Run) -> None:
     Raises:
         subprocess.CalledProcessError: It fails.
     """
+    with (run.directory.parent / f"{run.directory.name}.{COMMITS}").open("a") as commits:
+        commits.write(f"{_commit()}\n")
     options = [part for key, value in run.settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     with (run.directory.parent / f"{run.directory.name}.log").open("w") as log:
         subprocess.run(
@@ -81,20 +88,17 @@ def kept(run: Run) -> dict[str, Any]:
     """Returns what is kept of a finished run."""
     summary = json.loads((run.directory / "summary.json").read_text())
     rows = [json.loads(line) for line in (run.directory / "rounds.jsonl").read_text().splitlines()]
+    commits = run.directory.parent / f"{run.directory.name}.{COMMITS}"
     return {
         "rule": run.rule, "settings": run.candidate, "seed": run.seed,
-        **{name: summary[name] for name in ("stop_reason", "rounds", "env_steps_total", "spent_usd",
-                                            "learner_cost_usd", "actors_cost_usd", "evaluation_return_mean")},
-        "infrastructure_cost_usd": summary["infrastructure_cost_usd"],
+        "commits": commits.read_text().split() if commits.exists() else [],
+        **{name: summary[name] for name in ("stop_reason", "rounds", "env_steps_total", "evaluation_return_mean",
+                                            "actors_failed")},
+        **{name: sum(row[column] for row in rows) for name, column in COSTS.items()},
         "modelled_s": sum(row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0) for row in rows),
         "measured_session_s": summary["measured_session_s"],
         "rows": {name: [_short(row[name]) for row in rows] for name in SERIES},
     }
-
-
-def cents_to_target(found: dict[str, Any]) -> float:
-    """Returns the modelled cents of a run that reached its target; infinite if it did not."""
-    return 100.0 * found["spent_usd"] if found["stop_reason"] == "target_return" else math.inf
 
 
 def choose(found: list[dict[str, Any]]) -> dict[str, str]:
