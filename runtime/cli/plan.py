@@ -57,6 +57,10 @@ def _plan(options: argparse.Namespace) -> int:
     experiment = base.resolved()
     if experiment.algorithm.rounds == "asynchronous":
         raise ExperimentError("algorithm.rounds = asynchronous cannot be planned; allowed: synchronous")
+    if experiment.learner.kind != "instance":
+        raise ExperimentError(f"learner.kind = {experiment.learner.kind} cannot be planned; allowed: instance, such as "
+                              "with --set learner.kind=instance. What functions cost beside it is in "
+                              "docs/guides/learner-function.md")
     environment, fitted = preflight(experiment)
     steps = options.steps or experiment.stop.max_steps or _STEPS
     say(f"sampling the work of {options.experiment} for {options.seconds} s on one core …")

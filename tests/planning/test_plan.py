@@ -111,12 +111,9 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
     (["--picture", "{}/none/a.png"], "a folder that is there"),
     (["--picture", "{}/a"], "ends with .png"),
     (["--set", "environment.id=tests.environments:make_raising"], "failed while its work was sampled"),
+    (["--set", "algorithm.kind=impala"], "cannot be planned; allowed: synchronous"),
+    (["--set", "learner.kind=function", "--set", "cache.kind=none"], "cannot be planned; allowed: instance"),
 ])
 def test_what_cannot_be_planned_or_written_is_told_in_a_line(tmp_path: Path, capsys, arguments: list[str], reason: str):
     assert main(["plan", str(HOPPER), *(one.format(tmp_path) for one in arguments)]) == 2
     assert reason in capsys.readouterr().err
-
-
-def test_asynchronous_rounds_are_refused(capsys):
-    assert main(["plan", str(HOPPER), "--set", "algorithm.kind=impala"]) == 2
-    assert "cannot be planned; allowed: synchronous" in capsys.readouterr().err
