@@ -116,7 +116,8 @@ def _no_instance(world: Rehearsal) -> None:
     world.until_gone()
     _check_rounds(world, 4 * _ROUNDS)
     legs = [one for one, _ in world.account.functions.bills if one == deployment.coordinator]
-    world.check(len(legs) >= 3, f"there were {len(legs)} legs")
+    # The one that was killed, and as many more as this machine needs for the rounds.
+    world.check(len(legs) >= 2, f"there was {len(legs)} leg")
 
 
 def _no_instance_budget(world: Rehearsal) -> None:
@@ -390,7 +391,7 @@ def _guard_away(world: Rehearsal) -> None:
     world.deploy()
     world.after_rounds(2)
     world.record.tell("fault", "EventBridge calls the guard no more")
-    world.is_guarded = False
+    world.is_guarded, world.guard_was_away = False, True
     world.until(lambda: world.entry().state == FINISHED, "the learner's own end")
     again_s = world.account.clock.now() + 600.0
     world.until(lambda: world.account.clock.now() > again_s, "the guard's return")
