@@ -16,7 +16,7 @@ from tests.stacks.iam.database import actions_of
 
 
 def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(tmp_path: Path) -> None:
-    result = rehearse("budget", tmp_path)
+    result = rehearse("budget", tmp_path, step_s=0.5)
     assert (result["result"], result["problems"]) == ("ok", [])
     assert json.loads((tmp_path / "rehearsal.json").read_text()) == result
     _check_calls(result)

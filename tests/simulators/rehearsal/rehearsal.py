@@ -30,7 +30,8 @@ _BOOTING, _ENDING = 12.0, 20.0
 """So many times slower the clock goes while a machine does what takes as long here as in AWS."""
 _LIVELY_S = 3.0
 """A learner from which nothing was heard for longer has work to do; the clock waits for it."""
-_STEP_S = 0.5
+STEP_S = 0.2
+"""Pause between two looks: what ended between them counts as if it had ended with the second."""
 EXPERIMENT = """\
 environment: {{id: Hopper-v5}}
 algorithm: {{kind: ppo, ppo: {{epochs: 10, minibatch_steps: 128}}}}
@@ -73,16 +74,17 @@ class Rehearsal:
         guard_was_away: Whether it did not for so long that nobody knows when things ended.
     """
 
-    def __init__(self, name: str, out: Path, *, rate: float = RATE, is_quiet: bool = False, deaths: bool = False,
-                 **moto_variables: str) -> None:
+    def __init__(self, name: str, out: Path, *, rate: float = RATE, step_s: float = STEP_S, is_quiet: bool = False,
+                 deaths: bool = False, **moto_variables: str) -> None:
         """Args:
         name: The scenario's.
         out: Where ``rehearsal.json`` and the run's ``rounds.jsonl`` are put.
         rate: Seconds of the clock in one on the wall.
+        step_s: Pause between two looks, on the wall.
         deaths: The guard is killed right after each kind of call that changes anything, once for each.
         moto_variables: See `tests.simulators.aws.moto_types`.
         """
-        self.name, self.out, self._rate = name, out, rate
+        self.name, self.out, self._rate, self._step_s = name, out, rate, step_s
         self._is_quiet, self._moto_variables = is_quiet, moto_variables
         self._stack = ExitStack()
         self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(
@@ -212,7 +214,7 @@ class Rehearsal:
             self._watch.stack(deployment)
             self._watch.ledger(deployment)
         self._watch.reports()
-        time.sleep(_STEP_S)
+        time.sleep(self._step_s)
 
     def tick(self) -> dict[str, Any]:
         """The guard looks, while the clock goes as fast as the one on the wall: it takes no longer than in AWS."""
