@@ -23,6 +23,7 @@ from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import EventError
+from lambda_actor.events import check_event
 from lambda_actor.inline import INLINE_FIELDS, InlineMessages
 from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy
@@ -104,7 +105,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
 def _sample(event: Mapping[str, Any]) -> dict[str, Any]:
     """Samples a fragment and submits it."""
-    _check_event(event, EVENT_FIELDS | ({"episode_bytes_max": int} if "episode_bytes_max" in event else {}))
+    check_event(event, EVENT_FIELDS | ({"episode_bytes_max": int} if "episode_bytes_max" in event else {}))
     if event["fragment_steps"] < 1:
         raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
     started_s = time.perf_counter()
@@ -135,32 +136,24 @@ def _sample(event: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stop(event: Mapping[str, Any]) -> dict[str, Any]:
     """Sets the stop key, for whoever cannot reach the cache."""
-    _check_event(event, {**STOP_FIELDS, "stop": str})
+    check_event(event, {**STOP_FIELDS, "stop": str})
     _cache(event).stop(event["stop"])
     return {"status": "stopped"}
 
 
 def _prewarm(event: Mapping[str, Any]) -> dict[str, Any]:
     """Makes the environment and reaches the cache, if there is one, for the invocations to come."""
-    _check_event(event, PREWARM_FIELDS)
+    check_event(event, PREWARM_FIELDS)
     if event["cache_url"]:
         _cache(event).ping()
     sandbox.environment = _environment(event)
     return {"invocation_id": event["invocation_id"], "status": PREWARMED}
 
 
-def _check_event(event: Mapping[str, Any], fields: Mapping[str, type]) -> None:
-    for name, kind in fields.items():
-        if name not in event:
-            raise EventError(f"the event lacks {name!r}")
-        if type(event[name]) is not kind:
-            raise EventError(f"the event's {name!r} is {event[name]!r}, not a {kind.__name__}")
-
-
 def _messages(event: Mapping[str, Any]) -> TrajectoryCache | InlineMessages:
     if event["cache_url"]:
         return _cache(event)
-    _check_event(event, INLINE_FIELDS)
+    check_event(event, INLINE_FIELDS)
     return InlineMessages(event)
 
 

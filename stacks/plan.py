@@ -118,7 +118,7 @@ class Plan:
     @property
     def has_instance(self) -> bool:
         """Whether the learner is an instance; else it is a function, and another function runs the rounds."""
-        return str(self.experiment.learner.kind) != "function"
+        return self.experiment.learner.has_instance
 
     @property
     def has_gpu(self) -> bool:
@@ -299,10 +299,10 @@ def _check(experiment: ResolvedExperiment) -> None:
         raise ExperimentError(f"learner.instance_types = {', '.join(retired)}: EC2 does not offer P3 any more, and "
                               "today's drivers do not know its GPU; its price is for the paper's settings on one "
                               "machine. Allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others")
-    if experiment.learner.kind == "function":
-        _check_function(experiment)
-    else:
+    if experiment.learner.has_instance:
         _check_processors(experiment)
+    else:
+        _check_function(experiment)
 
 
 def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -> Estimate:
@@ -312,7 +312,7 @@ def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -
         ExperimentError: An instance type has no price.
     """
     return estimate(experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind,
-                    ending=LEG_ENDING if experiment.learner.kind == "function" else ENDING)
+                    ending=ENDING if experiment.learner.has_instance else LEG_ENDING)
 
 
 def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
@@ -357,7 +357,7 @@ def check_round(experiment: ResolvedExperiment, *, waves: int) -> None:
     """
     fleet, learner = experiment.fleet, experiment.learner
     round_s = waves * fleet.round_deadline_s + learner.update_timeout_s
-    if learner.kind == "function" and round_s > ROUND_S_MAX:
+    if not learner.has_instance and round_s > ROUND_S_MAX:
         raise ExperimentError(
             f"a round may take {round_s} s ({f'{waves} waves of ' if waves > 1 else ''}fleet.round_deadline_s = "
             f"{fleet.round_deadline_s}, learner.update_timeout_s = {learner.update_timeout_s}); with learner.kind = "

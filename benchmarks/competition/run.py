@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.competition.plan import RULES, WORKLOADS, Run, reported_runs, tuning_runs
+from benchmarks.seeds import commit_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "competition"
@@ -53,7 +54,7 @@ def train(run: Run) -> None:
         subprocess.CalledProcessError: It fails.
     """
     with (run.directory.parent / f"{run.directory.name}.{COMMITS}").open("a") as commits:
-        commits.write(f"{_commit()}\n")
+        commits.write(f"{commit_of(ROOT)}\n")
     options = [part for key, value in run.settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     with (run.directory.parent / f"{run.directory.name}.log").open("w") as log:
         subprocess.run(
@@ -128,7 +129,7 @@ def write(workload: str, work: Path) -> None:
         del one["rows"]
     RESULTS.mkdir(parents=True, exist_ok=True)
     everything = {
-        "command": f"python -m benchmarks.competition.run {workload} --work WORK", "commit": _commit(),
+        "command": f"python -m benchmarks.competition.run {workload} --work WORK", "commit": commit_of(ROOT),
         "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} cores, shared",
         "workload": vars(WORKLOADS[workload]),
         "finished": {"tuning": f"{len(tuned)} of {tunes}", "reported": len(runs)},
@@ -141,11 +142,6 @@ def write(workload: str, work: Path) -> None:
 
 def _short(value: float | None) -> float | None:
     return value if value is None or isinstance(value, int) else float(f"{value:.5g}")
-
-
-def _commit() -> str:
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                          check=False).stdout.strip()
 
 
 def main() -> None:

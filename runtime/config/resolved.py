@@ -132,7 +132,7 @@ def resolve(
         kind = "lambda" if is_deployed else "local"
     is_on_learner = is_deployed and kind == "local"
     # Without an instance nothing stands between rounds, if nobody asks for it.
-    warm_actors = 0 if learner.kind == "function" else most_actors
+    warm_actors = most_actors if learner.has_instance else 0
     return _as(ResolvedExperiment, experiment, {
         "algorithm": _as(ResolvedAlgorithm, algorithm, {
             "rounds": _or(algorithm.rounds, "asynchronous" if algorithm.chosen.is_off_policy else "synchronous"),
@@ -141,7 +141,7 @@ def resolve(
         "actor": _as(ResolvedActor, actor, {
             "provisioned": 0 if is_on_learner else _or(provisioned, _or(actor.provisioned, warm_actors))}),
         "learner": _as(ResolvedLearner, learner, {
-            "device": "cpu" if learner.kind == "function" else learner.device,
+            "device": learner.device if learner.has_instance else "cpu",
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {

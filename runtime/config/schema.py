@@ -185,6 +185,11 @@ class LearnerSection(Section):
         "asynchronous rounds, what may follow their deadline; reserved in the budget, and the run ends if it is "
         "exceeded")
 
+    @property
+    def has_instance(self) -> bool:
+        """Whether an instance stands; else the learner is a function, and another function runs the loop."""
+        return str(self.kind) != "function"
+
 
 class FleetSection(Section):
     """Where actors run, and what happens if they fail."""
@@ -346,7 +351,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
 def _contradictions_of_functions(experiment: Experiment) -> Iterator[str]:
     """What ``learner.kind = function`` cannot have."""
     learner, algorithm = experiment.learner, experiment.algorithm
-    if learner.kind != "function":
+    if learner.has_instance:
         return
     if learner.device == "cuda":
         yield ("learner.device = 'cuda': a function has no GPU (learner.kind = function); allowed: auto | cpu, or "

@@ -63,7 +63,7 @@ def estimate(
     """
     models = [CostModel(actor, learner, prices, cache_kind=cache_kind, round_deadline_s=0.0, traffic_bytes_max=0,
                         instance_type=instance_type)
-              for instance_type in ((None,) if learner.kind == "function" else learner.instance_types)]
+              for instance_type in (learner.instance_types if learner.has_instance else (None,))]
     dearest = max(models, key=lambda model: model.learner_usd(HOUR_S))
     cache_usd = dearest.cache_usd(HOUR_S)
     learner_usd = dearest.learner_usd(HOUR_S) + dearest.attached_usd(HOUR_S) + dearest.upload_usd(HOUR_S)

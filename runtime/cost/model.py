@@ -163,7 +163,7 @@ class CostModel:
             ExperimentError: The instance type has no price.
         """
         self._prices, self._cache_kind, self._volume_gib = prices, cache_kind, learner.volume_gib
-        self._has_instance = learner.kind != "function"
+        self._has_instance = learner.has_instance
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
         if self._has_instance:
             # Its own first, then all that may be launched.

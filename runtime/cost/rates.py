@@ -269,7 +269,7 @@ def make_times(rates: Rates, experiment: FittedExperiment, instance_type: str | 
     Args:
         instance_type: Of the learner; None = the first of ``learner.instance_types``.
     """
-    if experiment.learner.kind == "function":
+    if not experiment.learner.has_instance:
         return FunctionTimes(rates, experiment)
     return ModelledTimes(rates, experiment, instance_type or experiment.learner.instance_types[0])
 

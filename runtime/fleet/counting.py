@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,22 +10,15 @@ from runtime.cost.rates import FunctionTimes, Rates
 from runtime.interfaces import Fleet, Invocation, Outcome
 
 
-class CountingLearner:
-    """A fleet of the learner function that bills each invocation by what it trained on."""
+class _Counting(ABC):
+    """A fleet that hands on what another one does, with a bill of its own."""
 
-    def __init__(self, fleet: Fleet, times: FunctionTimes, *, timeout_s: float) -> None:
-        """Bills the invocations of a fleet, which it closes with itself.
-
-        Args:
-            times: Is told how long the loop waits for start-ups and failures.
-            timeout_s: ``learner.function.timeout_s``.
-        """
-        self._fleet, self._times, self._timeout_s = fleet, times, timeout_s
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self.concurrency = fleet.concurrency
-        self._is_warm = False
 
     def start(self, invocations: Sequence[Invocation]) -> None:
-        """Invokes the function."""
+        """Starts these."""
         self._fleet.start(invocations)
 
     def wait(self, timeout_s: float) -> list[Outcome]:
@@ -38,6 +32,25 @@ class CountingLearner:
     def close(self) -> None:
         """Ends everything; idempotent."""
         self._fleet.close()
+
+    @abstractmethod
+    def _billed(self, outcome: Outcome) -> Outcome:
+        """The outcome with its modelled bill."""
+
+
+class CountingLearner(_Counting):
+    """A fleet of the learner function that bills each invocation by what it trained on."""
+
+    def __init__(self, fleet: Fleet, times: FunctionTimes, *, timeout_s: float) -> None:
+        """Bills the invocations of a fleet, which it closes with itself.
+
+        Args:
+            times: Is told how long the loop waits for start-ups and failures.
+            timeout_s: ``learner.function.timeout_s``.
+        """
+        super().__init__(fleet)
+        self._times, self._timeout_s = times, timeout_s
+        self._is_warm = False
 
     def _billed(self, outcome: Outcome) -> Outcome:
         if not outcome.was_started:
@@ -54,7 +67,7 @@ class CountingLearner:
         return replace(outcome, billed_s=min(billed_s, self._timeout_s), init_s=times.init_s)
 
 
-class CountingFleet:
+class CountingFleet(_Counting):
     """A fleet that bills each invocation by the steps that it made; see `runtime.interfaces.Fleet`.
 
     One that brought no trajectory counts as a whole fragment, and one that timed out until its time limit.
@@ -68,27 +81,15 @@ class CountingFleet:
             timeout_s: The most that is billed.
             speed: Of the function that is billed; see `lambda_speed`.
         """
-        self._fleet, self._rates = fleet, rates
+        super().__init__(fleet)
+        self._rates = rates
         self._fragment_steps, self._timeout_s, self._speed = fragment_steps, timeout_s, speed
-        self.concurrency = fleet.concurrency
         self._limits_s: dict[str, float] = {}
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         """Starts these actors."""
         self._limits_s |= {one.invocation_id: min(one.timeout_s, self._timeout_s) for one in invocations}
-        self._fleet.start(invocations)
-
-    def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ended since the last call, with its modelled bill."""
-        return [self._billed(outcome) for outcome in self._fleet.wait(timeout_s)]
-
-    def abandon(self, invocation_ids: Sequence[str]) -> None:
-        """Gives these up."""
-        self._fleet.abandon(invocation_ids)
-
-    def close(self) -> None:
-        """Ends everything; idempotent."""
-        self._fleet.close()
+        super().start(invocations)
 
     def _billed(self, outcome: Outcome) -> Outcome:
         limit_s = self._limits_s.pop(outcome.invocation_id, self._timeout_s)

@@ -74,7 +74,7 @@ def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str
     _check_parameter(session, BOOTSTRAP_PARAMETER, f"the CDK is not set up in account {account_id}, region "
                      f"{session.region_name}; run once: make bootstrap")
     learner = experiment.learner
-    if learner.kind == "function":
+    if not learner.has_instance:
         return Account(account_id, str(session.region_name), _concurrency(session), _zones(session), {})
     _check_parameter(session, learner.image_parameter,
                      f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "

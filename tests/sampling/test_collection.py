@@ -110,11 +110,12 @@ def test_it_does_not_matter_how_outcomes_are_bundled(tmp_path: Path, at_once: in
 
 
 def test_an_event_carries_what_the_handler_asks_for(tmp_path: Path):
-    from lambda_actor.handler import EVENT_FIELDS, _check_event
+    from lambda_actor.events import check_event
+    from lambda_actor.handler import EVENT_FIELDS
 
     round_ = Round(tmp_path)
     for invocation in round_.fleet.started:
-        _check_event(invocation.event, EVENT_FIELDS)
+        check_event(invocation.event, EVENT_FIELDS)
         assert invocation.event["invocation_id"] == invocation.invocation_id
         json.dumps(dict(invocation.event), allow_nan=False)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import runtime.learner.actor_critic  # noqa: F401  # imports torch, while the sandbox starts
-from lambda_actor.errors import EventError
+from lambda_actor.events import check_event
 from runtime.errors import RunError
 from runtime.interfaces import Learner, State
 from runtime.learner import make_learner
@@ -63,7 +63,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         RunError: State or batch are not there, or belong to another learner.
         WireError: State or batch are damaged.
     """
-    _check_event(event)
+    check_event(event, EVENT_FIELDS)
     started_s = time.perf_counter()
     store, token, version = open_store(event["store"]), event["token"], event["policy_version"]
     name = result_name(token, version + 1)
@@ -106,11 +106,3 @@ def _state(store: Store, token: str, version: int) -> State:
     if found.policy_version != version:
         raise RunError(f"the state is of version {found.policy_version}, not {version}")
     return State(found.arrays, found.values)
-
-
-def _check_event(event: Mapping[str, Any]) -> None:
-    for name, kind in EVENT_FIELDS.items():
-        if name not in event:
-            raise EventError(f"the event lacks {name!r}")
-        if type(event[name]) is not kind:
-            raise EventError(f"the event's {name!r} is {event[name]!r:.80}, not a {kind.__name__}")
