@@ -27,7 +27,7 @@ from tests.simulators.aws.aws_command import aws_command
 from tests.simulators.aws.metadata import InstanceMetadata
 from tests.simulators.aws.moto_server import MotoServer
 from tests.simulators.docker import ENTRY_VARIABLE
-from tests.simulators.rehearsal.clock import Clock
+from tests.simulators.rehearsal.clock import SKEW_VARIABLE, Clock
 
 Tell = Callable[..., None]
 """``tell(who, what, **numbers)``."""
@@ -115,7 +115,9 @@ class Machine:
         self.id, self.root, self.is_off = instance["InstanceId"], directory / "root", False
         self.group = _tag(instance, "aws:autoscaling:groupName")
         self.began_at_s, self.learner_began_s = clock.now(), None
-        self._clock, self._tell, self._calls, self._programs = clock, tell, directory / "calls", directory / "bin"
+        # Its timers go by its own clock, as systemd's do.
+        self._clock = Clock(clock.path, float(variables.get(SKEW_VARIABLE, "0")))
+        self._tell, self._calls, self._programs = tell, directory / "calls", directory / "bin"
         metadata = stack.enter_context(InstanceMetadata({
             "instance-id": self.id, "instance-type": instance["InstanceType"], "ami-id": instance["ImageId"],
             "local-ipv4": address}))
