@@ -102,6 +102,17 @@ def kept(run: Run) -> dict[str, Any]:
     }
 
 
+def settings_of(workload: str) -> str:
+    """Returns the workload on which the settings are chosen."""
+    return WORKLOADS[workload].settings_of or workload
+
+
+def chosen_settings(workload: str, work: Path) -> dict[str, str]:
+    """Returns what tuning has chosen for each rule; nothing as long as runs of it are missing."""
+    runs = list(tuning_runs(settings_of(workload), work))
+    return choose([kept(run) for run in runs]) if all(is_finished(run.directory) for run in runs) else {}
+
+
 def choose(found: list[dict[str, Any]]) -> dict[str, str]:
     """Returns each rule's settings with the fewest cents to the target in the mean of the tuning seeds.
 
@@ -121,9 +132,9 @@ def choose(found: list[dict[str, Any]]) -> dict[str, str]:
 
 def write(workload: str, work: Path) -> None:
     """Writes what is there so far."""
-    tuned = [kept(run) for run in tuning_runs(workload, work) if is_finished(run.directory)]
-    tunes = len(list(tuning_runs(workload, work)))
-    chosen = choose(tuned) if len(tuned) == tunes else {}
+    tunes = list(tuning_runs(workload, work)) if settings_of(workload) == workload else []
+    tuned = [kept(run) for run in tunes if is_finished(run.directory)]
+    chosen = chosen_settings(workload, work)
     runs = [kept(run) for run in reported_runs(workload, work, chosen) if is_finished(run.directory)] if chosen else []
     for one in tuned:
         del one["rows"]
@@ -132,7 +143,7 @@ def write(workload: str, work: Path) -> None:
         "command": f"python -m benchmarks.competition.run {workload} --work WORK", "commit": commit_of(ROOT),
         "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} cores, shared",
         "workload": vars(WORKLOADS[workload]),
-        "finished": {"tuning": f"{len(tuned)} of {tunes}", "reported": len(runs)},
+        "finished": {"tuning": f"{len(tuned)} of {len(tunes)}", "reported": len(runs)},
         "compute_hours": sum(one["measured_session_s"] for one in tuned + runs) / 3600.0,
         "chosen": chosen, "tuning": tuned, "runs": runs}
     temporary = RESULTS / f"{workload}.json.tmp"
@@ -158,12 +169,13 @@ def main() -> None:
         with lock:
             write(asked.workload, work)
 
-    train_all(tuning_runs(asked.workload, work), jobs=asked.jobs, until_s=until_s, note=note)
-    tuned = [kept(run) for run in tuning_runs(asked.workload, work) if is_finished(run.directory)]
-    if len(tuned) < len(list(tuning_runs(asked.workload, work))):
-        print("settings are not chosen yet: tuning runs are missing; the same command goes on", file=sys.stderr)
-        return
-    train_all(reported_runs(asked.workload, work, choose(tuned)), jobs=asked.jobs, until_s=until_s, note=note)
+    tuned_on = settings_of(asked.workload)
+    if tuned_on == asked.workload:
+        train_all(tuning_runs(tuned_on, work), jobs=asked.jobs, until_s=until_s, note=note)
+    chosen = chosen_settings(asked.workload, work)
+    if not chosen:
+        sys.exit(f"settings are not chosen yet: tuning runs of {tuned_on} are missing; its own command goes on")
+    train_all(reported_runs(asked.workload, work, chosen), jobs=asked.jobs, until_s=until_s, note=note)
     note()
 
 
