@@ -33,6 +33,8 @@ SERVERFUL_USD_PER_HOUR, SERVERFUL_START_S = 1.53, 60.0
 RECENT_STEPS = 20_480
 """Steps whose episodes make up a return."""
 NEVER = 1e9
+SPREADS = (1, 10, 100)
+"""Over how many runs the bill of a rule's pre-training is spread."""
 READS_PRICES = ("noise-scale", "minions")
 """Rules that would decide otherwise if prices were others."""
 BLUE, GREY = "#2f6fb0", "#9a9a9a"
@@ -105,6 +107,18 @@ def improvements(
                    "high": _short(intervals[rule][1][0])} for rule in pairs}
 
 
+def with_pretraining(everything: Found) -> dict[str, dict[str, Any]]:
+    """Returns, of each rule that was trained before it decided, what that cost, and cents to the target with it."""
+    found = {}
+    runs = by_rule(everything["runs"])
+    for rule, usd in everything.get("pretraining_usd", {}).items():
+        if rule in runs:
+            found[rule] = {"pretraining_cents": _short(100.0 * usd)} | {f"spread_over_{count}": interquartile_means(
+                {rule: runs[rule]}, lambda run, usd=usd, count=count: cents(run) + 100.0 * usd / count)[rule]
+                for count in SPREADS}
+    return found
+
+
 def analyse(everything: Found) -> dict[str, Any]:
     """Returns all estimates of a workload."""
     runs = by_rule(everything["runs"])
@@ -115,6 +129,7 @@ def analyse(everything: Found) -> dict[str, Any]:
         "reached": {rule: sum(run["stop_reason"] == "target_return" for run in of_rule)
                     for rule, of_rule in runs.items()},
         "cents_to_target": interquartile_means(runs, cents),
+        "cents_to_target_with_pretraining": with_pretraining(everything),
         "cheaper_than_fixed": improvements(runs, lambda run: -cents_or_never(run)),
         "modelled_minutes": interquartile_means(runs, lambda run: float(run["modelled_s"]) / 60.0),
         "steps": interquartile_means(runs, lambda run: float(run["env_steps_total"])),

@@ -99,10 +99,12 @@ def reported_runs(workload: str, work: Path, chosen: dict[str, str]) -> Iterator
     """Yields the runs that are reported, a seed after the other.
 
     Args:
-        chosen: By rule, the candidate that tuning chose.
+        chosen: By rule, the candidate that tuning chose; a rule for which there is none yields no run.
     """
     for seed in SEEDS:
         for rule in WORKLOADS[workload].rules or RULES:
+            if (REPEATED if rule == "permuted" else rule) not in chosen:
+                continue
             if rule == "permuted":
                 recorded = work / "reported" / workload / REPEATED / str(seed)
                 settings = RULES[REPEATED][chosen[REPEATED]]

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.competition.plan import RULES, WORKLOADS, Run, reported_runs, tuning_runs
+from benchmarks.competition.plan import RULES, TUNING_SEEDS, WORKLOADS, Run, reported_runs, tuning_runs
 from benchmarks.seeds import commit_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,24 +108,25 @@ def settings_of(workload: str) -> str:
 
 
 def chosen_settings(workload: str, work: Path) -> dict[str, str]:
-    """Returns what tuning has chosen for each rule; nothing as long as runs of it are missing."""
-    runs = list(tuning_runs(settings_of(workload), work))
-    return choose([kept(run) for run in runs]) if all(is_finished(run.directory) for run in runs) else {}
+    """Returns what tuning has chosen for each rule of which no run is missing."""
+    return choose([kept(run) for run in tuning_runs(settings_of(workload), work) if is_finished(run.directory)])
 
 
 def choose(found: list[dict[str, Any]]) -> dict[str, str]:
     """Returns each rule's settings with the fewest cents to the target in the mean of the tuning seeds.
 
-    A run that does not get there counts as twice what it spent.
+    A run that does not get there counts as twice what it spent. A rule is left out until all of its tuning runs are
+    there, so that one that is added later does not change what was chosen for the others.
     """
     chosen = {}
     for rule, candidates in RULES.items():
         scores = {}
         for candidate in candidates:
             runs = [one for one in found if one["rule"] == rule and one["settings"] == candidate]
-            scores[candidate] = statistics.mean(
-                100.0 * one["spent_usd"] * (1.0 if one["stop_reason"] == "target_return" else 2.0) for one in runs)
-        if scores:
+            if len(runs) == len(TUNING_SEEDS):
+                scores[candidate] = statistics.mean(
+                    100.0 * one["spent_usd"] * (1.0 if one["stop_reason"] == "target_return" else 2.0) for one in runs)
+        if candidates and len(scores) == len(candidates):
             chosen[rule] = min(scores, key=scores.__getitem__)
     return chosen
 
@@ -135,7 +136,7 @@ def write(workload: str, work: Path) -> None:
     tunes = list(tuning_runs(workload, work)) if settings_of(workload) == workload else []
     tuned = [kept(run) for run in tunes if is_finished(run.directory)]
     chosen = chosen_settings(workload, work)
-    runs = [kept(run) for run in reported_runs(workload, work, chosen) if is_finished(run.directory)] if chosen else []
+    runs = [kept(run) for run in reported_runs(workload, work, chosen) if is_finished(run.directory)]
     for one in tuned:
         del one["rows"]
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -173,8 +174,9 @@ def main() -> None:
     if tuned_on == asked.workload:
         train_all(tuning_runs(tuned_on, work), jobs=asked.jobs, until_s=until_s, note=note)
     chosen = chosen_settings(asked.workload, work)
-    if not chosen:
-        sys.exit(f"settings are not chosen yet: tuning runs of {tuned_on} are missing; its own command goes on")
+    if missing := [rule for rule, candidates in RULES.items() if candidates and rule not in chosen]:
+        print(f"settings of {', '.join(missing)} are not chosen yet: tuning runs of {tuned_on} are missing; its own "
+              "command goes on", file=sys.stderr)
     train_all(reported_runs(asked.workload, work, chosen), jobs=asked.jobs, until_s=until_s, note=note)
     note()
 

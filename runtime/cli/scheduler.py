@@ -46,7 +46,8 @@ def add_command(commands: Any) -> None:
     record.set_defaults(command=_record)
 
     fit = kinds.add_parser("fit", help="fit a surrogate to recorded runs")
-    fit.add_argument("directory", type=Path, metavar="DIR", help="what `scheduler record` has written")
+    fit.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="what `scheduler record` has written; "
+                     "what was recorded between different bounds may be taken together")
     fit.add_argument("--out", type=Path, required=True, metavar="FILE.json", help="the surrogate")
     fit.set_defaults(command=_fit)
 
@@ -116,7 +117,7 @@ def _fit(options: argparse.Namespace) -> int:
     from runtime.scheduler.showing import fit_lines
     from runtime.scheduler.surrogate import fit
 
-    surrogate = fit(read_recordings(options.directory))
+    surrogate = fit(read_recordings(options.directories))
     surrogate.save(options.out)
     _say_all(fit_lines(surrogate))
     return 0
@@ -217,7 +218,7 @@ def _run(path: Path, overrides: Sequence[str], seed: int, out: Path) -> None:
 
 def _save(saved: SavedScheduler, path: Path) -> None:
     saved.save(path)
-    say(f"written      {path}: ${sum(entry['usd'] for entry in saved.history):.4f} went into it (modelled)")
+    say(f"written      {path}: ${saved.spent_usd:.4f} went into it (modelled)")
 
 
 def _say_all(lines: Any) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -125,9 +125,10 @@ class SavedScheduler:
         return hashlib.sha256(b"%d" % self.actors_min + b"".join(
             name.encode() + array.tobytes() for name, array in fields)).hexdigest()
 
-    def and_then(self, **entry: Any) -> SavedScheduler:
-        """Returns the same with another entry of its history."""
-        return replace(self, history=(*self.history, entry))
+    @property
+    def spent_usd(self) -> float:
+        """What its training has cost, modelled: all of its history."""
+        return sum(float(entry.get("usd", 0.0)) for entry in self.history)
 
     def save(self, path: Path) -> None:
         """Writes the file."""

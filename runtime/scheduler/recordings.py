@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from runtime.config.loading import load_experiment
 from runtime.errors import ExperimentError, RunDirectoryError
 from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 from runtime.scaler.saved_scheduler import Seen, return_share
+
+BOUNDS: Final = ("actors_min", "actors_max")
+_BROKEN_OFF: Final = ("interrupted", "failed")
+
+
+class _BrokenOffError(RunDirectoryError):
+    pass
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,8 @@ def read_recording(path: Path) -> Recording:
         stop_reason, spent_usd, modelled_s = (summary[key] for key in ("stop_reason", "spent_usd", "modelled_s"))
     except (OSError, ValueError, KeyError, TypeError, ExperimentError) as error:
         raise RunDirectoryError(f"{path} holds no finished run: {error}") from None
+    if stop_reason in _BROKEN_OFF:
+        raise _BrokenOffError(f"{path} holds no finished run: stop_reason = {stop_reason}")
     if experiment.stop.target_return is None or not rows:
         raise RunDirectoryError(f"{path}: the run has no " + ("rounds" if not rows else "stop.target_return"))
     return Recording(rows, {
@@ -82,17 +92,23 @@ def read_recording(path: Path) -> Recording:
     }, stop_reason, spent_usd, modelled_s)
 
 
-def read_recordings(directory: Path) -> list[Recording]:
-    """Reads all finished runs below a directory.
+def read_recordings(directories: Sequence[Path]) -> list[Recording]:
+    """Reads all finished runs below some directories; they may differ in ``actors_min`` and ``actors_max`` alone.
 
     Raises:
         RunDirectoryError: There are none, or they are not of one workload.
     """
-    found = [read_recording(path.parent) for path in sorted(directory.glob("*/summary.json"))]
+    found: list[Recording] = []
+    names = ", ".join(map(str, directories))
+    for directory in directories:
+        for path in sorted(directory.glob("*/summary.json")):
+            with contextlib.suppress(_BrokenOffError):
+                found.append(read_recording(path.parent))
     if not found:
-        raise RunDirectoryError(f"{directory}: holds no finished run; `python -m runtime scheduler record` makes some")
+        raise RunDirectoryError(f"{names}: holds no finished run; `python -m runtime scheduler record` makes some")
     for one in found[1:]:
-        if different := [key for key, value in one.workload.items() if value != found[0].workload[key]]:
-            raise RunDirectoryError(f"{directory}: its runs differ in {', '.join(different)}; a surrogate is of one "
+        if different := [key for key, value in one.workload.items()
+                         if value != found[0].workload[key] and key not in BOUNDS]:
+            raise RunDirectoryError(f"{names}: its runs differ in {', '.join(different)}; a surrogate is of one "
                                     "workload")
     return found

@@ -63,8 +63,7 @@ def scheduler_lines(saved: SavedScheduler) -> Iterator[str]:
         for key, value in entry.items():
             if key != "phase":
                 yield f"   {key:<22}{value:.6g}" if isinstance(value, float) else f"   {key:<22}{value}"
-    spent = sum(float(entry.get("usd", 0.0)) for entry in saved.history)
-    yield f"all of this cost ${spent:.4f} (modelled), before the first run that used it"
+    yield f"all of this cost ${saved.spent_usd:.4f} (modelled), before the first run that used it"
     yield "likeliest count, and its mean over the distribution; all else as on average in training:"
     yield "return/target" + "".join(f"{f'budget {left:.0%}':>16}" for left in _LEFT)
     for share in _SHARES:

@@ -179,14 +179,15 @@ class SchedulerLearner:
 
     def update(self, episode: Episode) -> None:
         """Trains on an episode that `policy` has played."""
-        outputs = np.stack([self.policy.outputs(state).copy() for state in episode.states])
+        policy = self.policy
+        outputs = np.stack([policy.outputs(state).copy() for state in episode.states])
         count = len(episode.actions)
         ends = np.zeros((count, 1), bool)
         ends[-1] = True
         self._ppo.update(Batch(
             policy_versions=np.array([self._ppo.policy_version]), observations=episode.states[:, None],
             actions=episode.actions[:, None],
-            log_probs=self.policy.log_probs(outputs, episode.actions, np.zeros(count))[:, None],
+            log_probs=policy.log_probs(outputs, episode.actions, np.zeros(count))[:, None],
             rewards=episode.rewards[:, None], terminated=ends, bootstrap_mask=np.zeros_like(ends),
             bootstrap_observations=np.zeros((0, len(FEATURES)), np.float32)), progress=0.0)
 

