@@ -10,6 +10,7 @@
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint and check types
 # make bench   measure what is fast here, in some 15 minutes on two idle cores, into build/bench; ARGS="--base CHECKOUT" compares
+# make figures  measure and draw the papers' figures (docs/figures.md) within an hour; goes on if interrupted
 # make lock    write the images' lock files again, after a change of requirements; needs uv
 # make docs    write the generated docs and pictures again
 # make clean   remove .venv, cdk.out, rehearsals and the CDK's command line
@@ -26,7 +27,7 @@ BIN := $(VENV)/bin
 # What is imported is compiled then; all of it would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy rehearse rehearse-all bootstrap image test tests lint bench lock docs clean
+.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy rehearse rehearse-all bootstrap image test tests lint bench figures lock docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -87,6 +88,9 @@ bench: setup-dev
 	$(BIN)/python -m benchmarks.whole_training --repeats 3 --steps 16384 --out build/bench/whole_training.json $(ARGS)
 	$(BIN)/python benchmarks/plan_check.py --repeats 1 > build/bench/plan_check.json
 	@ls build/bench
+
+figures: setup-dev
+	$(BIN)/python -m benchmarks.figures --all $(ARGS)
 
 lock: setup
 	$(BIN)/python -m stacks.lock

@@ -130,30 +130,32 @@ def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> in
     return int(stored - empty)
 
 
-def prepared(count: int) -> tuple[list[Any], dict[str, bytes]]:
-    """Actors, and their trajectories by invocation id."""
+def prepared(count: int, environment: Any = None, steps: int = STEPS) -> tuple[list[Any], dict[str, bytes]]:
+    """Actors, and their trajectories by invocation id; of Hopper without an environment."""
     from runtime.interfaces import ACTOR, Actor, ActorSpec, Work
 
-    environment = make_environment(ENVIRONMENT_ID)
-    fragment = roll_out(environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0)
-    spec = ActorSpec(event=EVENT, spaces=environment.spaces, timeout_s=TIMEOUT_S, weights_bytes=0)
+    environment = environment or make_environment(ENVIRONMENT_ID)
+    fragment = roll_out(environment, random_policy(environment), fragment_steps=steps, seed=0, round_index=1, slot=0)
+    spec = ActorSpec(event={**EVENT, "fragment_steps": steps}, spaces=environment.spaces, timeout_s=TIMEOUT_S,
+                     weights_bytes=0)
     actors = [Actor(f"r-{slot}", spec, Work(ACTOR, slot, 0), slot) for slot in range(count)]
     return actors, {actor.invocation_id: wire.encode(fragment.kind, trajectory_fields(
         dict(actor.invocation.event), fragment)) for actor in actors}
 
 
-def decoding_s(count: int = 1000) -> float:
+def decoding_s(count: int = 1000, environment: Any = None, steps: int = STEPS) -> float:
     """Median CPU-seconds in which so many trajectories are decoded, checked and made one batch."""
     from runtime.learner.batch import assemble_batch
     from runtime.sampling.trajectories import decode_trajectory
 
-    (actors, messages), spaces = prepared(count), make_environment(ENVIRONMENT_ID).spaces
+    environment = environment or make_environment(ENVIRONMENT_ID)
+    (actors, messages), spaces = prepared(count, environment, steps), environment.spaces
     found = []
     for _ in range(REPEATS):
         started_s = time.process_time()
         assemble_batch([decode_trajectory(messages[actor.invocation_id], actor) for actor in actors], spaces)
         found.append(time.process_time() - started_s)
-    return round(statistics.median(found), 3)
+    return round(statistics.median(found), 4)
 
 
 def rounds(actors: int) -> dict[str, float]:

@@ -1,0 +1,139 @@
+"""Nitro Fig. 2: ten rounds of PPO on Hopper, of which one is boosted from 1 to 16 actors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as pyplot
+import numpy as np
+
+from benchmarks.figures import replays
+from benchmarks.figures.replays import ACTORS, ROUNDS, SEEDS, SETTINGS
+
+PAPER = (
+    "§2.2: of ten rounds on Hopper, boosting round 4 from 1 to 16 actors raises the return far above boosting "
+    "round 3 or 5, with as many actors; sixteen in every round are the upper bound. One run; the text gives no "
+    "values.")
+METHOD = (
+    "ten rounds of PPO with one actor of 256 steps; rounds 3, 4 and 5 boosted to 16, each in two replays from the "
+    "same policy; five seeds, with Table 1's settings (ten steps a round, at a learning rate of 5e-5) and with "
+    "those of `experiments/hopper.yaml`. Besides, as many actors in 25 rounds of one each. What [the study of the "
+    "detector](design/detector.md) has on the same question (`benchmarks/results/boosting.json`) is of rounds of "
+    "eight actors and more, and of three seeds.")
+REPETITIONS, EPISODES = 2, 64
+CURVE_EPISODES = 32
+BOOSTED = (3, 4, 5)
+"""The paper's rounds."""
+
+
+def measure(work: Path) -> dict[str, Any]:
+    kept = replays.Measurements(work / "nitro_2.jsonl", f"{SETTINGS} {EPISODES} {CURVE_EPISODES}")
+    for setting, file in SETTINGS.items():
+        for seed in SEEDS:
+            kept.once({"setting": setting, "seed": seed}, lambda file=file, seed=seed: _training(file, seed))
+    kept.close()
+    return summary(kept.lines)
+
+
+def _training(file: str, seed: int) -> dict[str, Any]:
+    """What each scheme returns.
+
+    Along the way: the base, always boosting, and the paper's rounds. The others at the end; so do as many actors as a
+    boosted scheme has in more rounds of one each.
+    """
+    training, always = (replays.trainer(file, seed) for _ in range(2))
+    found: dict[str, Any] = {"none": [], "boosted": {}}
+    start = replays.mean_return(training, EPISODES)
+    for round_index in range(1, ROUNDS + 1):
+        if round_index in BOOSTED:
+            found["boosted"][str(round_index)] = [_go_on(training, round_index, one) for one in range(REPETITIONS)]
+        training.update(training.roll_out(round_index, 1))
+        found["none"].append(replays.mean_return(training, EPISODES))
+        always.update(always.roll_out(round_index, ACTORS))
+    for round_index in range(ROUNDS + 1, ROUNDS + ACTORS):
+        training.update(training.roll_out(round_index, 1))
+    found["always"] = [replays.mean_return(always, EPISODES)]
+    return {"start": start, **found, "more_rounds": replays.mean_return(training, EPISODES)}
+
+
+def _go_on(training: Any, boosted: int, repetition: int) -> list[float]:
+    """Boosts that round and goes on plainly to the last; the returns from that round on."""
+    streams = None if repetition == 0 else replays.OTHER_STREAMS + repetition
+    returns = []
+    with replays.put_back(training):
+        for round_index in range(boosted, ROUNDS + 1):
+            training.update(training.roll_out(
+                round_index, ACTORS if round_index == boosted else 1, seed=streams))
+            is_last = round_index == ROUNDS
+            if is_last or repetition == 0:
+                returns.append(replays.mean_return(training, EPISODES if is_last else CURVE_EPISODES))
+    return returns
+
+
+def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """By setting: curves, what boosting each round gains at the end, and whether replays agree which round is best."""
+    result = {}
+    for setting in SETTINGS:
+        rows = [line for line in lines if line["setting"] == setting]
+        rounds = [str(one) for one in BOOSTED]
+        ends = np.array([[[one[-1] for one in row["boosted"][k]] for k in rounds] for row in rows])
+        plain = np.array([row["none"][-1] for row in rows])
+        gains = ends.mean(axis=2) - plain[:, None]
+        result[setting] = {
+            "seeds": [row["seed"] for row in rows],
+            "gain_by_round": {k: replays.over_seeds(gains[:, i]) for i, k in enumerate(rounds)},
+            "gain_mean": replays.over_seeds(gains.mean(axis=1)),
+            "gain_of_more_rounds": replays.over_seeds([row["more_rounds"] - row["none"][-1] for row in rows]),
+            "gain_of_always": replays.over_seeds([row["always"][-1] - row["none"][-1] for row in rows]),
+            "best_round_in_the_other_replay": replays.over_seeds([_held_out(one) for one in ends]),
+            "lines": rows,
+        }
+    return result
+
+
+def _held_out(ends: np.ndarray) -> float:
+    """What the round that is best in one replay gains over the mean of all in the other, ``[round, replay]``."""
+    return float(np.mean([ends[ends[:, one].argmax(), 1 - one] - ends[:, 1 - one].mean() for one in (0, 1)]))
+
+
+def draw(data: dict[str, Any], path: Path) -> None:
+    """Curves of all seeds' means, and what each scheme returns at the end; a row for each setting."""
+    figure, rows = pyplot.subplots(len(data), 2, figsize=(12, 4.2 * len(data)), constrained_layout=True, squeeze=False)
+    for (along, end), (setting, found) in zip(rows, data.items(), strict=True):
+        lines, rounds = found["lines"], np.arange(ROUNDS + 1)
+        plain = np.array([[row["start"], *row["none"]] for row in lines])
+        along.plot(rounds, plain.mean(axis=0), color=replays.GREY, lw=2, label="one actor")
+        for boosted, colour in zip(BOOSTED, (replays.BLUE, replays.ORANGE, replays.GREEN), strict=True):
+            curves = np.array([row["boosted"][str(boosted)][0] for row in lines]).mean(axis=0)
+            along.plot(rounds[boosted - 1:], [plain[:, boosted - 1].mean(), *curves], "o-", ms=3, color=colour,
+                       label=f"16 in round {boosted}")
+        along.set(xlabel="round", ylabel="return, mean of the seeds",
+                  title=f"{replays.SETTING_NAMES[setting]}: along the way")
+        along.legend(frameon=False)
+        names = ["boosted once", "as many actors in 25 rounds", "16 in every round"]
+        replays.dots(end, [0, 1, 2], [found["gain_mean"], found["gain_of_more_rounds"], found["gain_of_always"]],
+                     color=replays.BLUE)
+        end.set_xticks(range(3), [f"{name}\n({count} actors)"
+                                  for name, count in zip(names, (25, 25, 160), strict=True)])
+        end.axhline(0.0, color=replays.GREY, ls="--", lw=1)
+        end.set(xlim=(-0.5, 2.5), ylabel="return at the end, less that of one actor",
+                title=f"{replays.SETTING_NAMES[setting]}: at the end (five seeds, 95 % intervals)")
+    replays.saved(figure, path)
+
+
+def verdict(data: dict[str, Any]) -> tuple[str, str]:
+    paper, ours = (data[setting] for setting in SETTINGS)
+    has_gain = {setting: replays.excludes(data[setting]["gain_mean"]) > 0 for setting in SETTINGS}
+    is_told = replays.excludes(ours["best_round_in_the_other_replay"]) > 0
+    is_less = replays.excludes(ours["gain_of_more_rounds"]) > 0 and (
+        ours["gain_mean"]["interquartile_mean"] < ours["gain_of_more_rounds"]["interquartile_mean"])
+    status = "reproduced" if all(has_gain.values()) and is_told else "partly" if any(has_gain.values()) else "not"
+    return status, (
+        f"Boosting one round of ten gains {replays.text(ours['gain_mean'])} in return with our settings and "
+        f"{replays.text(paper['gain_mean'])} with Table 1's. "
+        f"{'Some rounds are' if is_told else 'No round could be shown to be'} better to boost than others: the "
+        "best of rounds 3, 4 and 5 in one replay gains "
+        f"{replays.text(ours['best_round_in_the_other_replay'])} more than their mean in another one. "
+        f"{'More' if is_less else 'As much or less'} comes of the same 25 actors in 25 rounds: "
+        f"{replays.text(ours['gain_of_more_rounds'])} and {replays.text(paper['gain_of_more_rounds'])}.")

@@ -1,0 +1,130 @@
+"""Nitro Fig. 4: boosting scores of ten rounds, by environment, by algorithm, and by run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as pyplot
+import numpy as np
+
+from benchmarks.boosting.summarise import signal_to_noise
+from benchmarks.figures import replays
+from benchmarks.figures.replays import ROUNDS, SEEDS
+from runtime.interfaces import RoundView
+from runtime.scaler.nitro import NitroScaler, NitroSettings
+
+PAPER = (
+    "§2.3: boosting scores over ten rounds differ between environments, algorithms, and runs of one setting: "
+    "opportunities are ephemeral and unpredictable. No values.")
+METHOD = (
+    "ten rounds of one actor with 256 steps, Table 1's settings, five seeds; R on all 256 samples, scores as "
+    "Nitro's scaler makes them. Besides, R of each policy on two further batches of its own: what the score of "
+    "the very same run would have been.")
+CASES: dict[str, tuple[str, ...]] = {
+    "PPO on Hopper": ("experiments/paper/hopper-ppo.yaml",),
+    "PPO on Humanoid": ("experiments/paper/humanoid-ppo.yaml",),
+    "PPO on Walker2d": ("experiments/paper/walker2d-ppo.yaml",),
+    "IMPALA on Hopper": ("experiments/paper/hopper-impact.yaml", "algorithm.kind=impala"),
+    "IMPACT on Hopper": ("experiments/paper/hopper-impact.yaml",)}
+PANELS = {"environments": tuple(CASES)[:3], "algorithms": ("PPO on Hopper", *tuple(CASES)[3:])}
+OTHERS = 2
+"""Further batches of the same policies, on which R is measured again."""
+
+
+def measure(work: Path) -> dict[str, Any]:
+    kept = replays.Measurements(work / "nitro_4.jsonl", f"{CASES} {OTHERS}")
+    for seed in SEEDS:
+        for case, (file, *settings) in CASES.items():
+            kept.once({"case": case, "seed": seed},
+                      lambda file=file, settings=settings, seed=seed: _training(file, seed, *settings))
+    kept.close()
+    return summary(kept.lines)
+
+
+def _training(file: str, seed: int, *settings: str) -> dict[str, Any]:
+    """R before each round: first as a run has it, on what made the policy, then on other batches of that policy."""
+    training, samples = replays.trainer(file, seed, *settings), None
+    ratios: list[list[float | None]] = [[] for _ in range(1 + OTHERS)]
+    for round_index in range(1, ROUNDS + 1):
+        ratios[0].append(None if samples is None else replays.ratio(training, samples))
+        for number in range(1, 1 + OTHERS):
+            anew = training.roll_out(round_index, 1, seed=replays.OTHER_STREAMS + number)
+            ratios[number].append(replays.ratio(training, training.learner.samples(training.batch(anew)).arrays))
+        samples = training.update(training.roll_out(round_index, 1)).samples
+    return {"ratios": ratios}
+
+
+def scores(ratios: list[float | None], *, decays: bool = True) -> list[float]:
+    """Nitro's boosting score of each round.
+
+    Args:
+        decays: Whether the later round has the lower weight, d^k.
+    """
+    scaler = NitroScaler(NitroSettings(actors_min=1, actors_max=16))
+    decided = [scaler.decide(RoundView(index, signals={"convexity_ratio": ratio}))
+               for index, ratio in enumerate(ratios, 1)]
+    return [one.boosting_score / (1.0 if decays else one.decay_weight) for one in decided]
+
+
+def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Scores over seeds; how alike those of two runs are, and those of one run measured on two other batches.
+
+    Alike is Spearman's ρ over the rounds from the second on, of scores without their decay, which all runs share.
+    """
+    cases = {}
+    for case in CASES:
+        rows = [line for line in lines if line["case"] == case]
+        of_runs = np.array([scores(row["ratios"][0]) for row in rows])
+        alone = np.array([scores(row["ratios"][0], decays=False) for row in rows])[:, 1:]
+        measured_anew = np.array([[scores(one, decays=False) for one in row["ratios"][1:]] for row in rows])[..., 1:]
+        cases[case] = {
+            "seeds": [row["seed"] for row in rows], "scores": of_runs.tolist(),
+            "by_round": [replays.over_seeds(one) for one in of_runs.T],
+            "alike_between_runs": float(np.mean([replays.spearman(alone[i], alone[j])
+                                                 for i in range(len(rows)) for j in range(i)])),
+            "alike_within_a_run": replays.over_seeds([replays.spearman(*one[:2]) for one in measured_anew]),
+            "signal_to_noise": signal_to_noise([
+                [[float(np.log(ratio)) for batch in row["ratios"][1:] if (ratio := batch[i]) is not None]
+                 for i in range(ROUNDS)] for row in rows])}
+    return {"cases": cases, "lines": lines}
+
+
+def draw(data: dict[str, Any], path: Path) -> None:
+    """Scores over seeds by environment and by algorithm, of three runs, and of one run measured on three batches."""
+    cases, rounds = data["cases"], np.arange(1, ROUNDS + 1)
+    figure, panels = pyplot.subplots(1, 4, figsize=(18, 4.2), constrained_layout=True, sharey=True)
+    colours = (replays.BLUE, replays.ORANGE, replays.GREEN)
+    for axes, (what, names) in zip(panels, PANELS.items(), strict=False):
+        for shift, (name, colour) in enumerate(zip(names, colours, strict=True)):
+            replays.dots(axes, rounds + 0.14 * (shift - 1), cases[name]["by_round"], color=colour, label=name, ms=4)
+        axes.set_title(f"By {what[:-1]}: five seeds, 95 % intervals")
+        axes.legend(frameon=False, fontsize=9)
+    hopper = [line for line in data["lines"] if line["case"] == PANELS["environments"][0]]
+    for line, colour in zip(hopper[:3], colours, strict=True):
+        panels[2].plot(rounds, scores(line["ratios"][0]), "o-", ms=4, color=colour, label=f"seed {line['seed']}")
+    for number, colour in enumerate(colours):
+        panels[3].plot(rounds, scores(hopper[0]["ratios"][number]), "o-", ms=4, color=colour,
+                       label="its own batch" if number == 0 else f"another batch, {number}")
+    for axes, title in zip(panels[2:], ("By run: PPO on Hopper", "One run (seed 0), its R measured on other samples"),
+                           strict=True):
+        axes.set_title(title)
+        axes.legend(frameon=False, fontsize=9)
+    panels[0].set_ylabel("boosting score")
+    for axes in panels:
+        axes.set(xlabel="round", ylim=(-0.03, 1.35))
+    replays.saved(figure, path)
+
+
+def verdict(data: dict[str, Any]) -> tuple[str, str]:
+    cases = data["cases"]
+    hopper, low, high = cases["PPO on Hopper"], *(function(
+        one["alike_within_a_run"]["interquartile_mean"] for one in cases.values()) for function in (min, max))
+    is_signal = all(replays.excludes(one["alike_within_a_run"]) > 0 for one in cases.values())
+    between = f"{hopper['alike_between_runs']:.2f}".replace("-", "−")
+    return "reproduced" if is_signal else "partly", (
+        "Scores differ between environments, algorithms and runs, as the paper says (PPO on Hopper: ρ between two runs "
+        f"is {between}). But they differ as much if R of the same policies is measured on other samples: ρ is then "
+        f"{replays.text(hopper['alike_within_a_run'], 2)}, and {low:.2f} to {high:.2f} over the five cases"
+        f"{'' if is_signal else ', not above 0 in all'}. What varies is mostly noise of the measurement.".replace(
+            "-0", "−0"))
