@@ -8,8 +8,8 @@ Each figure is a module of this folder: its docstring's first line says which fi
 says of it, ``METHOD`` how it is measured here; ``measure(work)`` returns its data, and goes on from what an interrupted
 measurement left in that folder; ``draw(data, path)`` draws it; ``verdict(data)`` returns ``reproduced``, ``partly``,
 ``not`` or ``not measured here``, and why; ``page(data, path)``, if it is there, makes a page of it that can be turned,
-which ``--page`` writes into the folder of what is measured. Data and picture become benchmarks/results/figures/NAME.json and NAME.png,
-and docs/figures.md is written anew from all that are there.
+which ``--page`` writes into the folder of what is measured. Data and picture become NAME.json and NAME.png in
+benchmarks/results/figures, and docs/figures.md is written anew from all that are there.
 """
 
 from __future__ import annotations

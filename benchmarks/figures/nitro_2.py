@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib.pyplot as pyplot
 import numpy as np
 
+from benchmarks.boosting.trainer import Trainer
 from benchmarks.figures import replays
 from benchmarks.figures.replays import ACTORS, ROUNDS, SEEDS, SETTINGS
 
@@ -22,13 +23,12 @@ METHOD = (
     "detector](design/detector.md) has on the same question (`benchmarks/results/boosting.json`) is of rounds of "
     "eight actors and more, and of three seeds.")
 REPETITIONS, EPISODES = 2, 64
-CURVE_EPISODES = 32
 BOOSTED = (3, 4, 5)
 """The paper's rounds."""
 
 
 def measure(work: Path) -> dict[str, Any]:
-    kept = replays.Measurements(work / "nitro_2.jsonl", f"{SETTINGS} {EPISODES} {CURVE_EPISODES}")
+    kept = replays.Measurements(work / "nitro_2.jsonl", f"{SETTINGS} {EPISODES}")
     for setting, file in SETTINGS.items():
         for seed in SEEDS:
             kept.once({"setting": setting, "seed": seed}, lambda file=file, seed=seed: _training(file, seed))
@@ -37,38 +37,32 @@ def measure(work: Path) -> dict[str, Any]:
 
 
 def _training(file: str, seed: int) -> dict[str, Any]:
-    """What each scheme returns.
+    """What each scheme returns at its end; that without boosting after each round, and after more rounds.
 
-    Along the way: the base, always boosting, and the paper's rounds. The others at the end; so do as many actors as a
-    boosted scheme has in more rounds of one each.
+    In those it has had as many actors as a boosted one.
     """
     training, always = (replays.trainer(file, seed) for _ in range(2))
     found: dict[str, Any] = {"none": [], "boosted": {}}
-    start = replays.mean_return(training, EPISODES)
     for round_index in range(1, ROUNDS + 1):
         if round_index in BOOSTED:
-            found["boosted"][str(round_index)] = [_go_on(training, round_index, one) for one in range(REPETITIONS)]
+            found["boosted"][str(round_index)] = [_end(training, round_index, one) for one in range(REPETITIONS)]
         training.update(training.roll_out(round_index, 1))
         found["none"].append(replays.mean_return(training, EPISODES))
         always.update(always.roll_out(round_index, ACTORS))
     for round_index in range(ROUNDS + 1, ROUNDS + ACTORS):
         training.update(training.roll_out(round_index, 1))
-    found["always"] = [replays.mean_return(always, EPISODES)]
-    return {"start": start, **found, "more_rounds": replays.mean_return(training, EPISODES)}
+    return {**found, "always": replays.mean_return(always, EPISODES),
+            "more_rounds": replays.mean_return(training, EPISODES)}
 
 
-def _go_on(training: Any, boosted: int, repetition: int) -> list[float]:
-    """Boosts that round and goes on plainly to the last; the returns from that round on."""
+def _end(training: Trainer, boosted: int, repetition: int) -> float:
+    """Boosts that round and goes on plainly; the return after the last."""
     streams = None if repetition == 0 else replays.OTHER_STREAMS + repetition
-    returns = []
     with replays.put_back(training):
         for round_index in range(boosted, ROUNDS + 1):
             training.update(training.roll_out(
                 round_index, ACTORS if round_index == boosted else 1, seed=streams))
-            is_last = round_index == ROUNDS
-            if is_last or repetition == 0:
-                returns.append(replays.mean_return(training, EPISODES if is_last else CURVE_EPISODES))
-    return returns
+        return replays.mean_return(training, EPISODES)
 
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -77,7 +71,7 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
     for setting in SETTINGS:
         rows = [line for line in lines if line["setting"] == setting]
         rounds = [str(one) for one in BOOSTED]
-        ends = np.array([[[one[-1] for one in row["boosted"][k]] for k in rounds] for row in rows])
+        ends = np.array([[row["boosted"][k] for k in rounds] for row in rows])
         plain = np.array([row["none"][-1] for row in rows])
         gains = ends.mean(axis=2) - plain[:, None]
         result[setting] = {
@@ -85,7 +79,7 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
             "gain_by_round": {k: replays.over_seeds(gains[:, i]) for i, k in enumerate(rounds)},
             "gain_mean": replays.over_seeds(gains.mean(axis=1)),
             "gain_of_more_rounds": replays.over_seeds([row["more_rounds"] - row["none"][-1] for row in rows]),
-            "gain_of_always": replays.over_seeds([row["always"][-1] - row["none"][-1] for row in rows]),
+            "gain_of_always": replays.over_seeds([row["always"] - row["none"][-1] for row in rows]),
             "best_round_in_the_other_replay": replays.over_seeds([_held_out(one) for one in ends]),
             "lines": rows,
         }
@@ -98,27 +92,20 @@ def _held_out(ends: np.ndarray) -> float:
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
-    """Curves of all seeds' means, and what each scheme returns at the end; a row for each setting."""
-    figure, rows = pyplot.subplots(len(data), 2, figsize=(12, 4.2 * len(data)), constrained_layout=True, squeeze=False)
-    for (along, end), (setting, found) in zip(rows, data.items(), strict=True):
-        lines, rounds = found["lines"], np.arange(ROUNDS + 1)
-        plain = np.array([[row["start"], *row["none"]] for row in lines])
-        along.plot(rounds, plain.mean(axis=0), color=replays.GREY, lw=2, label="one actor")
-        for boosted, colour in zip(BOOSTED, (replays.BLUE, replays.ORANGE, replays.GREEN), strict=True):
-            curves = np.array([row["boosted"][str(boosted)][0] for row in lines]).mean(axis=0)
-            along.plot(rounds[boosted - 1:], [plain[:, boosted - 1].mean(), *curves], "o-", ms=3, color=colour,
-                       label=f"16 in round {boosted}")
-        along.set(xlabel="round", ylabel="return, mean of the seeds",
-                  title=f"{replays.SETTING_NAMES[setting]}: along the way")
-        along.legend(frameon=False)
-        names = ["boosted once", "as many actors in 25 rounds", "16 in every round"]
-        replays.dots(end, [0, 1, 2], [found["gain_mean"], found["gain_of_more_rounds"], found["gain_of_always"]],
-                     color=replays.BLUE)
-        end.set_xticks(range(3), [f"{name}\n({count} actors)"
-                                  for name, count in zip(names, (25, 25, 160), strict=True)])
-        end.axhline(0.0, color=replays.GREY, ls="--", lw=1)
-        end.set(xlim=(-0.5, 2.5), ylabel="return at the end, less that of one actor",
-                title=f"{replays.SETTING_NAMES[setting]}: at the end (five seeds, 95 % intervals)")
+    """What each scheme returns at the end, each seed's training as a line; a panel for each setting."""
+    figure, panels = pyplot.subplots(1, len(data), figsize=(7 * len(data), 4.6), constrained_layout=True)
+    names = ["never", *(f"in round {one}" for one in BOOSTED), "25 rounds\nof one", "in every\nround"]
+    for axes, (setting, found) in zip(panels, data.items(), strict=True):
+        values = np.array([[row["none"][-1], *(np.mean(row["boosted"][str(one)]) for one in BOOSTED),
+                            row["more_rounds"], row["always"]] for row in found["lines"]])
+        for row in values:
+            axes.plot(range(len(names)), row, "o-", ms=3, lw=0.8, color=replays.GREY, alpha=0.6)
+        replays.dots(axes, range(len(names)), [replays.over_seeds(one) for one in values.T], color=replays.BLUE, ms=7)
+        axes.set_xticks(range(len(names)), names)
+        axes.set(xlabel="16 actors (10, 25, 25, 25, 25 and 160 actors in all)", ylabel="return at the end",
+                 title=f"{replays.SETTING_NAMES[setting]}: five seeds, 95 % intervals", yscale="log")
+        axes.yaxis.set_major_formatter("{x:.0f}")
+        axes.yaxis.set_minor_formatter("{x:.0f}")
     replays.saved(figure, path)
 
 
