@@ -79,7 +79,8 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
             "gain_by_round": {k: replays.over_seeds(gains[:, i]) for i, k in enumerate(rounds)},
             "gain_mean": replays.over_seeds(gains.mean(axis=1)),
             "gain_of_more_rounds": replays.over_seeds([row["more_rounds"] - row["none"][-1] for row in rows]),
-            "more_rounds_less_boosted": replays.over_seeds([row["more_rounds"] for row in rows] - ends.mean(axis=(1, 2))),
+            "more_rounds_less_boosted": replays.over_seeds(
+                [row["more_rounds"] for row in rows] - ends.mean(axis=(1, 2))),
             "gain_of_always": replays.over_seeds([row["always"] - row["none"][-1] for row in rows]),
             "best_round_in_the_other_replay": replays.over_seeds([_held_out(one) for one in ends]),
             "lines": rows,
