@@ -126,6 +126,6 @@ def verdict(data: dict[str, Any]) -> tuple[str, str]:
     return "reproduced" if min(ratios) > 1.0 else "partly", (
         "Scores differ between environments, algorithms and runs, as the paper says (PPO on Hopper: ρ between two runs "
         f"is {between}). But they differ, too, if R of the very same policies is measured on other samples: ρ is then "
-        f"{replays.text(hopper['alike_within_a_run'], 2)}, and {lowest} to {high:.2f} over the five cases; the variance "
-        f"of log R from round to round is {min(ratios):.2f} to {max(ratios):.2f} of that between batches of one policy. "
-        "Much of what varies is noise of the measurement.")
+        f"{replays.text(hopper['alike_within_a_run'], 2)}, and {lowest} to {high:.2f} over the five cases; the "
+        f"variance of log R between rounds is {min(ratios):.2f} to {max(ratios):.2f} of that between batches of a "
+        "policy. Much of what varies is noise of the measurement.")
