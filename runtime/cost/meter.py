@@ -180,8 +180,8 @@ class Meter:
             actors_started: So many slots, the first ones, are warm from now on, in a resumption too.
 
         Raises:
-            BudgetError: The round took longer than its worst case. What it cost is recorded all the same; under
-                tightened limits a modelled round is ended by them, and costs no more.
+            BudgetError: The round took longer than its worst case. By the clock, what it cost is recorded all the same;
+                a modelled round is ended by its limits, and costs no more.
         """
         self._warm_environments = max(self._warm_environments, actors_started)
         self.budget.release(_PROMISED)
@@ -204,8 +204,8 @@ class Meter:
         return self._model.roles[LEARNER].worst_case_usd() if LEARNER in self._model.roles else 0.0
 
     def _ended_s(self, seconds: float) -> float:
-        """When a round ends: in a modelled bill, tightened limits end it."""
-        return min(seconds, self._reserved_s) if self._limits.is_tightened and not self.is_by_the_clock else seconds
+        """When a round ends: in a modelled bill, its limits end it."""
+        return seconds if self.is_by_the_clock else min(seconds, self._reserved_s)
 
     def _is_warm(self, work: Work) -> bool:
         return ((work.role, work.slot) in self._warm_slots

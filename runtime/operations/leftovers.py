@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from runtime.aws.asking import ask_if_there, pages_of
+from runtime.aws.asking import ask, ask_if_there, pages_of
 from runtime.aws.clients import Client
 from runtime.aws.stacks import WITHOUT_RESOURCES, tags_of
 from runtime.cost.prices import CACHE_NODE_TYPE, HOURS_PER_MONTH, PRICES
+from runtime.guard.parts import find_executions
 from runtime.names import (
     ACTOR_SUFFIX,
     CACHE_PREFIX,
+    COORDINATOR_SUFFIX,
     EXPERIMENT_TAG,
     GROUP_TAG,
     LEARNER_SUFFIX,
@@ -22,6 +24,7 @@ from runtime.names import (
     STACK_PREFIX,
     stack_name,
 )
+from runtime.operations.executions import RUNNING
 
 _INSTANCE_STATES = ["pending", "running", "stopping", "stopped", "shutting-down"]
 """All but those that are gone."""
@@ -126,7 +129,8 @@ def find_leftovers(client: Client, stacks: Stacks, instances: Iterable[Instance]
     # Groups first: they would launch another instance in the place of one that is ended.
     return [*_groups(client("autoscaling"), stacks), *map(_left_instance, orphans),
             *_volumes(client("ec2"), {one.instance_id for one in orphans}),
-            *_warm_functions(client("lambda"), stacks), *_caches(client("elasticache"), stacks)]
+            *_warm_functions(client("lambda"), stacks), *_caches(client("elasticache"), stacks),
+            *_executions(client, stacks)]
 
 
 def find_left_logs(client: Client, stacks: Stacks) -> list[dict[str, Any]]:
@@ -222,6 +226,33 @@ def _warm(function: Mapping[str, Any], experiment: str, warm: Mapping[str, Any])
         kind="warm actors", name=f"{name}:{qualifier}", experiment=experiment, detail=f"{count} of {memory_mib} MiB",
         usd_per_hour=3600 * count * memory_mib / 1024 * prices.provisioned_capacity_usd if prices else None,
         remove=f"aws lambda delete-provisioned-concurrency-config --function-name {name} --qualifier {qualifier}")
+
+
+def _executions(client: Client, stacks: Stacks) -> Iterator[Leftover]:
+    """Those that invoke one leg of a coordinator after the other."""
+    machines = client("stepfunctions")
+    for machine in pages_of(machines, "list_state_machines", "stateMachines"):
+        name, arn = machine["name"], machine["stateMachineArn"]
+        if not fnmatch.fnmatchcase(name, f"{STACK_PREFIX}*{COORDINATOR_SUFFIX}"):
+            continue
+        running = [one for one in ask(partial(find_executions, machines, arn)) or [] if one["status"] == RUNNING]
+        told = ask_if_there(partial(machines.list_tags_for_resource, resourceArn=arn)) if running else None
+        if told is None:
+            continue
+        tags = {tag["key"]: tag["value"] for tag in told["tags"]}
+        experiment = tags.get(EXPERIMENT_TAG, name.removeprefix(STACK_PREFIX).removesuffix(COORDINATOR_SUFFIX))
+        if stacks.have(tags, experiment):
+            continue
+        # It has the same name. Nothing but failures follow each other if it is gone.
+        function = ask_if_there(partial(client("lambda").get_function_configuration, FunctionName=name))
+        prices = PRICES.functions.get((function or {}).get("Architectures", ["x86_64"])[0])
+        for one in running:
+            yield Leftover(
+                kind="execution", name=one["executionArn"].rpartition(":")[2], experiment=experiment,
+                detail=f"of {name}, invokes legs",
+                usd_per_hour=0.0 if function is None else None if prices is None
+                else 3600 * function["MemorySize"] / 1024 * prices.on_demand_usd,
+                remove=f"aws stepfunctions stop-execution --execution-arn {one['executionArn']}")
 
 
 def _caches(client: Any, stacks: Stacks) -> Iterator[Leftover]:

@@ -13,7 +13,8 @@ from runtime.errors import OperationError
 from runtime.guard.ledger import TRAINING, Entry, Ledger, LedgerError
 from runtime.guard.stacks import GuardedStack, read_deployment
 from runtime.guard.times import ALIVE_S
-from runtime.names import EXPERIMENT_TAG, GUARD_STACK, STACK_PREFIX
+from runtime.names import EXPERIMENT_TAG, GUARD_STACK, MACHINE_OUTPUT, STACK_PREFIX
+from runtime.operations.executions import find_coordinator
 from runtime.operations.kept_runs import KeptError, KeptRun, find_bucket
 from runtime.operations.leftovers import Instance, Stacks, find_instances, find_left_logs, find_leftovers
 from runtime.operations.texts import iso
@@ -41,7 +42,7 @@ def survey(client: Client, experiment: str | None, *, account: str, region: str,
     entries = {entry.run: entry for entry in _entries(client, guard)}
     stacks, instances = Stacks(found), find_instances(client)
     deployments = [_deployment(stack, deployed.begun(entries.get(deployed.run), 0.0), entries.get(deployed.run),
-                               instances, now_s)
+                               instances, now_s) | _coordinator(client, stack, now_s)
                    for stack in found if (deployed := _read(stack)) is not None]
     document = {
         "account": account, "region": region, "at": iso(now_s),
@@ -89,6 +90,12 @@ def _deployment(
         "age_s": now_s - deployed.created_at_s,
         "lifetime_left_s": deployed.lifetime_s - (now_s - deployed.created_at_s), "unreadable": deployed.unreadable,
         "dashboard_url": outputs_of(stack).get("DashboardUrl", "")}
+
+
+def _coordinator(client: Client, stack: Mapping[str, Any], now_s: float) -> dict[str, Any]:
+    """``coordinator``: None with an instance, and before all of the stack is there."""
+    machine = outputs_of(stack).get(MACHINE_OUTPUT)
+    return {"coordinator": find_coordinator(client, machine, now_s) if machine else None}
 
 
 def _is_of(instance: Instance, deployed: GuardedStack) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from runtime.cost.prices import PRICES
 from runtime.display.terminal import laid_out
 from runtime.names import GUARD_STACK
+from runtime.operations.executions import coordinator_text
 from runtime.operations.texts import ago_text, duration_text, table, usd_text
 
 GUARD_LATE_S = 300.0
@@ -29,6 +30,8 @@ def status_lines(document: Mapping[str, Any]) -> list[str]:
 def _deployment_lines(one: Mapping[str, Any]) -> list[str]:
     facts = {"stack": f"{one['stack']}, {one['stack_status']}", "learner": _learner_text(one),
              "dollars": _dollars_text(one), "time": _time_text(one)}
+    if one["coordinator"]:
+        facts["coordinator"] = coordinator_text(one["coordinator"])
     if one["teardown"]:
         facts["teardown"] = _teardown_text(one["teardown"])
     if one["unreadable"]:
@@ -47,7 +50,7 @@ def _learner_text(one: Mapping[str, Any]) -> str:
         state += ", being torn down"
     parts = [state + (f" ({one['reason']})" if one["reason"] else "")]
     parts += [f"{found['instance_type']} {found['instance_id']} {found['state']}" for found in one["instances"]]
-    if not one["instances"]:
+    if not one["instances"] and not one["coordinator"]:
         parts.append("no instance")
     if one["heartbeat_s"] is not None:
         parts.append(f"heard of {ago_text(one['heartbeat_s'])}" + (": SILENT" if one["is_silent"] else ""))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from runtime.names import EXPERIMENT_TAG
 from runtime.operations.leftovers import Stacks
-from tests.operations.accounts import DELETED_STACK, ZONE, Account
+from tests.operations.accounts import ACCOUNT_ID, DELETED_STACK, ZONE, Account
 from tests.simulators.aws.moto_types import IMAGE_ID
 
 
@@ -21,7 +23,8 @@ def test_orphans_of_every_kind_with_their_price_and_the_command_that_removes_the
     assert prices == {
         "instance": pytest.approx(0.526, abs=0.0051), "volume": pytest.approx(50 * 0.08 / 730),
         "Auto Scaling group": 0.0, "warm actors": pytest.approx(4 * 2 * 3600 * 4.1667e-6),
-        "serverless cache": pytest.approx(0.0084), "cache node": 0.032}
+        "serverless cache": pytest.approx(0.0084), "cache node": 0.032,
+        "execution": pytest.approx(2 * 3600 * 1.66667e-5)}
     assert document["totals"]["burn_usd_per_hour"] == pytest.approx(sum(prices.values()))
     assert not document["totals"]["is_at_least"]
     (logs,) = document["left_logs"]
@@ -78,7 +81,8 @@ def make_orphans(aws: Account, *, needs_group: bool = True) -> dict[str, str]:
         (group,) = groups.describe_auto_scaling_groups(
             AutoScalingGroupNames=["Nitro-walker-learner"])["AutoScalingGroups"]
         names |= {"Auto Scaling group": "Nitro-walker-learner", "instance": group["Instances"][0]["InstanceId"]}
-    names["warm actors"] = make_function(aws, "Nitro-walker-actor")
+    names["warm actors"] = make_warm(aws, "Nitro-walker-actor")
+    names["execution"] = make_execution(aws, "Nitro-walker-coordinator")
     cache = aws.client("elasticache")
     cache.create_serverless_cache(ServerlessCacheName="nitro-walker", Engine="valkey", Tags=tags)
     cache.create_replication_group(ReplicationGroupId="nitro-walker", ReplicationGroupDescription="a cache", Tags=tags,
@@ -95,11 +99,25 @@ def run_instance(aws: Account, instance_type: str, experiment: str | None) -> st
     return instance["InstanceId"]
 
 
-def make_function(aws: Account, name: str) -> str:
-    role = aws.client("iam").create_role(RoleName="any", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+def make_execution(aws: Account, name: str) -> str:
+    """Of a machine that waits, with a function of the same name."""
+    make_function(aws, name)
+    machines, role = aws.client("stepfunctions"), f"arn:aws:iam::{ACCOUNT_ID}:role/{name}"
+    machine = machines.create_state_machine(name=name, roleArn=role, definition=json.dumps(
+        {"StartAt": "Wait", "States": {"Wait": {"Type": "Wait", "Seconds": 900, "End": True}}}))["stateMachineArn"]
+    return machines.start_execution(stateMachineArn=machine)["executionArn"].rpartition(":")[2]
+
+
+def make_function(aws: Account, name: str) -> None:
+    role = aws.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    aws.client("lambda").create_function(
+        FunctionName=name, Role=role, PackageType="Image", MemorySize=2048, Publish=True,
+        Code={"ImageUri": f"{ACCOUNT_ID}.dkr.ecr.us-east-1.amazonaws.com/a:b"})
+
+
+def make_warm(aws: Account, name: str) -> str:
+    make_function(aws, name)
     functions = aws.client("lambda")
-    functions.create_function(FunctionName=name, Role=role, PackageType="Image", MemorySize=2048, Publish=True,
-                              Code={"ImageUri": "123456789012.dkr.ecr.us-east-1.amazonaws.com/a:b"})
     functions.create_alias(FunctionName=name, Name="live", FunctionVersion="1")
     functions.put_provisioned_concurrency_config(FunctionName=name, Qualifier="live",
                                                  ProvisionedConcurrentExecutions=4)

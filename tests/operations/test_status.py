@@ -13,7 +13,7 @@ import pytest
 
 from runtime.guard.ledger import FINISHED
 from stacks.assembly import make_app
-from tests.helpers import ROOT, SMALL_EXPERIMENT
+from tests.helpers import ROOT, SMALL_EXPERIMENT, wait_for
 from tests.operations.accounts import ACCOUNT_ID, DELETED_STACK, LEARNER, RULE, TABLE, Account, flat, start
 from tests.simulators.aws.moto_server import REGION
 from tests.simulators.aws.moto_types import deploy
@@ -173,6 +173,29 @@ def test_one_experiment_in_more_detail(aws: Account) -> None:
     assert f"s3://{bucket}/hopper/first/" in text and "https://example.org/Nitro-hopper" in text
     assert "walker" not in text
     assert aws.survey("hopper")["deployments"][0]["round"]["round_index"] == 2
+
+
+def test_a_coordinator_with_its_execution_its_leg_and_what_failed(aws: Account) -> None:
+    leg = {"Type": "Task", "Resource": "arn:aws:states:::lambda:invoke", "Parameters": {"FunctionName": "none"},
+           "Catch": [{"ErrorEquals": ["States.ALL"], "Next": "Wait"}], "Next": "Wait"}
+    definition = {"StartAt": "Leg", "States": {"Leg": leg, "Wait": {"Type": "Wait", "Seconds": 900, "End": True}}}
+    aws.make_stack("Nitro-hopper", {
+        "Resources": {"Machine": {"Type": "AWS::StepFunctions::StateMachine", "Properties": {
+            "StateMachineName": "Nitro-hopper-coordinator", "RoleArn": f"arn:aws:iam::{ACCOUNT_ID}:role/it",
+            "StateMachineType": "STANDARD", "DefinitionString": json.dumps(definition)}}},
+        "Outputs": {"StateMachine": {"Value": {"Ref": "Machine"}}}})
+    (found,) = aws.survey()["deployments"]
+    assert found["coordinator"] ["execution"] is None
+    text = flat(aws.run("status"))
+    assert "none has reported" in text and "no instance" not in text
+    machine = found["coordinator"]["machine"]
+    assert f"to begin it: aws stepfunctions start-execution --state-machine-arn {machine}" in text
+    for name in ("one", "two"):
+        aws.client("stepfunctions").start_execution(stateMachineArn=machine, name=name)
+    wait_for(lambda: aws.survey()["deployments"][0]["coordinator"]["failures"], "a leg that failed")
+    text = flat(aws.run("status", "hopper"))
+    assert re.search("execution two RUNNING, begun .* ago; leg 1, begun .* ago; 1 failed, the last one with ", text)
+    assert "1 MORE RUN BESIDE IT" in text
 
 
 def test_an_experiment_of_which_there_is_nothing(aws: Account) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
 import moto
 import pytest
+from botocore.stub import Stubber
 
+from runtime.learner.remote.bucket import BucketStore
 from runtime.learner.remote.store import FolderStore, Store, StoreError, open_store
 
 
@@ -48,3 +51,32 @@ def test_a_store_that_cannot_be_used_says_so(tmp_path: Path) -> None:
         FolderStore(tmp_path / "file").put("batch-1", b"")
     with pytest.raises(StoreError, match="batch-1 cannot be read"):
         FolderStore(tmp_path / "file").get("batch-1")
+
+
+def test_what_s3_forbids_is_missing_if_it_is_not_listed_and_read_if_it_came_meanwhile() -> None:
+    client = boto3.client("s3", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
+    store, key = BucketStore(client, "results", "a-run/updates/"), "a-run/updates/batch-1"
+    get = {"Bucket": "results", "Key": key}
+
+    def forbid(*listed: str) -> None:
+        s3.add_client_error("get_object", "AccessDenied", http_status_code=403, expected_params=get)
+        s3.add_response("list_objects_v2", {"Contents": [{"Key": one} for one in listed]} if listed else {},
+                        {"Bucket": "results", "Prefix": key})
+
+    with Stubber(client) as s3:
+        forbid()
+        assert store.get("batch-1") is None
+        forbid(f"{key}0")
+        assert store.get("batch-1") is None
+        forbid(key)
+        s3.add_response("get_object", {"Body": io.BytesIO(b"late")}, get)
+        assert store.get("batch-1") == b"late"
+        forbid(key)
+        s3.add_client_error("get_object", "AccessDenied")
+        with pytest.raises(StoreError, match="batch-1 cannot be read.*AccessDenied"):
+            store.get("batch-1")
+        s3.add_client_error("get_object", "AccessDenied")
+        s3.add_client_error("list_objects_v2", "AccessDenied")
+        with pytest.raises(StoreError, match="batch-1 cannot be looked for"):
+            store.get("batch-1")
+        s3.assert_no_pending_responses()

@@ -1,0 +1,81 @@
+"""Where a learner elsewhere finds and leaves its objects if that is a bucket of S3."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from runtime.aws.failures import AWS_ERRORS, code_of
+from runtime.learner.remote.store import StoreError, checked
+
+_TRIES = 5
+_PAUSE_S = 0.1
+
+
+class BucketStore:
+    """A `Store` in a bucket of S3: the first of several writers wins by a conditional write."""
+
+    def __init__(self, client: Any, bucket: str, prefix: str) -> None:
+        """Takes a part of a bucket; asks nothing yet.
+
+        Args:
+            client: Of S3.
+            prefix: What all keys begin with; ends in ``/``.
+        """
+        self._client, self._bucket, self._prefix = client, bucket, prefix
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Keeps ``data`` under a name that is new."""
+        for _ in range(_TRIES):
+            try:
+                self._client.put_object(Bucket=self._bucket, Key=self._prefix + checked(name), Body=data,
+                                        IfNoneMatch="*")
+            except AWS_ERRORS as error:
+                if code_of(error) == "PreconditionFailed":
+                    return False
+                if code_of(error) != "ConditionalRequestConflict":
+                    raise self._failed("kept", name, error) from error
+                # Somebody else is writing it right now.
+                time.sleep(_PAUSE_S)
+            else:
+                return True
+        raise StoreError(f"s3://{self._bucket}/{self._prefix}{name} cannot be kept: others write it all the time")
+
+    def get(self, name: str) -> bytes | None:
+        """Returns the object; None if there is none of that name."""
+        key = self._prefix + checked(name)
+        is_listed = False
+        while True:
+            try:
+                data: bytes = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+            except AWS_ERRORS as error:
+                if code_of(error) == "NoSuchKey":
+                    return None
+                if code_of(error) != "AccessDenied" or is_listed:
+                    raise self._failed("read", name, error) from error
+                # S3 forbids a missing object to whoever may list one prefix only.
+                is_listed = self._is_listed(name)
+                if not is_listed:
+                    return None
+                # It came between the two questions, or is really forbidden: asked once more.
+            else:
+                return data
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Removes objects, if they are there."""
+        for name in names:
+            try:
+                self._client.delete_object(Bucket=self._bucket, Key=self._prefix + checked(name))
+            except AWS_ERRORS as error:
+                raise self._failed("removed", name, error) from error
+
+    def _is_listed(self, name: str) -> bool:
+        try:
+            found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + name)
+        except AWS_ERRORS as error:
+            raise self._failed("looked for", name, error) from error
+        return any(one["Key"] == self._prefix + name for one in found.get("Contents", []))
+
+    def _failed(self, what: str, name: str, error: Exception) -> StoreError:
+        return StoreError(f"s3://{self._bucket}/{self._prefix}{name} cannot be {what}: {error}")
