@@ -105,8 +105,15 @@ def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
     for path in paths:
         if not path.exists():
             raise RunDirectoryError(f"{path}: there is no such directory")
-    names = Counter(path.resolve().name for path in paths)
-    return [_read_group(path, path.resolve().name if names[path.resolve().name] == 1 else str(path)) for path in paths]
+    found = [_name(path.resolve()) for path in paths]
+    names = Counter(found)
+    return [_read_group(path, name if names[name] == 1 else str(path))
+            for path, name in zip(paths, found, strict=True)]
+
+
+def _name(path: Path) -> str:
+    """The directory's, with what it is in if it is a mere number."""
+    return path.name if any(letter.isalpha() for letter in path.name) else f"{path.parent.name}/{path.name}"
 
 
 def _read_group(path: Path, name: str) -> RecordedGroup:

@@ -163,6 +163,37 @@ def test_browser(tmp_path: Path) -> None:
         assert {address.partition(":")[0] for address in page.asked} == {"file"}
 
 
+def test_two_fingers_stretch_a_chart_and_a_double_click_goes_back(tmp_path: Path) -> None:
+    for name in ("0", "1"):
+        a_run(tmp_path / "hopper" / name)
+    file, end = tmp_path / "report.html", "document.getElementById('chart0-legend').innerText"
+    assert main(["report", *map(str, sorted((tmp_path / "hopper").iterdir())), "--out", str(file)]) == 0
+    with chromium(tmp_path / "profile") as page:
+        page.open(file, width=375)
+        assert page.run("document.querySelector('h1').innerText") == "hopper/0 · hopper/1"
+        box = page.run("(({x, y, width, height}) => ({x, y: y + height / 2, width}))((chart0.scrollIntoView(), "
+                       "chart0.querySelector('.u-over').getBoundingClientRect()))")
+
+        def at_the_right() -> str:
+            for x in (box["x"] + 9, box["x"] + box["width"] - 2):
+                page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=box["y"])
+            return str(page.run(f"new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done({end}"
+                                ".match(/[0-9]+/)[0]))))"))
+
+        def touch(kind: str, *shares: float) -> None:
+            page.call("Input.dispatchTouchEvent", type=kind, touchPoints=[
+                {"x": box["x"] + share * box["width"], "y": box["y"], "id": place}
+                for place, share in enumerate(shares)])
+
+        assert at_the_right() == "600"
+        touch("touchStart", 0.05, 0.45)
+        touch("touchMove", 0.05, 0.95)
+        touch("touchEnd")
+        assert int(at_the_right()) < 400
+        page.run("chart0.querySelector('.u-over').dispatchEvent(new MouseEvent('dblclick', {bubbles: true}))")
+        assert at_the_right() == "600"
+
+
 def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = a_run(tmp_path / "run")
     for arguments, words in (
