@@ -177,8 +177,8 @@ def test_two_fingers_stretch_a_chart_and_a_double_click_goes_back(tmp_path: Path
         def at_the_right() -> str:
             for x in (box["x"] + 9, box["x"] + box["width"] - 2):
                 page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=box["y"])
-            return str(page.run(f"new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done({end}"
-                                ".match(/[0-9]+/)[0]))))"))
+            return str(page.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame("
+                                f"() => done({end}.match(/[0-9]+/)[0]))))"))
 
         def touch(kind: str, *shares: float) -> None:
             page.call("Input.dispatchTouchEvent", type=kind, touchPoints=[
