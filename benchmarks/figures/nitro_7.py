@@ -16,9 +16,9 @@ PAPER = (
     "§5.2: of ten rounds, boosting the one with the lowest R gains more return than that with the median or "
     "highest R, in six environments, and R rises by boosting. No values in the text.")
 METHOD = (
-    "the same protocol in two MuJoCo settings of Hopper, Walker2d and Humanoid; five seeds, two replays; R on the "
-    "256 samples that made the policy, and after boosting on 256 of the new ones. The games are not measured: "
-    "their detector alone takes minutes a seed on a CPU. Larger rounds: [the study of the "
+    "the same protocol in MuJoCo environments, with Table 1's settings unless it says otherwise; five seeds, two "
+    "replays; R on the 256 samples that made the policy, and after boosting on 256 of the new ones. The games are "
+    "not measured: their detector alone takes minutes a seed on a CPU. Larger rounds: [the study of the "
     "detector](design/detector.md).")
 CASES = {
     "Hopper-v5, our settings": "experiments/hopper.yaml", "Hopper-v5": "experiments/paper/hopper-ppo.yaml",

@@ -25,6 +25,8 @@ from runtime.records.estimates import interval_estimate
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"paper": "experiments/paper/hopper-ppo.yaml", "ours": "experiments/hopper.yaml"}
 """Table 1's PPO on Hopper, whose ten steps a round hardly move a policy, and the file that this project ships."""
+OURS = {"ours": SETTINGS["ours"]}
+"""For what needs a policy that moves."""
 SEEDS = tuple(range(5))
 ROUNDS, ACTORS, STEPS = 10, 16, 256
 """Paper: Nitro §2.2: ten rounds of one actor with 256 steps; sixteen actors in a boosted round."""

@@ -77,28 +77,47 @@ def compared(rows: Sequence[Mapping[str, Mapping[str, Any]]], names: Sequence[st
     means = {name: np.array([grid.mean() for grid in grids[name]]) for name in names}
     shares = {name: np.array([(grid > limit).mean() for grid, limit in zip(grids[name], high, strict=True)])
               for name in names}
-    return {name: {"mean": replays.over_seeds(means[name]), "share_high": replays.over_seeds(shares[name]),
+    centres = {name: np.array([row[name]["compared"]["at_the_centre"] for row in rows]) for name in names}
+    better = {name: [(grid > centre).mean() for grid, centre in zip(grids[name], centres[name], strict=True)]
+              for name in names}
+    return {name: {"centre": replays.over_seeds(centres[name]), "share_above_centre": replays.over_seeds(better[name]),
+                   "mean": replays.over_seeds(means[name]), "share_high": replays.over_seeds(shares[name]),
                    "mean_less_base": replays.over_seeds(means[name] - means[base]),
                    "share_less_base": replays.over_seeds(shares[name] - shares[base])} for name in names}
 
 
+def centres(data: Mapping[str, Any], names: Sequence[str]) -> str:
+    """What the policies in the middle return, for people."""
+    return "; ".join(f"{replays.SETTING_NAMES[setting]} " + ", ".join(
+        replays.text(found["compared"][name]["centre"]) for name in names) for setting, found in data.items())
+
+
 def draw(panels: Sequence[tuple[str, Sequence[Sequence[float]]]], path: Path, *, columns: int) -> None:
-    """One surface a panel, high returns red and low ones blue."""
+    """One surface a panel, high returns red and low ones blue; colours mean the same in a row of panels."""
     rows = -(-len(panels) // columns)
-    figure = pyplot.figure(figsize=(4.6 * columns, 4.2 * rows))
+    figure = pyplot.figure(figsize=(4.8 * columns, 4.6 * rows))
     for number, (title, returns) in enumerate(panels, 1):
+        low, high = _range(panels, number - 1, columns)
         steps = np.linspace(-REACH, REACH, len(returns))
         axes = figure.add_subplot(rows, columns, number, projection="3d")
         axes.plot_surface(*np.meshgrid(steps, steps), np.array(returns), cmap="coolwarm", linewidth=0,
-                          rcount=len(steps), ccount=len(steps))
+                          vmin=low, vmax=high, rcount=len(steps),
+                          ccount=len(steps))
         axes.set_xlabel("along the second eigenvector", fontsize=8)
         axes.set_ylabel("along the first", fontsize=8)
         axes.set_zlabel("return", fontsize=8)
         axes.tick_params(labelsize=7)
         axes.set_title(title, fontsize=10)
-    figure.subplots_adjust(left=0.02, right=0.95, bottom=0.04, top=0.94, wspace=0.12, hspace=0.16)
+    figure.subplots_adjust(left=0.02, right=0.95, bottom=0.08, top=0.95, wspace=0.12, hspace=0.14)
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
+
+
+def _range(panels: Sequence[tuple[str, Any]], number: int, columns: int) -> tuple[float, float]:
+    """The lowest and the highest return in a panel's row; of the highest hundredth the lowest."""
+    start = number // columns * columns
+    returns = np.concatenate([np.ravel(one) for _, one in panels[start:start + columns]])
+    return float(returns.min()), float(np.quantile(returns, 0.99))
 
 
 def page(panels: Sequence[tuple[str, Sequence[Sequence[float]]]], path: Path, *, columns: int) -> None:
@@ -117,9 +136,12 @@ def page(panels: Sequence[tuple[str, Sequence[Sequence[float]]]], path: Path, *,
                            vertical_spacing=0.05, subplot_titles=[title for title, _ in panels])
     for number, (_, returns) in enumerate(panels):
         steps = np.linspace(-REACH, REACH, len(returns))
-        figure.add_trace(Surface(x=steps, y=steps, z=np.array(returns), colorscale="RdBu", reversescale=True,
-                                 showscale=False), row=number // columns + 1, col=number % columns + 1)
-    figure.update_scenes(xaxis_title="second eigenvector", yaxis_title="first eigenvector", zaxis_title="return")
+        low, high = _range(panels, number, columns)
+        figure.add_trace(
+            Surface(x=steps, y=steps, z=np.array(returns), cmin=low, cmax=high, colorscale="RdBu", reversescale=True,
+                    showscale=False), row=number // columns + 1, col=number % columns + 1)
+    figure.update_scenes(xaxis_title="second eigenvector", yaxis_title="first eigenvector", zaxis_title="return",
+                         camera_eye={"x": 1.6, "y": 1.6, "z": 1.1})
     figure.update_layout(height=560 * rows, margin={"l": 10, "r": 10, "t": 40, "b": 10})
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.write_html(path, include_plotlyjs=True)
