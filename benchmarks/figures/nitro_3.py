@@ -70,5 +70,5 @@ def verdict(data: dict[str, Any]) -> tuple[str, str]:
     return "reproduced" if has_more and goes_on else "partly" if has_more else "not", (
         "The share of the surface that returns more than nine tenths of that after 256 samples, after 256, 2,048 and "
         f"4,096: {texts}. {'It goes on growing' if goes_on else 'No growth could be shown'} from 2,048 to 4,096: "
-        f"{replays.text(ours['last_less_middle'], 2)} more above nine tenths of that after 2,048. Five seeds; one is drawn."
-        f" The policy in the middle returns {surfaces.centres(data, NAMES)}.")
+        f"{replays.text(ours['last_less_middle'], 2)} more above nine tenths of that after 2,048. "
+        f"Five seeds; one is drawn. The policy in the middle returns {surfaces.centres(data, NAMES)}.")
