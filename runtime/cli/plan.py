@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +48,7 @@ def _plan(options: argparse.Namespace) -> int:
     from runtime.cost.prices import PRICES
     from runtime.planning.drawing import draw, duration, folded, scatter_lines, table_lines
     from runtime.planning.prediction import Sample, picks, predict_all
+    from runtime.planning.workload import sample
     from runtime.records.downloaded import load_trusted_experiment
     from runtime.training.preflight import preflight
 
@@ -61,13 +61,13 @@ def _plan(options: argparse.Namespace) -> int:
         raise ExperimentError(f"learner.kind = {experiment.learner.kind} cannot be planned; allowed: instance, such as "
                               "with --set learner.kind=instance. What functions cost beside it is in "
                               "docs/guides/learner-function.md")
-    environment, fitted = preflight(experiment)
     steps = options.steps or experiment.stop.max_steps or _STEPS
     say(f"sampling the work of {options.experiment} for {options.seconds} s on one core …")
-    sample = _sampled(fitted, environment, options.seconds, Sample)
-    say(folded("  " + ", ".join(f"{_UNIT_NAMES[unit]} {_short(seconds)}" for unit, seconds in sample.units.items()
+    found = Sample(**sample(options.experiment, options.set, options.seconds))
+    environment, _ = preflight(experiment)
+    say(folded("  " + ", ".join(f"{_UNIT_NAMES[unit]} {_short(seconds)}" for unit, seconds in found.units.items()
                                 if unit in _UNIT_NAMES)))
-    predictions = predict_all(base, sample, environment, PRICES, steps=steps, seeds=options.seeds)
+    predictions = predict_all(base, found, environment, PRICES, steps=steps, seeds=options.seeds)
     chosen = picks(predictions)
     many = f" with each of {options.seeds} seeds, one after the other" if options.seeds > 1 else ""
     say(folded(f"{len(predictions)} ways to {steps:,} steps{many}; modelled, list prices of {PRICES.region}, "
@@ -107,22 +107,6 @@ _UNIT_NAMES = {"init_s": "cold start", "step_s": "a step", "sample_s": "a traine
 
 def _short(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
-
-
-def _sampled(fitted: Any, environment: Any, seconds: int, kind: Any) -> Any:
-    """Measures each unit until the time is over; the first time only warms up, if there is another one."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from runtime.planning.workload import Workload
-
-    work = Workload(fitted, environment)
-    until_s = time.monotonic() + seconds
-    work.measure()
-    if time.monotonic() < until_s:
-        work.seconds.clear()
-        work.measure()
-    while time.monotonic() < until_s:
-        work.measure()
-    return kind(work.units(), work.message_bytes, fitted.actor.fragment_steps)
 
 
 def _write(options: argparse.Namespace, changes: list[str]) -> None:

@@ -6,14 +6,17 @@ the checkpoint of a round.
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,10 +28,14 @@ from lambda_actor.errors import ActorError
 from lambda_actor.handler import handler
 from lambda_actor.inline import from_text, to_text
 from runtime.config.resolved import FittedExperiment
-from runtime.errors import ExperimentError, one_line
+from runtime.errors import ExperimentError, RunError, one_line
 from runtime.interfaces import Batch, DetectorSamples
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
+from runtime.records.downloaded import load_trusted_experiment
 from runtime.training.evaluation import Evaluator
+from runtime.training.preflight import preflight
+
+_ROOT = Path(__file__).resolve().parents[2]
 
 _START = """
 import sys, time
@@ -206,3 +213,73 @@ class Workload:
             kind: algorithm.chosen.model_copy(update={"minibatch_steps": minibatch})})
         return make_learner(LearnerSpec(section, self.environment.spaces, self.experiment.network.kind,
                                         self.experiment.seed), device="cpu")
+
+
+def sample(path: Path, overrides: Sequence[str], seconds: int) -> dict[str, Any]:
+    """Samples the work of an experiment in a process of its own: an environment may end the one that it is in.
+
+    Args:
+        path: The experiment file.
+        overrides: ``SECTION.KEY=VALUE``, as on the command line.
+        seconds: For how long, but each unit at least once.
+
+    Returns:
+        ``units`` and ``message_bytes`` of `Workload`, and ``fragment_steps`` of the trajectory.
+
+    Raises:
+        ExperimentError: It cannot be sampled, or the process ended without a word.
+    """
+    ours, theirs = os.pipe()
+    with open(ours, "rb", buffering=0) as answers:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "runtime.planning.workload", str(theirs), str(seconds), str(path), *overrides],
+                pass_fds=(theirs,), stdin=subprocess.DEVNULL, env={
+                    "OMP_WAIT_POLICY": "PASSIVE", **os.environ,
+                    "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])})
+        finally:
+            os.close(theirs)
+        try:
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        # What the environment has started may live on, and hold the other end.
+        os.set_blocking(ours, False)
+        found: dict[str, Any] = json.loads(answers.readall() or b"{}")
+    if "error" in found:
+        raise ExperimentError(found["error"])
+    if not found:
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        raise ExperimentError(f"the process that sampled the work of {path} ended by itself ({how}): something in it, "
+                              "such as the environment, ended it; allowed: an environment that raises exceptions")
+    return found
+
+
+def main(answer_fd: int, seconds: int, path: Path, overrides: Sequence[str]) -> None:
+    """Samples, and writes what was found, or an ``error``, as JSON."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.set_inheritable(answer_fd, False)
+    try:
+        environment, fitted = preflight(load_trusted_experiment(path, overrides).resolved())
+        answer = _sampled(Workload(fitted, environment), seconds)
+    except (RunError, ActorError) as error:
+        answer = {"error": str(error)}
+    os.write(answer_fd, json.dumps(answer).encode())
+
+
+def _sampled(work: Workload, seconds: int) -> dict[str, Any]:
+    """Measures each unit until the time is over; the first time only warms up, if there is another one."""
+    until_s = time.monotonic() + seconds
+    work.measure()
+    if time.monotonic() < until_s:
+        work.seconds.clear()
+        work.measure()
+    while time.monotonic() < until_s:
+        work.measure()
+    return {"units": dict(work.units()), "message_bytes": work.message_bytes,
+            "fragment_steps": work.experiment.actor.fragment_steps}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])

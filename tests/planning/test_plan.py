@@ -111,6 +111,7 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
     (["--picture", "{}/none/a.png"], "a folder that is there"),
     (["--picture", "{}/a"], "ends with .png"),
     (["--set", "environment.id=tests.environments:make_raising"], "failed while its work was sampled"),
+    (["--set", "environment.id=os:abort"], "ended by itself (SIGABRT)"),
     (["--set", "algorithm.kind=impala"], "cannot be planned; allowed: synchronous"),
     (["--set", "learner.kind=function", "--set", "cache.kind=none"], "cannot be planned; allowed: instance"),
 ])
