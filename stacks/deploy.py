@@ -33,7 +33,7 @@ from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.guard.ledger import Entry, Ledger, find_ledger
 from runtime.guard.stacks import read_deployment
 from runtime.guard.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
-from runtime.names import MACHINE_OUTPUT, SHARED_STACKS
+from runtime.names import MACHINE_OUTPUT, SHARED_STACKS, execution_name
 from runtime.operations.quotas import Account, read_account
 from runtime.training.preflight import smallest_budget_usd
 from stacks.arming import check_guard
@@ -159,14 +159,15 @@ def _begin_rounds(client: Client, plan: Plan) -> str:
     Raises:
         AccountError: It could not be started.
     """
-    stack = ask(lambda: find_stack(client("cloudformation"), plan.stack_name))
-    machine = outputs_of(stack or {})[MACHINE_OUTPUT]
+    stack = ask(lambda: find_stack(client("cloudformation"), plan.stack_name)) or {}
+    machine, name = outputs_of(stack)[MACHINE_OUTPUT], execution_name(str(stack["StackId"]))
     try:
-        started = ask(lambda: client("stepfunctions").start_execution(stateMachineArn=machine))
+        # With a name, as boto3 asks again when an answer is lost: that would start two.
+        started = ask(lambda: client("stepfunctions").start_execution(stateMachineArn=machine, name=name))
     except AccountError as error:
         raise AccountError(f"all is there, but its rounds were not begun, so that nothing but the guard's "
                            f"{MISSING_S / 60:.0f} minutes are lost: {error}. Begin them: aws stepfunctions "
-                           f"start-execution --state-machine-arn {machine}") from error
+                           f"start-execution --state-machine-arn {machine} --name {name}") from error
     return f"begun by {started['executionArn']}"
 
 

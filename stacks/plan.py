@@ -51,6 +51,9 @@ _ELASTICACHE_NAME_CHARACTERS = 40
 _ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
 _ENVIRONMENT_ID = re.compile(r"[\w./:-]{1,200}")
 _RETIRED = "p3."
+_FUNCTION_HOURS_MAX = 96
+"""Longest lifetime where a coordinator runs the rounds: 30 legs an hour, of seven events each, are 20,160 events by
+then. Some are left for legs that fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,6 +346,10 @@ def _check_function(experiment: ResolvedExperiment) -> None:
     if experiment.actor.provisioned:
         raise ExperimentError(f"actor.provisioned = {experiment.actor.provisioned} with learner.kind = function: "
                               "nothing stands between rounds, warm actors neither; allowed: 0")
+    if experiment.budget.lifetime_hours > _FUNCTION_HOURS_MAX:
+        raise ExperimentError(f"budget.lifetime_hours = {experiment.budget.lifetime_hours:g} with learner.kind = "
+                              "function: Step Functions ends an execution after 25,000 events; allowed: up to "
+                              f"{_FUNCTION_HOURS_MAX}")
     check_round(experiment, waves=1)
 
 

@@ -165,7 +165,8 @@ class LearnerSection(Section):
     market: Literal["on_demand", "spot"] = Field("on_demand", description="how the instance is bought; spot may be "
                                                  "interrupted and is counted at the on-demand price")
     launches_max: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="instances that a deployment may launch, the first one and its replacements")
+        3, description="instances that a deployment may launch, the first one and its replacements; with kind = "
+        "function, tries of a leg of the coordinator")
     image_parameter: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="SSM parameter that names the machine image, an Amazon Linux 2023 with Docker, and for GPUs "
         "with NVIDIA's driver and container toolkit; null = AWS' image for containers that fits the instance types; "

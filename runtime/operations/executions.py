@@ -8,6 +8,7 @@ from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
 from runtime.errors import one_line
 from runtime.guard.parts import find_executions
+from runtime.names import execution_name
 from runtime.operations.texts import ago_text
 
 RUNNING = "RUNNING"
@@ -56,11 +57,16 @@ def _failure_text(event: dict[str, Any]) -> str:
     return ": ".join(one_line(details[key])[:_CAUSE_CHARACTERS] for key in ("error", "cause") if details.get(key))
 
 
-def coordinator_text(one: dict[str, Any]) -> str:
-    """What `find_coordinator` found, for people."""
+def coordinator_text(one: dict[str, Any], stack_id: str) -> str:
+    """What `find_coordinator` found, for people.
+
+    Args:
+        one: That.
+        stack_id: Of the deployment.
+    """
     if one["execution"] is None:
         return ("nobody has begun it; to begin it: aws stepfunctions start-execution --state-machine-arn "
-                f"{one['machine']}")
+                f"{one['machine']} --name {execution_name(stack_id)}")
     parts = [f"execution {one['execution'].rpartition(':')[2]} {one['status']}, begun {ago_text(one['began_s'])}"
              + ("" if one["ended_s"] is None else f", ended {ago_text(one['ended_s'])}")]
     if one["leg"]:

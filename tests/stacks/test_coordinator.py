@@ -61,6 +61,7 @@ def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assemb
 @pytest.mark.parametrize(("changes", "words"), [
     ({"cache__kind": "serverless"}, ["cache.kind = serverless", "allowed: none"]),
     ({"fleet__kind": "local"}, ["fleet.kind = local", "allowed: auto | lambda"]),
+    ({"budget__lifetime_hours": 97}, ["budget.lifetime_hours = 97", "allowed: up to 96"]),
     ({"actor__provisioned": 2}, ["actor.provisioned = 2", "allowed: 0"]),
     ({"learner__update_timeout_s": 600, "fleet__round_deadline_s": 120}, [
         "720 s", "learner.update_timeout_s = 600", f"{ROUND_S_MAX:.0f} s together"]),
