@@ -16,13 +16,12 @@ PAPER = (
     "§5.2: of ten rounds, boosting the one with the lowest R gains more return than that with the median or "
     "highest R, in six environments, and R rises by boosting. No values in the text.")
 METHOD = (
-    "the same protocol in MuJoCo environments, with Table 1's settings unless it says otherwise; five seeds, two "
-    "replays; R on the 256 samples that made the policy, and after boosting on 256 of the new ones. The games are "
-    "not measured: their detector alone takes minutes a seed on a CPU. Larger rounds: [the study of the "
-    "detector](design/detector.md).")
-CASES = {
-    "Hopper-v5, our settings": "experiments/hopper.yaml", "Hopper-v5": "experiments/paper/hopper-ppo.yaml",
-    "Walker2d-v5": "experiments/paper/walker2d-ppo.yaml", "Humanoid-v5": "experiments/paper/humanoid-ppo.yaml"}
+    "the same protocol on Hopper with the settings of `experiments/hopper.yaml`, five seeds, two replays; R on the "
+    "256 samples that made the policy, and after boosting on 256 of the new ones. The other environments were not "
+    "measured. [The study of the detector](design/detector.md) asks the same of every fourth round of trainings with "
+    "eight actors and more on Hopper and Walker2d, and of ten rounds with Table 1's settings, with three seeds each: "
+    "there R tells how fast a training moves, and not whether boosting adds to it.")
+CASES = {"Hopper-v5": replays.SETTINGS["ours"]}
 SEEDS = replays.SEEDS
 REPETITIONS, EPISODES = 2, 32
 PLACES = ("lowest", "median", "highest")
@@ -105,7 +104,7 @@ def _mean(ratios: list[float | None]) -> float:
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
-    figure, panels = pyplot.subplots(1, 3, figsize=(4 + 3.6 * len(data), 4.6), constrained_layout=True)
+    figure, panels = pyplot.subplots(1, 3, figsize=(14, 4.2), constrained_layout=True)
     colours = dict(zip(PLACES, (replays.BLUE, replays.ORANGE, replays.GREEN), strict=True))
     titles = {"gain": "Return after boosting less that before (the paper's gain)",
               "gain_over_plain": "Return after boosting less that after a plain round",
@@ -116,22 +115,20 @@ def draw(data: dict[str, Any], path: Path) -> None:
                          [case["places"][place][key] for case in data.values()], color=colours[place],
                          label=f"{place} R of the ten rounds")
         axes.axhline(0.0, color=replays.GREY, ls="--", lw=1)
-        axes.set_xticks(range(len(data)), [name.replace(", ", ",\n") for name in data])
+        axes.set_xticks(range(len(data)), list(data))
+        axes.set_xlim(-0.5, len(data) - 0.5)
         axes.set_title(title, fontsize=10)
-    panels[0].legend(frameon=False, fontsize=9)
+    panels[0].legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0.0, 0.08))
     replays.saved(figure, path)
 
 
 def verdict(data: dict[str, Any]) -> tuple[str, str]:
-    found = {case: replays.excludes(one["lowest_less_highest"]["gain"]) for case, one in data.items()}
-    status = "reproduced" if all(one > 0 for one in found.values()) else (
-        "partly" if any(one > 0 for one in found.values()) else "not")
+    found = [replays.excludes(one["lowest_less_highest"]["gain"]) for one in data.values()]
     texts = "; ".join(f"{case} {replays.text(one['lowest_less_highest']['gain'])} in return and "
-                      f"{replays.text(one['lowest_less_highest']['gain_over_plain'])} over a plain round"
+                      f"{replays.text(one['lowest_less_highest']['gain_over_plain'])} over a plain round. R itself "
+                      f"changes by {replays.text(one['places']['lowest']['ratio_gain'], 2)} at its lowest and by "
+                      f"{replays.text(one['places']['highest']['ratio_gain'], 2)} at its highest"
                       for case, one in data.items())
-    rises = [case for case, one in data.items() if replays.excludes(one["places"]["lowest"]["ratio_gain"]) > 0]
-    falls = [case for case, one in data.items() if replays.excludes(one["places"]["highest"]["ratio_gain"]) < 0]
-    return status, (
-        f"Boosting at the lowest R gains more than at the highest by: {texts}. R rises after boosting at its lowest in "
-        f"{len(rises)} of {len(data)} cases and falls at its highest in {len(falls)}: with noise, something nearer the "
-        "mean follows an extreme.")
+    return "reproduced" if min(found) > 0 else "partly" if max(found) > 0 else "not", (
+        f"What boosting gains at the lowest R, less that at the highest: {texts}. Something nearer the mean follows an "
+        "extreme of a noisy measurement, boosted or not.")
