@@ -26,6 +26,7 @@ class Workload:
         settings_of: The workload on whose tuning seeds the rules' settings are chosen; "" = on this one's own. What
             was chosen on another task tells which rule to choose on a task for which nobody has tuned it.
         rules: Those that compete; () = all.
+        scheduler: The shipped one that `minions` asks.
     """
 
     file: str
@@ -34,6 +35,7 @@ class Workload:
     levels_usd: tuple[float, ...]
     settings_of: str = ""
     rules: tuple[str, ...] = ()
+    scheduler: str = "hopper"
 
     @property
     def settings(self) -> dict[str, object]:
@@ -49,6 +51,7 @@ WORKLOADS = {
 }
 
 SMALL, LARGE = {"actors_min": 4, "actors_max": 16}, {"actors_min": 8, "actors_max": 32}
+WIDE = {"actors_min": 4, "actors_max": 32}
 RULES: dict[str, dict[str, dict[str, object]]] = {
     "nitro": {"8 to 32": LARGE, "4 to 16": SMALL},
     "fixed": {"4": {"actors_fixed": 4}, "8": {"actors_fixed": 8}, "16": {"actors_fixed": 16},
@@ -59,9 +62,10 @@ RULES: dict[str, dict[str, dict[str, object]]] = {
                  "4 to 16": {**SMALL, "doubling_rounds": 3 * DOUBLING},
                  "as published": {**LARGE, "doubling_rounds": DOUBLING}},
     "minions-adapt": {"8 to 32": LARGE, "4 to 16": SMALL},
-    "noise-scale": {"8 to 32": LARGE, "4 to 32": {"actors_min": 4, "actors_max": 32}},
+    "noise-scale": {"8 to 32": LARGE, "4 to 32": WIDE},
     "random": {"8 to 32": LARGE, "4 to 16": SMALL},
     "max": {"32": LARGE, "16": SMALL},
+    "minions": {"drawn": {**WIDE, "scheduler_actions": "sampled"}, "greedy": {**WIDE, "scheduler_actions": "greedy"}},
 }
 """By rule, the settings among which tuning chooses. A permuted run has those of the run that it permutes."""
 REPEATED = "nitro"
@@ -121,6 +125,8 @@ def _run(workload: str, rule: str, candidate: str, seed: int, settings: dict[str
     place = work / workload / rule
     if work.name == "tuning":
         place /= candidate.replace(" ", "-")
+    if rule == "minions":
+        settings = {**settings, "scheduler": WORKLOADS[workload].scheduler, "draws_seed": seed}
     return Run(workload, rule, candidate, seed,
                {**WORKLOADS[workload].settings, "seed": seed, "scaler.kind": rule,
                 **{f"scaler.{name}": value for name, value in settings.items()}}, place / str(seed), needs)

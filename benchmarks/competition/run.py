@@ -26,6 +26,7 @@ from typing import Any
 
 from benchmarks.competition.plan import RULES, TUNING_SEEDS, WORKLOADS, Run, reported_runs, tuning_runs
 from benchmarks.seeds import commit_of
+from runtime.scaler.saved_scheduler import load_scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "competition"
@@ -146,6 +147,7 @@ def write(workload: str, work: Path) -> None:
         "workload": vars(WORKLOADS[workload]),
         "finished": {"tuning": f"{len(tuned)} of {len(tunes)}", "reported": len(runs)},
         "compute_hours": sum(one["measured_session_s"] for one in tuned + runs) / 3600.0,
+        "pretraining_usd": {"minions": load_scheduler(WORKLOADS[workload].scheduler).spent_usd},
         "chosen": chosen, "tuning": tuned, "runs": runs}
     temporary = RESULTS / f"{workload}.json.tmp"
     temporary.write_text(json.dumps(everything))

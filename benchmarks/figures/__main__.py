@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS, DOCUMENT = ROOT / "benchmarks" / "results" / "figures", ROOT / "docs" / "figures.md"
 NAMES = ("nitro_2", "nitro_3", "nitro_4", "nitro_5", "nitro_7", "nitro_8", "nitro_9", "nitro_18", "nitro_20")
 """In the order of the page. `make figures` measures all of them."""
+LONG = ("minions_5", "minions_9")
+"""Measured only if they are named: ten to twenty whole trainings each, on which others wait."""
 VERDICTS = ("reproduced", "partly", "not", "not measured here")
 _PAGE = """# The papers' figures
 
@@ -67,7 +69,7 @@ def make(name: str, work: Path, *, is_drawn_only: bool) -> None:
 
 def page() -> str:
     """docs/figures.md: of each figure that has data its verdict in a table, and a section."""
-    known = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in NAMES
+    known = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in (*NAMES, *LONG)
              if (RESULTS / f"{name}.json").exists()}
     table, sections = ["| figure | what it shows | verdict |", "|---|---|---|"], []
     for name, found in known.items():
@@ -85,8 +87,8 @@ def page() -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(NAMES)}")
-    parser.add_argument("--all", action="store_true", help="all of them")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join((*NAMES, *LONG))}")
+    parser.add_argument("--all", action="store_true", help=f"all of them but {' and '.join(LONG)}, which take hours")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "figures",
                         help="folder of what is measured (default: build/figures)")
     parser.add_argument("--draw", action="store_true", help="only draw, from the data that are there")
@@ -98,8 +100,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _chosen(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[str]:
     for name in NAMES if options.all else options.names:
-        if name not in NAMES:
-            parser.error(f"NAME = {name} is not known; known: {', '.join(NAMES)}")
+        if name not in (*NAMES, *LONG):
+            parser.error(f"NAME = {name} is not known; known: {', '.join((*NAMES, *LONG))}")
         yield name
 
 

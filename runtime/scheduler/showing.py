@@ -64,7 +64,12 @@ def scheduler_lines(saved: SavedScheduler) -> Iterator[str]:
             if key != "phase":
                 yield f"   {key:<22}{value:.6g}" if isinstance(value, float) else f"   {key:<22}{value}"
     yield f"all of this cost ${saved.spent_usd:.4f} (modelled), before the first run that used it"
-    yield "likeliest count, and its mean over the distribution; all else as on average in training:"
+    fields = wire.decode(saved.weights, wire.Kind.WEIGHTS)
+    seen = ", ".join(f"{name.replace('_', ' ')} {fields['observation_mean'][index]:.3g} ± "
+                     f"{fields['observation_std'][index]:.2g}" for index, name in enumerate(FEATURES)
+                     if name in ("return", "budget_left"))
+    yield f"seen in training, as shares, mean and deviation: {seen}; far from these it guesses"
+    yield "likeliest count, and the mean over the distribution; all else as on average in training:"
     yield "return/target" + "".join(f"{f'budget {left:.0%}':>16}" for left in _LEFT)
     for share in _SHARES:
         yield f"{share:>13.2f}" + "".join(f"{_decision(saved, share, left):>16}" for left in _LEFT)

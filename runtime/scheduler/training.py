@@ -311,8 +311,10 @@ def train_on_runs(
     found = load_newest_checkpoint(checkpoints, lambda stem, reason: say(f"! {stem}: {reason}"))
     done = 0
     if found is not None:
-        if found.values["identity"] != identity:
-            raise RunError(f"{directory}: holds another training, {found.values['identity']}; name another --out")
+        there = found.values["identity"]
+        if different := [f"{key} = {there.get(key)!r}, here {value!r}" for key, value in identity.items()
+                         if there.get(key) != value]:
+            raise RunError(f"{directory}: holds another training ({'; '.join(different)}); name another --out")
         learner.set_state(State(dict(found.arrays), found.values["learner"]))
         done = found.round_index
         say(f"going on after episode {done}")

@@ -17,7 +17,7 @@ from runtime.errors import ExperimentError
 from runtime.interfaces import RoundView, State
 from runtime.scaler.minions import MinionsScaler, MinionsSettings
 from runtime.scaler.random import RandomSettings
-from runtime.scaler.saved_scheduler import SavedScheduler, Seen, load_scheduler, return_share
+from runtime.scaler.saved_scheduler import SHIPPED, SavedScheduler, Seen, load_scheduler, return_share
 from tests.scaler.rows import row
 from tests.scaler.schedulers import make_scheduler
 
@@ -104,6 +104,17 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.critic["layers.0.weight"], critic["layers.0.weight"])
     assert settings(scheduler=str(tmp_path / "a.safetensors")).file_read == "scheduler"
     assert settings(scheduler="hopper").file_read is None
+
+
+@pytest.mark.parametrize("name", [path.stem for path in SHIPPED.iterdir()])
+def test_what_is_shipped_names_its_bill_and_decides_within_its_bounds(name: str) -> None:
+    saved = load_scheduler(name)
+    assert saved.spent_usd == sum(entry["usd"] for entry in saved.history) > 0.0
+    scaler = settings(scheduler=name, actors_min=saved.actors_min, actors_max=saved.actors_max).make()
+    for row_seen in ROWS:
+        count = scaler.decide(RoundView(row_seen.round_index, target_return=3000.0, budget_usd=1.0)).actor_count
+        assert saved.actors_min <= count <= saved.actors_max
+        scaler.observe(row_seen)
 
 
 def altered(old: bytes, new: bytes) -> Callable[[bytes], bytes]:

@@ -73,7 +73,8 @@ def test_a_folder_that_pip_cannot_install_is_refused(tmp_path: Path) -> None:
 def test_the_learner_image_has_the_sources() -> None:
     with learner_context(None) as staged:
         found = names(staged)
-    assert {"package/requirements.txt", "runtime/__main__.py", "lambda_actor/handler.py"} <= found
+    assert {"package/requirements.txt", "runtime/__main__.py", "runtime/scaler/schedulers/hopper.safetensors",
+            "lambda_actor/handler.py"} <= found
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in found)
 
 
