@@ -82,7 +82,9 @@ def page() -> str:
             f"- **The paper**: {module.PAPER}\n- **Here**: {module.METHOD}\n- **Verdict: {status}.** {why}\n"
             f"- `{found['command']}`; commit {found['commit']}, {found['date']}, {found['hardware']};"
             f" [data](../benchmarks/results/figures/{name}.json)\n")
-    return _PAGE + "\n".join(table) + "\n" + "".join(sections)
+    missing = [f"`{name}`" for name in NAMES if name not in known]
+    note = f"\nNot measured yet, though the command is there: {', '.join(missing)}.\n" if missing else ""
+    return _PAGE + "\n".join(table) + "\n" + note + "".join(sections)
 
 
 def _parser() -> argparse.ArgumentParser:

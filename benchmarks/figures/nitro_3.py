@@ -63,12 +63,10 @@ def verdict(data: dict[str, Any]) -> tuple[str, str]:
     ours = data["ours"]
     has_more = replays.excludes(ours["compared"][NAMES[1]]["share_less_base"]) > 0
     goes_on = replays.excludes(ours["last_less_middle"]) > 0
-    texts = "; ".join(
-        f"{replays.SETTING_NAMES[setting]} " + ", ".join(
-            replays.text(found["compared"][name]["share_high"], 2) for name in NAMES)
-        for setting, found in data.items())
+    shares = ", ".join(replays.text(ours["compared"][name]["share_high"], 2) for name in NAMES)
+    returns = ", ".join(replays.text(ours["compared"][name]["centre"]) for name in NAMES)
     return "reproduced" if has_more and goes_on else "partly" if has_more else "not", (
         "The share of the surface that returns more than nine tenths of that after 256 samples, after 256, 2,048 and "
-        f"4,096: {texts}. {'It goes on growing' if goes_on else 'No growth could be shown'} from 2,048 to 4,096: "
-        f"{replays.text(ours['last_less_middle'], 2)} more above nine tenths of that after 2,048. "
-        f"Five seeds; one is drawn. The policy in the middle returns {surfaces.centres(data, NAMES)}.")
+        f"4,096: {shares}. {'It goes on growing' if goes_on else 'No growth could be shown'} from 2,048 to 4,096: "
+        f"by {replays.text(ours['last_less_middle'], 2)}, above nine tenths of that after 2,048. "
+        f"Five seeds; one is drawn. The policy in the middle returns {returns}.")

@@ -51,14 +51,13 @@ def page(data: dict[str, Any], path: Path) -> None:
 
 
 def verdict(data: dict[str, Any]) -> tuple[str, str]:
-    poorer = {setting: replays.excludes(found["compared"]["lowest"]["share_less_base"])
-              for setting, found in data.items()}
-    texts = "; ".join(
-        f"{replays.SETTING_NAMES[setting]} " + ", ".join(
-            replays.text(found["compared"][place]["share_high"], 2) for place in PLACES)
-        for setting, found in data.items())
-    return "reproduced" if all(one < 0 for one in poorer.values()) else (
-        "partly" if any(one < 0 for one in poorer.values()) else "not"), (
+    compared, lines = data["ours"]["compared"], data["ours"]["lines"]
+    is_poorer = replays.excludes(compared["lowest"]["share_less_base"]) < 0
+    shares = [compared[place]["share_high"]["interquartile_mean"] for place in PLACES]
+    low, high = (", ".join(str(line[place]["round_index"]) for line in lines) for place in (PLACES[0], PLACES[-1]))
+    return "reproduced" if is_poorer and shares == sorted(shares) else "partly" if is_poorer else "not", (
         "The share of the surface that returns more than nine tenths of that at the highest R, at the lowest, the "
-        f"median and the highest R: {texts}. Five seeds; one is drawn."
-        f" The policy in the middle returns {surfaces.centres(data, PLACES)}.")
+        "median and the highest R: "
+        f"{', '.join(replays.text(compared[place]['share_high'], 2) for place in PLACES)}. Five seeds; one is drawn. "
+        f"The policy in the middle returns {', '.join(replays.text(compared[place]['centre']) for place in PLACES)}. "
+        f"The lowest R came in rounds {low}, the highest in {high}, and later policies return more anyway.")

@@ -86,12 +86,6 @@ def compared(rows: Sequence[Mapping[str, Mapping[str, Any]]], names: Sequence[st
                    "share_less_base": replays.over_seeds(shares[name] - shares[base])} for name in names}
 
 
-def centres(data: Mapping[str, Any], names: Sequence[str]) -> str:
-    """What the policies in the middle return, for people."""
-    return "; ".join(f"{replays.SETTING_NAMES[setting]} " + ", ".join(
-        replays.text(found["compared"][name]["centre"]) for name in names) for setting, found in data.items())
-
-
 def draw(panels: Sequence[tuple[str, Sequence[Sequence[float]]]], path: Path, *, columns: int) -> None:
     """One surface a panel, high returns red and low ones blue; colours mean the same in a row of panels."""
     rows = -(-len(panels) // columns)
