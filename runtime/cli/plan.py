@@ -59,7 +59,8 @@ def _plan(options: argparse.Namespace) -> int:
         raise ExperimentError("algorithm.rounds = asynchronous cannot be planned; allowed: synchronous")
     if experiment.learner.kind != "instance":
         raise ExperimentError(f"learner.kind = {experiment.learner.kind} cannot be planned; allowed: instance, such as "
-                              "with --set learner.kind=instance. What functions cost beside it is in "
+                              "with --set learner.kind=instance. A run of a few rounds here, with --set "
+                              "stop.max_rounds=5, tells in its summary.json what functions would cost; see "
                               "docs/guides/learner-function.md")
     steps = options.steps or experiment.stop.max_steps or _STEPS
     say(f"sampling the work of {options.experiment} for {options.seconds} s on one core …")

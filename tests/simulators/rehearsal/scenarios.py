@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.guard.ledger import FINISHED
+from runtime.guard.times import LEG_S
 from tests.simulators.rehearsal.account import difference
 from tests.simulators.rehearsal.attacker import ATTACKS, STORED
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE
@@ -127,6 +128,25 @@ def _no_instance_budget(world: Rehearsal) -> None:
                                  usd=0.08))
     world.until_gone()
     world.check(world.account.objects("hopper/rehearsal/").get("rounds.jsonl"), "nothing was trained")
+
+
+def _leg_hangs(world: Rehearsal) -> None:
+    """No instance, and a leg stops for ever: the guard hears nothing, ends the execution, and nothing follows it."""
+    deployment = world.deploy(text=experiment(cache="none", learner="function", provisioned=0, update_s=100,
+                                              deadline_s=60, usd=_AMPLE_USD))
+    world.after_rounds(1)
+    world.record.tell("fault", "SIGSTOP of the coordinator")
+    (leg,) = world.account.functions.process_ids(deployment.coordinator)
+    os.kill(leg, signal.SIGSTOP)
+    stopped_s = world.account.clock.now()
+    world.is_hurried = True
+    world.until(lambda: world.account.clock.now() > stopped_s + LEG_S, "Lambda's limit")
+    world.check(world.record.has("guard", "has not been heard of"), "the guard did not end it before its leg ended")
+    # What Lambda does with what is still there.
+    os.kill(leg, signal.SIGKILL)
+    world.until_gone()
+    legs = [one for one, _ in world.account.functions.bills if one == deployment.coordinator]
+    world.check(len(legs) == 1, f"{len(legs) - 1} legs followed")
 
 
 def _hangs(world: Rehearsal) -> None:
@@ -471,6 +491,7 @@ SCENARIOS = {
     "all-local": Scenario(_all_local, "max_rounds"),
     "no-instance": Scenario(_no_instance, "max_rounds"),
     "no-instance-budget": Scenario(_no_instance_budget, "budget"),
+    "leg-hangs": Scenario(_leg_hangs),
     "hangs": Scenario(_hangs),
     "never-boots": Scenario(_never_boots),
     "never-reports": Scenario(_never_reports),
