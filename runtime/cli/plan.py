@@ -57,11 +57,12 @@ def _plan(options: argparse.Namespace) -> int:
     experiment = base.resolved()
     if experiment.algorithm.rounds == "asynchronous":
         raise ExperimentError("algorithm.rounds = asynchronous cannot be planned; allowed: synchronous")
-    if experiment.learner.kind != "instance":
-        raise ExperimentError(f"learner.kind = {experiment.learner.kind} cannot be planned; allowed: instance, such as "
-                              "with --set learner.kind=instance. A run of a few rounds here, with --set "
-                              "stop.max_rounds=5, tells in its summary.json what functions would cost; see "
-                              "docs/guides/learner-function.md")
+    if experiment.learner.kind not in ("instance", "function"):
+        raise ExperimentError(f"learner.kind = {experiment.learner.kind} cannot be planned; allowed: instance | "
+                              "function")
+    if not experiment.learner.has_instance and experiment.cache.kind != "none":
+        raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = function is not deployed, and "
+                              "so not planned; allowed: none, such as with --set cache.kind=none")
     steps = options.steps or experiment.stop.max_steps or _STEPS
     say(f"sampling the work of {options.experiment} for {options.seconds} s on one core …")
     found = Sample(**sample(options.experiment, options.set, options.seconds))

@@ -89,8 +89,10 @@ def draw(predictions: Sequence[Prediction], picks: Mapping[str, Prediction], pic
     from matplotlib.ticker import FuncFormatter
 
     figure, axes = pyplot.subplots(figsize=(9, 5.6), constrained_layout=True)
-    for kind, colour in zip(KINDS, ("#3a8f4d", "#2f6fb0", "#d9822b"), strict=True):
+    for kind, colour in zip(KINDS, ("#3a8f4d", "#2f6fb0", "#d9822b", "#8e4aa8"), strict=True):
         of_it = [one for one in predictions if one.way.kind == kind]
+        if not of_it:
+            continue
         axes.scatter([one.seconds / 60 for one in of_it], [one.usd for one in of_it], s=16, alpha=0.6, color=colour,
                      linewidths=0, label=kind)
     best = front(predictions)

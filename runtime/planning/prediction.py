@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from runtime.config.schema import Experiment
 from runtime.cost.estimate import Ending, estimate
 from runtime.cost.model import PROVISIONED_BLOCK_S
 from runtime.cost.prices import PriceTable
-from runtime.cost.rates import ModelledTimes, Rates, detector_products, instance_speed, lambda_speed
+from runtime.cost.rates import FunctionTimes, Rates, detector_products, instance_speed, lambda_speed, make_times
 from runtime.cost.sizes import check_sizes
-from runtime.cost.start import start
+from runtime.cost.start import FIRST_LEG_S, start, start_of_legs
 from runtime.errors import ExperimentError
-from runtime.interfaces import ACTOR
+from runtime.guard.times import LEG_ENDING_S, LEG_S
+from runtime.interfaces import ACTOR, LEARNER
 from runtime.training.costs import make_cost_model
 
 INVOKE_S = 0.02
@@ -43,7 +44,7 @@ ACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FRAGMENT_STEPS_MIN = 32
 _CACHES = {"none": "no cache", "learner": "cache on the learner", "serverless": "serverless cache",
            "node": "cache node"}
-KINDS = ("all on one instance", "actors on Lambda", "actors on Lambda, learner with a GPU")
+KINDS = ("all on one instance", "actors on Lambda", "actors on Lambda, learner with a GPU", "functions alone")
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,22 @@ class Sample:
 
 
 def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
-    """Yields all ways that are worth a look: the file's own first."""
+    """Yields all ways that are worth a look: the file's own first; functions alone only if they are the file's."""
     is_on_learner, first = experiment.fleet.is_on_learner, experiment.learner.instance_types[0]
-    yield Way("the file as it is", KINDS[0] if is_on_learner else KINDS[1 + has_gpu(first)], {})
+    has_instance = experiment.learner.has_instance
+    yield Way("the file as it is", KINDS[3] if not has_instance else KINDS[0] if is_on_learner else
+              KINDS[1 + has_gpu(first)], {})
     scaler = experiment.scaler
     fewest = int(scaler.chosen.mean_actors) if scaler.kind in ("fixed", "max") else max(1, scaler.smallest_round)
     batch = fewest * experiment.actor.fragment_steps
     splits = [(count, batch // count) for count in ACTORS
               if batch % count == 0 and (batch // count >= FRAGMENT_STEPS_MIN or count == 1)]
+    for count, steps in splits if not has_instance else ():
+        for memory_mib in MEMORIES_MIB:
+            for architecture in prices.functions:
+                yield Way(f"functions alone, {count} x {steps}, {architecture} {memory_mib} MiB", KINDS[3],
+                          {**_actors(count, steps), "actor.memory_mib": memory_mib,
+                           "actor.architecture": architecture, "actor.provisioned": 0})
     caches = dict.fromkeys(("none", experiment.cache.kind))
     for instance_type in (name for name in LAMBDA_LEARNERS if name in prices.instance_hour_usd):
         for count, steps in splits:
@@ -140,7 +149,7 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
 
 
 def _learner(instance_type: str) -> dict[str, Any]:
-    return {"learner.instance_types": [instance_type], "learner.image_parameter": None}
+    return {"learner.kind": "instance", "learner.instance_types": [instance_type], "learner.image_parameter": None}
 
 
 def _actors(count: int, steps: int) -> dict[str, Any]:
@@ -200,6 +209,8 @@ class Rounds:
         actor_s: Seconds of one actor.
         collect_s: Seconds of each round until its actors are back, the detector beside them.
         learner_s: Seconds of each round in which the learner works and actors wait.
+        function_s: Of them, those that a learner function is billed.
+        function_init_s: Seconds of its cold start.
     """
 
     count: int
@@ -207,6 +218,8 @@ class Rounds:
     actor_s: float
     collect_s: float
     learner_s: float
+    function_s: float = 0.0
+    function_init_s: float = 0.0
 
 
 def rounds_of(
@@ -216,11 +229,13 @@ def rounds_of(
     """Predicts the rounds.
 
     Args:
-        instance_type: Of the learner; "" for the machine where the sample was taken.
+        instance_type: Of the learner, if it is an instance; "" for the machine where the sample was taken.
         parallel_speed: Speed of each of its processes if actors are those; None if they are on Lambda.
     """
-    units, speed = sample.units, instance_speed(instance_type)
-    times = ModelledTimes(Rates("sampled here", units, Path("/nonexistent")), experiment, instance_type)
+    units, learner = sample.units, experiment.learner
+    times = make_times(Rates("sampled here", units, Path("/nonexistent")), experiment, instance_type)
+    speed = instance_speed(instance_type) if learner.has_instance else lambda_speed(
+        learner.function.coordinator_memory_mib, experiment.actor.architecture)
     scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
     actors = scaler.chosen.mean_actors
     batch = round(actors * steps_each)
@@ -236,8 +251,11 @@ def rounds_of(
     every, episodes = experiment.evaluation.every_rounds, experiment.evaluation.episodes
     evaluate_s = times.evaluate_s(round(episodes * longest / 2), 0.0) / every if every else 0.0
     between_s = (units["round_s"] + actors * (units["trajectory_s"] + FAN_OUT_S)) / speed
-    return Rounds(math.ceil(steps / batch), actors, actor_s, max(collect_s, detect_s),
-                  times.update_s(batch, 0.0) + evaluate_s + between_s)
+    rounds = Rounds(math.ceil(steps / batch), actors, actor_s, max(collect_s, detect_s),
+                    times.update_s(batch, 0.0) + evaluate_s + between_s)
+    if isinstance(times, FunctionTimes):
+        return replace(rounds, function_s=times.function_s(batch, 0.0), function_init_s=times.init_s)
+    return rounds
 
 
 def predict(
@@ -253,8 +271,9 @@ def predict(
     is_local, provisioned = experiment.fleet.is_on_learner, experiment.actor.provisioned
     model = make_cost_model(experiment, environment.spaces, prices, instance_type=instance_type)
     hourly = estimate(experiment.actor, experiment.learner, prices, cache_kind=cache_kind, ending=Ending(0.0, 0.0))
+    has_instance = experiment.learner.has_instance
     begins = start(hourly, cache_kind=cache_kind, is_warm=provisioned > 0, has_gpu=has_gpu(instance_type),
-                   has_function=not is_local)
+                   has_function=not is_local) if has_instance else start_of_legs(hourly)
     is_shared = processor(instance_type) == "x86_64" and vcpus(instance_type) > 1
     rounds = rounds_of(experiment, sample, environment, steps=steps, instance_type=instance_type,
                        parallel_speed=(HYPERTHREAD_SPEED if is_shared else 1.0) if is_local else None)
@@ -262,7 +281,10 @@ def predict(
     if not is_local and not provisioned:
         cold_s = sample.units["init_s"] / lambda_speed(experiment.actor.memory_mib, experiment.actor.architecture)
     actors_s = seeds * rounds.count * rounds.collect_s + cold_s
-    learner_s = seeds * rounds.count * rounds.learner_s
+    learner_s = seeds * (rounds.count * rounds.learner_s + rounds.function_init_s)
+    if not has_instance:
+        # Each leg of the coordinator that follows the first one begins like it.
+        learner_s += (actors_s + learner_s) // (LEG_S - LEG_ENDING_S - FIRST_LEG_S) * FIRST_LEG_S
     trained_s = actors_s + learner_s
     usd = begins.usd + model.learner_usd(trained_s) + model.infrastructure_usd(trained_s) + model.upload_usd(trained_s)
     if not is_local:
@@ -272,6 +294,11 @@ def predict(
             is_provisioned=provisioned > 0, billed_s=rounds.actor_s, traffic_bytes=bytes_each)
         usd += rounds.actors * (function.usd(is_provisioned=False, billed_s=cold_s, traffic_bytes=0) if cold_s else 0.0)
         usd += model.provisioned_usd(math.ceil(trained_s / PROVISIONED_BLOCK_S) if provisioned else 0)
+    if not has_instance:
+        learner = model.roles[LEARNER]
+        usd += seeds * sum(count * learner.usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0) for
+                           count, billed_s in ((rounds.count - 1, rounds.function_s),
+                                               (1, rounds.function_s + rounds.function_init_s)))
     return Prediction(way, begins.expected_s + trained_s, usd, begins.expected_s, actors_s, learner_s)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -44,7 +45,7 @@ def test_no_way_is_faster_than_the_fastest_or_cheaper_than_the_cheapest_and_the_
     knee = chosen["knee"]
     assert [one for one in found if one.seconds < knee.seconds and one.usd < knee.usd] == []
     assert set(map(id, chosen.values())) <= set(map(id, front(found)))
-    assert {one.way.kind for one in found} == set(KINDS)
+    assert {one.way.kind for one in found} == set(KINDS[:3])
     for one in found:
         assert one.seconds == pytest.approx(one.start_s + one.actors_s + one.learner_s)
 
@@ -72,6 +73,18 @@ def test_all_ways_have_the_batch_of_fixed_actors_and_a_cache_holds_what_a_messag
     assert 64 * 2048 <= min(batches) <= max(batches) <= 64 * 2048 + 192
     assert {one["cache.kind"] for one in changes if one["fleet.kind"] == "local" and one["scaler.actors_fixed"] == 2
             } == {"learner"}
+
+
+def test_functions_alone_are_predicted_beside_the_other_ways(environment):
+    found = predicted(environment, changes=("learner.kind=function", "cache.kind=none"))
+    assert {one.way.kind for one in found} == set(KINDS)
+    as_instance = predicted(environment, changes=("cache.kind=none",))
+    # The same rounds: four requests to the bucket, and slower processors.
+    own, other = found[0], as_instance[0]
+    rounds = math.ceil(1_000_000 / (20 * 256))
+    assert own.start_s < other.start_s and own.learner_s > other.learner_s + rounds * 4 * 0.1
+    assert [replace(one, way=other.way) for one in found if one.way.kind in KINDS[:3]] == [
+        replace(one, way=other.way) for one in as_instance[1:]]
 
 
 def test_many_seeds_share_one_start(environment):
@@ -113,7 +126,7 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
     (["--set", "environment.id=tests.environments:make_raising"], "failed while its work was sampled"),
     (["--set", "environment.id=os:abort"], "ended by itself (SIGABRT)"),
     (["--set", "algorithm.kind=impala"], "cannot be planned; allowed: synchronous"),
-    (["--set", "learner.kind=function", "--set", "cache.kind=none"], "cannot be planned; allowed: instance"),
+    (["--set", "learner.kind=function", "--set", "cache.kind=serverless"], "allowed: none, such as with --set"),
 ])
 def test_what_cannot_be_planned_or_written_is_told_in_a_line(tmp_path: Path, capsys, arguments: list[str], reason: str):
     assert main(["plan", str(HOPPER), *(one.format(tmp_path) for one in arguments)]) == 2

@@ -114,6 +114,9 @@ def _no_instance(world: Rehearsal) -> None:
     world.record.tell("fault", "kill -9 of the coordinator")
     for process in world.account.functions.process_ids(deployment.coordinator):
         os.kill(process, signal.SIGKILL)
+    world.after_rounds(1)
+    printed = " ".join(world.people("status", "hopper").communicate()[0].split())
+    world.check(re.search(r"RUNNING, begun .*; leg [2-9], begun .*; 1 failed", printed), f"status: {printed}")
     world.until_gone()
     _check_rounds(world, 4 * _ROUNDS)
     legs = [one for one, _ in world.account.functions.bills if one == deployment.coordinator]
