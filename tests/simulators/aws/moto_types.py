@@ -508,6 +508,8 @@ class StateMachine(_Resource, CloudFormationModel):
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         _let_machines_run()
+        # moto's own class, which it asks first, names another property.
+        name = properties.get("StateMachineName", name)
         made = call("CreateStateMachine", {
             "name": name, "definition": properties["DefinitionString"], "roleArn": properties["RoleArn"],
             "type": properties["StateMachineType"],

@@ -18,6 +18,7 @@ from botocore.exceptions import ClientError
 from runtime.errors import ExperimentError
 from runtime.guard.ledger import Entry, Ledger
 from runtime.guard.times import LEG_S
+from runtime.names import execution_name
 from stacks.assembly import make_app
 from tests.conftest import TcpServer, TlsTerminator
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
@@ -257,7 +258,8 @@ class Account:
             elif one["ResourceType"] == "AWS::StepFunctions::StateMachine":
                 self._add_coordinator(stack)
                 # As `make deploy` does when all is there.
-                self.client("stepfunctions").start_execution(stateMachineArn=one["PhysicalResourceId"])
+                self.client("stepfunctions").start_execution(stateMachineArn=one["PhysicalResourceId"],
+                                                             name=execution_name(found["StackId"]))
         return Deployment(
             stack, found["StackId"], {tag["Key"]: tag["Value"] for tag in found["Tags"]}, deployed_at_s)
 
