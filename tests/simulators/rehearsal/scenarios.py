@@ -152,6 +152,29 @@ def _leg_hangs(world: Rehearsal) -> None:
     world.check(len(legs) == 1, f"{len(legs) - 1} legs followed")
 
 
+def _legs_fail(world: Rehearsal) -> None:
+    """No instance, and every leg fails: the state machine gives up and tells the guard, who takes everything down."""
+    deployment = world.deploy(text=experiment(
+        cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60, usd=_AMPLE_USD))
+    world.after_rounds(1)
+    _remove_files(world)
+    world.record.tell("fault", "kill -9 of the coordinator")
+    for process in world.account.functions.process_ids(deployment.coordinator):
+        os.kill(process, signal.SIGKILL)
+    world.until_gone()
+    world.check(world.record.has("guard", "it has finished: a leg failed"), "the guard ended it for another reason")
+
+
+def _remove_files(world: Rehearsal) -> None:
+    """What was uploaded with the templates: the files of learners that start."""
+    world.record.tell("fault", "the learner's files are gone")
+    store = world.account.client("s3")
+    for bucket in store.list_buckets()["Buckets"]:
+        if bucket["Name"].startswith("cdk-"):
+            for one in store.list_objects_v2(Bucket=bucket["Name"])["Contents"]:
+                store.delete_object(Bucket=bucket["Name"], Key=one["Key"])
+
+
 def _hangs(world: Rehearsal) -> None:
     """The learner stops for ever in the middle of a round: the guard hears nothing and ends it."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
@@ -261,12 +284,8 @@ def _boot_fails(world: Rehearsal) -> None:
     """An instance is taken away, and its replacements get no files: each ends itself, until the last gives up."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
     world.after_rounds(1)
-    world.record.tell("fault", "EC2 takes the instance away, and the learner's files are gone")
-    store = world.account.client("s3")
-    for bucket in store.list_buckets()["Buckets"]:
-        if bucket["Name"].startswith("cdk-"):
-            for one in store.list_objects_v2(Bucket=bucket["Name"])["Contents"]:
-                store.delete_object(Bucket=bucket["Name"], Key=one["Key"])
+    world.record.tell("fault", "EC2 takes the instance away")
+    _remove_files(world)
     world.account.client("ec2").terminate_instances(InstanceIds=[world.machine().id])
     world.until_gone()
     world.check(len(world.machines.all) == 4, f"{len(world.machines.all)} instances were launched, not 4")
@@ -494,6 +513,8 @@ SCENARIOS = {
     "all-local": Scenario(_all_local, "max_rounds"),
     "no-instance": Scenario(_no_instance, "max_rounds"),
     "no-instance-budget": Scenario(_no_instance_budget, "budget"),
+    # The state machine pauses between two tries by the clock on the wall.
+    "legs-fail": Scenario(_legs_fail, settings={"rate": 4.0}),
     "leg-hangs": Scenario(_leg_hangs),
     "hangs": Scenario(_hangs),
     "never-boots": Scenario(_never_boots),
