@@ -24,7 +24,7 @@ from rliable import library, metrics  # noqa: E402
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "competition"
 REFERENCE = "fixed"
-RESAMPLES = 20_000
+RESAMPLES = 2_000
 FEW_SEEDS = 5
 LEARNER_USD_PER_HOUR, PAPERS_LEARNER_USD_PER_HOUR = 0.08925, 3.06
 """The file's c7i.large, and the paper's p3.2xlarge (Nitro §7)."""
@@ -101,7 +101,7 @@ def improvements(
     pairs = {rule: [np.array([[score(run)] for run in of_rule]), reference]
              for rule, of_rule in runs.items() if rule != REFERENCE}
     points, intervals = library.get_interval_estimates(
-        pairs, lambda ours, theirs: np.array([metrics.probability_of_improvement(ours, theirs)]), reps=2000,
+        pairs, lambda ours, theirs: np.array([metrics.probability_of_improvement(ours, theirs)]), reps=RESAMPLES,
         random_state=np.random.RandomState(0))
     return {rule: {"probability": _short(points[rule][0]), "low": _short(intervals[rule][0][0]),
                    "high": _short(intervals[rule][1][0])} for rule in pairs}
