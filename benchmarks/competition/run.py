@@ -121,6 +121,9 @@ def choose(found: list[dict[str, Any]]) -> dict[str, str]:
     """
     chosen = {}
     for rule, candidates in RULES.items():
+        if len(candidates) == 1:
+            chosen[rule] = next(iter(candidates))
+            continue
         scores = {}
         for candidate in candidates:
             runs = [one for one in found if one["rule"] == rule and one["settings"] == candidate]
