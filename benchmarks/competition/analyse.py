@@ -154,24 +154,26 @@ def draw_curves(name: str, everything: Found) -> None:
     """Draws each rule's returns against dollars, in a panel of its own, over those of the reference."""
     runs = by_rule(everything["runs"])
     others = [rule for rule in runs if rule != REFERENCE]
-    columns = 4
-    figure, axes = plt.subplots(-(-len(others) // columns), columns, figsize=(11.0, 5.2), sharex=True, sharey=True,
+    columns = 5
+    figure, axes = plt.subplots(-(-len(others) // columns), columns, figsize=(11.0, 4.6), sharex=True, sharey=True,
                                 squeeze=False, constrained_layout=True)
     for axis in axes.flat[len(others):]:
         axis.axis("off")
-    grid = np.linspace(0.0, max(cents(run) for run in everything["runs"]) / 100.0, 160)
+    # A few long runs would squeeze all others.
+    grid = np.linspace(0.0, float(np.quantile([run["spent_usd"] for run in everything["runs"]], 0.95)), 160)
     for axis, rule in zip(axes.flat, others, strict=False):
         for shown, colour in ((REFERENCE, GREY), (rule, BLUE)):
             values = np.array([[return_at(run, usd) for usd in grid] for run in runs[shown]])
             for one, run in zip(values, runs[shown], strict=True):
                 axis.plot(100 * grid, np.where(grid <= run["spent_usd"], one, np.nan), color=colour, lw=0.6, alpha=0.5)
-            axis.plot(100 * grid, np.median(values, axis=0), color=colour, lw=1.8, label=shown)
+            axis.plot(100 * grid, np.median(values, axis=0), color=colour, lw=1.8,
+                      label=shown if shown == REFERENCE else "the rule")
         axis.set_title(rule, fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
     axes.flat[0].legend(frameon=False, fontsize=8, loc="lower right")
     figure.supxlabel("modelled cents", fontsize=10)
     figure.supylabel("return of the training's episodes", fontsize=10)
-    figure.suptitle(f"{name}: thin, each seed; thick, their median, in which a run that has ended stays where it was",
+    figure.suptitle(f"{name}: thin, each seed; thick, their median, in which a run that has ended stays as it was",
                     fontsize=10)
     figure.savefig(RESULTS / f"{name}_returns.png", dpi=140)
     plt.close(figure)

@@ -46,7 +46,7 @@ class Workload:
 
 WORKLOADS = {
     "hopper": Workload("experiments/hopper.yaml", 3000.0, 1_000_000, (0.001, 0.002, 0.003)),
-    "walker2d": Workload("experiments/walker2d.yaml", 3000.0, 1_000_000, (0.002, 0.004, 0.006, 0.008),
+    "walker2d": Workload("experiments/walker2d.yaml", 3000.0, 1_000_000, (0.002, 0.004, 0.006),
                          settings_of="hopper"),
 }
 

@@ -1,9 +1,11 @@
-"""The competition: a rule that joins it later changes nothing of the others."""
+"""The competition: a rule that joins it later changes nothing of the others, and its page says what was found."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from benchmarks.competition import page
 from benchmarks.competition.plan import RULES, TUNING_SEEDS, reported_runs
 from benchmarks.competition.run import choose
 
@@ -17,3 +19,15 @@ def test_a_rule_that_is_not_tuned_yet_is_left_out() -> None:
     assert chosen == choose(tuned) == {rule: next(iter(candidates)) for rule, candidates in RULES.items()
                                        if candidates and rule != "minions"}
     assert {run.rule for run in reported_runs("hopper", Path(), chosen)} == set(RULES) - {"minions"}
+
+
+def test_the_results_page_has_the_tables_of_the_analysis() -> None:
+    """Left empty, they are filled with what stands there."""
+    text = page.PAGE.read_text()
+    analysis = json.loads(page.ANALYSIS.read_text())
+    emptied = text
+    for name in (part for workload in analysis for part in (workload, f"{workload} returns")):
+        before, rest = emptied.split(page.BEGIN.format(name))
+        emptied = before + page.BEGIN.format(name) + page.END + rest.split(page.END, 1)[1]
+    assert emptied != text
+    assert page.filled(emptied, analysis) == text
