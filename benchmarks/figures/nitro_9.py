@@ -107,15 +107,14 @@ def verdict(data: dict[str, Any]) -> tuple[str, str]:
     falls = {setting: [replays.excludes(found["factors"][str(factor)]["last_less_first"]) < 0 for factor in FACTORS]
              for setting, found in data.items()}
     texts = "; ".join(
-        f"{replays.SETTING_NAMES[setting]}: in the last ten rounds {replays.text(most['gain'][-1])}, in the first ten "
-        f"{replays.text(most['gain'][0])}, most in between "
-        f"{replays.text(max(most['gain'], key=lambda one: one['interquartile_mean']))}"
+        f"in the first ten rounds {replays.text(most['gain'][0])}, in the last ten {replays.text(most['gain'][-1])} "
+        f"({replays.SETTING_NAMES[setting]}); of that, over a plain round from the same policy, "
+        f"{replays.text(most['gain_over_plain'][0])} and {replays.text(most['gain_over_plain'][-1])}"
         for setting, found in data.items() for most in [found["factors"][str(FACTORS[-1])]])
     less = all(found["factors"]["4"]["efficiency"][i]["interquartile_mean"]
                > found["factors"]["32"]["efficiency"][i]["interquartile_mean"]
                for found in data.values() for i in range(ROUNDS // SPAN))
     status = "reproduced" if all(all(one) for one in falls.values()) else (
         "partly" if any(any(one) for one in falls.values()) else "not")
-    return status, (f"What 32 times as many actors gain: {texts}. "
-                    f"{'Each further actor gains less' if less else 'More actors do not always gain less each'}: "
-                    "efficiency at 4× against 32×.")
+    return status, (f"32 times as many actors gain {texts}. "
+                    f"{'With 32 times as many, each gains less than with 4 times, at every point.' if less else ''}")
