@@ -1,0 +1,121 @@
+"""The parameter function: which gradients wait, when they are applied, and how far each one moves the policy.
+
+    s_i     = V_now − V_pulled,i                        staleness; V counts aggregations
+    S_max   = int(mean s of the first update whose mean is above 0) + 1; before, there is no bound
+    bound_k = clip(int(S_max · d^(k−1)) + 1, 1, S_max)  in the k-th update
+    on each arrival: aggregate all that wait if mean(s) ≤ bound_k, or as many wait as there are learners
+    each of them, as they arrived: one step at α · max(s_i, 1)^(−1/v); then V += 1
+
+Source: the slides of Stellaris (SC 2024) and its authors' artifact; docs/decisions/0021-stellaris.md says what both
+leave open. The rates for v = 1 are those of Zhang et al. 2016.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+Gradient = TypeVar("Gradient")
+
+
+@dataclass(frozen=True)
+class Step(Generic[Gradient]):
+    """A gradient that is applied now.
+
+    Attributes:
+        staleness: Aggregations since the version that it was computed at.
+        factor: Of the learning rate.
+    """
+
+    gradient: Gradient
+    staleness: int
+    factor: float
+
+
+class ParameterFunction(Generic[Gradient]):
+    """Takes gradients as they arrive, and says which are applied.
+
+    Attributes:
+        version: V, the number of aggregations.
+        updates: Updates that have ended; k − 1.
+        staleness_max: S_max; None as long as no update's mean staleness was above 0.
+    """
+
+    def __init__(self, *, learners: int, staleness_decay: float | None, learning_rate_root: float | None) -> None:
+        """Starts before the first gradient.
+
+        Args:
+            learners: How many compute gradients at the same time.
+            staleness_decay: d, above 0 to 1; None = there is no bound: each gradient is applied when it arrives.
+            learning_rate_root: v, above 0; None = staleness does not change the rate.
+        """
+        self._learners, self._decay, self._root = learners, staleness_decay, learning_rate_root
+        self.version = self.updates = 0
+        self.staleness_max: int | None = None
+        self._pending: list[tuple[Gradient, int]] = []
+        self._applied: list[int] = []
+
+    @property
+    def bound(self) -> float:
+        """The bound of the present update; infinite if there is none."""
+        if self._decay is None or self.staleness_max is None:
+            return math.inf
+        return max(1, min(int(self.staleness_max * self._decay**self.updates) + 1, self.staleness_max))
+
+    @property
+    def waiting(self) -> int:
+        """Gradients that wait."""
+        return len(self._pending)
+
+    def offer(self, gradient: Gradient, pulled_version: int) -> list[Step[Gradient]]:
+        """Takes a gradient that has arrived; returns what is applied now: all that wait, or nothing.
+
+        Args:
+            pulled_version: V when its learner took the policy.
+
+        Raises:
+            ValueError: Nobody can have pulled that version.
+        """
+        if not 0 <= pulled_version <= self.version:
+            raise ValueError(f"a gradient of version {pulled_version} arrived at version {self.version}")
+        self._pending.append((gradient, pulled_version))
+        mean = sum(self.version - pulled for _, pulled in self._pending) / len(self._pending)
+        return self._aggregate() if mean <= self.bound or len(self._pending) >= self._learners else []
+
+    def end_update(self) -> tuple[list[Step[Gradient]], float]:
+        """Ends an update, of which no gradient is to come; returns what is applied now, and the mean staleness."""
+        steps = self._aggregate() if self._pending else []
+        mean = sum(self._applied) / len(self._applied) if self._applied else 0.0
+        self._applied.clear()
+        self.updates += 1
+        if self.staleness_max is None and mean > 0:
+            self.staleness_max = int(mean) + 1
+        return steps, mean
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what a resumption needs, as JSON values; between two updates nothing waits."""
+        return {"version": self.version, "updates": self.updates, "staleness_max": self.staleness_max}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state.
+
+        Raises:
+            KeyError: Something is missing.
+        """
+        self.version, self.updates = int(state["version"]), int(state["updates"])
+        self.staleness_max = None if state["staleness_max"] is None else int(state["staleness_max"])
+        self._pending.clear()
+        self._applied.clear()
+
+    def _aggregate(self) -> list[Step[Gradient]]:
+        steps = [self._step(gradient, self.version - pulled) for gradient, pulled in self._pending]
+        self._pending.clear()
+        self._applied += [step.staleness for step in steps]
+        self.version += 1
+        return steps
+
+    def _step(self, gradient: Gradient, staleness: int) -> Step[Gradient]:
+        factor = 1.0 if self._root is None else max(staleness, 1)**(-1.0 / self._root)
+        return Step(gradient, staleness, factor)
