@@ -57,7 +57,7 @@ from runtime.learner.samples import Tensors, flat, flat_samples
 from runtime.learner.trained_network import TrainedNetwork
 
 _NO_CLIP = np.float32(3.0e38)
-_READ = {"policy": ("observations", "actions", "log_probs", "advantages", "old_outputs"),
+_READ = {"policy": ("observations", "actions", "log_probs", "advantages", "old_outputs", "log_caps"),
          "critic": ("observations", "value_targets")}
 """What each network's part of the loss is made of."""
 _CALL_MINIBATCHES = 128
@@ -442,7 +442,7 @@ class ActorCritic(ABC, Generic[Settings]):
             self.trained[name].gradient.zero_()
             return torch.zeros(2 if name == "policy" else 1, device=self.device)
         if indices is not None:
-            read = _READ[name]
+            read = [key for key in _READ[name] if key in samples]
             samples = dict(zip(read, _taken([samples[key] for key in read], indices), strict=True))
         with torch.no_grad():
             write = self._write_policy_gradient if name == "policy" else self._write_critic_gradient
@@ -562,6 +562,17 @@ def clipped_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip: 
     free = ratios * advantages
     surrogate = torch.minimum(free, ratios.clamp(1.0 - clip, 1.0 + clip) * advantages)
     return surrogate, free * (free == surrogate)
+
+
+@compiled
+def truncated_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip: float, log_caps: torch.Tensor
+                        ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the clipped surrogate of ratios that are cut at a cap, and its derivative by log r: 0 above the cap."""
+    is_free = log_ratios <= log_caps
+    ratios = torch.exp(torch.where(is_free, log_ratios, log_caps))
+    free = ratios * advantages
+    surrogate = torch.minimum(free, ratios.clamp(1.0 - clip, 1.0 + clip) * advantages)
+    return surrogate, free * (free == surrogate) * is_free
 
 
 @compiled

@@ -16,7 +16,12 @@ import numpy as np
 import torch
 
 from runtime.interfaces import Batch, LossMeans, TrainingSamples, Update
-from runtime.learner.actor_critic import ActorCritic, adapted_kl_coefficient, clipped_surrogate
+from runtime.learner.actor_critic import (
+    ActorCritic,
+    adapted_kl_coefficient,
+    clipped_surrogate,
+    truncated_surrogate,
+)
 from runtime.learner.advantages import generalized_advantages
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.samples import Tensors
@@ -70,8 +75,11 @@ class Ppo(ActorCritic[PpoSettings]):
         return [torch.from_numpy(part).to(self.device) for part in np.array_split(order, parts)]
 
     def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = π/π_old."""
-        return clipped_surrogate(log_probs - samples["log_probs"], samples["advantages"], self.settings.clip)
+        """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = π/π_old, cut at ``log_caps`` ``[N]`` if there are some."""
+        log_ratios, advantages, clip = log_probs - samples["log_probs"], samples["advantages"], self.settings.clip
+        if "log_caps" in samples:
+            return truncated_surrogate(log_ratios, advantages, clip, samples["log_caps"])
+        return clipped_surrogate(log_ratios, advantages, clip)
 
     def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:
         """Moves to the next version, and adapts β."""
