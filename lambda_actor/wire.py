@@ -55,6 +55,8 @@ class Kind(enum.IntEnum):
     BATCH = 5
     LEARNER_STATE = 6
     UPDATE_RESULT = 7
+    SAMPLES = 8
+    GRADIENT = 9
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,9 @@ STATE_PREFIX = "state."
 LAYER_PREFIX = "layer."
 """Fields of WEIGHTS that start so are a network's parameters, such as ``layer.0.weight``: float32 of any shape."""
 ARRAY_PREFIX = "array."
-"""Fields of a LEARNER_STATE that start so are the learner's arrays: any supported dtype and shape."""
-_FREE_PREFIXES = {Kind.EPISODE: STATE_PREFIX, Kind.WEIGHTS: LAYER_PREFIX, Kind.LEARNER_STATE: ARRAY_PREFIX}
+"""Fields of a LEARNER_STATE or a GRADIENT that start so are the learner's arrays: any supported dtype and shape."""
+_FREE_PREFIXES = {Kind.EPISODE: STATE_PREFIX, Kind.WEIGHTS: LAYER_PREFIX, Kind.LEARNER_STATE: ARRAY_PREFIX,
+                  Kind.GRADIENT: ARRAY_PREFIX}
 
 _STEPS: dict[str, Field | tuple[Field, ...]] = {
     "invocation_id": Field("|u1", "I"),
@@ -91,6 +94,16 @@ _STEPS: dict[str, Field | tuple[Field, ...]] = {
     "open_episode": Field("|u1", "S"),
 }
 """What every trajectory has, whatever it observes; actions are continuous or discrete."""
+
+_SAMPLES: dict[str, Field | tuple[Field, ...]] = {
+    "observations": (Field("<f4", "NO"), Field("|u1", "NCHW")),
+    "actions": (Field("<f4", "NA"), Field("<i8", "N")),
+    "log_probs": Field("<f4", "N"),
+    "advantages": Field("<f4", "N"),
+    "value_targets": Field("<f4", "N"),
+    "old_outputs": Field("<f4", "ND"),
+}
+"""What is trained on, as `runtime.interfaces.DetectorSamples` has it."""
 
 SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
     Kind.TRAJECTORY: {
@@ -145,14 +158,18 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
     Kind.UPDATE_RESULT: {
         "state": Field("|u1", "S"),
         "staleness": Field("<i8", "B"),
-        "observations": (Field("<f4", "NO"), Field("|u1", "NCHW")),
-        "actions": (Field("<f4", "NA"), Field("<i8", "N")),
-        "log_probs": Field("<f4", "N"),
-        "advantages": Field("<f4", "N"),
-        "value_targets": Field("<f4", "N"),
-        "old_outputs": Field("<f4", "ND"),
+        **_SAMPLES,
         **{name: Field("<f8") for name in ("policy_loss", "value_loss", "entropy", "kl", "learning_rate")},
         "explained_variance": Field("<f8", "X"),
+    },
+    # What gradients of one update are of, with the values that the critic gave.
+    Kind.SAMPLES: {**_SAMPLES, "values": Field("<f4", "N"), "policy_versions": Field("<i8", "B")},
+    # A gradient of so many samples, of which so many were cut at the cap; mean policy loss, value loss and entropy.
+    Kind.GRADIENT: {
+        "pulled_version": Field("<i8"),
+        "losses": Field("<f4", "L"),
+        "sample_count": Field("<i8"),
+        "truncated_count": Field("<i8"),
     },
 }
 

@@ -1,4 +1,4 @@
-"""Batches, states and results of a learner elsewhere, as messages of `lambda_actor.wire`.
+"""Batches, states, results and gradients of a learner elsewhere, as messages of `lambda_actor.wire`.
 
 What comes out is what went in, to the bit, in memory of its own: a learner may write to it.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.errors import CorruptedMessageError
 from lambda_actor.wire import ARRAY_PREFIX, Kind
-from runtime.interfaces import Batch, DetectorSamples, Snapshot, State, Update, UpdateMetrics
+from runtime.interfaces import Batch, DetectorSamples, Snapshot, State, TrainingSamples, Update, UpdateMetrics
 
 _SAMPLES = tuple(one.name for one in dataclasses.fields(DetectorSamples))
 _METRICS = tuple(one.name for one in dataclasses.fields(UpdateMetrics) if one.name != "explained_variance")
@@ -32,6 +32,40 @@ class Result:
 
     state: Snapshot
     update: Update
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Samples:
+    """What gradients of one update are of.
+
+    Attributes:
+        arrays: As an `Update` hands them out.
+        values: V of the observations, float32 ``[N]``.
+        policy_versions: The version that acted, by trajectory, int64 ``[B]``.
+    """
+
+    arrays: DetectorSamples
+    values: np.ndarray
+    policy_versions: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SentGradient:
+    """A gradient of a learner elsewhere.
+
+    Attributes:
+        pulled_version: The version of the parameter function that it was computed at.
+        arrays: By parameter, ``policy.…`` and ``critic.…``.
+        losses: Mean policy loss, value loss and entropy before any step, float32 ``[3]``.
+        sample_count: Samples that these are means over.
+        truncated_count: Those whose ratio was cut at the cap.
+    """
+
+    pulled_version: int
+    arrays: Mapping[str, np.ndarray]
+    losses: np.ndarray
+    sample_count: int
+    truncated_count: int
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -111,6 +145,52 @@ def decode_result(data: bytes) -> Result:
                             explained_variance=variances[0] if variances else None)
     samples = DetectorSamples(**{name: fields[name] for name in _SAMPLES})
     return Result(decode_state(fields["state"].tobytes()), Update(metrics, samples, fields["staleness"]))
+
+
+def encode_samples(samples: TrainingSamples) -> bytes:
+    """Returns what gradients are computed of as a SAMPLES message.
+
+    Raises:
+        OversizedMessageError: It is too large.
+    """
+    return wire.encode(Kind.SAMPLES, {**vars(samples.arrays), "values": samples.values.astype(np.float32),
+                                      "policy_versions": samples.policy_versions})
+
+
+def decode_samples(data: bytes) -> Samples:
+    """Returns what a SAMPLES message holds.
+
+    Raises:
+        WireError: It is none.
+    """
+    fields = _own(wire.decode(data, Kind.SAMPLES))
+    return Samples(DetectorSamples(**{name: fields[name] for name in _SAMPLES}), fields["values"],
+                   fields["policy_versions"])
+
+
+def encode_gradient(gradient: SentGradient) -> bytes:
+    """Returns a gradient as a GRADIENT message.
+
+    Raises:
+        WireError: It is too large, or has arrays that no message can hold.
+    """
+    counts = ("pulled_version", "sample_count", "truncated_count")
+    return wire.encode(Kind.GRADIENT, {
+        **{name: np.asarray(getattr(gradient, name), np.int64) for name in counts}, "losses": gradient.losses,
+        **{f"{ARRAY_PREFIX}{name}": array for name, array in gradient.arrays.items()}})
+
+
+def decode_gradient(data: bytes) -> SentGradient:
+    """Returns the gradient of a GRADIENT message.
+
+    Raises:
+        WireError: It is none.
+    """
+    fields = _own(wire.decode(data, Kind.GRADIENT))
+    return SentGradient(
+        int(fields["pulled_version"]), {name.removeprefix(ARRAY_PREFIX): array for name, array in fields.items()
+                                        if name.startswith(ARRAY_PREFIX)},
+        fields["losses"], int(fields["sample_count"]), int(fields["truncated_count"]))
 
 
 def _own(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -119,6 +119,21 @@ def result_name(token: str, policy_version: int) -> str:
     return f"{token}-result-{policy_version}"
 
 
+def samples_name(token: str, update: int) -> str:
+    """The name of what an update's gradients are of."""
+    return f"{token}-samples-{update}"
+
+
+def policy_name(token: str, version: int) -> str:
+    """The name of the policy that the parameter function has made with its aggregation of that number."""
+    return f"{token}-policy-{version}"
+
+
+def gradient_name(token: str, update: int, job: int) -> str:
+    """The name of one of an update's gradients."""
+    return f"{token}-gradient-{update}-{job}"
+
+
 def checked(name: str) -> str:
     """Returns a name that can be an object's.
 

@@ -1,0 +1,128 @@
+"""One gradient of a learner function: of one minibatch, at the policy that it has pulled, with the truncated loss.
+
+    r_j = π_j(a|s)/μ(a|s)          π_j: what learner j has pulled last
+    cap = max(ρ, min_j r_j)
+    a ratio above the cap counts as the cap, and its sample moves nothing
+
+Source: Stellaris (SC 2024), global importance sampling truncation, and its authors' artifact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from lambda_actor.events import check_event
+from runtime.errors import RunError
+from runtime.interfaces import Snapshot, TrainingSamples
+from runtime.learner import make_learner
+from runtime.learner.actor_critic import ActorCritic
+from runtime.learner.parallel.tasks import Task, spec_of
+from runtime.learner.remote.messages import Samples, SentGradient, decode_samples, decode_state, encode_gradient
+from runtime.learner.remote.store import Store, gradient_name, open_store, policy_name, samples_name
+
+EVENT_FIELDS: dict[str, type] = {
+    "invocation_id": str,
+    "store": str,
+    "token": str,
+    "update": int,
+    "job": int,
+    "indices": list,
+    "pulled_version": int,
+    "published_versions": list,
+    "truncation": float,
+    "learner": dict,
+}
+"""What an event must carry: where objects lie, what their names begin with, which update and which of its gradients,
+the samples of the minibatch, the version to pull, those that all learners have pulled last (none = nothing is cut), ρ,
+and what the learner is made of."""
+COMPUTED, MADE_BEFORE = "computed", "made_before"
+
+
+def compute(learner: ActorCritic[Any], other: ActorCritic[Any], samples: Samples, indices: np.ndarray, pulled: Snapshot,
+            published: Sequence[Snapshot], *, truncation: float) -> SentGradient:
+    """Computes one gradient.
+
+    Args:
+        learner: Takes the pulled snapshot's place.
+        other: Takes the place of each published one in turn.
+        samples: Of the update.
+        indices: The minibatch, int64.
+        pulled: The policy that it is the gradient at, named by the parameter function's version.
+        published: What all learners have pulled last, this one too; none = nothing is cut.
+        truncation: ρ.
+    """
+    learner.load_snapshot(pulled)
+    tensors, chosen = learner.tensors(samples.arrays), torch.from_numpy(indices)
+    truncated = 0
+    if published:
+        log_ratios = [_log_ratios(other, one, samples, indices) for one in published]
+        caps = torch.stack(log_ratios).amin(0).clamp(min=math.log(truncation))
+        truncated = int((_log_ratios(other, pulled, samples, indices) > caps).sum())
+        log_caps = torch.zeros(len(samples.values))
+        log_caps[chosen] = caps
+        tensors["log_caps"] = log_caps
+    found = learner.gradients(
+        TrainingSamples(samples.arrays, tensors, samples.values, samples.policy_versions), chosen)
+    return SentGradient(
+        pulled.policy_version, {name: tensor.numpy() for name, tensor in found.tensors.items()},
+        found.losses.means.numpy(), len(indices), truncated)
+
+
+def answer(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Computes the gradient that an event asks for, and puts it into the store, unless somebody has before.
+
+    Raises:
+        EventError: A field is missing or of the wrong type.
+        StoreError: The store cannot be read or written.
+        RunError: An object is not there, or belongs to another learner.
+        WireError: An object is damaged.
+    """
+    check_event(event, EVENT_FIELDS)
+    store, token = open_store(event["store"]), event["token"]
+    name = gradient_name(token, event["update"], event["job"])
+    found = {"invocation_id": event["invocation_id"], "samples": len(event["indices"])}
+    if store.get(name) is not None:
+        return found | {"status": MADE_BEFORE}
+    learner, other = (_make(event["learner"]) for _ in range(2))
+    gradient = compute(
+        learner, other, decode_samples(_object(store, samples_name(token, event["update"]))),
+        np.array(event["indices"], np.int64), _policy(store, token, event["pulled_version"]),
+        [_policy(store, token, version) for version in sorted(set(event["published_versions"]))],
+        truncation=event["truncation"])
+    is_first = store.put(name, encode_gradient(gradient))
+    return found | {"status": COMPUTED if is_first else MADE_BEFORE}
+
+
+def _log_ratios(learner: ActorCritic[Any], snapshot: Snapshot, samples: Samples, indices: np.ndarray) -> torch.Tensor:
+    """Returns log π(a|s) − log μ(a|s) of a snapshot's policy, ``[n]``."""
+    learner.load_snapshot(snapshot)
+    arrays = samples.arrays
+    outputs = torch.from_numpy(learner.evaluate(learner.policy, arrays.observations[indices]))
+    log_probs = learner.distribution.log_prob(outputs, torch.from_numpy(arrays.actions[indices]))
+    return log_probs - torch.from_numpy(arrays.log_probs[indices])
+
+
+def _make(values: Mapping[str, Any]) -> ActorCritic[Any]:
+    learner = make_learner(spec_of(Task("make", values)), device="cpu")
+    if not isinstance(learner, ActorCritic):
+        raise RunError("this algorithm's learner computes no gradients elsewhere")
+    return learner
+
+
+def _policy(store: Store, token: str, version: int) -> Snapshot:
+    snapshot = decode_state(_object(store, policy_name(token, version)))
+    if snapshot.policy_version != version:
+        raise RunError(f"the policy is of version {snapshot.policy_version}, not {version}")
+    return snapshot
+
+
+def _object(store: Store, name: str) -> bytes:
+    data = store.get(name)
+    if data is None:
+        raise RunError(f"{name} is not in the store")
+    return data
