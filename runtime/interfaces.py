@@ -308,6 +308,31 @@ class UpdateMetrics:
 
 
 @dataclass(frozen=True)
+class Aggregation:
+    """How an update was put together from gradients of several learners.
+
+    Attributes:
+        gradients: Those that were applied.
+        lost: Those whose learner failed.
+        late: Those of earlier updates that came since the last one, and were not applied.
+        aggregations: Versions of the parameter function.
+        staleness_mean: Mean number of aggregations between a gradient's policy and the one that it was applied to.
+        staleness_bound: None if there was none.
+        truncated_fraction: Share of the samples whose ratio was cut.
+        order: The gradients' numbers as they arrived.
+    """
+
+    gradients: int
+    lost: int
+    late: int
+    aggregations: int
+    staleness_mean: float
+    staleness_bound: int | None
+    truncated_fraction: float
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Update:
     """One policy update.
 
@@ -316,12 +341,14 @@ class Update:
         staleness: By trajectory, how many versions older than the policy that was updated the acting one was,
             int64 ``[B]``.
         is_replay: Whether these trajectories had been trained on before.
+        aggregation: How it was put together; None if one learner made it.
     """
 
     metrics: UpdateMetrics
     samples: DetectorSamples
     staleness: np.ndarray
     is_replay: bool = False
+    aggregation: Aggregation | None = None
 
 
 @dataclass(frozen=True)

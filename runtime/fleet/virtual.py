@@ -1,0 +1,82 @@
+"""A fleet in virtual time: each invocation runs here when it starts, and ends as much later as somebody says.
+
+So any number of functions plays on one core, in an order that durations decide and no clock does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from runtime.errors import one_line
+from runtime.interfaces import Invocation, Outcome
+
+
+class VirtualFleet:
+    """Runs a handler in this process, one call after the other; see `runtime.interfaces.Fleet`.
+
+    Attributes:
+        now_s: Virtual seconds since the fleet was made.
+    """
+
+    def __init__(self, handler: Callable[[Mapping[str, Any], object], Mapping[str, Any]],
+                 duration_s: Callable[[Mapping[str, Any]], float], *, concurrency: int) -> None:
+        """Starts at 0 with nothing under way.
+
+        Args:
+            handler: What is invoked.
+            duration_s: How long the invocation of an event takes, in seconds.
+            concurrency: Invocations that run at once; more are queued.
+        """
+        self._handler, self._duration_s, self.concurrency = handler, duration_s, concurrency
+        self.now_s = 0.0
+        self._queue: deque[Invocation] = deque()
+        self._running: list[tuple[float, int, Outcome]] = []
+        self._started = 0
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        """Starts these, or queues them."""
+        self._queue.extend(invocations)
+        self._fill()
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """Returns what ends next, at once: virtual time goes on to that moment, whatever ``timeout_s``."""
+        if not self._running:
+            return []
+        self.now_s, _, outcome = heapq.heappop(self._running)
+        self._fill()
+        return [outcome]
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        """Gives these up now."""
+        given_up = set(invocation_ids)
+        for one in [one for one in self._queue if one.invocation_id in given_up]:
+            self._queue.remove(one)
+            self._push(self.now_s, Outcome(one.invocation_id, "abandoned", was_started=False))
+        for entry in [entry for entry in self._running if entry[2].invocation_id in given_up]:
+            end_s, _, outcome = entry
+            self._running.remove(entry)
+            billed_s = max(0.0, outcome.billed_s - (end_s - self.now_s))
+            self._push(self.now_s, Outcome(outcome.invocation_id, "abandoned", billed_s=billed_s))
+        heapq.heapify(self._running)
+
+    def close(self) -> None:
+        """Forgets everything."""
+        self._queue.clear()
+        self._running.clear()
+
+    def _fill(self) -> None:
+        while self._queue and len(self._running) < self.concurrency:
+            one = self._queue.popleft()
+            duration_s = min(self._duration_s(one.event), one.timeout_s)
+            try:
+                outcome = Outcome(one.invocation_id, "ok", self._handler(one.event, None), billed_s=duration_s)
+            except Exception as error:
+                outcome = Outcome(one.invocation_id, "error", error=one_line(repr(error)), billed_s=duration_s)
+            self._push(self.now_s + duration_s, outcome)
+
+    def _push(self, end_s: float, outcome: Outcome) -> None:
+        self._started += 1
+        heapq.heappush(self._running, (end_s, self._started, outcome))

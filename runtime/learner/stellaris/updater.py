@@ -1,0 +1,300 @@
+"""The updater of Stellaris: learner functions compute gradients at once, the parameter function applies them.
+
+    1. the batch becomes samples, and every minibatch of every epoch one job
+    2. each free learner gets a job, the number of the newest policy, and those that all learners pulled last
+    3. it computes one gradient, and leaves it in the store
+    4. the parameter function takes it as it arrives, applies what is due, and puts the next policy there
+    5. when no job is left, what still waits is applied, and the next policy version begins
+
+A learner function that dies, is slow, or answers twice costs its own gradient and its own bill.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from lambda_actor.errors import WireError
+from runtime.errors import BudgetError, RunError
+from runtime.interfaces import (
+    LEARNER,
+    Aggregation,
+    Batch,
+    Gradients,
+    Invocation,
+    LossMeans,
+    Outcome,
+    State,
+    TrainingSamples,
+    Update,
+    Usage,
+    Work,
+)
+from runtime.learner.parallel.tasks import spec_task
+from runtime.learner.ppo import Ppo
+from runtime.learner.remote.messages import SentGradient, decode_gradient, encode_samples, encode_state
+from runtime.learner.remote.store import StoreError, gradient_name, open_store, policy_name, samples_name
+from runtime.learner.remote.updater import Remote
+from runtime.learner.stellaris.parameter import ParameterFunction, Step
+from runtime.learner.updater import InPlaceUpdater
+
+_STATE_KEY = "parameter_function"
+
+
+@dataclass(frozen=True)
+class StellarisSettings:
+    """How gradients are computed and applied.
+
+    Attributes:
+        learners: Gradients that are computed beside one another.
+        staleness_decay: d of the bound; None = no bound.
+        learning_rate_root: v; None = staleness does not change the learning rate.
+        truncation: ρ; None = no ratio is cut.
+    """
+
+    learners: int = 4
+    staleness_decay: float | None = 0.9
+    learning_rate_root: float | None = 3.0
+    truncation: float | None = 1.0
+
+
+@dataclass
+class _UnderWay:
+    """An update that is under way.
+
+    Attributes:
+        number: The policy version that it begins with.
+        aggregations_before: Of the parameter function.
+        reported: So many jobs, the last ones, make up the update's report.
+        jobs: Number and samples of each gradient that nobody has begun.
+        learners: The learner of each job that is being done.
+    """
+
+    number: int
+    samples: TrainingSamples
+    aggregations_before: int
+    reported: int
+    jobs: deque[tuple[int, torch.Tensor]]
+    learners: dict[int, int] = field(default_factory=dict)
+    losses: dict[int, LossMeans] = field(default_factory=dict)
+    staleness: list[int] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
+    lost: int = 0
+    samples_seen: int = 0
+    samples_cut: int = 0
+
+
+class StellarisUpdater(InPlaceUpdater):
+    """Has learner functions compute gradients; see `runtime.interfaces.Updater`.
+
+    Attributes:
+        learner: Holds the newest policy and the optimiser: gradients move it.
+    """
+
+    learner: Ppo
+
+    def __init__(self, learner: Ppo, remote: Remote, settings: StellarisSettings) -> None:
+        """Takes a learner over.
+
+        Args:
+            learner: Made from ``remote.spec``.
+            remote: Where learner functions are invoked, and what they cost.
+        """
+        super().__init__(learner)
+        self._remote, self._settings, self._store = remote, settings, open_store(remote.store)
+        self._spec = dict(spec_task(remote.spec).values)
+        self._parameters: ParameterFunction[tuple[int, SentGradient]] = ParameterFunction(
+            learners=settings.learners, staleness_decay=settings.staleness_decay,
+            learning_rate_root=settings.learning_rate_root)
+        self._published = self._restarts = self._late = 0
+        self._versions: dict[int, int] = {}
+        self._pulled: list[int | None] = [None] * settings.learners
+        self._names: set[str] = set()
+        self._under_way: _UnderWay | None = None
+
+    def submit(self, batch: Batch, *, progress: float) -> None:
+        """Begins the update's first gradients.
+
+        Raises:
+            BudgetError: The budget does not hold an invocation.
+            RunError: The store cannot be written.
+        """
+        learner = self.learner
+        learner.begin([batch], progress=progress)
+        samples = learner.samples(batch)
+        epochs = [learner.minibatches(batch, epoch) for epoch in range(learner.settings.passes)]
+        number = self.policy_version
+        self._put(samples_name(self._token, number), encode_samples(samples))
+        self._publish()
+        # Nothing was under way: whoever has pulled once stands where the policy stands now.
+        newest = None if not self._parameters.updates else self._published
+        self._pulled = [newest] * self._settings.learners
+        jobs = deque(enumerate(indices for minibatches in epochs for indices in minibatches))
+        self._under_way = _UnderWay(number, samples, self._parameters.version, len(epochs[-1]), jobs)
+        for index in range(self._settings.learners):
+            self._begin_job(self._under_way, index)
+
+    def poll(self, timeout_s: float) -> list[Update]:
+        """Takes the gradients that have arrived; returns the update if none is to come.
+
+        Raises:
+            BudgetError: The budget does not hold another invocation.
+            RunError: No gradient of the update has arrived, or the store cannot be used.
+        """
+        under_way = self._under_way
+        if under_way is None:
+            return super().poll(timeout_s)
+        for outcome in self._remote.fleet.wait(timeout_s):
+            self._take(under_way, outcome)
+        if not under_way.learners and not under_way.jobs:
+            self._finish(under_way)
+        return super().poll(timeout_s)
+
+    def replay(self, *, progress: float) -> None:
+        """Does nothing: no learner function keeps what it has trained on."""
+
+    def get_state(self) -> State:
+        """Returns the learner's state with the parameter function's."""
+        state = super().get_state()
+        return State(state.arrays, {**state.values, _STATE_KEY: self._parameters.get_state()})
+
+    def set_state(self, state: State) -> None:
+        """Goes on from a state; what the store has is of another training."""
+        super().set_state(state)
+        self._parameters.set_state(state.values[_STATE_KEY])
+        self._under_way = None
+        self._restarts += 1
+
+    def close(self) -> None:
+        """Gives up what is under way, and removes what is in the store."""
+        if self._under_way is not None:
+            self._remote.fleet.abandon([self._id(self._under_way.number, job) for job in self._under_way.learners])
+            self._under_way = None
+        # What stays there has a name that no other session asks for.
+        with suppress(StoreError):
+            self._delete(self._names)
+
+    def _begin_job(self, under_way: _UnderWay, learner: int) -> None:
+        """Has a free learner compute the next gradient, if there is one."""
+        if not under_way.jobs:
+            return
+        remote, (job, indices) = self._remote, under_way.jobs.popleft()
+        work = Work(LEARNER, learner, job)
+        if not remote.meter.reserve([work]):
+            raise BudgetError(f"the budget does not hold gradient {job} of policy version {under_way.number + 1}")
+        remote.save_ledger()
+        under_way.learners[job] = learner
+        self._pulled[learner] = self._published
+        published = [one for one in self._pulled if one is not None]
+        is_cut = self._settings.truncation is not None and len(published) == len(self._pulled)
+        invocation_id = self._id(under_way.number, job)
+        remote.fleet.start([Invocation(invocation_id, {
+            "invocation_id": invocation_id, "store": remote.store, "token": self._token, "update": under_way.number,
+            "job": job, "indices": indices.tolist(), "pulled_version": self._published,
+            "published_versions": sorted(set(published)) if is_cut else [],
+            "truncation": float(self._settings.truncation or 1.0), "learner": self._spec})])
+
+    def _take(self, under_way: _UnderWay, outcome: Outcome) -> None:
+        """Settles an invocation, and takes its gradient if it has left one that can be used."""
+        job = next((job for job in under_way.learners if outcome.invocation_id == self._id(under_way.number, job)),
+                   None)
+        if job is None:
+            self._late += 1
+            return
+        learner = under_way.learners.pop(job)
+        self._remote.meter.settle(Work(LEARNER, learner, job), Usage(
+            outcome.billed_s, outcome.init_s, outcome.is_metered) if outcome.was_started else None)
+        name = gradient_name(self._token, under_way.number, job)
+        self._names.add(name)
+        data = self._store.get(name)
+        error = outcome.error or "it left no gradient"
+        sent = None
+        if data is not None:
+            try:
+                sent = self._checked(decode_gradient(data))
+            except (WireError, ValueError) as problem:
+                error = str(problem)
+        if sent is None:
+            under_way.lost += 1
+            self._remote.events.append("learner_failed", policy_version=under_way.number, attempt=job,
+                                       status=outcome.status, error=error)
+        else:
+            under_way.losses[job] = LossMeans(torch.from_numpy(sent.losses), sent.sample_count)
+            under_way.order.append(job)
+            under_way.samples_seen += sent.sample_count
+            under_way.samples_cut += sent.truncated_count
+            self._apply(under_way, self._parameters.offer((job, sent), self._versions[sent.pulled_version]))
+        self._begin_job(under_way, learner)
+
+    def _apply(self, under_way: _UnderWay, steps: Sequence[Step[tuple[int, SentGradient]]]) -> None:
+        """Steps along gradients, and makes the next policy known if somebody may pull it."""
+        if not steps:
+            return
+        self.learner.apply([(Gradients(
+            self.policy_version, {name: torch.from_numpy(array) for name, array in step.gradient[1].arrays.items()},
+            under_way.losses[step.gradient[0]]), step.factor) for step in steps])
+        under_way.staleness += [step.staleness for step in steps]
+        if under_way.jobs:
+            self._publish()
+
+    def _finish(self, under_way: _UnderWay) -> None:
+        bound = self._parameters.bound
+        steps, mean = self._parameters.end_update()
+        self._apply(under_way, steps)
+        if not under_way.staleness:
+            raise RunError(f"no gradient of policy version {under_way.number + 1} has arrived: {under_way.lost} "
+                           "learner functions failed; events.jsonl tells how")
+        last = sorted(under_way.losses)[-under_way.reported:]
+        update = self.learner.finish(under_way.samples, [under_way.losses[job] for job in last])
+        self.ended.append(replace(update, aggregation=Aggregation(
+            gradients=len(under_way.staleness), lost=under_way.lost, late=self._late,
+            aggregations=self._parameters.version - under_way.aggregations_before, staleness_mean=mean,
+            staleness_bound=None if bound == float("inf") else int(bound),
+            truncated_fraction=under_way.samples_cut / max(1, under_way.samples_seen), order=tuple(under_way.order))))
+        self._late, self._under_way = 0, None
+        self._delete(set(self._names))
+
+    def _checked(self, sent: SentGradient) -> SentGradient:
+        """Refuses a gradient that is not of this learner, or of a policy that nobody can have pulled."""
+        shapes = {name: tuple(one.shape) for name, one in self.learner.parameters().items()}
+        if {name: array.shape for name, array in sent.arrays.items()} != shapes:
+            raise ValueError("the gradient is of other parameters")
+        if any(array.dtype != np.float32 for array in sent.arrays.values()) or sent.losses.shape != (3,):
+            raise ValueError("the gradient is not of float32, or has not three losses")
+        if sent.pulled_version not in self._versions:
+            raise ValueError(f"the gradient is of policy {sent.pulled_version}, which is not there")
+        return sent
+
+    def _publish(self) -> None:
+        """Puts the present policy where learners pull it, and removes those that none of them needs."""
+        self._published += 1
+        self._versions[self._published] = self._parameters.version
+        self._put(policy_name(self._token, self._published), encode_state(self.learner.snapshot(), self._published))
+        needed = {self._published, *(one for one in self._pulled if one is not None)}
+        old = [number for number in self._versions if number not in needed]
+        self._delete({policy_name(self._token, number) for number in old})
+        for number in old:
+            del self._versions[number]
+
+    def _put(self, name: str, data: bytes) -> None:
+        self._names.add(name)
+        # A try whose answer was lost may have put it there.
+        if not self._store.put(name, data) and self._store.get(name) != data:
+            raise StoreError(f"{name} is in the store before it was put there")
+
+    def _delete(self, names: Iterable[str]) -> None:
+        gone = sorted(names)
+        self._store.delete(gone)
+        self._names.difference_update(gone)
+
+    def _id(self, number: int, job: int) -> str:
+        return f"{self._token}-gradient-{number}-{job}"
+
+    @property
+    def _token(self) -> str:
+        return f"{self._remote.token}-{self._restarts}"
