@@ -82,12 +82,13 @@ class Run:
     """One training.
 
     Attributes:
+        file: The experiment.
         candidate: Which of a rule's settings.
         directory: Where it is kept.
         needs: Another run's directory that must be finished before, if any.
     """
 
-    workload: str
+    file: str
     rule: str
     candidate: str
     seed: int
@@ -132,7 +133,7 @@ def _run(workload: str, rule: str, candidate: str, seed: int, settings: dict[str
         place /= candidate.replace(" ", "-")
     if rule == "minions":
         settings = {**settings, "scheduler": WORKLOADS[workload].scheduler, "draws_seed": seed}
-    return Run(workload, rule, candidate, seed,
+    return Run(WORKLOADS[workload].file, rule, candidate, seed,
                {**WORKLOADS[workload].settings, "seed": seed,
                 **{f"scaler.{name}": value for name, value in {"kind": rule, **settings}.items()}},
                place / str(seed), needs)

@@ -30,7 +30,7 @@ from runtime.scaler.saved_scheduler import load_scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "competition"
-FINISHED = ("target_return", "max_steps", "budget")
+FINISHED = ("target_return", "max_steps", "max_rounds", "budget")
 """Reasons to stop that end a run for good."""
 SERIES = ("env_steps_total", "actor_count", "round_cost_usd", "modelled_round_s", "evaluation_return_mean",
           "episode_return_mean", "episodes_finished", "convexity_ratio", "boosting_score", "noise_scale")
@@ -59,7 +59,7 @@ def train(run: Run) -> None:
     options = [part for key, value in run.settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     with (run.directory.parent / f"{run.directory.name}.log").open("w") as log:
         subprocess.run(
-            [sys.executable, "-m", "runtime", "train", WORKLOADS[run.workload].file, "--out", str(run.directory),
+            [sys.executable, "-m", "runtime", "train", run.file, "--out", str(run.directory),
              "--resume", *options], cwd=ROOT, check=True, stdout=log, stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
 
