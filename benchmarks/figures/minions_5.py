@@ -8,36 +8,29 @@ from typing import Any
 import matplotlib.pyplot as pyplot
 import numpy as np
 
-from benchmarks.competition.plan import WORKLOADS, reported_runs
-from benchmarks.competition.run import is_finished, kept, train
 from benchmarks.figures import replays
+from benchmarks.figures.minions_6 import competed
 from runtime.scaler.saved_scheduler import load_scheduler
 
 PAPER = (
     "§Actor Scheduling: on Hopper the scheduler starts more actors at the beginning, gradually fewer when the "
     "performance gets stable, and more again at the very end. No values in the text.")
 METHOD = (
-    "the shipped scheduler `hopper` on Hopper with the competition's settings: 4 to 32 actors, drawn as in its "
-    "training, until a return of 3,000 is evaluated; five seeds that it was not trained on. A third of a run is one "
-    "of its rounds.")
-WORKLOAD, SETTINGS = "hopper", "drawn"
+    "the shipped scheduler `hopper` in the competition on Hopper ([results](results.md)): 4 to 32 actors, drawn as in "
+    "its training, until a return of 3,000 is evaluated; five seeds that it was not trained on. A third of a run is "
+    "one of its rounds.")
+SCHEDULER = "hopper"
 THIRDS = ("first", "second", "last")
 
 
 def measure(work: Path) -> dict[str, Any]:
-    runs = []
-    for run in reported_runs(WORKLOAD, work / "minions_5", {"minions": SETTINGS}):
-        if not is_finished(run.directory):
-            run.directory.parent.mkdir(parents=True, exist_ok=True)
-            train(run)
-        found = kept(run)
-        runs.append({"seed": run.seed, "stop_reason": found["stop_reason"], "cents": 100.0 * found["spent_usd"],
-                     "seconds": found["modelled_s"],
-                     "actors": found["rows"]["actor_count"], "returns": found["rows"]["episode_return_mean"]})
-    saved = load_scheduler(WORKLOADS[WORKLOAD].scheduler)
-    return {"scheduler": WORKLOADS[WORKLOAD].scheduler, "sha256": saved.digest,
-            "bounds": [saved.actors_min, saved.actors_max], "pretraining_cents": 100.0 * saved.spent_usd,
-            "runs": runs, **summary(runs)}
+    """Measures nothing: the runs are the competition's."""
+    runs = [{"seed": run["seed"], "stop_reason": run["stop_reason"], "cents": 100.0 * run["spent_usd"],
+             "seconds": run["modelled_s"], "actors": run["rows"]["actor_count"],
+             "returns": run["rows"]["episode_return_mean"]} for run in competed("minions")["minions"]]
+    saved = load_scheduler(SCHEDULER)
+    return {"scheduler": SCHEDULER, "sha256": saved.digest, "bounds": [saved.actors_min, saved.actors_max],
+            "pretraining_cents": 100.0 * saved.spent_usd, "runs": runs, **summary(runs)}
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.competition.plan import Run
 from benchmarks.competition.run import is_finished, kept, train_all
@@ -23,7 +25,8 @@ ARMS: dict[str, dict[str, object]] = {
     STATIC: {"scaler.kind": "fixed", "scaler.actors_fixed": 16, "actor.provisioned": 16},
     "kungfu": {"scaler.kind": "kungfu"},
     "hydrozoa": {"scaler.kind": "hydrozoa"},
-    "minions": {"scaler.kind": "minions", "scaler.scheduler": "hopper", "scaler.scheduler_actions": "sampled", **TARGET},
+    "minions": {"scaler.kind": "minions", "scaler.scheduler": "hopper", "scaler.scheduler_actions": "sampled",
+                **TARGET},
     "minions-adapt": {"scaler.kind": "minions-adapt", **TARGET},
     **{f"d = {factor}": {"scaler.decay_factor": factor} for factor in DECAY_FACTORS},
     **{f"n = {window}": {"scaler.window_rounds": window} for window in WINDOWS},
@@ -59,3 +62,45 @@ def trained(names: Sequence[str], arms: Sequence[str], work: Path) -> dict[str, 
         sys.exit(f"{len(missing)} trainings have failed; see {missing[0].directory}.log")
     return {name: {arm: [kept(run) for run in of_arm] for arm, of_arm in of_name.items()}
             for name, of_name in runs.items()}
+
+
+LAST_ROUNDS = 5
+"""Whose episodes make up a training's final return."""
+LEARNER_USD_PER_HOUR, ACTORS_USD_PER_HOUR, LARGE_ACTORS_USD_PER_HOUR = 3.06, 0.68, 1.53
+"""p3.2xlarge and c5.4xlarge (Nitro §8.1), and the c5.9xlarge of §8.5."""
+PARTS = ("learner", "actors", "provisioned")
+
+
+def final_return(run: Mapping[str, Any]) -> float:
+    """Mean return of the episodes of the last rounds, with noisy actions."""
+    return float(np.nanmean(by_round([run], "episode_return_mean")[0, -LAST_ROUNDS:]))
+
+
+def cents_of(run: Mapping[str, Any]) -> dict[str, float]:
+    """The bill of a training with serverless actors, by part; provisioned functions are billed for five minutes."""
+    known = {"learner": run["learner_cost_usd"], "actors": run["actors_cost_usd"] + run["infrastructure_cost_usd"]}
+    return {part: 100.0 * usd for part, usd in {
+        **known, "provisioned": run["spent_usd"] - sum(known.values())}.items()}
+
+
+def cents_on_instances(run: Mapping[str, Any], actors_usd_per_hour: float = ACTORS_USD_PER_HOUR) -> dict[str, float]:
+    """The same training's bill if its actors, as fast as on Lambda, had an instance that stands for all of it."""
+    return {part: 100.0 * usd * run["modelled_s"] / 3600.0
+            for part, usd in (("learner", LEARNER_USD_PER_HOUR), ("actors", actors_usd_per_hour))}
+
+
+def by_round(runs: Sequence[Mapping[str, Any]], column: str) -> np.ndarray:
+    """A column of each run, ``[runs, rounds]``; NaN if a round has none."""
+    return np.array([[np.nan if one is None else one for one in run["rows"][column]] for run in runs], float)
+
+
+def draw_returns(
+    axes: Any, runs: Sequence[Mapping[str, Any]], *, color: str, label: str, against: str = "round"
+) -> None:
+    """Mean return over seeds by round, with the range of the seeds; or against the mean seconds until then."""
+    returns = by_round(runs, "episode_return_mean")
+    x = np.arange(1, returns.shape[1] + 1)
+    if against == "seconds":
+        x = np.cumsum(by_round(runs, "modelled_round_s"), axis=1).mean(axis=0)
+    axes.fill_between(x, np.nanmin(returns, axis=0), np.nanmax(returns, axis=0), color=color, alpha=0.15, lw=0)
+    axes.plot(x, np.nanmean(returns, axis=0), color=color, lw=1.6, label=label)

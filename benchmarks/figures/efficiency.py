@@ -1,0 +1,111 @@
+"""What Nitro Figs. 10, 11 and 14 share: an algorithm with Nitro and with 16 actors in every round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as pyplot
+
+from benchmarks.figures import replays
+from benchmarks.figures.trainings import (
+    NITRO,
+    PARTS,
+    STATIC,
+    cents_of,
+    cents_on_instances,
+    draw_returns,
+    final_return,
+    trained,
+)
+
+ENVIRONMENTS = {"hopper": "Hopper", "walker2d": "Walker2d", "humanoid": "Humanoid"}
+ARMS = {NITRO: "with Nitro", STATIC: "16 actors"}
+COLOURS = {NITRO: replays.BLUE, STATIC: replays.ORANGE}
+KEPT = ("seed", "rounds", "env_steps_total", "modelled_s", "spent_usd", "learner_cost_usd", "actors_cost_usd",
+        "infrastructure_cost_usd")
+ROWS = ("actor_count", "modelled_round_s", "episode_return_mean")
+
+
+def measure(algorithm: str, work: Path) -> dict[str, Any]:
+    """Runs of both arms in each environment."""
+    found = {name: trained([f"{name}-{algorithm}"], list(ARMS), work)[f"{name}-{algorithm}"] for name in ENVIRONMENTS}
+    return {"runs": {name: {arm: [short(run) for run in runs] for arm, runs in arms.items()}
+                     for name, arms in found.items()}}
+
+
+def short(run: dict[str, Any]) -> dict[str, Any]:
+    """What a figure needs of a run."""
+    return {**{name: run[name] for name in KEPT}, "rows": {name: run["rows"][name] for name in ROWS}}
+
+
+def gains(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By environment: final returns of both arms, their difference and quotient by seed, and Nitro's share of steps."""
+    found = {}
+    for name, arms in data["runs"].items():
+        ours, theirs = ([final_return(run) for run in arms[arm]] for arm in ARMS)
+        found[name] = {
+            "nitro": replays.over_seeds(ours), "static": replays.over_seeds(theirs),
+            "more": replays.over_seeds([a - b for a, b in zip(ours, theirs, strict=True)]),
+            "times": replays.over_seeds([a / b for a, b in zip(ours, theirs, strict=True)]),
+            "times_the_steps": replays.over_seeds([a["env_steps_total"] / b["env_steps_total"] for a, b in zip(
+                arms[NITRO], arms[STATIC], strict=True)])}
+    return found
+
+
+def savings(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By environment: the share of the serverful bill that Nitro saves, with and without provisioned concurrency."""
+    found = {}
+    for name, arms in data["runs"].items():
+        serverful = [sum(cents_on_instances(run).values()) for run in arms[STATIC]]
+        bills = [cents_of(run) for run in arms[NITRO]]
+        found[name] = {
+            "all": replays.over_seeds(
+                [1 - sum(bill.values()) / one for bill, one in zip(bills, serverful, strict=True)]),
+            "without_provisioned": replays.over_seeds(
+                [1 - (bill["learner"] + bill["actors"]) / one for bill, one in zip(bills, serverful, strict=True)])}
+    return found
+
+
+def draw(data: dict[str, Any], path: Path) -> None:
+    figure, panels = pyplot.subplots(2, len(ENVIRONMENTS), figsize=(12, 6.4), constrained_layout=True)
+    for column, (name, title) in enumerate(ENVIRONMENTS.items()):
+        for axes, against in zip(panels[:, column], ("round", "seconds"), strict=True):
+            for arm, label in ARMS.items():
+                draw_returns(axes, data["runs"][name][arm], color=COLOURS[arm], label=label, against=against)
+            axes.set_xlabel("round" if against == "round" else "modelled seconds")
+        panels[0, column].set_title(title)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("return of a round's episodes")
+    panels[0, 0].legend(frameon=False, loc="upper left")
+    figure.suptitle("Mean of the seeds, and their range")
+    replays.saved(figure, path)
+
+
+def verdict(data: dict[str, Any]) -> tuple[str, str]:
+    found = gains(data)
+    signs = [replays.excludes(one["more"]) for one in found.values()]
+    status = "reproduced" if set(signs) == {1} else "partly" if 1 in signs else "not"
+    return status, "Final returns with Nitro and with 16 actors: " + "; ".join(
+        f"{ENVIRONMENTS[name]} {replays.text(one['nitro'], 0)} and {replays.text(one['static'], 0)}, "
+        f"{replays.text(one['times'], 2)} times as much after {replays.text(one['times_the_steps'], 1)} times the steps"
+        for name, one in found.items()) + "."
+
+
+def draw_bills(data: dict[str, dict[str, Any]], path: Path) -> None:
+    """Stacked bills of both arms, by algorithm and environment."""
+    figure, panels = pyplot.subplots(1, len(data), figsize=(12, 4.4), constrained_layout=True)
+    for axes, (algorithm, of_algorithm) in zip(panels, data.items(), strict=True):
+        for place, arms in enumerate(of_algorithm["runs"].values()):
+            for shift, bills in ((-0.2, [cents_on_instances(run) for run in arms[STATIC]]),
+                                 (0.2, [cents_of(run) for run in arms[NITRO]])):
+                bottom = 0.0
+                for part, colour in zip(PARTS, (replays.GREY, replays.BLUE, "#b9d2ea"), strict=True):
+                    value = replays.over_seeds([bill.get(part, 0.0) for bill in bills])["interquartile_mean"]
+                    axes.bar(place + shift, value, width=0.36, bottom=bottom, color=colour,
+                             label=part if place == 0 and shift > 0 else None)
+                    bottom += value
+        axes.set_xticks(range(len(ENVIRONMENTS)), [f"{title}\n16 actors | Nitro" for title in ENVIRONMENTS.values()])
+        axes.set(title=algorithm, ylabel="modelled cents of a training")
+    panels[0].legend(frameon=False)
+    replays.saved(figure, path)
