@@ -187,13 +187,28 @@ class Plan:
         return _with_digest(name, f"actors of {name}")
 
     @property
+    def learner_functions(self) -> int:
+        """Learner functions that may run at once; 0 if the learner is an instance."""
+        return 0 if self.has_instance else 1
+
+    @property
     def reserved_actors(self) -> int | None:
         """The function's reserved concurrency, which caps its fan-out whoever invokes it.
 
         None if the account is too small to reserve it: then the account itself is the cap.
         """
-        most_actors = self.experiment.scaler.most_actors
-        return most_actors if most_actors <= self._reservable(most_actors) else None
+        return self.experiment.scaler.most_actors if self._is_reserved else None
+
+    @property
+    def reserved_learners(self) -> int | None:
+        """The learner function's reserved concurrency; None as for actors."""
+        return self.learner_functions if self._is_reserved else None
+
+    @property
+    def _is_reserved(self) -> bool:
+        """Whether the account can reserve the concurrency of all functions that fan out."""
+        wanted = self.experiment.scaler.most_actors + self.learner_functions
+        return wanted <= self._reservable(wanted)
 
     @property
     def provisioned_actors(self) -> int:
@@ -336,19 +351,20 @@ def _check_function(experiment: ResolvedExperiment) -> None:
     Raises:
         ExperimentError: Something would have to stand, or a round could take longer than a leg of the coordinator.
     """
+    kind = experiment.learner.kind
     if experiment.cache.kind != "none":
-        raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = function: a coordinator that "
+        raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = {kind}: a coordinator that "
                               "reached a cache would be in its network, and need endpoints there that are paid for by "
                               "the hour; allowed: none")
     if experiment.fleet.kind != "lambda":
-        raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} with learner.kind = function: there is no "
+        raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} with learner.kind = {kind}: there is no "
                               "instance whose processes actors could be; allowed: auto | lambda")
     if experiment.actor.provisioned:
-        raise ExperimentError(f"actor.provisioned = {experiment.actor.provisioned} with learner.kind = function: "
+        raise ExperimentError(f"actor.provisioned = {experiment.actor.provisioned} with learner.kind = {kind}: "
                               "nothing stands between rounds, warm actors neither; allowed: 0")
     if experiment.budget.lifetime_hours > _FUNCTION_HOURS_MAX:
         raise ExperimentError(f"budget.lifetime_hours = {experiment.budget.lifetime_hours:g} with learner.kind = "
-                              "function: Step Functions ends an execution after 25,000 events; allowed: up to "
+                              f"{kind}: Step Functions ends an execution after 25,000 events; allowed: up to "
                               f"{_FUNCTION_HOURS_MAX}")
     check_round(experiment, waves=1)
 
@@ -368,7 +384,8 @@ def check_round(experiment: ResolvedExperiment, *, waves: int) -> None:
         raise ExperimentError(
             f"a round may take {round_s} s ({f'{waves} waves of ' if waves > 1 else ''}fleet.round_deadline_s = "
             f"{fleet.round_deadline_s}, learner.update_timeout_s = {learner.update_timeout_s}); with learner.kind = "
-            f"function it must end within one invocation of the coordinator; allowed: {ROUND_S_MAX:.0f} s together")
+            f"{learner.kind} it must end within one invocation of the coordinator; allowed: {ROUND_S_MAX:.0f} s "
+            "together")
 
 
 def _check_processors(experiment: ResolvedExperiment) -> None:

@@ -117,13 +117,14 @@ def _results(options: argparse.Namespace) -> int:
 
 
 def _reconcile(options: argparse.Namespace) -> int:
-    from runtime.operations.reconcile import ask_bill, bill_lines, counted, run_days
+    from runtime.operations.reconcile import ask_bill, bill_lines, counted, find_entry, run_days
 
     client, name, runs, run = _find_run(options)
     if run is None:
         raise OperationError(f"{name} has several runs: name one with --run: {', '.join(one.run for one in runs)}")
-    first, last, ended_s_ago = run_days(run, time.time())
-    counted_usd, counted_by = counted(client, run, name)
+    entry = find_entry(client, run, name)
+    first, last, ended_s_ago = run_days(run, entry, time.time())
+    counted_usd, counted_by = counted(run, entry)
     bill = ask_bill(client("ce"), name, run.run, first=first, last=last)
     say("\n".join(bill_lines(bill, run=f"{name}/{run.run}", counted_usd=counted_usd, counted_by=counted_by,
                               ended_s_ago=ended_s_ago)))

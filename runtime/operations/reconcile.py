@@ -10,7 +10,7 @@ from typing import Any
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client
 from runtime.errors import OperationError
-from runtime.guard.ledger import find_ledger
+from runtime.guard.ledger import Entry, find_ledger
 from runtime.names import EXPERIMENT_TAG, RUN_TAG
 from runtime.operations.kept_runs import KeptRun, spent_usd
 from runtime.records import layout
@@ -22,7 +22,20 @@ _DAY_S = 86_400.0
 _SMALLEST_USD = 0.00005
 
 
-def run_days(run: KeptRun, now_s: float) -> tuple[datetime.date, datetime.date, float | None]:
+def find_entry(client: Client, run: KeptRun, experiment: str) -> Entry | None:
+    """What the guard's ledger holds of a run; None if there is neither.
+
+    Raises:
+        AccountError: AWS cannot be asked.
+        LedgerError: The ledger cannot be read.
+    """
+    ledger = find_ledger(client)
+    return ledger.get(f"{experiment}/{run.run}") if ledger else None
+
+
+def run_days(
+    run: KeptRun, entry: Entry | None, now_s: float
+) -> tuple[datetime.date, datetime.date, float | None]:
     """The first and the last day, by UTC, that AWS may bill for a run, and how long ago it ended, if it has.
 
     Raises:
@@ -35,20 +48,20 @@ def run_days(run: KeptRun, now_s: float) -> tuple[datetime.date, datetime.date, 
     began_s = _moment(run.first_line(layout.EVENTS).get("time"))
     began_s = min(file.changed_at_s for file in files.values()) if began_s is None else began_s
     ended_s = _moment(run.record(layout.ENDED).get("ended_at"))
+    if ended_s is None and entry is not None and entry.closed_stack and not entry.is_open:
+        # Its learner never said so: it was silent, or a state machine ended the run.
+        ended_s = entry.covered_until_s
     today = _day(now_s)
     last = today if ended_s is None else min(_day(ended_s) + datetime.timedelta(days=1), today)
     return min(_day(began_s), last), last, None if ended_s is None else now_s - ended_s
 
 
-def counted(client: Client, run: KeptRun, experiment: str) -> tuple[float | None, str]:
+def counted(run: KeptRun, entry: Entry | None) -> tuple[float | None, str]:
     """What the run itself counted, in dollars, and where that stands.
 
     Raises:
-        AccountError: AWS cannot be asked.
-        LedgerError: The ledger cannot be read.
+        AccountError: The bucket cannot be read.
     """
-    ledger = find_ledger(client)
-    entry = ledger.get(f"{experiment}/{run.run}") if ledger else None
     if entry is not None:
         return entry.spent_usd, "the guard's ledger"
     return spent_usd(run, run.rows(layout.ROUNDS)), f"{layout.LEDGER} in the bucket"

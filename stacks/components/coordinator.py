@@ -57,7 +57,7 @@ class Coordinator(Construct):
         settings = plan.experiment.learner.function
         learner = self._make_function(
             "Learner", LEARNER_SUFFIX, LEARNER_HANDLER, self._make_learner_role(), settings.memory_mib,
-            settings.timeout_s, {}, "Updates")
+            settings.timeout_s, {}, "Updates", at_once=plan.reserved_learners)
         self.learner = learner
         role = self._make_role(actor, learner)
         self.function = self._make_function(
@@ -67,7 +67,7 @@ class Coordinator(Construct):
 
     def _make_function(
         self, name: str, suffix: str, handler: str, role: iam.Role, memory_mib: int, timeout_s: float,
-        variables: dict[str, str], what: str,
+        variables: dict[str, str], what: str, *, at_once: int | None = None,
     ) -> lambda_.DockerImageFunction:
         plan = self._plan
         function = lambda_.DockerImageFunction(
@@ -80,6 +80,7 @@ class Coordinator(Construct):
             architecture=ARCHITECTURES[plan.processor],
             memory_size=memory_mib,
             timeout=Duration.seconds(timeout_s),
+            reserved_concurrent_executions=at_once,
             ephemeral_storage_size=Size.mebibytes(SCRATCH_MIB),
             environment=variables,
             role=role,

@@ -100,6 +100,17 @@ def test_a_bill_that_is_not_complete_is_said_to_be(aws: Account, ended_ago_s: fl
     assert any(f"2026-01-01 to {today}" in text for today in {before.date(), now().date()})
 
 
+def test_a_run_that_somebody_else_ended_has_ended_when_its_deployment_did(aws: Account) -> None:
+    keep_bill(aws, ended_at=None)
+    ledger = aws.make_guard()
+    start(ledger, DELETED_STACK)
+    closed_s = datetime.datetime(2026, 1, 3, 1, tzinfo=datetime.UTC).timestamp()
+    ledger.close("hopper/first", stack=DELETED_STACK, spent_usd=0.40, now_s=closed_s)
+    answer_of_aws(aws, {"ResultsByTime": [day("2026-01-01", COMPUTE)]})
+    text = aws.run("reconcile", "hopper")
+    assert "2026-01-01 to 2026-01-04" in text and "NOT COMPLETE" not in text
+
+
 def test_a_bill_of_long_ago_is_complete_but_may_be_estimated(aws: Account) -> None:
     keep_bill(aws, ended_at="2026-01-05T12:00:00Z")
     answer_of_aws(aws, {"ResultsByTime": [day("2026-01-01", COMPUTE, is_estimated=True)]})

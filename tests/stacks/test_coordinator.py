@@ -42,6 +42,8 @@ def test_both_functions_are_of_the_learner_image(made: Assembly) -> None:
         assert flat(one["Code"]["ImageUri"]).endswith(f":{tag}")
         assert one["ImageConfig"] == {"EntryPoint": ["python", "-m", "awslambdaric"], "Command": [handler]}
         assert (one["Timeout"], one["Architectures"]) == (timeout_s, ["x86_64"])
+    assert learner["ReservedConcurrentExecutions"] == 1
+    assert "ReservedConcurrentExecutions" not in coordinator
 
 
 def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assembly) -> None:

@@ -303,10 +303,12 @@ class Account:
         """With the function that makes the updates."""
         for suffix, handler in (("coordinator", "tests.simulators.rehearsal.coordinator.handler"),
                                 ("learner", "tests.simulators.rehearsal.learner_function.handler")):
-            settings = self.client("lambda").get_function_configuration(FunctionName=f"{stack}-{suffix}")
+            functions, name = self.client("lambda"), f"{stack}-{suffix}"
+            settings = functions.get_function_configuration(FunctionName=name)
+            reserved = functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
             self.functions.add_function(
-                settings["FunctionName"], handler=handler, timeout_s=settings["Timeout"],
-                memory_mib=settings["MemorySize"], environment={
+                name, handler=handler, timeout_s=settings["Timeout"], memory_mib=settings["MemorySize"],
+                concurrency=None if reserved is None else int(reserved), environment={
                     **settings.get("Environment", {}).get("Variables", {}), **self.variables, "PYTHONPATH": str(ROOT),
                     LEG_VARIABLE: str(self.leg_s)})
 
