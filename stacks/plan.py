@@ -290,6 +290,9 @@ def _check(experiment: ResolvedExperiment) -> None:
     Raises:
         ExperimentError: It runs on one machine, but not in AWS.
     """
+    if experiment.learner.kind == "stellaris":
+        raise ExperimentError("learner.kind = stellaris cannot be deployed, wherever its functions run; allowed in a "
+                              "deployment: instance | function")
     if experiment.fleet.kind not in ("lambda", "local"):
         raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} is for runs on one machine; allowed in a "
                               "deployment: auto | lambda | local")

@@ -51,6 +51,10 @@ class ThisMachine:
         if experiment.fleet.kind == "lambda":
             raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} needs a deployed learner (`make deploy`); "
                                   "allowed on this machine: auto | local")
+        learner = experiment.learner
+        if learner.kind == "stellaris" and learner.stellaris.place not in LEARNER_PLACES:
+            raise ExperimentError(f"learner.stellaris.place = {learner.stellaris.place!r} is not on this machine; "
+                                  f"allowed here: {' | '.join(LEARNER_PLACES)}")
         self.prices = prices
 
     def fetch(self, directory: RunDirectory) -> None:
@@ -156,16 +160,27 @@ def _open_fleet(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
 
 
 def _open_learner(run: RunContext, store: Path) -> Fleet:
-    """A process that runs the learner function; what an earlier session left in the store is removed."""
-    function, directory = run.experiment.learner.function, run.directory
+    """What runs the learner function; what an earlier session left in the store is removed."""
+    learner = run.experiment.learner
     shutil.rmtree(store, ignore_errors=True)
     with run.shield():
         run.stack.callback(shutil.rmtree, store, ignore_errors=True)
-        fleet = make_fleet("local", FleetSetup(
-            concurrency=1, timeout_s=function.timeout_s, memory_mib=function.memory_mib,
-            log_path=directory.actors_log_path, handler=LEARNER_HANDLER))
+        fleet = LEARNER_PLACES[learner.stellaris.place](run) if learner.kind == "stellaris" else _open_processes(run)
         run.stack.callback(fleet.close)
     return fleet
+
+
+def _open_processes(run: RunContext) -> Fleet:
+    """Processes that run the learner function: one, or as many as there are learners, at most ``fleet.processes``."""
+    learner, fleet = run.experiment.learner, run.experiment.fleet
+    return make_fleet("local", FleetSetup(
+        concurrency=min(learner.stellaris.learners, fleet.processes) if learner.kind == "stellaris" else 1,
+        timeout_s=learner.function.timeout_s, memory_mib=learner.function.memory_mib,
+        log_path=run.directory.actors_log_path, handler=LEARNER_HANDLER))
+
+
+LEARNER_PLACES: Mapping[str, Callable[[RunContext], Fleet]] = {"processes": _open_processes}
+"""Where this machine runs learner functions of Stellaris, by ``learner.stellaris.place``."""
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,19 @@ from runtime.config import yaml_text
 from runtime.config.fleets import FLEETS
 from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.section import Count, Field, Section, Share
-from runtime.config.updaters import UPDATERS
+from runtime.config.updaters import EQUAL_UPDATERS, FUNCTION_UPDATERS, STELLARIS_PLACES, UPDATERS
 from runtime.config.variants import ALGORITHMS, SCALERS, AlgorithmSettings, ScalerSettings, flat, nested
 
 if TYPE_CHECKING:
     from runtime.config.resolved import ResolvedExperiment
 
-CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.kind", "learner.function", "learner.update_timeout_s",
-              "learner.instance_types", "learner.market", "learner.launches_max", "learner.image_parameter",
-              "learner.volume_gib", "learner.device", "learner.processes", "actor.provisioned")
-"""What may differ between a run and its resumption: none of it changes what a finished synchronous round is."""
+CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.function", "learner.stellaris.place",
+              "learner.update_timeout_s", "learner.instance_types", "learner.market", "learner.launches_max",
+              "learner.image_parameter", "learner.volume_gib", "learner.device", "learner.processes",
+              "actor.provisioned")
+"""What may differ between a run and its resumption: none of it changes what a finished synchronous round is. So may
+``learner.kind``, between `EQUAL_UPDATERS`."""
+_KIND = "learner.kind"
 
 _OFF_POLICY = [settings for settings in ALGORITHMS.settings.values() if settings.is_off_policy]
 
@@ -143,9 +146,33 @@ class LearnerFunctionSection(Section):
     memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
         1769, description="memory of the function that updates the policy, MiB; 1769 buy one vCPU")
     timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(
-        60, description="an update is ended after this, seconds; reserved in the budget with each round")
+        60, description="an update, with kind = stellaris a gradient, is ended after this, seconds; reserved in the "
+        "budget with each round")
     coordinator_memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
         1769, description="memory of the function that runs the loop, detects and evaluates, MiB")
+
+
+class StellarisSection(Section):
+    """Stellaris: how several learner functions compute gradients, and how these are applied."""
+
+    place: Literal[*STELLARIS_PLACES] = Field(  # type: ignore[valid-type]
+        "processes", description="where learner functions run; processes = on this machine; virtual = in the process "
+        "of the loop, one after the other, in an order that the durations of a file decide, so that the same seed "
+        "gives the same run; lambda = on AWS Lambda; ray = on a Ray cluster")
+    learners: Annotated[int, Field(ge=1, le=1000)] = Field(
+        4, description="gradients that are computed at the same time")
+    staleness_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        0.9, description="d of the staleness bound, which shrinks from update to update; null = no bound: each "
+        "gradient is applied when it arrives")
+    learning_rate_root: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        3.0, description="v: a gradient that is s versions old moves the policy by the learning rate times s^(−1/v); "
+        "null = by the whole learning rate, however old it is")
+    truncation: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        1.0, description="ρ, the least cap on a sample's importance ratio; the cap is the least ratio that any learner "
+        "has, where that is larger; null = no ratio is cut")
+    durations: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="file of recorded durations for place = virtual, relative to where the program is started; "
+        "benchmarks/stellaris/record.py writes one")
 
 
 class LearnerSection(Section):
@@ -154,10 +181,13 @@ class LearnerSection(Section):
     kind: Literal[*UPDATERS] = Field(  # type: ignore[valid-type]  # the registry's keys
         "instance", description="where the policy is trained; instance = on an EC2 instance, which also runs the loop; "
         "function = each update is one invocation of a function, and another function runs the loop: then keys of "
-        "instances do not count. The results are equal. docs/design/add-an-updater.md adds others")
+        "instances do not count, and the results are equal; stellaris = as function, but each gradient is one "
+        "invocation, of which several run at once. docs/design/add-an-updater.md adds others")
     function: LearnerFunctionSection = Field(
-        LearnerFunctionSection(), description="the functions of kind = function; they have the processor "
+        LearnerFunctionSection(), description="the functions of kind = function or stellaris; they have the processor "
         "actor.architecture")
+    stellaris: StellarisSection = Field(
+        StellarisSection(), description="learner functions of kind = stellaris, and what is done with their gradients")
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = Field(
         None, description="EC2 types to try, in this order if on demand; the first one's price is what a run on one "
         f"machine is billed; null = {', '.join(CPU_TYPES)}, or {', '.join(GPU_TYPES)} for Atari games and with "
@@ -189,7 +219,7 @@ class LearnerSection(Section):
     @property
     def has_instance(self) -> bool:
         """Whether an instance stands; else the learner is a function, and another function runs the loop."""
-        return str(self.kind) != "function"
+        return str(self.kind) not in FUNCTION_UPDATERS
 
 
 class FleetSection(Section):
@@ -306,8 +336,9 @@ class Experiment(Section):
 
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
     """Returns what may not differ between a run and its resumption, by dotted path."""
-    return {path: value for path, value in leaves(experiment.model_dump(mode="json"))
-            if not any(path == one or path.startswith(f"{one}.") for one in CHANGEABLE)}
+    found = {path: value for path, value in leaves(experiment.model_dump(mode="json"))
+             if not any(path == one or path.startswith(f"{one}.") for one in CHANGEABLE)}
+    return found | ({_KIND: " | ".join(EQUAL_UPDATERS)} if found[_KIND] in EQUAL_UPDATERS else {})
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -350,23 +381,30 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
 
 
 def _contradictions_of_functions(experiment: Experiment) -> Iterator[str]:
-    """What ``learner.kind = function`` cannot have."""
+    """What a learner that is a function cannot have."""
     learner, algorithm = experiment.learner, experiment.algorithm
     if learner.has_instance:
         return
+    kind = f"learner.kind = {learner.kind}"
     if learner.device == "cuda":
-        yield ("learner.device = 'cuda': a function has no GPU (learner.kind = function); allowed: auto | cpu, or "
+        yield (f"learner.device = 'cuda': a function has no GPU ({kind}); allowed: auto | cpu, or "
                "learner.kind = instance")
     if learner.processes not in (None, 1):
-        yield (f"learner.processes = {learner.processes}: one function computes an update (learner.kind = function); "
+        yield (f"learner.processes = {learner.processes}: one function computes an update or a gradient ({kind}); "
                "allowed: 1 | null, or learner.kind = instance")
-    if algorithm.rounds == "asynchronous" or (algorithm.rounds is None and algorithm.chosen.is_off_policy):
+    if learner.kind == "stellaris" and algorithm.kind != "ppo":
+        yield (f"algorithm.kind = {algorithm.kind} has no truncated loss, and updates that {kind} does not know; "
+               "allowed: ppo, or learner.kind = instance | function")
+    elif algorithm.rounds == "asynchronous" or (algorithm.rounds is None and algorithm.chosen.is_off_policy):
         yield (f"algorithm.rounds = {algorithm.rounds or 'null (asynchronous)'}: each update is an invocation "
-               "(learner.kind = function), too dear for the few trajectories that an asynchronous one trains on; "
+               f"({kind}), too dear for the few trajectories that an asynchronous one trains on; "
                "allowed: synchronous, or learner.kind = instance")
     if experiment.cache.kind == "learner":
-        yield ("cache.kind = learner: no instance holds it (learner.kind = function); allowed: serverless | node | "
+        yield (f"cache.kind = learner: no instance holds it ({kind}); allowed: serverless | node | "
                "none, or learner.kind = instance")
     if learner.function.timeout_s > learner.update_timeout_s:
         yield (f"learner.function.timeout_s = {learner.function.timeout_s} is longer than learner.update_timeout_s = "
                f"{learner.update_timeout_s}, which ends the run; allowed: 1 to {min(900, learner.update_timeout_s)}")
+    if learner.kind == "stellaris" and learner.stellaris.place == "virtual" and learner.stellaris.durations is None:
+        yield ("learner.stellaris.durations = null: learner.stellaris.place = virtual plays recorded durations; "
+               "allowed: a file that benchmarks/stellaris/record.py has written, or place = processes")

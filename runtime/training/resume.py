@@ -11,6 +11,7 @@ import pydantic
 
 from runtime.config.loading import load_experiment
 from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
+from runtime.config.updaters import EQUAL_UPDATERS
 from runtime.cost.meter import Meter
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
@@ -38,7 +39,8 @@ def check_same_experiment(experiment: Experiment, directory: RunDirectory) -> No
                if new[path] != value]
     if changed:
         raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
-                                f"Only {', '.join(CHANGEABLE)} may change")
+                                f"Only {', '.join(CHANGEABLE)} may change, and learner.kind between "
+                                f"{' and '.join(EQUAL_UPDATERS)}")
 
 
 _SUMMARY = pydantic.TypeAdapter(Summary)

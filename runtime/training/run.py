@@ -151,7 +151,7 @@ class _Run:
         learner, detector = _training_parts(experiment, spec, stack)
         remote = None if supplies.learner_fleet is None else Remote(
             spec, ShieldedFleet(supplies.learner_fleet, signals), supplies.learner_store, self._run_id, self._meter,
-            self._save_ledger, self._events)
+            self._save_ledger, self._events, experiment.learner.stellaris)
         self._updater = make_updater(experiment.learner.kind, learner, remote)
         stack.callback(self._updater.close)
         evaluator = EvaluationProcess(

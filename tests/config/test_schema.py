@@ -485,8 +485,9 @@ CHANGEABLE_LEAVES = set(
     "budget.usd budget.lifetime_hours stop.max_rounds stop.max_steps stop.target_return fleet.kind fleet.processes "
     "fleet.quorum fleet.round_deadline_s fleet.attempts fleet.failures_max cache.kind cache.url cache.memory_mib "
     "learner.update_timeout_s learner.instance_types learner.market learner.launches_max learner.image_parameter "
-    "learner.volume_gib learner.device learner.processes learner.kind learner.function.memory_mib "
-    "learner.function.timeout_s learner.function.coordinator_memory_mib actor.provisioned".split())
+    "learner.volume_gib learner.device learner.processes learner.kind learner.stellaris.place "
+    "learner.function.memory_mib learner.function.timeout_s learner.function.coordinator_memory_mib "
+    "actor.provisioned".split())
 
 
 def identified(**leaf: Any) -> Experiment:
@@ -533,6 +534,13 @@ def test_a_run_is_the_same_run_exactly_where_only_what_is_changeable_differs(pat
         base, changed = resolve(identified()), resolve(with_another(path))
         assert base != changed
         assert (changed.identity == base.identity) == (path in CHANGEABLE_LEAVES)
+
+
+def test_a_run_of_stellaris_is_another_run_wherever_its_functions_are():
+    ppo, stellaris, elsewhere = (experiment_from_tree(MINIMAL | {"learner": learner}, source="x.yaml").identity for
+                                 learner in ({}, {"kind": "stellaris"},
+                                             {"kind": "stellaris", "stellaris": {"place": "lambda"}}))
+    assert ppo != stellaris == elsewhere
 
 
 def test_a_run_on_lambda_is_the_run_on_one_machine():
@@ -702,9 +710,12 @@ def test_any_text_is_accepted_or_refused_in_words(tmp_path: Path, text: str, as_
     ({"algorithm": {"kind": "impact", "rounds": "asynchronous"}}, "algorithm.rounds = asynchronous: "),
     ({"cache": {"kind": "learner"}}, "cache.kind = learner: .*; allowed: serverless | node | none"),
     ({"learner": {"function": {"timeout_s": 200}}}, "learner.function.timeout_s = 200 .*; allowed: 1 to 120"),
+    *[({"learner": {"kind": "stellaris"}, "algorithm": {"kind": kind, "rounds": "synchronous"}},
+       f"algorithm.kind = {kind} .*; allowed: ppo") for kind in ("impact", "impala")],
+    ({"learner": {"kind": "stellaris", "stellaris": {"place": "virtual"}}}, "durations = null: .*; allowed: a file"),
 ])
 def test_what_a_learner_that_is_a_function_cannot_have_is_refused(leaf: dict[str, Any], told: str):
-    tree = MINIMAL | leaf
-    experiment_from_tree(tree, source="x.yaml")
+    tree, learner = MINIMAL | leaf, leaf.get("learner", {})
+    experiment_from_tree(tree | {"learner": learner | {"kind": "instance"}}, source="x.yaml")
     with pytest.raises(ExperimentError, match=told):
-        experiment_from_tree(tree | {"learner": tree.get("learner", {}) | {"kind": "function"}}, source="x.yaml")
+        experiment_from_tree(tree | {"learner": {"kind": "function"} | learner}, source="x.yaml")

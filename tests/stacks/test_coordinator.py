@@ -67,6 +67,7 @@ def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assemb
     ({"actor__provisioned": 2}, ["actor.provisioned = 2", "allowed: 0"]),
     ({"learner__update_timeout_s": 600, "fleet__round_deadline_s": 120}, [
         "720 s", "learner.update_timeout_s = 600", f"{ROUND_S_MAX:.0f} s together"]),
+    ({"learner__kind": "stellaris"}, ["learner.kind = stellaris cannot be deployed", "instance | function"]),
 ])
 def test_what_would_have_to_stand_or_takes_too_long_is_refused(tmp_path, changes, words) -> None:
     with pytest.raises(ExperimentError) as caught:

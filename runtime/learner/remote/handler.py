@@ -1,5 +1,7 @@
 """The learner function: ``handler(event, context)`` makes one update, and leaves its result in the store.
 
+An event that names a ``job`` asks for one gradient of an update instead (`runtime.learner.remote.gradients`).
+
 The same code runs inside AWS Lambda and in a process of this machine. It needs torch, but no network besides the store.
 A sandbox keeps the learner that it trained last: if the next update starts from that very state, nothing is loaded. It
 never keeps a learner whose result was not the one that counts.
@@ -18,6 +20,7 @@ from runtime.errors import RunError
 from runtime.interfaces import Learner, State
 from runtime.learner import make_learner
 from runtime.learner.parallel.tasks import Task, spec_of
+from runtime.learner.remote import gradients
 from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_result
 from runtime.learner.remote.store import Store, batch_name, open_store, result_name, state_name
 
@@ -47,15 +50,15 @@ sandbox = Sandbox()
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """Makes the next policy version from a batch, unless somebody has made it before.
+    """Makes the next policy version from a batch, or computes a gradient, unless somebody has done so before.
 
     Args:
-        event: See `EVENT_FIELDS`.
+        event: See `EVENT_FIELDS`, and those of `gradients`.
         context: Lambda's context object; not used.
 
     Returns:
-        ``invocation_id``, ``status`` (trained | made_before), ``samples`` of the batch, ``was_warm``, ``load_s``,
-        ``train_s``, ``store_s``.
+        ``invocation_id``, ``status`` (trained | computed | made_before), ``samples`` that were trained on; of an update
+        also ``was_warm``, ``load_s``, ``train_s``, ``store_s``.
 
     Raises:
         EventError: A field is missing or of the wrong type.
@@ -63,6 +66,8 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         RunError: State or batch are not there, or belong to another learner.
         WireError: State or batch are damaged.
     """
+    if "job" in event:
+        return gradients.answer(event)
     check_event(event, EVENT_FIELDS)
     started_s = time.perf_counter()
     store, token, version = open_store(event["store"]), event["token"], event["policy_version"]

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lambda_actor.errors import WireError
+from runtime.config.schema import StellarisSection
 from runtime.errors import BudgetError, RunError
 from runtime.interfaces import (
     LEARNER,
@@ -53,6 +54,7 @@ class Remote:
         meter: Reserves and bills the invocations.
         save_ledger: Puts the meter's state on disk.
         events: Records failures.
+        stellaris: ``learner.stellaris``, of which that updater reads all but the place.
     """
 
     spec: LearnerSpec
@@ -62,6 +64,7 @@ class Remote:
     meter: CostMeter
     save_ledger: Callable[[], None]
     events: EventSink
+    stellaris: StellarisSection = StellarisSection()
 
 
 @dataclass(frozen=True)

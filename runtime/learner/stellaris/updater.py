@@ -46,23 +46,6 @@ from runtime.learner.updater import InPlaceUpdater
 _STATE_KEY = "parameter_function"
 
 
-@dataclass(frozen=True)
-class StellarisSettings:
-    """How gradients are computed and applied.
-
-    Attributes:
-        learners: Gradients that are computed beside one another.
-        staleness_decay: d of the bound; None = no bound.
-        learning_rate_root: v; None = staleness does not change the learning rate.
-        truncation: ρ; None = no ratio is cut.
-    """
-
-    learners: int = 4
-    staleness_decay: float | None = 0.9
-    learning_rate_root: float | None = 3.0
-    truncation: float | None = 1.0
-
-
 @dataclass
 class _UnderWay:
     """An update that is under way.
@@ -98,15 +81,16 @@ class StellarisUpdater(InPlaceUpdater):
 
     learner: Ppo
 
-    def __init__(self, learner: Ppo, remote: Remote, settings: StellarisSettings) -> None:
+    def __init__(self, learner: Ppo, remote: Remote) -> None:
         """Takes a learner over.
 
         Args:
             learner: Made from ``remote.spec``.
-            remote: Where learner functions are invoked, and what they cost.
+            remote: Where learner functions are invoked, what they cost, and ``learner.stellaris``.
         """
         super().__init__(learner)
-        self._remote, self._settings, self._store = remote, settings, open_store(remote.store)
+        self._remote, self._store = remote, open_store(remote.store)
+        self._settings = settings = remote.stellaris
         self._spec = dict(spec_task(remote.spec).values)
         self._parameters: ParameterFunction[tuple[int, SentGradient]] = ParameterFunction(
             learners=settings.learners, staleness_decay=settings.staleness_decay,

@@ -12,23 +12,23 @@ import numpy as np
 import pytest
 
 from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import StellarisSection
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.errors import BudgetError, RunError
 from runtime.fleet.virtual import VirtualFleet
 from runtime.interfaces import Update
-from runtime.learner import LearnerSpec, make_learner
-from runtime.learner.remote.gradients import answer
+from runtime.learner import LearnerSpec, make_learner, make_updater
+from runtime.learner.remote.handler import handler
 from runtime.learner.remote.store import gradient_name, open_store
 from runtime.learner.remote.updater import Remote
-from runtime.learner.stellaris.updater import StellarisSettings, StellarisUpdater
 from tests.helpers import cost_model
 from tests.learner.learning import VECTORS, assert_same, everything, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TREE = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "learner": {"kind": "function"},
         "algorithm": {"ppo": {"epochs": 3, "minibatch_steps": 6, "learning_rate": 0.01}}, "actor": {"provisioned": 0}}
-PLAIN = StellarisSettings(learners=1, staleness_decay=None, learning_rate_root=None, truncation=None)
+PLAIN = StellarisSection(learners=1, staleness_decay=None, learning_rate_root=None, truncation=None)
 
 
 def uneven(event: Mapping[str, Any]) -> float:
@@ -47,9 +47,9 @@ class Functions:
         fate = self.fates.get(event["job"], "well")
         if fate == "dead":
             raise RuntimeError("it is dead")
-        answered = answer(json.loads(json.dumps(event)))
+        answered = handler(json.loads(json.dumps(event)), None)
         if fate == "twice":
-            assert answer(event)["status"] == "made_before"
+            assert handler(event, None)["status"] == "made_before"
         if fate == "damaged":
             store, name = open_store(event["store"]), gradient_name(event["token"], event["update"], event["job"])
             data = bytearray(store.get(name))
@@ -64,7 +64,7 @@ class Stellaris:
     """An updater, its functions, and what they cost."""
 
     folder: Path
-    settings: StellarisSettings = field(default_factory=StellarisSettings)
+    settings: StellarisSection = field(default_factory=StellarisSection)
     fates: Mapping[int, str] = field(default_factory=dict)
     budget_usd: float = 1.0
 
@@ -75,8 +75,8 @@ class Stellaris:
         self.meter, self.failed = Meter(cost_model(experiment), Budget(self.budget_usd)), []
         self.functions = Functions(self.fates)
         self.fleet = VirtualFleet(self.functions, uneven, concurrency=self.settings.learners)
-        self.updater = StellarisUpdater(make_learner(spec, device="cpu"), Remote(
-            spec, self.fleet, str(self.folder), "session", self.meter, lambda: None, self), self.settings)
+        self.updater = make_updater("stellaris", make_learner(spec, device="cpu"), Remote(
+            spec, self.fleet, str(self.folder), "session", self.meter, lambda: None, self, self.settings))
 
     def append(self, kind: str, **fields: Any) -> None:
         self.failed.append((fields["attempt"], fields["error"]))
