@@ -26,7 +26,11 @@ from typing import Any
 
 from benchmarks.competition.plan import RULES, TUNING_SEEDS, WORKLOADS, Run, reported_runs, tuning_runs
 from benchmarks.seeds import commit_of
+from runtime.config.loading import load_experiment
+from runtime.cost.rates import Rates, tabled
+from runtime.records.layout import RATES
 from runtime.scaler.saved_scheduler import load_scheduler
+from runtime.training.preflight import preflight
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "competition"
@@ -56,6 +60,11 @@ def train(run: Run) -> None:
     """
     with (run.directory.parent / f"{run.directory.name}.{COMMITS}").open("a") as commits:
         commits.write(f"{commit_of(ROOT)}\n")
+    if run.step_s is not None and not (run.directory / RATES).exists():
+        units = {**tabled(preflight(load_experiment(ROOT / run.file).resolved())[1]),
+                 "step_s": run.step_s, "evaluated_step_s": run.step_s}
+        run.directory.mkdir(parents=True, exist_ok=True)
+        Rates(f"the table, as if a step took {run.step_s:g} s", units, run.directory / RATES).save()
     options = [part for key, value in run.settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     with (run.directory.parent / f"{run.directory.name}.log").open("w") as log:
         subprocess.run(
