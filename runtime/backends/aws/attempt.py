@@ -22,6 +22,7 @@ from runtime.cost.prices import PRICES, PriceTable
 from runtime.display.table import make_display, summary_lines
 from runtime.errors import FleetError, RunError, ServerError
 from runtime.guard.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
+from runtime.learner.remote.store import StoreError
 from runtime.records import layout
 from runtime.records.files import to_json
 from runtime.training.run import RunResult, train
@@ -30,7 +31,7 @@ from runtime.training.signals import Interrupted
 _REASON_CHARACTERS = 500
 _OUTPUT_CHARACTERS_MAX = 100_000
 """What libraries and the environment may print in one life of the process; the rest is dropped."""
-_PASSING = (ResultsError, LedgerError, ServerError, FleetError, CacheError)
+_PASSING = (ResultsError, LedgerError, ServerError, FleetError, CacheError, StoreError)
 """Of AWS and the network, not of the experiment: the run goes on from the bucket."""
 
 

@@ -170,6 +170,23 @@ def _legs_fail(world: Rehearsal) -> None:
                 or world.record.has("guard", "has not been heard of"), "the guard ended it for another reason")
 
 
+def _two_legs(world: Rehearsal) -> None:
+    """No instance, and somebody begins the rounds twice: the newer leg goes on with the run, the older one gives way."""
+    world.deploy(text=experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
+                                 max_rounds=2 * _ROUNDS, usd=_AMPLE_USD))
+    world.after_rounds(1)
+    machines = world.account.client("stepfunctions")
+    (machine,) = machines.list_state_machines()["stateMachines"]
+    world.record.tell("fault", "somebody begins the rounds again")
+    machines.start_execution(stateMachineArn=machine["stateMachineArn"], name="again")
+    world.until(lambda: not machines.list_executions(stateMachineArn=machine["stateMachineArn"],
+                                                     statusFilter="RUNNING")["executions"], "both executions' end")
+    legs = [one["status"] for one in machines.list_executions(stateMachineArn=machine["stateMachineArn"])["executions"]]
+    world.check(legs == ["SUCCEEDED", "SUCCEEDED"], f"the executions are {legs}")
+    world.until_gone()
+    _check_rounds(world, 2 * _ROUNDS)
+
+
 def _remove_files(world: Rehearsal) -> None:
     """What was uploaded with the templates: the files of learners that start."""
     world.record.tell("fault", "the learner's files are gone")
@@ -520,6 +537,7 @@ SCENARIOS = {
     "no-instance-budget": Scenario(_no_instance_budget, "budget"),
     "legs-fail": Scenario(_legs_fail, settings={"rate": 4.0}),
     "leg-hangs": Scenario(_leg_hangs),
+    "two-legs": Scenario(_two_legs, "max_rounds"),
     "hangs": Scenario(_hangs),
     "never-boots": Scenario(_never_boots),
     "never-reports": Scenario(_never_reports),
