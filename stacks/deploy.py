@@ -26,6 +26,7 @@ from runtime.aws.stacks import find_stack, outputs_of
 from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S
+from runtime.cost.model import CostModel
 from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_prices
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.display.terminal import has_terminal, is_confirmed, laid_out
@@ -33,6 +34,7 @@ from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.guard.ledger import Entry, Ledger, find_ledger
 from runtime.guard.stacks import read_deployment
 from runtime.guard.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
+from runtime.interfaces import LEARNER
 from runtime.names import MACHINE_OUTPUT, SHARED_STACKS, execution_name
 from runtime.operations.quotas import Account, read_account
 from runtime.training.preflight import smallest_budget_usd
@@ -204,6 +206,8 @@ def limits(plan: Plan) -> list[str]:
     burn_usd = expected.burn_usd_per_hour
     worst_usd = burn_usd * experiment.budget.lifetime_hours * (learner.launches_max if plan.has_instance else 1)
     stays_usd = expected.cache_usd_per_hour + expected.provisioned_usd_per_hour
+    actors_usd = _hour_usd(plan, experiment.scaler.most_actors, actor.memory_mib)
+    learners_usd = _hour_usd(plan, learner.functions_at_once, learner.function.memory_mib)
     return laid_out({
         "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
         "learner": _learner(plan),
@@ -218,8 +222,10 @@ def limits(plan: Plan) -> list[str]:
         "an hour": f"${burn_usd:.3f} at most for what stands: learner ${expected.learner_usd_per_hour:.3f} "
                    f"({_dearest(plan)}), cache ${expected.cache_usd_per_hour:.3f}, "
                    f"warm actors ${expected.provisioned_usd_per_hour:.3f}; " + (
-                       f"actors at work come on top, all of them all the time ${_actors_usd(plan):.2f}"
-                       if plan.has_function else "actors at work cost nothing beside it"),
+                       f"actors at work come on top, all of them all the time ${actors_usd:.2f}"
+                       if plan.has_function else "actors at work cost nothing beside it")
+                   + ("" if plan.has_instance else f", learner functions ${learners_usd:.2f}"),
+        **({} if plan.has_instance else {"promised": _promised(plan)}),
         "start": f"about {_minutes(start.expected_s)} minutes with images that are pushed: "
                  + ", ".join(f"{phase.name} {_minutes(phase.expected_s)}" for phase in start.phases)
                  + f"; it costs ${start.usd:.3f}, counted as ${start.counted_usd:.3f}: to whole minutes",
@@ -241,11 +247,20 @@ def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.1f}"
 
 
-def _actors_usd(plan: Plan) -> float:
-    """An hour of as many actors as a round can have, on demand."""
-    experiment = plan.experiment
-    rate = plan.prices.functions[experiment.actor.architecture].on_demand_usd
-    return 3600 * experiment.scaler.most_actors * experiment.actor.memory_mib / 1024 * rate
+def _hour_usd(plan: Plan, functions: int, memory_mib: int) -> float:
+    """An hour of so many functions that never rest, on demand."""
+    return 3600 * functions * memory_mib / 1024 * plan.prices.functions[
+        plan.experiment.actor.architecture].on_demand_usd
+
+
+def _promised(plan: Plan) -> str:
+    """The most that learner functions can cost at a time, before it is known what they did."""
+    experiment, at_once = plan.experiment, plan.experiment.learner.functions_at_once
+    model = CostModel(experiment.actor, experiment.learner, plan.prices, cache_kind=experiment.cache.kind,
+                      round_deadline_s=0.0, traffic_bytes_max=0)
+    each_usd = model.roles[LEARNER].worst_case_usd()
+    return (f"${at_once * each_usd:.4f} of the budget to the learner functions that may run at once, {at_once} of "
+            f"${each_usd:.5f}: each is reserved before it starts, until its time limit after the longest start")
 
 
 def _learner(plan: Plan) -> str:
@@ -253,7 +268,10 @@ def _learner(plan: Plan) -> str:
     if plan.has_instance:
         return (f"one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
                 f"{learner.launches_max} launches")
-    return (f"no instance: a function of {function.memory_mib} MiB makes the updates, {function.timeout_s} s each; a "
+    many = f"{function.memory_mib} MiB"
+    work = f"a function of {many} makes the updates" if learner.kind == "function" else (
+        f"up to {learner.functions_at_once} functions of {many} at once compute gradients")
+    return (f"no instance: {work}, {function.timeout_s} s each; a "
             f"coordinator of {function.coordinator_memory_mib} MiB runs the rounds, in legs of up to {LEG_S / 60:.0f} "
             f"minutes, each of which is tried {learner.launches_max} times")
 
@@ -305,6 +323,12 @@ def _check_budget(plan: Plan) -> float:
     Raises:
         AccountError: The start and the end would use the budget up.
     """
+    learners = plan.experiment.learner.functions_at_once
+    if learners and plan.concurrency == 0:
+        raise AccountError(f"{plan.actor_concurrency} functions may run at once, too few for the guard, a coordinator, "
+                           f"{learners} learner functions and an actor; allowed: {learners + 3} or more: ask for them "
+                           "under Service Quotas, AWS Lambda, Concurrent executions"
+                           + (", or lower learner.stellaris.learners" if learners > 1 else ""))
     check_round(plan.experiment, waves=plan.waves)
     expected, start = plan.estimate, plan.start
     needed_usd, and_round = start.counted_usd + expected.tail_usd, ""

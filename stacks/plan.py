@@ -137,7 +137,12 @@ class Plan:
     @property
     def concurrency(self) -> int | None:
         """How many actors may run at once; None means all of a round."""
-        return self.actor_concurrency if self.has_function else self.experiment.fleet.processes
+        if not self.has_function:
+            return self.experiment.fleet.processes
+        if self.actor_concurrency is None or self.has_instance or self._is_reserved:
+            return self.actor_concurrency
+        # As `AwsBackend` counts: the guard, the coordinator and the learner functions have to find room.
+        return max(0, self.actor_concurrency - 2 - self.experiment.learner.functions_at_once)
 
     @property
     def waves(self) -> int:
@@ -187,11 +192,6 @@ class Plan:
         return _with_digest(name, f"actors of {name}")
 
     @property
-    def learner_functions(self) -> int:
-        """Learner functions that may run at once; 0 if the learner is an instance."""
-        return 0 if self.has_instance else 1
-
-    @property
     def reserved_actors(self) -> int | None:
         """The function's reserved concurrency, which caps its fan-out whoever invokes it.
 
@@ -202,12 +202,12 @@ class Plan:
     @property
     def reserved_learners(self) -> int | None:
         """The learner function's reserved concurrency; None as for actors."""
-        return self.learner_functions if self._is_reserved else None
+        return self.experiment.learner.functions_at_once if self._is_reserved else None
 
     @property
     def _is_reserved(self) -> bool:
         """Whether the account can reserve the concurrency of all functions that fan out."""
-        wanted = self.experiment.scaler.most_actors + self.learner_functions
+        wanted = self.experiment.scaler.most_actors + self.experiment.learner.functions_at_once
         return wanted <= self._reservable(wanted)
 
     @property
@@ -290,9 +290,6 @@ def _check(experiment: ResolvedExperiment) -> None:
     Raises:
         ExperimentError: It runs on one machine, but not in AWS.
     """
-    if experiment.learner.kind == "stellaris":
-        raise ExperimentError("learner.kind = stellaris cannot be deployed, wherever its functions run; allowed in a "
-                              "deployment: instance | function")
     if experiment.fleet.kind not in ("lambda", "local"):
         raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} is for runs on one machine; allowed in a "
                               "deployment: auto | lambda | local")
@@ -354,7 +351,10 @@ def _check_function(experiment: ResolvedExperiment) -> None:
     Raises:
         ExperimentError: Something would have to stand, or a round could take longer than a leg of the coordinator.
     """
-    kind = experiment.learner.kind
+    kind, place = experiment.learner.kind, experiment.learner.stellaris.place
+    if kind == "stellaris" and place != "lambda":
+        raise ExperimentError(f"learner.stellaris.place = {place} is for runs on one machine; allowed in a deployment: "
+                              "auto | lambda")
     if experiment.cache.kind != "none":
         raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = {kind}: a coordinator that "
                               "reached a cache would be in its network, and need endpoints there that are paid for by "

@@ -131,6 +131,9 @@ def resolve(
     if kind == "auto":
         kind = "lambda" if is_deployed else "local"
     is_on_learner = is_deployed and kind == "local"
+    place = learner.stellaris.place
+    if place == "auto":
+        place = "lambda" if is_deployed else "processes"
     # Without an instance nothing stands between rounds, if nobody asks for it.
     warm_actors = most_actors if learner.has_instance else 0
     return _as(ResolvedExperiment, experiment, {
@@ -142,6 +145,7 @@ def resolve(
             "provisioned": 0 if is_on_learner else _or(provisioned, _or(actor.provisioned, warm_actors))}),
         "learner": _as(ResolvedLearner, learner, {
             "device": learner.device if learner.has_instance else "cpu",
+            "stellaris": learner.stellaris.model_copy(update={"place": place}),
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {

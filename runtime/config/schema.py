@@ -155,10 +155,11 @@ class LearnerFunctionSection(Section):
 class StellarisSection(Section):
     """Stellaris: how several learner functions compute gradients, and how these are applied."""
 
-    place: Literal[*STELLARIS_PLACES] = Field(  # type: ignore[valid-type]
-        "processes", description="where learner functions run; processes = on this machine; virtual = in the process "
-        "of the loop, one after the other, in an order that the durations of a file decide, so that the same seed "
-        "gives the same run; lambda = on AWS Lambda; ray = on a Ray cluster")
+    place: Literal["auto", *STELLARIS_PLACES] = Field(  # type: ignore[valid-type]  # the registry's keys
+        "auto", description="where learner functions run; auto = on AWS Lambda in a deployment, else processes; "
+        "processes = on this machine; virtual = in the process of the loop, one after the other, in an order that the "
+        "durations of a file decide, so that the same seed gives the same run; lambda = on AWS Lambda; ray = on a Ray "
+        "cluster")
     learners: Annotated[int, Field(ge=1, le=1000)] = Field(
         4, description="gradients that are computed at the same time")
     staleness_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
@@ -220,6 +221,13 @@ class LearnerSection(Section):
     def has_instance(self) -> bool:
         """Whether an instance stands; else the learner is a function, and another function runs the loop."""
         return str(self.kind) not in FUNCTION_UPDATERS
+
+    @property
+    def functions_at_once(self) -> int:
+        """Learner functions that may run at the same time; 0 if the learner is no function."""
+        if self.has_instance:
+            return 0
+        return self.stellaris.learners if self.kind == "stellaris" else 1
 
 
 class FleetSection(Section):

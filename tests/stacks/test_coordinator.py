@@ -19,10 +19,10 @@ def made(synthesise: Synthesise) -> Assembly:
     return synthesise(cache="function", learner__launches_max=4, budget__lifetime_hours=2)
 
 
-def plan_of(tmp_path, **changes) -> Plan:
+def plan_of(tmp_path, context=None, **changes) -> Plan:
     path = tmp_path / "x.yaml"
     path.write_text(experiment_text(**{"cache__kind": "none", "learner__kind": "function", **changes}))
-    return Plan.from_context({"experiment": str(path)}.get)
+    return Plan.from_context({"experiment": str(path), **(context or {})}.get)
 
 
 def test_nothing_stands(made: Assembly) -> None:
@@ -67,7 +67,8 @@ def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assemb
     ({"actor__provisioned": 2}, ["actor.provisioned = 2", "allowed: 0"]),
     ({"learner__update_timeout_s": 600, "fleet__round_deadline_s": 120}, [
         "720 s", "learner.update_timeout_s = 600", f"{ROUND_S_MAX:.0f} s together"]),
-    ({"learner__kind": "stellaris"}, ["learner.kind = stellaris cannot be deployed", "instance | function"]),
+    ({"learner__kind": "stellaris", "learner__stellaris": {"place": "processes"}}, [
+        "learner.stellaris.place = processes", "allowed in a deployment: auto | lambda"]),
 ])
 def test_what_would_have_to_stand_or_takes_too_long_is_refused(tmp_path, changes, words) -> None:
     with pytest.raises(ExperimentError) as caught:
@@ -80,3 +81,13 @@ def test_what_it_costs_is_told_without_an_instance(tmp_path) -> None:
     assert "no instance: a function of 1769 MiB makes the updates" in told
     assert "c7i" not in told
     assert "Step Functions ends the rounds after that time" in told
+
+
+@pytest.mark.parametrize(("left", "reserved", "at_once"), [(None, 4, None), (109, None, 103), (7, None, 1)])
+def test_as_many_learner_functions_run_at_once_as_there_are_learners(tmp_path, left, reserved, at_once) -> None:
+    plan = plan_of(tmp_path, {"actor_concurrency": left}, learner__kind="stellaris")
+    assert (plan.reserved_learners, plan.concurrency) == (reserved, at_once)
+    assert (plan.reserved_actors is None) == (reserved is None)
+    told = " ".join(" ".join(limits(plan)).split())
+    assert "up to 4 functions of 1769 MiB at once compute gradients, 60 s each" in told
+    assert "promised $0.0081 of the budget to the learner functions that may run at once, 4 of $0.00203" in told

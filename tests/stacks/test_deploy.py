@@ -348,6 +348,16 @@ def test_a_round_in_waves_must_fit_into_the_budget(aws: Cdk, file: Path, capsys:
     assert deploy.main([str(file), "--yes"]) == 0
 
 
+def test_an_account_without_room_for_an_actor_beside_all_learner_functions_is_refused(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws.concurrency = 6
+    file.write_text(FILE.replace("learner: {", "learner: {kind: stellaris, ").replace("node", "none").replace(
+        "provisioned: 10", "provisioned: 0"))
+    assert deploy.main([str(file), "--yes"]) == 2
+    assert "4 learner functions and an actor; allowed: 7 or more" in capsys.readouterr().err
+    assert aws.calls == []
+
+
 def test_all_on_the_learner_is_told_and_nothing_of_lambda(file: Path, capsys: pytest.CaptureFixture[str]):
     file.write_text(FILE.replace("cache: {kind: node}", "cache: {kind: none}\nfleet: {kind: local}"))
     plan = Plan.from_context({"experiment": str(file)}.get)

@@ -146,9 +146,10 @@ class AwsBackend:
         """
         experiment, function = run.experiment, self._deployment.actor_function
         cache, event = self._connect(run, results)
-        # The coordinator runs beside its actors, and the learner function must find room when they have ended.
+        # The coordinator runs beside its actors, and learner functions must find room when they have ended.
+        learners = experiment.learner.functions_at_once
         concurrency = available_concurrency(self._client("lambda"), function, experiment.scaler.most_actors,
-                                            others=2 if self._deployment.learner_function else 0)
+                                            others=1 + learners if learners else 0)
         with run.shield():
             fleet = make_fleet("lambda", FleetSetup(
                 concurrency=concurrency, timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
@@ -165,15 +166,16 @@ class AwsBackend:
         Returns:
             What runs it, and where it finds and leaves what it needs; None and empty where the learner is here.
         """
-        deployment, settings = self._deployment, run.experiment.learner.function
+        deployment, learner = self._deployment, run.experiment.learner
         if not deployment.learner_function:
             return None, ""
         # Of a leg before this one, which may have been killed.
         store = results.clear(layout.KEPT_UPDATES)
         with run.shield():
             fleet = make_fleet("lambda", FleetSetup(
-                concurrency=1, timeout_s=settings.timeout_s, memory_mib=settings.memory_mib,
-                log_path=run.directory.actors_log_path, function_arn=deployment.learner_function))
+                concurrency=learner.functions_at_once, timeout_s=learner.function.timeout_s,
+                memory_mib=learner.function.memory_mib, log_path=run.directory.actors_log_path,
+                function_arn=deployment.learner_function))
             run.stack.callback(fleet.close)
         return fleet, store
 

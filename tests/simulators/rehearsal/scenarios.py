@@ -171,7 +171,7 @@ def _legs_fail(world: Rehearsal) -> None:
 
 
 def _two_legs(world: Rehearsal) -> None:
-    """No instance, and somebody begins the rounds twice: the newer leg goes on with the run, the older one gives way."""
+    """No instance, and somebody begins the rounds twice: the newer leg goes on, the older one gives way."""
     world.deploy(text=experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
                                  max_rounds=2 * _ROUNDS, usd=_AMPLE_USD))
     world.after_rounds(1)
