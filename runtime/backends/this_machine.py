@@ -18,10 +18,11 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.cost.rates import FunctionTimes, init_s, lambda_speed, make_rates, make_times, tabled
+from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
 from runtime.errors import ExperimentError
 from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
 from runtime.fleet.counting import CountingFleet, CountingLearner
+from runtime.fleet.virtual import VirtualFleet
 from runtime.interfaces import Cache, Fleet, RunContext, Supplies
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -78,7 +79,7 @@ class ThisMachine:
         learner_fleet, store = None, run.directory.updates_path.resolve()
         if isinstance(times, FunctionTimes):
             learner_fleet = CountingLearner(
-                _open_learner(run, store), times, timeout_s=experiment.learner.function.timeout_s)
+                _open_learner(run, store, times), times, timeout_s=experiment.learner.function.timeout_s)
         return Supplies(
             actors.cache, fleet,
             Meter(model, Budget(experiment.budget.usd), init_s=init_s(experiment, tabled(experiment))),
@@ -159,27 +160,52 @@ def _open_fleet(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
     return fleet
 
 
-def _open_learner(run: RunContext, store: Path) -> Fleet:
+def _open_learner(run: RunContext, store: Path, times: FunctionTimes) -> Fleet:
     """What runs the learner function; what an earlier session left in the store is removed."""
     learner = run.experiment.learner
     shutil.rmtree(store, ignore_errors=True)
     with run.shield():
         run.stack.callback(shutil.rmtree, store, ignore_errors=True)
-        fleet = LEARNER_PLACES[learner.stellaris.place](run) if learner.kind == "stellaris" else _open_processes(run)
+        if isinstance(times, GradientTimes):
+            fleet = LEARNER_PLACES[learner.stellaris.place](run, times)
+        else:
+            fleet = _open_processes(run, 1)
         run.stack.callback(fleet.close)
     return fleet
 
 
-def _open_processes(run: RunContext) -> Fleet:
-    """Processes that run the learner function: one, or as many as there are learners, at most ``fleet.processes``."""
-    learner, fleet = run.experiment.learner, run.experiment.fleet
+def _open_processes(run: RunContext, processes: int) -> Fleet:
+    function = run.experiment.learner.function
     return make_fleet("local", FleetSetup(
-        concurrency=min(learner.stellaris.learners, fleet.processes) if learner.kind == "stellaris" else 1,
-        timeout_s=learner.function.timeout_s, memory_mib=learner.function.memory_mib,
+        concurrency=processes, timeout_s=function.timeout_s, memory_mib=function.memory_mib,
         log_path=run.directory.actors_log_path, handler=LEARNER_HANDLER))
 
 
-LEARNER_PLACES: Mapping[str, Callable[[RunContext], Fleet]] = {"processes": _open_processes}
+def _open_learners(run: RunContext, times: GradientTimes) -> Fleet:
+    """As many processes as there are learners, at most ``fleet.processes``."""
+    return _open_processes(run, min(run.experiment.learner.stellaris.learners, run.experiment.fleet.processes))
+
+
+def _open_virtual(run: RunContext, times: GradientTimes) -> Fleet:
+    """Learner functions in this process, in virtual time; each learner starts once, before its first gradient."""
+    from runtime.learner.remote.handler import handler
+
+    learner, seed, started = run.experiment.learner, run.experiment.seed, set[int]()
+
+    def duration_s(event: Mapping[str, Any]) -> float:
+        assert times.durations is not None
+        update, slot = event["update"], event["slot"]
+        is_start = update == 0 and slot not in started
+        started.add(slot)
+        gradient_s = times.durations.gradient_s(len(event["indices"]), key=f"{seed} {update} {event['job']}")
+        return times.virtual_s(gradient_s + (times.durations.start_s(key=f"{seed} {slot}") if is_start else 0.0))
+
+    return VirtualFleet(handler, duration_s, concurrency=learner.stellaris.learners,
+                        timeout_s=learner.function.timeout_s)
+
+
+LEARNER_PLACES: Mapping[str, Callable[[RunContext, GradientTimes], Fleet]] = {
+    "processes": _open_learners, "virtual": _open_virtual}
 """Where this machine runs learner functions of Stellaris, by ``learner.stellaris.place``."""
 
 

@@ -98,7 +98,7 @@ class Meter:
     def open_standing(self, limits: Limits | None = None) -> bool:
         """Reserves a round's worst case but for its actors; False, and nothing reserved, if it does not fit.
 
-        If the learner is a function, that holds one invocation of it.
+        If the learner is a function, that holds its first invocations.
         """
         self._round_usd.clear()
         self._limits = limits or self._model.limits
@@ -200,8 +200,9 @@ class Meter:
 
     @property
     def _promised_usd(self) -> float:
-        """The worst case of the learner function's first invocation of a round."""
-        return self._model.roles[LEARNER].worst_case_usd() if LEARNER in self._model.roles else 0.0
+        """The worst case of the learner function's first invocations of a round."""
+        model = self._model
+        return model.functions_promised * model.roles[LEARNER].worst_case_usd() if LEARNER in model.roles else 0.0
 
     def _ended_s(self, seconds: float) -> float:
         """When a round ends: in a modelled bill, its limits end it."""

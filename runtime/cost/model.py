@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from runtime.config.resolved import ResolvedActor, ResolvedLearner
-from runtime.config.schema import LearnerFunctionSection
+from runtime.config.schema import LearnerSection
 from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_BEGINNING_S
@@ -30,6 +30,9 @@ REQUESTS_PER_UPLOAD = 12
 """Requests to the bucket that one upload takes at most."""
 WRITES_PER_UPDATE, READS_PER_UPDATE = 3, 4
 """Requests to the bucket for one update by a function, at most: of state, batch and result."""
+WRITES_PER_GRADIENT, READS_PER_GRADIENT = 4, 2
+"""Requests for one gradient of Stellaris, at most: writings of samples, two policies and the gradient, readings of
+samples and gradient. To them come the readings of policies: one for each learner, at most."""
 _READ_SHARE = 0.08
 """Price of a reading over that of a writing: S3's price list, $0.0004 and $0.005 a thousand."""
 
@@ -111,15 +114,18 @@ class FunctionPrices:
 
 
 def learner_function_prices(
-    prices: PriceTable, function: LearnerFunctionSection, *, architecture: str
+    prices: PriceTable, learner: LearnerSection, *, architecture: str
 ) -> FunctionPrices:
-    """Returns the prices of the learner function: a request includes what an update asks of the bucket.
+    """Returns the prices of the learner function: a request includes what an update or a gradient asks of the bucket.
 
     Args:
-        function: ``learner.function``.
+        learner: ``learner`` of the experiment.
         architecture: A key of `PriceTable.functions`.
     """
-    bucket_usd = (WRITES_PER_UPDATE + READS_PER_UPDATE * _READ_SHARE) * prices.put_usd
+    function, writes, reads = learner.function, WRITES_PER_UPDATE, READS_PER_UPDATE
+    if learner.kind == "stellaris":
+        writes, reads = WRITES_PER_GRADIENT, READS_PER_GRADIENT + learner.stellaris.learners
+    bucket_usd = (writes + reads * _READ_SHARE) * prices.put_usd
     return FunctionPrices(
         replace(prices, request_usd=prices.request_usd + bucket_usd), cache_kind="none",
         memory_mib=function.memory_mib, architecture=architecture, timeout_s=function.timeout_s, traffic_bytes_max=0)
@@ -131,6 +137,8 @@ class CostModel:
     Attributes:
         limits: For how long the phases of a round may go on, as the experiment says.
         roles: Prices of each role's work.
+        functions_promised: Invocations of the learner function that are reserved with each round. Of Stellaris' one for
+            each learner, and one more: so what the first ones cost does not stop the update.
     """
 
     def __init__(
@@ -164,6 +172,7 @@ class CostModel:
         """
         self._prices, self._cache_kind, self._volume_gib = prices, cache_kind, learner.volume_gib
         self._has_instance = learner.has_instance
+        self.functions_promised = learner.stellaris.learners + 1 if learner.kind == "stellaris" else 1
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
         if self._has_instance:
             # Its own first, then all that may be launched.
@@ -183,7 +192,7 @@ class CostModel:
                 prices, cache_kind=cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
                 timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned),
             **({} if self._has_instance else {LEARNER: learner_function_prices(
-                prices, learner.function, architecture=actor.architecture)}),
+                prices, learner, architecture=actor.architecture)}),
             **(roles or {})}
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any, Final
 
 from runtime.config.instances import has_gpu
 from runtime.config.resolved import FittedExperiment
+from runtime.config.updaters import FUNCTION_UPDATERS
+from runtime.cost.durations import Durations, read_durations
 from runtime.cost.model import INIT_SECONDS_MAX, vcpu_share
 from runtime.errors import RunDirectoryError
 from runtime.interfaces import CURVATURE_SIGNALS, NOISE_SIGNALS, GradientNoise
@@ -38,10 +41,16 @@ LEARNER_INIT_S: Final = 1.9
 2026-11-23, 1.7 to 2.4 in three processes. MinionsRL's paper says 1.5 s for a container with a GPU."""
 BUCKET_REQUEST_S: Final = 0.1
 """A small object, read or written: S3's guide to performance says 100 to 200 ms to the first byte. **Modelled.**"""
+POLICY_SHARE: Final = 0.15
+"""A sample's ratio to one policy, over a sample of a gradient step: 0.144 and 0.153 in minibatches of 128 and 1,024 of
+Hopper, measured on the machine of the table, 2026-11-23."""
 _FUNCTION_REQUESTS: Final = 2
-"""An update that finds its learner warm reads the batch, and writes the result."""
+"""An update that finds its learner warm reads the batch, and writes the result. A gradient reads policies, all at once,
+and writes itself."""
 _LOOP_REQUESTS: Final = 2
-"""The loop writes the batch, and reads the result."""
+"""The loop writes the batch, and reads the result; before gradients, samples and a policy. For each gradient it reads
+that, and writes the next policy."""
+_TABLED: Final = ("instance", *FUNCTION_UPDATERS)
 _EPISODE_STEPS: Final = 1000
 _SECONDS_MAX: Final = 86_400
 """Of a unit: as `learner.update_timeout_s`."""
@@ -95,7 +104,7 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
     It is of one thread of one process, and two threads count as one: the vCPUs of a small instance share a core.
     """
     learner = experiment.learner
-    if learner.threads > 2 or learner.processes not in (None, 1) or learner.kind not in ("instance", "function"):
+    if learner.threads > 2 or learner.processes not in (None, 1) or learner.kind not in _TABLED:
         return {}
     found: Mapping[str, float] = table()["workloads"].get(workload(experiment), {})
     return found
@@ -247,20 +256,92 @@ class FunctionTimes(ModelledTimes):
         self._speed = self._product_speed = lambda_speed(function.coordinator_memory_mib, architecture)
         self._step_speed = self._samples_speed = lambda_speed(function.memory_mib, architecture)
         self.init_s = min(INIT_SECONDS_MAX, LEARNER_INIT_S / self._step_speed)
-        self._waited_s = 0.0
+        self._taken_s: defaultdict[int, float] = defaultdict(float)
 
-    def function_s(self, samples: int, measured_s: float) -> float:
-        """Of an invocation that updates on so many samples, without a start-up."""
+    def function_s(self, samples: int, measured_s: float, *, policies: int = 0, is_first: bool = True) -> float:
+        """Of an invocation, without a start-up.
+
+        Args:
+            samples: It trains on so many.
+            measured_s: CPU seconds that it took here.
+            policies: So many of others it compares with, too.
+            is_first: Whether that may have been the first one of its process, which takes longer.
+        """
         return super().update_s(samples, measured_s) + _FUNCTION_REQUESTS * BUCKET_REQUEST_S
 
     def update_s(self, samples: int, measured_s: float) -> float:
         """Of the loop, which waits for the function: for its start-ups and failures, too."""
-        waited_s, self._waited_s = self._waited_s, 0.0
-        return waited_s + self.function_s(samples, measured_s) + _LOOP_REQUESTS * BUCKET_REQUEST_S
+        waited_s = max(self._taken_s.values(), default=self.function_s(samples, measured_s))
+        self._taken_s.clear()
+        return waited_s + _LOOP_REQUESTS * BUCKET_REQUEST_S
 
-    def waited(self, seconds: float) -> None:
-        """Notes what the next update took besides."""
-        self._waited_s += seconds
+    def took(self, seconds: float, slot: int = 0) -> None:
+        """Notes an invocation of the next update, with its start-up.
+
+        Args:
+            slot: Which of several learners it was of, from 0.
+        """
+        self._taken_s[slot] += seconds
+
+
+class GradientTimes(FunctionTimes):
+    """Seconds of learner functions that compute gradients at the same time (Stellaris).
+
+    An update takes as long as the learner that is busy longest, whose gradients the loop handles one by one; and no
+    less than the loop needs to handle all of them.
+
+    Attributes:
+        durations: Of virtual time; None if gradients are counted work, with requests to a bucket.
+    """
+
+    def __init__(self, rates: Rates, experiment: FittedExperiment) -> None:
+        """Takes what decides about them; see `ModelledTimes`.
+
+        Raises:
+            ExperimentError: There is to be virtual time, but no file of durations.
+        """
+        super().__init__(rates, experiment)
+        stellaris = experiment.learner.stellaris
+        self._learners, self._handled, self._handle_s = stellaris.learners, 0, _LOOP_REQUESTS * BUCKET_REQUEST_S
+        self.durations: Durations | None = None
+        if stellaris.place == "virtual":
+            # Recorded durations hold all that there is.
+            self.durations, self.init_s, self._handle_s = read_durations(Path(str(stellaris.durations))), 0.0, 0.0
+
+    def function_s(self, samples: int, measured_s: float, *, policies: int = 0, is_first: bool = True) -> float:
+        """Of one gradient; see `FunctionTimes.function_s`. No minibatch is larger than the algorithm's."""
+        units, count = self._rates.units, min(samples, self._minibatch_steps)
+        if self.durations is not None:
+            return measured_s or self.virtual_s(self.durations.mean_s(count))
+        if "sample_s" in units or not is_first:
+            passed = count * (1.0 + policies * POLICY_SHARE)
+            seconds = units.get("gradient_step_s", 0.0) + passed * self._rates.known("sample_s", measured_s, passed)
+        else:
+            seconds = measured_s
+        return seconds / self._samples_speed + _FUNCTION_REQUESTS * BUCKET_REQUEST_S
+
+    def update_s(self, samples: int, measured_s: float) -> float:
+        """Of the loop; what it is expected to take if no gradient has been noted."""
+        handle_s = self._handle_s
+        if self._taken_s:
+            busy_s = max(self._taken_s.values())
+        else:
+            self._handled = self._passes * math.ceil(samples / self._minibatch_steps)
+            gradient_s = self.function_s(samples, 0.0, policies=self._learners)
+            busy_s = math.ceil(self._handled / self._learners) * (gradient_s + handle_s)
+        waited_s = max(busy_s, self._handled * handle_s)
+        self._taken_s.clear()
+        self._handled = 0
+        return waited_s + handle_s
+
+    def took(self, seconds: float, slot: int = 0) -> None:
+        """As `FunctionTimes.took`, with what the loop does then."""
+        super().took(seconds + self._handle_s, slot)
+        self._handled += 1
+
+    def virtual_s(self, recorded_s: float) -> float:
+        """Returns what a function takes for so many recorded CPU seconds."""
+        return recorded_s / self._samples_speed
 
 
 def make_times(rates: Rates, experiment: FittedExperiment, instance_type: str | None = None) -> ModelledTimes:
@@ -270,7 +351,7 @@ def make_times(rates: Rates, experiment: FittedExperiment, instance_type: str | 
         instance_type: Of the learner; None = the first of ``learner.instance_types``.
     """
     if not experiment.learner.has_instance:
-        return FunctionTimes(rates, experiment)
+        return (GradientTimes if experiment.learner.kind == "stellaris" else FunctionTimes)(rates, experiment)
     return ModelledTimes(rates, experiment, instance_type or experiment.learner.instance_types[0])
 
 

@@ -139,7 +139,7 @@ class PlainDisplay:
             f"return {_number(row.episode_return_mean, 1):>8}  "
             f"evaluation {_number(row.evaluation_return_mean, 1):>8}  actors {_actors(row):>7}  "
             f"R {_number(row.convexity_ratio, 3):>8}  score {_number(row.boosting_score, 2):>5}  "
-            + (f"stale {_staleness(row):>8}  " if self._experiment.algorithm.rounds == "asynchronous" else "") +
+            + "".join(f"{name} {show(row):>8}  " for name, show in _staleness_columns(self._experiment).items()) +
             f"{self._forecast.steps_per_s:>7,.0f} steps/s  "
             f"${row.spent_usd:.4f} of ${self._experiment.budget.usd:g}  "
             f"ETA {_duration(self._forecast.seconds_left)}")
@@ -205,8 +205,8 @@ class LiveDisplay:
         }
         if self._console.width >= _WIDE_COLUMNS:
             columns |= {"KL": lambda row: _number(row.kl, 4), "round s": lambda row: f"{row.round_s:.2f}"}
-        if self._experiment.algorithm.rounds == "asynchronous" and self._console.width >= _NARROW_COLUMNS:
-            columns["stale"] = _staleness
+        if self._console.width >= _NARROW_COLUMNS:
+            columns |= _staleness_columns(self._experiment)
         if self._console.width < _NARROW_COLUMNS:
             for name in ("R", "score", "spent $"):
                 del columns[name]
@@ -285,6 +285,18 @@ def _number(value: float | None, digits: int) -> str:
 def _actors(row: RoundRow) -> str:
     wanted = f"/{row.actor_count_wanted}" if row.actor_count != row.actor_count_wanted else ""
     return f"{row.actor_count}{wanted}"
+
+
+def _staleness_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], str]]:
+    """Columns of a run that has staleness: of its trajectories, or of its gradients."""
+    if experiment.learner.kind == "stellaris":
+        return {"grads": _gradients, "stale": lambda row: _number(row.gradient_staleness_mean, 1)}
+    return {"stale": _staleness} if experiment.algorithm.rounds == "asynchronous" else {}
+
+
+def _gradients(row: RoundRow) -> str:
+    """Those that were applied, of all that were begun."""
+    return f"{row.gradients}" + (f"/{(row.gradients or 0) + row.gradients_lost}" if row.gradients_lost else "")
 
 
 def _staleness(row: RoundRow) -> str:

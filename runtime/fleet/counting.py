@@ -39,32 +39,39 @@ class _Counting(ABC):
 
 
 class CountingLearner(_Counting):
-    """A fleet of the learner function that bills each invocation by what it trained on."""
+    """A fleet of the learner function that bills each invocation by what it trained on, with its start-up."""
 
     def __init__(self, fleet: Fleet, times: FunctionTimes, *, timeout_s: float) -> None:
         """Bills the invocations of a fleet, which it closes with itself.
 
         Args:
-            times: Is told how long the loop waits for start-ups and failures.
+            times: Is told what each invocation took.
             timeout_s: ``learner.function.timeout_s``.
         """
         super().__init__(fleet)
         self._times, self._timeout_s = times, timeout_s
-        self._is_warm = False
+        self._begun: dict[str, tuple[int, int]] = {}
+        self._warm: set[int] = set()
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        """Starts these; those of one slot follow each other, and find warm what the last one left."""
+        self._begun |= {one.invocation_id: (one.event.get("slot", 0), len(one.event.get("published_versions", ())))
+                        for one in invocations}
+        super().start(invocations)
 
     def _billed(self, outcome: Outcome) -> Outcome:
+        slot, policies = self._begun.pop(outcome.invocation_id, (0, 0))
         if not outcome.was_started:
             return outcome
-        times, samples = self._times, (outcome.response or {}).get("samples", 0)
-        billed_s = outcome.billed_s
-        if outcome.status == "ok" and samples:
-            billed_s = times.function_s(samples, outcome.billed_s)
-        else:
-            times.waited(billed_s)
-        if not self._is_warm:
-            times.waited(times.init_s)
-        self._is_warm = outcome.status == "ok"
-        return replace(outcome, billed_s=min(billed_s, self._timeout_s), init_s=times.init_s)
+        times, samples, billed_s = self._times, (outcome.response or {}).get("samples", 0), outcome.billed_s
+        is_ok = outcome.status == "ok"
+        if is_ok and samples:
+            billed_s = times.function_s(samples, outcome.cpu_s or outcome.billed_s, policies=policies,
+                                        is_first=not outcome.cpu_s)
+        billed_s = min(billed_s, self._timeout_s) + (0.0 if slot in self._warm else times.init_s)
+        (self._warm.add if is_ok else self._warm.discard)(slot)
+        times.took(billed_s, slot)
+        return replace(outcome, billed_s=billed_s, init_s=0.0)
 
 
 class CountingFleet(_Counting):

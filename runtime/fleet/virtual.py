@@ -6,6 +6,7 @@ So any number of functions plays on one core, in an order that durations decide 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,28 +14,36 @@ from typing import Any
 from runtime.errors import one_line
 from runtime.interfaces import Invocation, Outcome
 
+_US = 1_000_000
+
 
 class VirtualFleet:
     """Runs a handler in this process, one call after the other; see `runtime.interfaces.Fleet`.
 
-    Attributes:
-        now_s: Virtual seconds since the fleet was made.
+    Time is counted in whole microseconds: sums are exact, so the order of ends is the same whenever a run begins.
     """
 
     def __init__(self, handler: Callable[[Mapping[str, Any], object], Mapping[str, Any]],
-                 duration_s: Callable[[Mapping[str, Any]], float], *, concurrency: int) -> None:
+                 duration_s: Callable[[Mapping[str, Any]], float], *, concurrency: int,
+                 timeout_s: float = math.inf) -> None:
         """Starts at 0 with nothing under way.
 
         Args:
             handler: What is invoked.
             duration_s: How long the invocation of an event takes, in seconds.
             concurrency: Invocations that run at once; more are queued.
+            timeout_s: An invocation that would take longer is not run, and ends as timed out.
         """
         self._handler, self._duration_s, self.concurrency = handler, duration_s, concurrency
-        self.now_s = 0.0
+        self._timeout_s, self._now_us = timeout_s, 0
         self._queue: deque[Invocation] = deque()
-        self._running: list[tuple[float, int, Outcome]] = []
+        self._running: list[tuple[int, int, Outcome]] = []
         self._started = 0
+
+    @property
+    def now_s(self) -> float:
+        """Virtual seconds since the fleet was made."""
+        return self._now_us / _US
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         """Starts these, or queues them."""
@@ -45,7 +54,7 @@ class VirtualFleet:
         """Returns what ends next, at once: virtual time goes on to that moment, whatever ``timeout_s``."""
         if not self._running:
             return []
-        self.now_s, _, outcome = heapq.heappop(self._running)
+        self._now_us, _, outcome = heapq.heappop(self._running)
         self._fill()
         return [outcome]
 
@@ -54,12 +63,12 @@ class VirtualFleet:
         given_up = set(invocation_ids)
         for one in [one for one in self._queue if one.invocation_id in given_up]:
             self._queue.remove(one)
-            self._push(self.now_s, Outcome(one.invocation_id, "abandoned", was_started=False))
+            self._push(0, Outcome(one.invocation_id, "abandoned", was_started=False))
         for entry in [entry for entry in self._running if entry[2].invocation_id in given_up]:
-            end_s, _, outcome = entry
+            end_us, _, outcome = entry
             self._running.remove(entry)
-            billed_s = max(0.0, outcome.billed_s - (end_s - self.now_s))
-            self._push(self.now_s, Outcome(outcome.invocation_id, "abandoned", billed_s=billed_s))
+            billed_s = max(0.0, outcome.billed_s - (end_us - self._now_us) / _US)
+            self._push(0, Outcome(outcome.invocation_id, "abandoned", billed_s=billed_s))
         heapq.heapify(self._running)
 
     def close(self) -> None:
@@ -70,13 +79,18 @@ class VirtualFleet:
     def _fill(self) -> None:
         while self._queue and len(self._running) < self.concurrency:
             one = self._queue.popleft()
-            duration_s = min(self._duration_s(one.event), one.timeout_s)
+            limit_s, duration_s = min(self._timeout_s, one.timeout_s), self._duration_s(one.event)
+            billed_s = min(duration_s, limit_s)
             try:
-                outcome = Outcome(one.invocation_id, "ok", self._handler(one.event, None), billed_s=duration_s)
+                if duration_s > limit_s:
+                    outcome = Outcome(one.invocation_id, "timeout", error=f"timed out after {limit_s:g} s",
+                                      billed_s=billed_s)
+                else:
+                    outcome = Outcome(one.invocation_id, "ok", self._handler(one.event, None), billed_s=billed_s)
             except Exception as error:
-                outcome = Outcome(one.invocation_id, "error", error=one_line(repr(error)), billed_s=duration_s)
-            self._push(self.now_s + duration_s, outcome)
+                outcome = Outcome(one.invocation_id, "error", error=one_line(repr(error)), billed_s=billed_s)
+            self._push(round(billed_s * _US), outcome)
 
-    def _push(self, end_s: float, outcome: Outcome) -> None:
+    def _push(self, lasts_us: int, outcome: Outcome) -> None:
         self._started += 1
-        heapq.heappush(self._running, (end_s, self._started, outcome))
+        heapq.heappush(self._running, (self._now_us + lasts_us, self._started, outcome))

@@ -109,6 +109,20 @@ class RoundRow:
         "updates, replayed ones included; 0 in a synchronous round")]
     staleness_max: Annotated[int, _learner("the most of them")]
     replayed_fraction: Annotated[float, _learner("share of these trajectories that had been trained on before")]
+    gradients: Annotated[int | None, _learner(
+        "learner.kind = stellaris: gradients of learner functions that were applied; null with any other, as the next "
+        "six")] = None
+    gradients_lost: Annotated[int | None, _learner("gradients whose learner function failed or took too long")] = None
+    gradients_late: Annotated[int | None, _learner(
+        "gradients of earlier updates that came since the last one; billed, but not applied")] = None
+    aggregations: Annotated[int | None, _learner(
+        "how often gradients were applied, each time a version that learners pull")] = None
+    gradient_staleness_mean: Annotated[float | None, _learner(
+        "aggregations between the policy that a gradient was computed at and the one that it was applied to, mean over "
+        "the gradients")] = None
+    staleness_bound: Annotated[int | None, _learner(
+        "their mean staleness at which waiting gradients are applied; null if there was no bound")] = None
+    truncated_fraction: Annotated[float | None, _learner("share of the samples whose importance ratio was cut")] = None
     collect_s: Annotated[float, _time(
         "until all actors were back, detection included; in an asynchronous round, how long the learner had nothing "
         "to do")]
@@ -153,6 +167,12 @@ class RoundRow:
 
     @staticmethod
     @cache
+    def optional() -> frozenset[str]:
+        """Keys that rows of an older version may lack; they are None then."""
+        return frozenset(one.name for one in fields(RoundRow) if one.default is None)
+
+    @staticmethod
+    @cache
     def columns() -> Mapping[str, Column]:
         """Describes each key, in the order of `rounds.jsonl`."""
         hints = get_type_hints(RoundRow, include_extras=True)
@@ -182,14 +202,14 @@ class RoundRow:
         """
         where, known = f"rounds.jsonl, round {mapping.get('round_index', 'of unknown number')}", cls.columns()
         wrong = [f"{words} {', '.join(keys)}" for words, keys in {
-            "lacks": [key for key in known if key not in mapping],
+            "lacks": [key for key in known if key not in mapping and key not in cls.optional()],
             "has the unknown": [key for key in mapping if key not in known],
         }.items() if keys]
         if wrong:
             raise RunDirectoryError(f"{where}: {' and '.join(wrong)}; another version of this program wrote it, or it "
                                     "was altered")
         for key, types in _types().items():
-            if type(mapping[key]) not in types:
+            if key in mapping and type(mapping[key]) not in types:
                 raise RunDirectoryError(f"{where}: {key} is {mapping[key]!r}; "
                                         f"allowed: {' | '.join(one.__name__ for one in types)}")
         return cls(**mapping)

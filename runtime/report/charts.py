@@ -24,7 +24,8 @@ DOLLARS = {"actors_cost_usd": "actors", "provisioned_cost_usd": "provisioned", "
 _PER_ROUND = {"actor_count": ("Actors per round", "actors started"),
               "convexity_ratio": ("Signal: convexity ratio", "R = −λmax / λmin"),
               "noise_scale": ("Signal: noise scale", "B_noise in samples"),
-              "boosting_score": ("Boosting score", "S")}
+              "boosting_score": ("Boosting score", "S"),
+              "gradient_staleness_mean": ("Staleness of gradients", "aggregations, mean")}
 
 Chart = dict[str, Any]
 Curve = tuple[Sequence[float], Sequence[Number]]

@@ -210,7 +210,7 @@ def _read_rows(path: Path, problems: list[str]) -> list[Row]:
             no_numbers["round_index"] += 1
             continue
         row = {key: number(found.get(key)) for key in columns}
-        lacking |= columns.keys() - found.keys()
+        lacking |= columns.keys() - found.keys() - RoundRow.optional()
         no_numbers.update(key for key in columns if row[key] is None and found.get(key) is not None)
         twice += found["round_index"] in rows
         rows[found["round_index"]] = row

@@ -109,15 +109,18 @@ def _round_usd(experiment: FittedExperiment, model: CostModel, limits: Limits, i
 
 
 def _check_function(experiment: FittedExperiment) -> None:
-    """Checks that the learner function has time for the largest update, if a table tells how long that takes."""
+    """Checks that the learner function has time for what it computes, if a table tells how long that takes."""
     units, times = tabled(experiment), make_times(Rates("", tabled(experiment), None), experiment)
     if not units or not isinstance(times, FunctionTimes):
         return
     samples, function = experiment.scaler.most_actors * experiment.actor.fragment_steps, experiment.learner.function
-    needed_s = math.ceil(times.function_s(samples, 0.0))
+    what = "an update"
+    if experiment.learner.kind == "stellaris":
+        what, samples = "a gradient", min(samples, experiment.algorithm.chosen.minibatch_steps)
+    needed_s = math.ceil(times.function_s(samples, 0.0, policies=experiment.learner.stellaris.learners))
     if needed_s > function.timeout_s:
         raise ExperimentError(
-            f"learner.function.timeout_s = {function.timeout_s} is shorter than an update on {samples:,} samples is "
+            f"learner.function.timeout_s = {function.timeout_s} is shorter than {what} on {samples:,} samples is "
             f"expected to take with {function.memory_mib} MiB, {needed_s} s; allowed: "
             + (f"{needed_s} to 900, or more memory" if needed_s <= 900 else "learner.kind = instance"))
 

@@ -14,7 +14,7 @@ import numpy as np
 from lambda_actor.spaces import Spaces
 from runtime.cost.rates import WorkTimes
 from runtime.errors import RunError
-from runtime.interfaces import Trajectory, Update, UpdateMetrics, Updater
+from runtime.interfaces import Aggregation, Trajectory, Update, UpdateMetrics, Updater
 from runtime.learner.batch import assemble_batch
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.training.progress import Progress
@@ -45,11 +45,13 @@ class RoundTraining:
     episodes: list[Mapping[str, np.ndarray]] = field(default_factory=list)
     metrics: list[UpdateMetrics] = field(default_factory=list)
     staleness: list[np.ndarray] = field(default_factory=list)
+    aggregation: Aggregation | None = None
 
     def add(self, update: Update) -> None:
         """Adds one update."""
         self.metrics.append(update.metrics)
         self.staleness.append(update.staleness)
+        self.aggregation = update.aggregation
         if update.is_replay:
             self.replayed += len(update.staleness)
         else:
@@ -66,7 +68,7 @@ class RoundTraining:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The row's part: means over the updates, but the last one's learning rate."""
+        """The row's part: means over the updates, but the last one's learning rate and gradients."""
         staleness = np.concatenate(self.staleness)
         return {
             **_episode_statistics(self.episodes),
@@ -75,6 +77,7 @@ class RoundTraining:
             "updates": len(self.metrics),
             "staleness_mean": float(staleness.mean()), "staleness_max": int(staleness.max()),
             "replayed_fraction": self.replayed / len(staleness),
+            **_aggregation_columns(self.aggregation),
         }
 
 
@@ -179,6 +182,14 @@ class Updating:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+def _aggregation_columns(one: Aggregation | None) -> dict[str, Any]:
+    if one is None:
+        return {}
+    return {"gradients": one.gradients, "gradients_lost": one.lost, "gradients_late": one.late,
+            "aggregations": one.aggregations, "gradient_staleness_mean": one.staleness_mean,
+            "staleness_bound": one.staleness_bound, "truncated_fraction": one.truncated_fraction}
 
 
 def _episode_statistics(trajectories: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:

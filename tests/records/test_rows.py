@@ -16,7 +16,7 @@ UNDEFINED = {"eigenvalue_min", "eigenvalue_max", "convexity_ratio", "gradient_no
              "noise_scale", "boosting_score", "decay_weight",
              "evaluation_return_mean", "episode_return_mean", "episode_length_mean", "explained_variance", "detect_s",
              "evaluate_s", "evaluation_round", "actor_billed_s_mean", "actor_billed_s_max", "modelled_detect_s",
-             "modelled_evaluate_s", "actor_cpu_s_mean"}
+             "modelled_evaluate_s", "actor_cpu_s_mean", *RoundRow.optional()}
 
 
 def test_a_row_comes_back_from_its_line():
@@ -25,6 +25,8 @@ def test_a_row_comes_back_from_its_line():
     assert line.endswith(b"}\n") and line.count(b"\n") == 1
     assert list(json.loads(line)) == [field.name for field in dataclasses.fields(RoundRow)]
     assert RoundRow.from_json_line(line) == row
+    older = {key: value for key, value in vars(row).items() if key not in RoundRow.optional()}
+    assert RoundRow.from_mapping(older) == dataclasses.replace(row, **dict.fromkeys(RoundRow.optional()))
 
 
 def test_whole_numbers_may_stand_for_others_and_stay_as_they_were_written():

@@ -9,8 +9,11 @@ Source: Stellaris (SC 2024), global importance sampling truncation, and its auth
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,7 @@ from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.parallel.tasks import Task, spec_of
 from runtime.learner.remote.messages import Samples, SentGradient, decode_samples, decode_state, encode_gradient
-from runtime.learner.remote.store import Store, gradient_name, open_store, policy_name, samples_name
+from runtime.learner.remote.store import gradient_name, open_store, policy_name, samples_name
 
 EVENT_FIELDS: dict[str, type] = {
     "invocation_id": str,
@@ -31,6 +34,7 @@ EVENT_FIELDS: dict[str, type] = {
     "token": str,
     "update": int,
     "job": int,
+    "slot": int,
     "indices": list,
     "pulled_version": int,
     "published_versions": list,
@@ -38,9 +42,10 @@ EVENT_FIELDS: dict[str, type] = {
     "learner": dict,
 }
 """What an event must carry: where objects lie, what their names begin with, which update and which of its gradients,
-the samples of the minibatch, the version to pull, those that all learners have pulled last (none = nothing is cut), ρ,
-and what the learner is made of."""
+which of the learners computes it (from 0), the samples of the minibatch, the version to pull, those that all learners
+have pulled last (none = nothing is cut), ρ, and what the learner is made of."""
 COMPUTED, MADE_BEFORE = "computed", "made_before"
+_POLICIES_KEPT = 32
 
 
 def compute(learner: ActorCritic[Any], other: ActorCritic[Any], samples: Samples, indices: np.ndarray, pulled: Snapshot,
@@ -83,19 +88,19 @@ def answer(event: Mapping[str, Any]) -> dict[str, Any]:
         WireError: An object is damaged.
     """
     check_event(event, EVENT_FIELDS)
-    store, token = open_store(event["store"]), event["token"]
-    name = gradient_name(token, event["update"], event["job"])
-    found = {"invocation_id": event["invocation_id"], "samples": len(event["indices"])}
-    if store.get(name) is not None:
-        return found | {"status": MADE_BEFORE}
-    learner, other = (_make(event["learner"]) for _ in range(2))
+    place, token = event["store"], event["token"]
+    versions = sorted({event["pulled_version"], *event["published_versions"]})
+    with ThreadPoolExecutor() as requests:
+        # Each request to a bucket takes its time.
+        waiting = requests.submit(_samples, place, samples_name(token, event["update"]))
+        policies = dict(zip(versions, requests.map(lambda one: _policy(place, token, one), versions), strict=True))
+    learner, other = _learners(json.dumps(event["learner"], sort_keys=True))
     gradient = compute(
-        learner, other, decode_samples(_object(store, samples_name(token, event["update"]))),
-        np.array(event["indices"], np.int64), _policy(store, token, event["pulled_version"]),
-        [_policy(store, token, version) for version in sorted(set(event["published_versions"]))],
-        truncation=event["truncation"])
-    is_first = store.put(name, encode_gradient(gradient))
-    return found | {"status": COMPUTED if is_first else MADE_BEFORE}
+        learner, other, waiting.result(), np.array(event["indices"], np.int64), policies[event["pulled_version"]],
+        [policies[version] for version in sorted(set(event["published_versions"]))], truncation=event["truncation"])
+    is_first = open_store(place).put(gradient_name(token, event["update"], event["job"]), encode_gradient(gradient))
+    return {"invocation_id": event["invocation_id"], "samples": len(event["indices"]),
+            "status": COMPUTED if is_first else MADE_BEFORE}
 
 
 def _log_ratios(learner: ActorCritic[Any], snapshot: Snapshot, samples: Samples, indices: np.ndarray) -> torch.Tensor:
@@ -107,22 +112,32 @@ def _log_ratios(learner: ActorCritic[Any], snapshot: Snapshot, samples: Samples,
     return log_probs - torch.from_numpy(arrays.log_probs[indices])
 
 
-def _make(values: Mapping[str, Any]) -> ActorCritic[Any]:
-    learner = make_learner(spec_of(Task("make", values)), device="cpu")
-    if not isinstance(learner, ActorCritic):
+# What a warm process keeps: no object is ever changed, and a loaded snapshot leaves nothing of a learner.
+
+
+@cache
+def _learners(values: str) -> tuple[ActorCritic[Any], ActorCritic[Any]]:
+    learner, other = (make_learner(spec_of(Task("make", json.loads(values))), device="cpu") for _ in range(2))
+    if not isinstance(learner, ActorCritic) or not isinstance(other, ActorCritic):
         raise RunError("this algorithm's learner computes no gradients elsewhere")
-    return learner
+    return learner, other
 
 
-def _policy(store: Store, token: str, version: int) -> Snapshot:
-    snapshot = decode_state(_object(store, policy_name(token, version)))
+@lru_cache(maxsize=1)
+def _samples(place: str, name: str) -> Samples:
+    return decode_samples(_object(place, name))
+
+
+@lru_cache(maxsize=_POLICIES_KEPT)
+def _policy(place: str, token: str, version: int) -> Snapshot:
+    snapshot = decode_state(_object(place, policy_name(token, version)))
     if snapshot.policy_version != version:
         raise RunError(f"the policy is of version {snapshot.policy_version}, not {version}")
     return snapshot
 
 
-def _object(store: Store, name: str) -> bytes:
-    data = store.get(name)
+def _object(place: str, name: str) -> bytes:
+    data = open_store(place).get(name)
     if data is None:
         raise RunError(f"{name} is not in the store")
     return data

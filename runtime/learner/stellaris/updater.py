@@ -55,7 +55,9 @@ class _UnderWay:
         aggregations_before: Of the parameter function.
         reported: So many jobs, the last ones, make up the update's report.
         jobs: Number and samples of each gradient that nobody has begun.
+        reserved: The first so many of all jobs have been reserved.
         learners: The learner of each job that is being done.
+        named: The policies that its event names: they must stay in the store until it has ended.
     """
 
     number: int
@@ -63,7 +65,9 @@ class _UnderWay:
     aggregations_before: int
     reported: int
     jobs: deque[tuple[int, torch.Tensor]]
+    reserved: int
     learners: dict[int, int] = field(default_factory=dict)
+    named: dict[int, set[int]] = field(default_factory=dict)
     losses: dict[int, LossMeans] = field(default_factory=dict)
     staleness: list[int] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
@@ -105,29 +109,31 @@ class StellarisUpdater(InPlaceUpdater):
         """Begins the update's first gradients.
 
         Raises:
-            BudgetError: The budget does not hold an invocation.
+            BudgetError: The budget does not hold a single gradient.
             RunError: The store cannot be written.
         """
-        learner = self.learner
+        learner, remote = self.learner, self._remote
         learner.begin([batch], progress=progress)
         samples = learner.samples(batch)
         epochs = [learner.minibatches(batch, epoch) for epoch in range(learner.settings.passes)]
         number = self.policy_version
+        jobs = deque(enumerate(indices for minibatches in epochs for indices in minibatches))
+        reserved = remote.meter.reserve([Work(LEARNER, job) for job, _ in jobs])
+        remote.save_ledger()
+        if not reserved:
+            raise BudgetError(f"the budget does not hold a gradient of policy version {number + 1}")
         self._put(samples_name(self._token, number), encode_samples(samples))
         self._publish()
         # Nothing was under way: whoever has pulled once stands where the policy stands now.
         newest = None if not self._parameters.updates else self._published
         self._pulled = [newest] * self._settings.learners
-        jobs = deque(enumerate(indices for minibatches in epochs for indices in minibatches))
-        self._under_way = _UnderWay(number, samples, self._parameters.version, len(epochs[-1]), jobs)
-        for index in range(self._settings.learners):
-            self._begin_job(self._under_way, index)
+        self._under_way = _UnderWay(number, samples, self._parameters.version, len(epochs[-1]), jobs, reserved)
+        self._begin_jobs(self._under_way)
 
     def poll(self, timeout_s: float) -> list[Update]:
         """Takes the gradients that have arrived; returns the update if none is to come.
 
         Raises:
-            BudgetError: The budget does not hold another invocation.
             RunError: No gradient of the update has arrived, or the store cannot be used.
         """
         under_way = self._under_way
@@ -163,24 +169,39 @@ class StellarisUpdater(InPlaceUpdater):
         with suppress(StoreError):
             self._delete(self._names)
 
+    def _begin_jobs(self, under_way: _UnderWay) -> None:
+        """Has each free learner compute the next gradient, if there is one, and the budget holds it."""
+        free = [one for one in range(self._settings.learners) if one not in under_way.learners.values()]
+        for learner in free:
+            if not under_way.jobs or not self._is_reserved(under_way):
+                break
+            self._begin_job(under_way, learner)
+        if under_way.jobs and not under_way.learners:
+            # Nothing that could give money back is under way.
+            self._remote.events.append("update_shrunk", policy_version=under_way.number, gradients=under_way.jobs[0][0],
+                                       wanted=under_way.jobs[-1][0] + 1, free_usd=self._remote.meter.free_usd)
+            under_way.jobs.clear()
+
+    def _is_reserved(self, under_way: _UnderWay) -> bool:
+        """Whether the next gradient is paid for; what others did not use may do it now."""
+        job, _ = under_way.jobs[0]
+        if job >= under_way.reserved and self._remote.meter.reserve([Work(LEARNER, job)]):
+            under_way.reserved = job + 1
+            self._remote.save_ledger()
+        return job < under_way.reserved
+
     def _begin_job(self, under_way: _UnderWay, learner: int) -> None:
-        """Has a free learner compute the next gradient, if there is one."""
-        if not under_way.jobs:
-            return
         remote, (job, indices) = self._remote, under_way.jobs.popleft()
-        work = Work(LEARNER, learner, job)
-        if not remote.meter.reserve([work]):
-            raise BudgetError(f"the budget does not hold gradient {job} of policy version {under_way.number + 1}")
-        remote.save_ledger()
         under_way.learners[job] = learner
         self._pulled[learner] = self._published
-        published = [one for one in self._pulled if one is not None]
-        is_cut = self._settings.truncation is not None and len(published) == len(self._pulled)
+        published = {one for one in self._pulled if one is not None}
+        is_cut = self._settings.truncation is not None and None not in self._pulled
+        under_way.named[job] = {self._published, *published}
         invocation_id = self._id(under_way.number, job)
         remote.fleet.start([Invocation(invocation_id, {
             "invocation_id": invocation_id, "store": remote.store, "token": self._token, "update": under_way.number,
-            "job": job, "indices": indices.tolist(), "pulled_version": self._published,
-            "published_versions": sorted(set(published)) if is_cut else [],
+            "job": job, "slot": learner, "indices": indices.tolist(), "pulled_version": self._published,
+            "published_versions": sorted(published) if is_cut else [],
             "truncation": float(self._settings.truncation or 1.0), "learner": self._spec})])
 
     def _take(self, under_way: _UnderWay, outcome: Outcome) -> None:
@@ -190,8 +211,8 @@ class StellarisUpdater(InPlaceUpdater):
         if job is None:
             self._late += 1
             return
-        learner = under_way.learners.pop(job)
-        self._remote.meter.settle(Work(LEARNER, learner, job), Usage(
+        del under_way.learners[job], under_way.named[job]
+        self._remote.meter.settle(Work(LEARNER, job), Usage(
             outcome.billed_s, outcome.init_s, outcome.is_metered) if outcome.was_started else None)
         name = gradient_name(self._token, under_way.number, job)
         self._names.add(name)
@@ -213,7 +234,7 @@ class StellarisUpdater(InPlaceUpdater):
             under_way.samples_seen += sent.sample_count
             under_way.samples_cut += sent.truncated_count
             self._apply(under_way, self._parameters.offer((job, sent), self._versions[sent.pulled_version]))
-        self._begin_job(under_way, learner)
+        self._begin_jobs(under_way)
 
     def _apply(self, under_way: _UnderWay, steps: Sequence[Step[tuple[int, SentGradient]]]) -> None:
         """Steps along gradients, and makes the next policy known if somebody may pull it."""
@@ -224,7 +245,7 @@ class StellarisUpdater(InPlaceUpdater):
             under_way.losses[step.gradient[0]]), step.factor) for step in steps])
         under_way.staleness += [step.staleness for step in steps]
         if under_way.jobs:
-            self._publish()
+            self._publish(under_way)
 
     def _finish(self, under_way: _UnderWay) -> None:
         bound = self._parameters.bound
@@ -254,12 +275,13 @@ class StellarisUpdater(InPlaceUpdater):
             raise ValueError(f"the gradient is of policy {sent.pulled_version}, which is not there")
         return sent
 
-    def _publish(self) -> None:
-        """Puts the present policy where learners pull it, and removes those that none of them needs."""
+    def _publish(self, under_way: _UnderWay | None = None) -> None:
+        """Puts the present policy where learners pull it, and removes those that none of them needs any more."""
         self._published += 1
         self._versions[self._published] = self._parameters.version
         self._put(policy_name(self._token, self._published), encode_state(self.learner.snapshot(), self._published))
-        needed = {self._published, *(one for one in self._pulled if one is not None)}
+        named = under_way.named.values() if under_way is not None else ()
+        needed = {self._published, *self._pulled}.union(*named)
         old = [number for number in self._versions if number not in needed]
         self._delete({policy_name(self._token, number) for number in old})
         for number in old:

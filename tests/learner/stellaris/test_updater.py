@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import signal
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +17,19 @@ from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import StellarisSection
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.errors import BudgetError, RunError
+from runtime.errors import RunError
+from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
 from runtime.fleet.virtual import VirtualFleet
-from runtime.interfaces import Update
+from runtime.interfaces import Fleet, Update
 from runtime.learner import LearnerSpec, make_learner, make_updater
 from runtime.learner.remote.handler import handler
 from runtime.learner.remote.store import gradient_name, open_store
 from runtime.learner.remote.updater import Remote
-from tests.helpers import cost_model
+from tests.helpers import command_line, cost_model, descendants
 from tests.learner.learning import VECTORS, assert_same, everything, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TREE = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "learner": {"kind": "function"},
+TREE = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "learner": {"kind": "stellaris"},
         "algorithm": {"ppo": {"epochs": 3, "minibatch_steps": 6, "learning_rate": 0.01}}, "actor": {"provisioned": 0}}
 PLAIN = StellarisSection(learners=1, staleness_decay=None, learning_rate_root=None, truncation=None)
 
@@ -67,25 +70,32 @@ class Stellaris:
     settings: StellarisSection = field(default_factory=StellarisSection)
     fates: Mapping[int, str] = field(default_factory=dict)
     budget_usd: float = 1.0
+    slowness: float = 1.0
+    fleet: Fleet | None = None
+
+    def lasts_s(self, event: Mapping[str, Any]) -> float:
+        return 60.1 if self.fates.get(event["job"]) == "slow" else self.slowness * uneven(event)
 
     def __post_init__(self) -> None:
         experiment = experiment_from_tree(TREE, source="test").resolved()
         fitted = experiment.fitted(VECTORS, preprocessing="none")
         self.spec = spec = LearnerSpec(fitted.algorithm, VECTORS, fitted.network.kind, seed=3)
-        self.meter, self.failed = Meter(cost_model(experiment), Budget(self.budget_usd)), []
+        self.meter, self.told = Meter(cost_model(experiment), Budget(self.budget_usd)), []
         self.functions = Functions(self.fates)
-        self.fleet = VirtualFleet(self.functions, uneven, concurrency=self.settings.learners)
+        self.fleet = self.fleet or VirtualFleet(self.functions, self.lasts_s, concurrency=self.settings.learners,
+                                                timeout_s=60.0)
         self.updater = make_updater("stellaris", make_learner(spec, device="cpu"), Remote(
             spec, self.fleet, str(self.folder), "session", self.meter, lambda: None, self, self.settings))
 
     def append(self, kind: str, **fields: Any) -> None:
-        self.failed.append((fields["attempt"], fields["error"]))
+        self.told.append((kind, fields))
 
-    def update(self, seed: int) -> Update:
+    def update(self, seed: int, *, meanwhile: Callable[[], None] = lambda: None) -> Update:
         """One round's: on what the newest policy has sampled."""
         assert self.meter.open_standing()
         self.updater.submit(roll(self.updater.weights(), VECTORS, seed=seed), progress=0.25)
-        while not (updates := self.updater.poll(0.0)):
+        meanwhile()
+        while not (updates := self.updater.poll(120.0)):
             pass
         self.meter.close_round(actors_started=0, seconds=0.0)
         (update,) = updates
@@ -121,13 +131,30 @@ def test_several_learners_are_stale_within_the_bound_and_the_run_repeats_itself(
 
 
 def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
-    one = Stellaris(tmp_path, fates={2: "dead", 5: "damaged", 7: "twice"})
+    one = Stellaris(tmp_path, fates={2: "dead", 5: "damaged", 7: "twice", 9: "slow"})
     update = one.update(0)
-    assert (update.aggregation.gradients, update.aggregation.lost) == (16, 2)
-    assert sorted(job for job, _ in one.failed) == [2, 5]
-    assert "it is dead" in dict(one.failed)[2]
-    assert "checksum" in dict(one.failed)[5]
+    assert (update.aggregation.gradients, update.aggregation.lost) == (15, 3)
+    failed = {fields["attempt"]: fields["error"] for _, fields in one.told}
+    assert sorted(failed) == [2, 5, 9]
+    assert all(word in failed[job] for job, word in ((2, "it is dead"), (5, "checksum"), (9, "timed out")))
     assert np.isfinite(update.metrics.policy_loss)
+    assert one.meter.reserved_usd == 0.0
+
+
+def test_real_processes_compute_gradients_and_a_killed_one_costs_one(tmp_path: Path) -> None:
+    """kill -9 of one of two processes while it starts, which ends the gradient that waits for it; others are queued."""
+    fleet = make_fleet("local", FleetSetup(
+        concurrency=2, timeout_s=100.0, memory_mib=1769, log_path=tmp_path / "log", handler=LEARNER_HANDLER))
+    try:
+        one = Stellaris(tmp_path / "store", fleet=fleet)
+        update = one.update(0, meanwhile=lambda: os.kill(
+            next(pid for pid in descendants(os.getpid()) if LEARNER_HANDLER.encode() in command_line(pid)),
+            signal.SIGKILL))
+        assert (update.aggregation.gradients, update.aggregation.lost) == (17, 1), one.told
+        assert one.told[0][1]["status"] == "crashed"
+        assert update.aggregation.truncated_fraction > 0.0
+    finally:
+        fleet.close()
 
 
 def test_an_update_without_a_gradient_ends_the_run(tmp_path: Path) -> None:
@@ -152,10 +179,13 @@ def json_state(state: Any) -> Any:
     return replace(state, values=json.loads(json.dumps(state.values)))
 
 
-def test_each_gradient_is_reserved_before_it_is_computed(tmp_path: Path) -> None:
-    budget_usd = 0.01
-    one = Stellaris(tmp_path, budget_usd=budget_usd)
-    with pytest.raises(BudgetError, match="does not hold gradient"):
-        for seed in range(9):
-            one.update(seed)
-    assert one.meter.spent_usd <= budget_usd
+def test_an_update_makes_do_with_the_gradients_that_the_budget_holds(tmp_path: Path) -> None:
+    """Every round that can begin ends: the first gradients are promised, and what they do not use pays for others."""
+    ample = Stellaris(tmp_path).meter
+    assert ample.open_standing()
+    one = Stellaris(tmp_path, budget_usd=1.001 * ample.reserved_usd, slowness=6.0)
+    made = one.update(0).aggregation.gradients
+    assert 5 <= made < 18
+    assert one.meter.spent_usd <= 1.001 * ample.reserved_usd
+    ((kind, fields),) = one.told
+    assert (kind, fields["gradients"], fields["wanted"]) == ("update_shrunk", made, 18)
