@@ -255,12 +255,12 @@ def _hour_usd(plan: Plan, functions: int, memory_mib: int) -> float:
 
 def _promised(plan: Plan) -> str:
     """The most that learner functions can cost at a time, before it is known what they did."""
-    experiment, at_once = plan.experiment, plan.experiment.learner.functions_at_once
+    experiment = plan.experiment
     model = CostModel(experiment.actor, experiment.learner, plan.prices, cache_kind=experiment.cache.kind,
                       round_deadline_s=0.0, traffic_bytes_max=0)
-    each_usd = model.roles[LEARNER].worst_case_usd()
-    return (f"${at_once * each_usd:.4f} of the budget to the learner functions that may run at once, {at_once} of "
-            f"${each_usd:.5f}: each is reserved before it starts, until its time limit after the longest start")
+    each_usd, many = model.roles[LEARNER].worst_case_usd(), model.functions_promised
+    return (f"${many * each_usd:.4f} of the budget with each round to the learner function, {many} invocations of "
+            f"${each_usd:.5f}: until its time limit after the longest start. More are reserved before they start")
 
 
 def _learner(plan: Plan) -> str:

@@ -90,4 +90,4 @@ def test_as_many_learner_functions_run_at_once_as_there_are_learners(tmp_path, l
     assert (plan.reserved_actors is None) == (reserved is None)
     told = " ".join(" ".join(limits(plan)).split())
     assert "up to 4 functions of 1769 MiB at once compute gradients, 60 s each" in told
-    assert "promised $0.0081 of the budget to the learner functions that may run at once, 4 of $0.00203" in told
+    assert "promised $0.0102 of the budget with each round to the learner function, 5 invocations of $0.00204" in told
