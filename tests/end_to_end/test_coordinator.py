@@ -27,27 +27,34 @@ from tests.simulators.aws.moto_server import CREDENTIALS, REGION
 
 TEXT = SMALL_EXPERIMENT.replace("learner: {", "learner: {kind: function, ").replace(
     "fleet: {processes: 2}", "cache: {kind: none}")
+ONE_LEARNER = ("kind: stellaris, stellaris: {learners: 1, staleness_decay: null, learning_rate_root: null, "
+               "truncation: null}")
+"""Stellaris without its mechanisms: PPO, gradient by gradient."""
 
 
 @pytest.fixture
 def account(aws: Account) -> Iterator[Account]:  # noqa: F811
     aws.forget()
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as files:
-        files.writestr("experiment.yaml", TEXT)
-    aws.moto.client("s3").put_object(Bucket=BUCKET, Key="files.zip", Body=packed.getvalue())
+    texts = {"coordinator": TEXT, "hasty": TEXT, "stellaris": TEXT.replace("kind: function", ONE_LEARNER)}
+    for name, text in texts.items():
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as files:
+            files.writestr("experiment.yaml", text)
+        aws.moto.client("s3").put_object(Bucket=BUCKET, Key=f"{name}.zip", Body=packed.getvalue())
     reached = {**CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": aws.moto.url,
-               "AWS_ENDPOINT_URL_LAMBDA": aws.functions.url, "COORDINATOR_FILES": f"s3://{BUCKET}/files.zip"}
-    learner = aws.functions.add_function("Nitro-small-learner", handler=LEARNER_HANDLER, environment=reached)
+               "AWS_ENDPOINT_URL_LAMBDA": aws.functions.url}
+    learner = aws.functions.add_function("Nitro-small-learner", handler=LEARNER_HANDLER, environment=reached,
+                                         concurrency=1)
     told = {"experiment": "small", "run": "first", "stack": "Nitro-small", "actor_function": aws.function,
             "learner_function": learner, "provisioned": "0", "results_bucket": BUCKET, "results_prefix": PREFIX,
             "ledger_table": TABLE, "tail_usd": str(TAIL_USD), "instance_type": "1769 MiB", "container_image": "learner"}
     empty = ("cache_url", "cache_credential", "actor_credential", "learner_group", "learner_resource", "image_id",
              "private_address")
     variables = {f"NITRO_{name.upper()}": value for name, value in {**dict.fromkeys(empty, ""), **told}.items()}
-    for name, timeout_s in (("Nitro-small-coordinator", LEG_S), ("Nitro-small-hasty", 200.0)):
-        aws.functions.add_function(name, handler=HANDLER, timeout_s=timeout_s,
-                                   environment={**ACTOR_ENVIRONMENT, **reached, **variables})
+    for name in texts:
+        aws.functions.add_function(
+            f"Nitro-small-{name}", handler=HANDLER, timeout_s=200.0 if name == "hasty" else LEG_S,
+            environment={**ACTOR_ENVIRONMENT, **reached, **variables, "COORDINATOR_FILES": f"s3://{BUCKET}/{name}.zip"})
     yield aws
     aws.forget()
 
@@ -76,6 +83,14 @@ def test_a_killed_leg_is_followed_by_one_that_ends_the_run_as_on_one_machine(
     assert all(0.0 < row["learner_cost_usd"] < 0.01 for row in rows)
     assert (account.entry.state, account.entry.reason) == (FINISHED, "max_rounds")
     assert json.loads(account.kept("ended.json"))["exit_code"] == 0
+    assert not [name for name in account.names() if name.startswith("updates/")]
+
+
+def test_one_learner_function_of_stellaris_without_its_mechanisms_trains_the_same_policy(
+    account: Account, reference: Path
+) -> None:
+    assert leg(account, "Nitro-small-stellaris") == {"done": True, "stop_reason": "max_rounds"}
+    assert account.kept("policy.safetensors") == (reference / "policy.safetensors").read_bytes()
     assert not [name for name in account.names() if name.startswith("updates/")]
 
 

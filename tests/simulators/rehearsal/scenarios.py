@@ -187,6 +187,26 @@ def _two_legs(world: Rehearsal) -> None:
     _check_rounds(world, 2 * _ROUNDS)
 
 
+def _stellaris(world: Rehearsal) -> None:
+    """No instance, several learner functions at once: one is killed, one hangs; each costs its own gradient only."""
+    text = experiment(cache="none", learner="stellaris, stellaris: {learners: 3}, function: {timeout_s: 20}",
+                      provisioned=0, update_s=300, deadline_s=60, max_rounds=_ROUNDS, usd=_AMPLE_USD)
+    deployment = world.deploy(text=text.replace("epochs: 10, minibatch_steps: 128", "epochs: 4, minibatch_steps: 256"))
+    learner = f"{deployment.stack}-learner"
+    world.check(learner in world.found_deployed["functions"], "Describe finds no learner function")
+    for fault in (signal.SIGKILL, signal.SIGSTOP):
+        world.after_rounds(1)
+        world.until(lambda: world.account.functions.running(learner), "a gradient")
+        world.record.tell("fault", f"{fault.name} of a learner function")
+        os.kill(world.account.functions.process_ids(learner)[0], fault)
+    world.until_gone()
+    _check_rounds(world)
+    rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
+    lost = [row["gradients_lost"] for row in rows]
+    world.check(1 <= sum(lost) <= 2, f"the rounds lost {lost} gradients")
+    world.check(any(row["gradient_staleness_mean"] for row in rows), "no gradient was computed beside another")
+
+
 def _remove_files(world: Rehearsal) -> None:
     """What was uploaded with the templates: the files of learners that start."""
     world.record.tell("fault", "the learner's files are gone")
@@ -538,6 +558,7 @@ SCENARIOS = {
     "legs-fail": Scenario(_legs_fail, settings={"rate": 4.0}),
     "leg-hangs": Scenario(_leg_hangs),
     "two-legs": Scenario(_two_legs, "max_rounds"),
+    "stellaris": Scenario(_stellaris, "max_rounds"),
     "hangs": Scenario(_hangs),
     "never-boots": Scenario(_never_boots),
     "never-reports": Scenario(_never_reports),
