@@ -45,6 +45,7 @@ def add_command(commands: Any) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    from runtime.config.updaters import FUNCTION_UPDATERS
     from runtime.cost.prices import PRICES
     from runtime.planning.drawing import draw, duration, folded, scatter_lines, table_lines
     from runtime.planning.prediction import Sample, picks, predict_all
@@ -57,12 +58,16 @@ def _plan(options: argparse.Namespace) -> int:
     experiment = base.resolved()
     if experiment.algorithm.rounds == "asynchronous":
         raise ExperimentError("algorithm.rounds = asynchronous cannot be planned; allowed: synchronous")
-    if experiment.learner.kind not in ("instance", "function"):
-        raise ExperimentError(f"learner.kind = {experiment.learner.kind} cannot be planned; allowed: instance | "
-                              "function")
-    if not experiment.learner.has_instance and experiment.cache.kind != "none":
-        raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = function is not deployed, and "
-                              "so not planned; allowed: none, such as with --set cache.kind=none")
+    learner, place = experiment.learner, base.resolved(is_deployed=True).learner.stellaris.place
+    if learner.kind not in ("instance", *FUNCTION_UPDATERS):
+        raise ExperimentError(f"learner.kind = {learner.kind} cannot be planned; allowed: instance | "
+                              + " | ".join(FUNCTION_UPDATERS))
+    if learner.kind == "stellaris" and place != "lambda":
+        raise ExperimentError(f"learner.stellaris.place = {place} is not deployed, and so not planned; allowed: auto | "
+                              "lambda")
+    if not learner.has_instance and experiment.cache.kind != "none":
+        raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = {learner.kind} is not "
+                              "deployed, and so not planned; allowed: none, such as with --set cache.kind=none")
     steps = options.steps or experiment.stop.max_steps or _STEPS
     say(f"sampling the work of {options.experiment} for {options.seconds} s on one core …")
     found = Sample(**sample(options.experiment, options.set, options.seconds))

@@ -275,6 +275,10 @@ class FunctionTimes(ModelledTimes):
         self._taken_s.clear()
         return waited_s + _LOOP_REQUESTS * BUCKET_REQUEST_S
 
+    def invocations(self, samples: int) -> int:
+        """Returns how many invocations an update on so many samples takes."""
+        return 1
+
     def took(self, seconds: float, slot: int = 0) -> None:
         """Notes an invocation of the next update, with its start-up.
 
@@ -326,13 +330,17 @@ class GradientTimes(FunctionTimes):
         if self._taken_s:
             busy_s = max(self._taken_s.values())
         else:
-            self._handled = self._passes * math.ceil(samples / self._minibatch_steps)
+            self._handled = self.invocations(samples)
             gradient_s = self.function_s(samples, 0.0, policies=self._learners)
             busy_s = math.ceil(self._handled / self._learners) * (gradient_s + handle_s)
         waited_s = max(busy_s, self._handled * handle_s)
         self._taken_s.clear()
         self._handled = 0
         return waited_s + handle_s
+
+    def invocations(self, samples: int) -> int:
+        """Returns how many gradients an update on so many samples takes."""
+        return self._passes * math.ceil(samples / self._minibatch_steps)
 
     def took(self, seconds: float, slot: int = 0) -> None:
         """As `FunctionTimes.took`, with what the loop does then."""

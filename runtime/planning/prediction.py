@@ -209,8 +209,9 @@ class Rounds:
         actor_s: Seconds of one actor.
         collect_s: Seconds of each round until its actors are back, the detector beside them.
         learner_s: Seconds of each round in which the learner works and actors wait.
-        function_s: Of them, those that a learner function is billed.
-        function_init_s: Seconds of its cold start.
+        functions: Invocations of the learner function in each round.
+        function_s: Seconds that each of these is billed.
+        function_init_s: Seconds of a cold start.
     """
 
     count: int
@@ -218,6 +219,7 @@ class Rounds:
     actor_s: float
     collect_s: float
     learner_s: float
+    functions: int = 0
     function_s: float = 0.0
     function_init_s: float = 0.0
 
@@ -254,7 +256,8 @@ def rounds_of(
     rounds = Rounds(math.ceil(steps / batch), actors, actor_s, max(collect_s, detect_s),
                     times.update_s(batch, 0.0) + evaluate_s + between_s)
     if isinstance(times, FunctionTimes):
-        return replace(rounds, function_s=times.function_s(batch, 0.0), function_init_s=times.init_s)
+        function_s = times.function_s(batch, 0.0, policies=learner.stellaris.learners)
+        return replace(rounds, functions=times.invocations(batch), function_s=function_s, function_init_s=times.init_s)
     return rounds
 
 
@@ -295,10 +298,11 @@ def predict(
         usd += rounds.actors * (function.usd(is_provisioned=False, billed_s=cold_s, traffic_bytes=0) if cold_s else 0.0)
         usd += model.provisioned_usd(math.ceil(trained_s / PROVISIONED_BLOCK_S) if provisioned else 0)
     if not has_instance:
-        learner = model.roles[LEARNER]
+        learner, count = model.roles[LEARNER], rounds.count * rounds.functions
+        cold = min(count, experiment.learner.functions_at_once)
         usd += seeds * sum(count * learner.usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0) for
-                           count, billed_s in ((rounds.count - 1, rounds.function_s),
-                                               (1, rounds.function_s + rounds.function_init_s)))
+                           count, billed_s in ((count - cold, rounds.function_s),
+                                               (cold, rounds.function_s + rounds.function_init_s)))
     return Prediction(way, begins.expected_s + trained_s, usd, begins.expected_s, actors_s, learner_s)
 
 

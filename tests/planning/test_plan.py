@@ -87,6 +87,15 @@ def test_functions_alone_are_predicted_beside_the_other_ways(environment):
         replace(one, way=other.way) for one in as_instance[1:]]
 
 
+def test_gradients_of_stellaris_are_invocations_that_share_the_time_and_not_the_dollars(environment):
+    one, eight = (predicted(environment, changes=(
+        "learner.kind=stellaris", f"learner.stellaris.learners={count}", "cache.kind=none"))[0] for count in (1, 8))
+    updates = predicted(environment, changes=("learner.kind=function", "cache.kind=none"))[0]
+    assert one.actors_s == eight.actors_s == updates.actors_s
+    assert updates.learner_s < eight.learner_s < one.learner_s
+    assert eight.usd > updates.usd, "a start, requests and a sum of samples for each gradient"
+
+
 def test_many_seeds_share_one_start(environment):
     one, five = (found[-1] for found in (predicted(environment), predicted(environment, seeds=5)))
     assert five.start_s == one.start_s
@@ -127,6 +136,7 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
     (["--set", "environment.id=os:abort"], "ended by itself (SIGABRT)"),
     (["--set", "algorithm.kind=impala"], "cannot be planned; allowed: synchronous"),
     (["--set", "learner.kind=function", "--set", "cache.kind=serverless"], "allowed: none, such as with --set"),
+    (["--set", "learner.kind=stellaris", "--set", "learner.stellaris.place=ray"], "allowed: auto | lambda"),
 ])
 def test_what_cannot_be_planned_or_written_is_told_in_a_line(tmp_path: Path, capsys, arguments: list[str], reason: str):
     assert main(["plan", str(HOPPER), *(one.format(tmp_path) for one in arguments)]) == 2
