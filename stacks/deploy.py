@@ -211,6 +211,7 @@ def limits(plan: Plan) -> list[str]:
     return laid_out({
         "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
         "learner": _learner(plan),
+        **({"not used": f"{', '.join(plan.unused)}: there is no instance"} if plan.unused else {}),
         "actors": f"at most {experiment.scaler.most_actors} of {actor.memory_mib} MiB, {actor.timeout_s} s each; "
                   f"{plan.provisioned_actors} kept warm" if plan.has_function else
                   f"at most {experiment.scaler.most_actors}, {actor.timeout_s} s each, {experiment.fleet.processes} at "

@@ -51,6 +51,7 @@ _ELASTICACHE_NAME_CHARACTERS = 40
 _ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
 _ENVIRONMENT_ID = re.compile(r"[\w./:-]{1,200}")
 _RETIRED = "p3."
+_OF_INSTANCES = ("instance_types", "market", "image_parameter", "volume_gib")
 _FUNCTION_HOURS_MAX = 96
 """Longest lifetime where a coordinator runs the rounds: 30 legs an hour, of seven events each, are 20,160 events by
 then. Some are left for legs that fail."""
@@ -69,6 +70,7 @@ class Plan:
         actor_concurrency: Concurrent executions that the account has left for functions without a reservation;
             None means more than enough.
         prices: At which everything is counted.
+        unused: Keys of the file that are about an instance, if there is none.
     """
 
     experiment: ResolvedExperiment
@@ -78,6 +80,7 @@ class Plan:
     package: str | None = None
     actor_concurrency: int | None = None
     prices: PriceTable = PRICES
+    unused: tuple[str, ...] = ()
 
     @classmethod
     def from_context(cls, context: Callable[[str], Any]) -> Plan:
@@ -93,7 +96,8 @@ class Plan:
         if not path:
             raise ExperimentError("which experiment? Name its file: -c experiment=FILE.yaml")
         path = Path(path)
-        experiment = load_trusted_experiment(path).resolved(is_deployed=True)
+        written = load_trusted_experiment(path)
+        experiment = written.resolved(is_deployed=True)
         prices = _prices(context("prices"))
         _check(experiment)
         _check_tail(experiment, prices)
@@ -106,6 +110,8 @@ class Plan:
             package=package,
             actor_concurrency=_whole_number("actor_concurrency", context("actor_concurrency")),
             prices=prices,
+            unused=tuple(f"learner.{key}" for key in _OF_INSTANCES if key in written.learner.model_fields_set
+                         and not experiment.learner.has_instance),
         )
 
     @property

@@ -88,7 +88,9 @@ def _round_text(row: Mapping[str, Any]) -> str:
     return (f"{row.get('round_index')}: return {'–' if value is None else f'{value:,.1f}'}"
             + ("" if evaluated is None else f", evaluated {evaluated:,.1f}")
             + f", {row.get('actors_returned')} of {row.get('actor_count')} actors, "
-            f"{row.get('env_steps_total') or 0:,} steps in all")
+            f"{row.get('env_steps_total') or 0:,} steps in all"
+            + ("" if row.get("gradients") is None else
+               f", {row['gradients']} gradients, {row.get('gradients_lost')} lost"))
 
 
 def _orphan_lines(orphans: Iterable[Mapping[str, Any]]) -> list[str]:

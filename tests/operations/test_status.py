@@ -166,10 +166,11 @@ def test_one_experiment_in_more_detail(aws: Account) -> None:
     aws.deploy("walker")
     aws.upload(bucket, "hopper/first/", {"rounds.jsonl": b"".join(
         json.dumps({"round_index": index, "episode_return_mean": 1234.5, "evaluation_return_mean": None,
-                    "actors_returned": 7, "actor_count": 8, "env_steps_total": 2048}).encode() + b"\n"
+                    "actors_returned": 7, "actor_count": 8, "env_steps_total": 2048, "gradients": 16,
+                    "gradients_lost": 1}).encode() + b"\n"
         for index in (1, 2)) + b'{"round_in'})
     text = aws.run("status", "experiments/hopper.yaml")
-    assert "2: return 1,234.5, 7 of 8 actors, 2,048 steps in all" in text
+    assert "2: return 1,234.5, 7 of 8 actors, 2,048 steps in all, 16 gradients, 1 lost" in flat(text)
     assert f"s3://{bucket}/hopper/first/" in text and "https://example.org/Nitro-hopper" in text
     assert "walker" not in text
     assert aws.survey("hopper")["deployments"][0]["round"]["round_index"] == 2

@@ -77,7 +77,8 @@ def test_what_would_have_to_stand_or_takes_too_long_is_refused(tmp_path, changes
 
 
 def test_what_it_costs_is_told_without_an_instance(tmp_path) -> None:
-    told = " ".join(" ".join(limits(plan_of(tmp_path))).split())
+    told = " ".join(" ".join(limits(plan_of(tmp_path, learner__market="spot"))).split())
+    assert "not used learner.market: there is no instance" in told
     assert "no instance: a function of 1769 MiB makes the updates" in told
     assert "c7i" not in told
     assert "Step Functions ends the rounds after that time" in told

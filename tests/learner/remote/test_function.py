@@ -247,6 +247,9 @@ def test_what_is_not_right_in_the_store_is_refused(tmp_path: Path) -> None:
     function.sandbox.learner = None
     with pytest.raises(RunError, match="the learner's state of version 0 is not in the store"):
         function.handler(event, None)
+    store.put("session-0-state-0", b"NTRO and more")
+    with pytest.raises(WireError):
+        function.handler(event, None)
     with pytest.raises(EventError, match="the event lacks 'token'"):
         function.handler({key: value for key, value in event.items() if key != "token"}, None)
     with pytest.raises(EventError, match="'attempt' is True, not a int"):

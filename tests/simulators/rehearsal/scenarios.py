@@ -188,7 +188,7 @@ def _two_legs(world: Rehearsal) -> None:
 
 
 def _stellaris(world: Rehearsal) -> None:
-    """No instance, several learner functions at once: one is killed, one hangs; each costs its own gradient only."""
+    """No instance, several learner functions at once: one is killed, one hangs, then the coordinator is killed."""
     text = experiment(cache="none", learner="stellaris, stellaris: {learners: 3}, function: {timeout_s: 20}",
                       provisioned=0, update_s=300, deadline_s=60, max_rounds=_ROUNDS, usd=_AMPLE_USD)
     deployment = world.deploy(text=text.replace("epochs: 10, minibatch_steps: 128", "epochs: 4, minibatch_steps: 256"))
@@ -199,6 +199,10 @@ def _stellaris(world: Rehearsal) -> None:
         world.until(lambda: world.account.functions.running(learner), "a gradient")
         world.record.tell("fault", f"{fault.name} of a learner function")
         os.kill(world.account.functions.process_ids(learner)[0], fault)
+    world.after_rounds(1)
+    world.record.tell("fault", "kill -9 of the coordinator, which holds the parameter function")
+    for process in world.account.functions.process_ids(deployment.coordinator):
+        os.kill(process, signal.SIGKILL)
     world.until_gone()
     _check_rounds(world)
     rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
