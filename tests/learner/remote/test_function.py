@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lambda_actor.errors import CorruptedMessageError, EventError, ForeignMessageError
+from lambda_actor.errors import CorruptedMessageError, EventError, ForeignMessageError, WireError
 from lambda_actor.spaces import Spaces
 from lambda_actor.wire import Kind, encode, text_field
 from runtime.config.loading import experiment_from_tree
