@@ -113,16 +113,27 @@ def _check_function(experiment: FittedExperiment) -> None:
     units, times = tabled(experiment), make_times(Rates("", tabled(experiment), None), experiment)
     if not units or not isinstance(times, FunctionTimes):
         return
-    samples, function = experiment.scaler.most_actors * experiment.actor.fragment_steps, experiment.learner.function
-    what = "an update"
-    if experiment.learner.kind == "stellaris":
+    samples, learner = experiment.scaler.most_actors * experiment.actor.fragment_steps, experiment.learner
+    what, function = "an update", learner.function
+    if learner.kind == "stellaris":
+        _check_gradients(experiment, times, samples)
         what, samples = "a gradient", min(samples, experiment.algorithm.chosen.minibatch_steps)
-    needed_s = math.ceil(times.function_s(samples, 0.0, policies=experiment.learner.stellaris.learners))
+    needed_s = math.ceil(times.function_s(samples, 0.0, policies=learner.stellaris.learners))
     if needed_s > function.timeout_s:
         raise ExperimentError(
             f"learner.function.timeout_s = {function.timeout_s} is shorter than {what} on {samples:,} samples is "
             f"expected to take with {function.memory_mib} MiB, {needed_s} s; allowed: "
             + (f"{needed_s} to 900, or more memory" if needed_s <= 900 else "learner.kind = instance"))
+
+
+def _check_gradients(experiment: FittedExperiment, times: FunctionTimes, samples: int) -> None:
+    """Checks that the gradients of the largest update are expected to end in time."""
+    limit_s, needed_s = experiment.learner.update_timeout_s, math.ceil(times.update_s(samples, 0.0))
+    if needed_s > limit_s:
+        raise ExperimentError(
+            f"learner.update_timeout_s = {limit_s} is shorter than the {times.invocations(samples)} gradients of an "
+            f"update on {samples:,} samples are expected to take, {needed_s} s; allowed: {needed_s} to 86400, or a "
+            f"larger algorithm.{experiment.algorithm.kind}.minibatch_steps")
 
 
 def _check_open_episodes(experiment: FittedExperiment, environment: ActorEnvironment) -> None:

@@ -152,11 +152,15 @@ def test_a_learner_function_is_billed_for_what_it_trained_on_and_the_loop_waits_
     assert times.detect_s(20, 100, 99.0) == pytest.approx(2000 * 0.015625 / 0.68)
 
 
-def test_a_learner_function_without_the_time_for_an_update_is_refused_before_it_starts():
-    changes = ["learner.kind=function", "learner.function.memory_mib=512", "learner.function.timeout_s=2"]
-    experiment = load_experiment(ROOT / "experiments" / "hopper.yaml", changes).resolved()
-    with pytest.raises(ExperimentError, match=r"timeout_s = 2 is .* on 8,192 samples .* 512 MiB, 3 s; allowed: 3 to"):
-        preflight(experiment)
+@pytest.mark.parametrize(("changes", "told"), [
+    (["kind=function", "function.memory_mib=512", "function.timeout_s=2"],
+     r"timeout_s = 2 is .* on 8,192 samples .* 512 MiB, 3 s; allowed: 3 to"),
+    (["kind=stellaris", "update_timeout_s=60"],
+     r"update_timeout_s = 60 is .* the 320 gradients of an update on 8,192 samples .* 65 s; allowed: 65 to 86400")])
+def test_a_learner_function_without_the_time_for_an_update_is_refused_before_it_starts(changes: list[str], told: str):
+    experiment = load_experiment(ROOT / "experiments" / "hopper.yaml", [f"learner.{one}" for one in changes])
+    with pytest.raises(ExperimentError, match=told):
+        preflight(experiment.resolved())
 
 
 def test_an_invocation_is_billed_for_no_more_than_its_own_limit(tmp_path: Path):
