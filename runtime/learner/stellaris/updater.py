@@ -65,7 +65,7 @@ class _UnderWay:
     aggregations_before: int
     reported: int
     jobs: deque[tuple[int, torch.Tensor]]
-    reserved: int
+    reserved: int = 0
     learners: dict[int, int] = field(default_factory=dict)
     named: dict[int, set[int]] = field(default_factory=dict)
     losses: dict[int, LossMeans] = field(default_factory=dict)
@@ -112,22 +112,18 @@ class StellarisUpdater(InPlaceUpdater):
             BudgetError: The budget does not hold a single gradient.
             RunError: The store cannot be written.
         """
-        learner, remote = self.learner, self._remote
+        learner = self.learner
         learner.begin([batch], progress=progress)
         samples = learner.samples(batch)
         epochs = [learner.minibatches(batch, epoch) for epoch in range(learner.settings.passes)]
         number = self.policy_version
-        jobs = deque(enumerate(indices for minibatches in epochs for indices in minibatches))
-        reserved = remote.meter.reserve([Work(LEARNER, job) for job, _ in jobs])
-        remote.save_ledger()
-        if not reserved:
-            raise BudgetError(f"the budget does not hold a gradient of policy version {number + 1}")
         self._put(samples_name(self._token, number), encode_samples(samples))
         self._publish()
         # Nothing was under way: whoever has pulled once stands where the policy stands now.
         newest = None if not self._parameters.updates else self._published
         self._pulled = [newest] * self._settings.learners
-        self._under_way = _UnderWay(number, samples, self._parameters.version, len(epochs[-1]), jobs, reserved)
+        jobs = deque(enumerate(indices for minibatches in epochs for indices in minibatches))
+        self._under_way = _UnderWay(number, samples, self._parameters.version, len(epochs[-1]), jobs)
         self._begin_jobs(self._under_way)
 
     def poll(self, timeout_s: float) -> list[Update]:
@@ -178,16 +174,23 @@ class StellarisUpdater(InPlaceUpdater):
             self._begin_job(under_way, learner)
         if under_way.jobs and not under_way.learners:
             # Nothing that could give money back is under way.
+            if not under_way.reserved:
+                raise BudgetError(f"the budget does not hold a gradient of policy version {under_way.number + 1}")
             self._remote.events.append("update_shrunk", policy_version=under_way.number, gradients=under_way.jobs[0][0],
                                        wanted=under_way.jobs[-1][0] + 1, free_usd=self._remote.meter.free_usd)
             under_way.jobs.clear()
 
     def _is_reserved(self, under_way: _UnderWay) -> bool:
-        """Whether the next gradient is paid for; what others did not use may do it now."""
-        job, _ = under_way.jobs[0]
-        if job >= under_way.reserved and self._remote.meter.reserve([Work(LEARNER, job)]):
-            under_way.reserved = job + 1
-            self._remote.save_ledger()
+        """Whether the next gradient is paid for; if not yet, reserves it with some that follow, as many as fit.
+
+        So the ledger is written once for several, and if the run is killed, not many count as spent.
+        """
+        job, last = under_way.jobs[0][0], under_way.jobs[-1][0]
+        if job >= under_way.reserved:
+            works = [Work(LEARNER, one) for one in range(job, min(job + self._settings.learners, last) + 1)]
+            if granted := self._remote.meter.reserve(works):
+                under_way.reserved = job + granted
+                self._remote.save_ledger()
         return job < under_way.reserved
 
     def _begin_job(self, under_way: _UnderWay, learner: int) -> None:
