@@ -44,6 +44,10 @@ BUCKET_REQUEST_S: Final = 0.1
 POLICY_SHARE: Final = 0.15
 """A sample's ratio to one policy, over a sample of a gradient step: 0.144 and 0.153 in minibatches of 128 and 1,024 of
 Hopper, measured on the machine of the table, 2026-11-23."""
+GRADIENT_EXTRA_S: Final = 0.013
+"""CPU seconds of a gradient besides its samples: policies that are loaded, messages. Of the durations in
+benchmarks/stellaris/hopper_durations.json, what does not grow with samples: 0.019 s on a busy machine, over 1.47, by
+which the rest is slower than the table."""
 _FUNCTION_REQUESTS: Final = 2
 """An update that finds its learner warm reads the batch, and writes the result. A gradient reads policies, all at once,
 and writes itself."""
@@ -319,7 +323,8 @@ class GradientTimes(FunctionTimes):
             return measured_s or self.virtual_s(self.durations.mean_s(count))
         if "sample_s" in units or not is_first:
             passed = count * (1.0 + policies * POLICY_SHARE)
-            seconds = units.get("gradient_step_s", 0.0) + passed * self._rates.known("sample_s", measured_s, passed)
+            seconds = (units.get("gradient_step_s", 0.0) + GRADIENT_EXTRA_S
+                       + passed * self._rates.known("sample_s", measured_s, passed))
         else:
             seconds = measured_s
         return seconds / self._samples_speed + _FUNCTION_REQUESTS * BUCKET_REQUEST_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ import pytest
 
 from benchmarks.work_rates import shipped
 from runtime.config.loading import load_experiment
+from runtime.cost.durations import read_durations
 from runtime.cost.rates import (
     BUCKET_REQUEST_S,
+    GRADIENT_EXTRA_S,
     LEARNER_INIT_S,
     MEASURED,
+    POLICY_SHARE,
     UNITS,
     FunctionTimes,
+    GradientTimes,
     ModelledTimes,
     Rates,
     lambda_speed,
@@ -150,6 +155,52 @@ def test_a_learner_function_is_billed_for_what_it_trained_on_and_the_loop_waits_
     assert times.update_s(130, 99.0) == pytest.approx(trained_s + 2 * BUCKET_REQUEST_S), "waited for once"
     assert times.evaluate_s(1000, 99.0) == pytest.approx(125 / 0.68), "the loop's own"
     assert times.detect_s(20, 100, 99.0) == pytest.approx(2000 * 0.015625 / 0.68)
+
+
+def test_gradients_are_billed_one_by_one_and_the_loop_waits_for_the_busiest_learner_or_for_itself(tmp_path: Path):
+    class Ended:
+        concurrency = 2
+
+        def start(self, invocations: Sequence[Invocation]) -> None: ...
+
+        def wait(self, timeout_s: float) -> list[Outcome]:
+            return [Outcome(f"{job}", "ok" if job else "crashed", {"samples": 64} if job else None, billed_s=7.0)
+                    for job in range(3)]
+
+    experiment = make_experiment(algorithm={"ppo": {"epochs": 3, "minibatch_steps": 64}}, learner={
+        "kind": "stellaris", "function": {"memory_mib": 885}, "stellaris": {"learners": 2}})
+    times = make_times(rates(tmp_path), experiment)
+    assert isinstance(times, GradientTimes)
+    speed, handle_s = 0.68 * 885 / 1769, 2 * BUCKET_REQUEST_S
+    gradient_s = (0.0625 + GRADIENT_EXTRA_S + 64 * (1 + 2 * POLICY_SHARE) * 0.03125) / speed + 2 * BUCKET_REQUEST_S
+    init_s = LEARNER_INIT_S / speed
+    fleet = CountingLearner(Ended(), times, timeout_s=60.0)  # type: ignore[arg-type]
+    fleet.start([Invocation(f"{job}", {"slot": job % 2, "published_versions": [1, 2]}) for job in range(3)])
+    assert [one.billed_s for one in fleet.wait(0.0)] == pytest.approx(
+        [7.0 + init_s, gradient_s + init_s, gradient_s + init_s]), "who failed starts again"
+    assert times.update_s(192, 99.0) == pytest.approx(7.0 + gradient_s + 2 * init_s + 3 * handle_s)
+    assert times.update_s(192, 99.0) == pytest.approx(5 * (gradient_s + handle_s) + handle_s), "nine, expected"
+    times.took(0.01, 0)
+    times.took(0.01, 1)
+    assert times.update_s(192, 99.0) == pytest.approx(3 * handle_s), "the loop takes them in one by one"
+
+
+def test_virtual_time_is_made_of_what_was_recorded(tmp_path: Path):
+    path = tmp_path / "durations.json"
+    path.write_text('{"start_s": [1.5], "gradient_s": {"32": [0.25, 0.5], "128": [2]}}')
+    found = read_durations(path)
+    assert (found.start_s(key="a"), found.mean_s(33), found.gradient_s(500, key="a")) == (1.5, 0.375, 2.0)
+    drawn = [found.gradient_s(32, key=f"{job}") for job in range(20)]
+    assert set(drawn) == {0.25, 0.5}
+    assert drawn[::-1] == [found.gradient_s(32, key=f"{job}") for job in reversed(range(20))]
+    for text, told in (("{", "does not hold durations"), ('{"start_s": [], "gradient_s": {}}', "gradient_s is empty"),
+                       ('{"start_s": [0], "gradient_s": {"1": [1]}}', "start_s has 0; allowed: above 0 to 900 seconds"),
+                       ('{"start_s": [1], "gradient_s": {"1": 5}}', "gradient_s.1 is no list of seconds")):
+        path.write_text(text)
+        with pytest.raises(ExperimentError, match=told):
+            read_durations(path)
+    with pytest.raises(ExperimentError, match="cannot be read: No such file or directory; allowed: a file that"):
+        read_durations(tmp_path / "none")
 
 
 @pytest.mark.parametrize(("changes", "told"), [

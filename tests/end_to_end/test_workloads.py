@@ -105,7 +105,8 @@ def test_no_file_is_too_special_for_any_workload(file: Path) -> None:
             ("ALE/Qbert-v5", Spaces((3, 84, 84), (1, 84, 84), 3, action_count=6), "atari")):
         for algorithm in ("ppo", "impact", "impala"):
             experiment = load_experiment(
-                file, [f"environment.id={environment}", f"algorithm.kind={algorithm}"]).resolved()
+                file, [f"environment.id={environment}", f"algorithm.kind={algorithm}",
+                       "learner.kind=instance"]).resolved()
             fitted = experiment.fitted(spaces, preprocessing=preprocessing)
             assert experiment.environment.preprocessing == "auto"
             assert fitted.network.kind == ("conv" if spaces.is_pixels else "mlp")

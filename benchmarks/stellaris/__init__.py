@@ -1,0 +1,1 @@
+"""Stellaris: recorded durations of learner functions, and what its mechanisms change in virtual time."""
