@@ -14,8 +14,8 @@ from runtime.interfaces import Fleet, RunContext
 
 NO_CACHE = "none: messages travel with requests and responses"
 """What people are told of the server with ``cache.kind = none``."""
-_SMALLEST_CONCURRENCY = 10
-"""What a new AWS account may have of concurrent executions."""
+_SMALLEST_CONCURRENCIES = {"lambda": 10, "ray": 1}
+"""What a new AWS account may have of concurrent executions, and what a Ray cluster holds at least."""
 
 
 def connect(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
@@ -77,7 +77,7 @@ def ttl_s(experiment: ResolvedExperiment) -> int:
     That is longer than two rounds can last: nothing expires under an actor that goes on from one round to the next.
     """
     fleet = experiment.fleet
-    waves = experiment.scaler.waves(_SMALLEST_CONCURRENCY if fleet.kind == "lambda" else fleet.processes)
+    waves = experiment.scaler.waves(_SMALLEST_CONCURRENCIES.get(fleet.kind, fleet.processes))
     return 2 * (fleet.round_deadline_s * waves + experiment.learner.update_timeout_s) + 600
 
 

@@ -40,5 +40,11 @@ def _aws(experiment: ResolvedExperiment) -> Backend:
     return AwsBackend(experiment, deployment=deployment, announce=lambda: tell_stack(deployment, is_up=True))
 
 
-BACKENDS: Mapping[str, Callable[[ResolvedExperiment], Backend]] = {"lambda": _aws}
+def _ray(experiment: ResolvedExperiment) -> Backend:
+    from runtime.backends.ray_cluster import RayBackend
+
+    return RayBackend(experiment)
+
+
+BACKENDS: Mapping[str, Callable[[ResolvedExperiment], Backend]] = {"lambda": _aws, "ray": _ray}
 """Makers of other backends than this machine, by ``fleet.kind``."""

@@ -155,7 +155,8 @@ def _open_fleet(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
     with run.shield():
         fleet = make_fleet(experiment.fleet.kind, FleetSetup(
             concurrency=experiment.fleet.processes, timeout_s=experiment.actor.timeout_s,
-            memory_mib=experiment.actor.memory_mib, log_path=run.directory.actors_log_path, credentials=credentials))
+            memory_mib=experiment.actor.memory_mib, log_path=run.directory.actors_log_path, credentials=credentials,
+            ray=experiment.fleet.ray))
         run.stack.callback(fleet.close)
     return fleet
 

@@ -9,4 +9,5 @@ from __future__ import annotations
 FLEETS = {
     "local": "runtime.fleet.local:make_local_fleet",
     "lambda": "runtime.fleet.aws_lambda:make_lambda_fleet",
+    "ray": "runtime.fleet.ray_cluster:make_ray_fleet",
 }

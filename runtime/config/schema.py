@@ -230,15 +230,33 @@ class LearnerSection(Section):
         return self.stellaris.learners if self.kind == "stellaris" else 1
 
 
+class RaySection(Section):
+    """A Ray cluster of one's own, and what it costs."""
+
+    address: Annotated[str, Field(pattern=r"^(auto|[^/\s]+:[0-9]{1,5})$")] | None = Field(
+        None, description="HOST:PORT of a cluster of which this machine is a node; auto = the one that runs here; "
+        "null = one is started on this machine, with fleet.processes CPUs, and ends with the run")
+    cpus_per_actor: Annotated[float, Field(gt=0, le=1024)] = Field(
+        1.0, description="CPUs of the cluster that an actor takes, or a learner function")
+    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None, description="nodes that are paid for, by the clock, from when the run joins the cluster until it ends; "
+        "null = as many as the cluster has when it is joined. Of a cluster that grows, the most that it may have")
+    node_usd_per_hour: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
+        None, description="dollars that a node costs an hour; null = the price of the first of learner.instance_types")
+
+
 class FleetSection(Section):
     """Where actors run, and what happens if they fail."""
 
     kind: Literal["auto", *FLEETS] = Field(  # type: ignore[valid-type]  # the registry's keys
         "auto", description="where actors run; auto = on AWS Lambda with a deployed learner, else on this machine; "
-        "local = on this machine, in a deployment on the learner's instance: then there is no actor function")
+        "local = on this machine, in a deployment on the learner's instance: then there is no actor function; ray = on "
+        "a Ray cluster of your own")
+    ray: RaySection = Field(RaySection(), description="the cluster of kind = ray")
     processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="actor processes of the local fleet; null = one a core, in a deployment one a vCPU of the "
-        "smallest of learner.instance_types; does not change what synchronous rounds hold")
+        None, description="actor processes of the local fleet, or CPUs of a Ray cluster that is started here; null = "
+        "one a core, in a deployment one a vCPU of the smallest of learner.instance_types; does not change what "
+        "synchronous rounds hold")
     quorum: Share = Field(0.95, description="share of a round's actors that must return for it to be trained on "
                              "(synchronous)")
     round_deadline_s: Annotated[int, Field(ge=1, le=3600)] | None = Field(

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from runtime.config.resolved import ResolvedActor, ResolvedLearner
 from runtime.config.schema import LearnerSection
-from runtime.cost.prices import HOURS_PER_MONTH, PriceTable
+from runtime.cost.prices import HOURS_PER_MONTH, LambdaPrices, PriceTable
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_BEGINNING_S
 from runtime.interfaces import ACTOR, LEARNER, Limits
@@ -247,3 +247,55 @@ class CostModel:
     def round_seconds_max(self) -> float:
         """Longest that a round may take, evaluation included."""
         return self.limits.round_s
+
+
+class ClusterCostModel(CostModel):
+    """Prices of a cluster that stands anyway: its nodes by the hour, with the loop, the learner and the actors."""
+
+    def __init__(self, actor: ResolvedActor, learner: ResolvedLearner, prices: PriceTable, *, nodes: int,
+                 round_deadline_s: float, waves: int = 1) -> None:
+        """Takes the prices of a cluster.
+
+        Args:
+            actor: ``actor`` of the experiment.
+            learner: ``learner`` of the experiment.
+            prices: A node has that of the first of ``learner.instance_types``.
+            nodes: How many are paid for.
+            round_deadline_s: ``fleet.round_deadline_s``, resolved.
+            waves: A round's deadline is so many times longer, because not all its actors can run at once.
+
+        Raises:
+            ExperimentError: The instance type has no price.
+        """
+        free = free_prices(prices, actor)
+        super().__init__(actor, learner.model_copy(update={"kind": "instance"}), prices, cache_kind="none",
+                         round_deadline_s=round_deadline_s, traffic_bytes_max=0, waves=waves,
+                         roles={ACTOR: free, LEARNER: free})
+        self._nodes = nodes
+
+    def learner_usd(self, seconds: float) -> float:
+        """All nodes, on one of which the loop runs."""
+        return self._nodes * super().learner_usd(seconds)
+
+    def predecessor_usd(self, seconds: float) -> float:
+        """All nodes: they are all the same."""
+        return self.learner_usd(seconds)
+
+    def infrastructure_usd(self, seconds: float) -> float:
+        """Nothing: disks and addresses are part of a node's price."""
+        return 0.0
+
+    def attached_usd(self, seconds: float) -> float:
+        """Nothing, as `infrastructure_usd`."""
+        return 0.0
+
+    def upload_usd(self, seconds: float) -> float:
+        """Nothing: the run is kept in its directory."""
+        return 0.0
+
+
+def free_prices(prices: PriceTable, actor: ResolvedActor) -> FunctionPrices:
+    """Returns the prices of work on what is paid for anyway: nothing beside it."""
+    free = replace(prices, functions={actor.architecture: LambdaPrices(0.0, 0.0, 0.0)}, request_usd=0.0)
+    return FunctionPrices(free, cache_kind="none", memory_mib=actor.memory_mib, architecture=actor.architecture,
+                          timeout_s=actor.timeout_s, traffic_bytes_max=0)

@@ -267,7 +267,7 @@ def report_lines(out: str) -> list[str]:
 def _basis(summary: Mapping[str, Any]) -> str:
     prices = f"list prices of {summary['prices_region']}, {summary['prices_as_of']}"
     if summary["cost_basis"] == "metered":
-        return f"what was used, at {prices}; AWS' bill is what counts"
+        return f"what was used, at {prices}; the bill that you get is what counts"
     return f"modelled, {prices}; nothing was billed"
 
 

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runtime.config.fleets import FLEETS
 from runtime.interfaces import Fleet
+
+if TYPE_CHECKING:
+    from runtime.config.schema import RaySection
 
 ACTOR_HANDLER = "lambda_actor.handler:handler"
 """The actor function."""
@@ -27,7 +31,8 @@ class FleetSetup:
         log_path: File for what actors print, if they run on this machine.
         credentials: Environment variables for the actors alone, by name.
         function_arn: ARN of the deployed actor function; empty on this machine.
-        handler: What processes of this machine run, as ``module:function``.
+        handler: What processes of this machine, or of a Ray cluster, run, as ``module:function``.
+        ray: ``fleet.ray``; None if the fleet is another one.
     """
 
     concurrency: int
@@ -37,6 +42,7 @@ class FleetSetup:
     credentials: Mapping[str, str] = field(default_factory=dict)
     function_arn: str = ""
     handler: str = ACTOR_HANDLER
+    ray: RaySection | None = None
 
 
 def make_fleet(kind: str, setup: FleetSetup) -> Fleet:

@@ -50,14 +50,15 @@ def main(control_fd: int, lifeline_fd: int, name: str) -> None:
             event = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
             return
-        reply = _serve(handler, event)
+        reply = serve(handler, event)
         if os.getpid() != process_id:
             # The environment forked, and this is the copy.
             os._exit(0)
         _send(connection, reply)
 
 
-def _serve(handler: Handler, event: dict[str, Any]) -> dict[str, Any]:
+def serve(handler: Handler, event: dict[str, Any]) -> dict[str, Any]:
+    """Calls a handler; returns its response or what it raised, and the CPU seconds that it took."""
     started_cpu_s = time.process_time()
     try:
         response, error = handler(event, None), ""

@@ -100,7 +100,7 @@ def test_what_a_backend_raises_ends_the_run_and_is_handed_on(file: Path, tmp_pat
 
 def test_a_run_on_one_machine_gets_it_and_lambda_needs_a_deployment(file: Path):
     assert isinstance(make_backend(resolved(file)), ThisMachine)
-    assert set(BACKENDS) == {"lambda"}, "all other fleets run here"
+    assert set(BACKENDS) == {"lambda", "ray"}, "all other fleets run here"
     with pytest.raises(ExperimentError, match="fleet.kind = 'lambda' needs a deployed learner"):
         make_backend(resolved(file, "fleet.kind=lambda"))
     for place in ("lambda", "ray"):

@@ -487,7 +487,8 @@ CHANGEABLE_LEAVES = set(
     "learner.update_timeout_s learner.instance_types learner.market learner.launches_max learner.image_parameter "
     "learner.volume_gib learner.device learner.processes learner.kind learner.stellaris.place "
     "learner.function.memory_mib learner.function.timeout_s learner.function.coordinator_memory_mib "
-    "actor.provisioned".split())
+    "actor.provisioned fleet.ray.address fleet.ray.cpus_per_actor fleet.ray.nodes "
+    "fleet.ray.node_usd_per_hour".split())
 
 
 def identified(**leaf: Any) -> Experiment:
@@ -509,7 +510,7 @@ def others(path: str, default: Any) -> Iterator[Any]:
         elif kind in (int, float):
             yield from (kind(number) for number in (61, 7, 1, 0.5, 777))
         elif kind is str:
-            yield "another"
+            yield from ("another", "auto")
         elif kind is not type(None):
             yield [[1, 9]] if path == "scaler.schedule" else ["p3.2xlarge"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ STEPS = 16
 ENDLESS_STEPS = 1_000_000
 MODULE = "tests.fleet_environments"
 GENEROUS_S = 60.0
+MakeFleet = Callable[[int, float], Fleet]
 
 
 def weights(observation_size: int = OBSERVATION_SIZE, action_size: int = ACTION_SIZE) -> bytes:
@@ -113,3 +115,24 @@ def actors_on(server_url: str) -> Iterator[Callable[..., Actors]]:
 
 def marks(name: str) -> set[str]:
     return {path.name for path in Path(os.environ[DIRECTORY_VARIABLE]).glob(f"{name}-*")}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fleet.
+
+    Attributes:
+        fleets: Given a folder, makes fleets with room for so many actors at once, each ended after so many seconds.
+        is_metered: Whether it tells what the platform bills.
+        status_of_exit: Of an actor that calls `sys.exit`; Lambda's runtime lets that end the process.
+        words: Contained in the error of an actor in the environment of that name.
+    """
+
+    fleets: Callable[[Path], AbstractContextManager[MakeFleet]]
+    is_metered: bool
+    status_of_exit: str
+    words: Mapping[str, str]
+
+    def init_billed_s(self, outcome: Outcome) -> float:
+        """What of the outcome's bill is start-up."""
+        return outcome.init_s if self.is_metered else 0.0

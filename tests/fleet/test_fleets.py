@@ -1,15 +1,14 @@
 """The contract of `runtime.interfaces.Fleet`, with real processes, the real handler and a real server.
 
-A further fleet joins by a line in KINDS, which also says where fleets differ in words.
+A further fleet joins by a line in KINDS, which also says where fleets differ in words; or, as Ray does, by a file that
+imports what is tested here.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,13 +18,9 @@ import pytest
 import runtime.fleet.aws_lambda
 from lambda_actor import wire
 from runtime.fleet.local import LocalFleet
-from runtime.interfaces import Fleet, Outcome
-from tests.fleet.fleet_actors import GENEROUS_S, STEPS, Actors, actors_on, marks, weights
+from tests.fleet.fleet_actors import GENEROUS_S, STEPS, Actors, Kind, MakeFleet, marks, weights
 from tests.fleet.lambda_fleets import LambdaFleets
-from tests.fleet_environments import DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S, wait_for
-
-MakeFleet = Callable[[int, float], Fleet]
 
 
 @contextmanager
@@ -41,27 +36,6 @@ def lambda_fleets(folder: Path) -> Iterator[MakeFleet]:
         yield lambda processes, timeout_s: fleets.make(processes, timeout_s=timeout_s)
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of fleet.
-
-    Attributes:
-        fleets: Given a folder, makes fleets with room for so many actors at once, each ended after so many seconds.
-        is_metered: Whether it tells what the platform bills.
-        status_of_exit: Of an actor that calls `sys.exit`; Lambda's runtime lets that end the process.
-        words: Contained in the error of an actor in the environment of that name.
-    """
-
-    fleets: Callable[[Path], AbstractContextManager[MakeFleet]]
-    is_metered: bool
-    status_of_exit: str
-    words: Mapping[str, str]
-
-    def init_billed_s(self, outcome: Outcome) -> float:
-        """What of the outcome's bill is start-up."""
-        return outcome.init_s if self.is_metered else 0.0
-
-
 KINDS = {
     "local": Kind(local_fleets, False, "error", {
         "exiting_politely": "SystemExit: enough", "exiting": "code 7", "killed": "SIGKILL", "segfaulting": "SIGSEGV",
@@ -75,42 +49,6 @@ KINDS = {
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
-
-
-@pytest.fixture(scope="module")
-def fleet_factory(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Fleet]]:
-    """Makes a fleet with room for so many actors at once, each ended after ``timeout_s``."""
-    made: list[Fleet] = []
-    os.environ[DIRECTORY_VARIABLE] = str(tmp_path_factory.mktemp("marks"))
-    with kind.fleets(tmp_path_factory.mktemp("fleet")) as make_fleet:
-
-        def make(processes: int = 2, timeout_s: float = GENEROUS_S) -> Fleet:
-            made.append(make_fleet(processes, timeout_s))
-            return made[-1]
-
-        yield make
-        for fleet in made:
-            fleet.close()
-    del os.environ[DIRECTORY_VARIABLE]
-
-
-@pytest.fixture(scope="module")
-def shared_fleet(fleet_factory) -> Fleet:
-    """One fleet of two for all tests that leave it usable."""
-    return fleet_factory(2)
-
-
-@pytest.fixture
-def actors(shared_fleet: Fleet, server_url: str) -> Iterator[Actors]:
-    actors = Actors(shared_fleet, server_url)
-    yield actors
-    actors.close()
-
-
-@pytest.fixture
-def actors_of(server_url: str) -> Iterator[Callable[..., Actors]]:
-    with actors_on(server_url) as make:
-        yield make
 
 
 def test_an_actor_that_behaves(actors: Actors, kind: Kind):

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from runtime.errors import FleetError
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client, parse_report
 from runtime.fleet.local import LocalFleet
 from runtime.interfaces import Invocation, Outcome
-from tests.fleet.fleet_actors import GENEROUS_S, Actors, actors_on, marks
+from tests.fleet.fleet_actors import GENEROUS_S, marks
 from tests.fleet.lambda_fleets import LambdaFleets, client
 from tests.fleet_environments import DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S, wait_for
@@ -35,12 +35,6 @@ def fleets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LambdaFl
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     with LambdaFleets() as made:
         yield made
-
-
-@pytest.fixture
-def actors_of(server_url: str) -> Iterator[Callable[..., Actors]]:
-    with actors_on(server_url) as make:
-        yield make
 
 
 def outcomes(fleet: LambdaFleet, count: int) -> list[Outcome]:

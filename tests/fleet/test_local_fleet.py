@@ -19,15 +19,9 @@ import pytest
 import runtime.fleet.local
 from runtime.errors import FleetError
 from runtime.fleet.local import LocalFleet
-from tests.fleet.fleet_actors import GENEROUS_S, Actors, actors_on, marks
+from tests.fleet.fleet_actors import GENEROUS_S, marks
 from tests.fleet_environments import BURNT_CPU_S, DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S, ROOT, is_alive, wait_for
-
-
-@pytest.fixture
-def actors_of(server_url: str) -> Iterator[Callable[..., Actors]]:
-    with actors_on(server_url) as make:
-        yield make
 
 
 @pytest.fixture

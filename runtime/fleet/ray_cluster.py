@@ -1,0 +1,285 @@
+"""The Ray fleet: each invocation is a task of a Ray cluster, which runs the very handler that Lambda runs.
+
+Ray queues what does not fit. A task is a stream of two messages, both bytes: that it has begun, and its answer. What
+dies with its worker has no answer, is never tried again, and costs nobody else anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
+from runtime.fleet import ACTOR_HANDLER, FleetSetup
+from runtime.fleet.actor_process import Handler, serve
+from runtime.fleet.local import SINGLE_THREADED
+from runtime.interfaces import Invocation, Outcome, OutcomeStatus
+
+REQUIREMENTS = "requirements-ray.txt"
+_ROOT = Path(__file__).resolve().parents[2]
+_SENT = ("runtime", "lambda_actor")
+"""What the nodes of a cluster that is joined get of this project."""
+_BEGUN = b""
+_STORE_BYTES = 256 * 2**20
+"""Room for messages on their way, in a cluster that is started here."""
+_LOCAL_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # A machine that has more to do than this takes longer than Ray's 30 s.
+    "RAY_raylet_start_wait_time_s": "300",
+}
+
+
+def play(message: bytes) -> Iterator[bytes]:
+    """Runs on a worker: says that it has begun, then what the handler answers.
+
+    Args:
+        message: JSON of ``handler``, ``credentials`` and ``event``.
+    """
+    yield _BEGUN
+    task, started_s = json.loads(message), time.perf_counter()
+    os.environ.update(task["credentials"])
+    reply = serve(lambda event, context: _handler(task["handler"])(event, context), task["event"])
+    yield json.dumps({**reply, "seconds": time.perf_counter() - started_s}).encode()
+
+
+@dataclass(eq=False)
+class _Task:
+    """One invocation that has not ended; ``begun_s`` is when it was seen to have begun."""
+
+    invocation_id: str
+    begun_s: float | None = None
+
+
+class RayFleet:
+    """Runs invocations as tasks of a Ray cluster; see `runtime.interfaces.Fleet`.
+
+    Attributes:
+        concurrency: How many the cluster's CPUs hold at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        cpus: int,
+        address: str | None = None,
+        cpus_per_task: float = 1.0,
+        credentials: Mapping[str, str] | None = None,
+        handler: str = ACTOR_HANDLER,
+    ) -> None:
+        """Joins a cluster, or starts one here, unless this process belongs to one already.
+
+        Args:
+            timeout_s: Seconds after which an invocation is ended, counted from when it has begun.
+            cpus: Of a cluster that is started here.
+            address: ``HOST:PORT`` of the cluster, ``auto`` for that of this machine; None to start one.
+            cpus_per_task: CPUs that an invocation takes.
+            credentials: Environment variables that only the workers get.
+            handler: What they run, as ``module:function``.
+
+        Raises:
+            FleetError: Ray is not installed, the cluster does not answer, or no node of it has so many CPUs.
+        """
+        self._timeout_s, self._handler, self._credentials = timeout_s, handler, dict(credentials or {})
+        self._ray = ray = _import_ray()
+        self._has_opened = not ray.is_initialized()
+        if self._has_opened:
+            _open(ray, address, cpus)
+        self._tasks: dict[Any, _Task] = {}
+        self._ended: list[Outcome] = []
+        found = _cpus_by_node(ray)
+        self.concurrency = sum(int(one / cpus_per_task) for one in found)
+        if not self.concurrency:
+            self.close()
+            raise FleetError(f"fleet.ray.cpus_per_actor = {cpus_per_task:g}: no node of the Ray cluster has so many "
+                             f"CPUs; allowed: up to {max(found, default=0):g}")
+        self._play = ray.remote(num_cpus=cpus_per_task, max_retries=0, num_returns="streaming")(play)
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        """Hands these to the cluster, which queues what does not fit.
+
+        Raises:
+            FleetError: The cluster does not answer.
+        """
+        with self._talking():
+            for one in invocations:
+                message = {"handler": self._handler, "credentials": self._credentials, "event": one.event}
+                self._tasks[self._play.remote(json.dumps(message).encode())] = _Task(one.invocation_id)
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """Returns what ended since the last call; see `runtime.interfaces.Fleet`.
+
+        Raises:
+            FleetError: The cluster does not answer.
+        """
+        until_s = time.monotonic() + timeout_s
+        while True:
+            left_s = until_s - time.monotonic()
+            self._look(0.0 if self._ended else max(0.0, min(left_s, self._until_overdue_s())))
+            self._end([stream for stream, task in self._tasks.items() if self._left_s(task) <= 0.0], "timeout")
+            if self._ended or left_s <= 0.0:
+                ended, self._ended = self._ended, []
+                return ended
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        """Kills the workers of those that have begun, and drops those that wait."""
+        self._look(0.0)
+        given_up = set(invocation_ids)
+        self._end([stream for stream, task in self._tasks.items() if task.invocation_id in given_up], "abandoned")
+
+    def close(self) -> None:
+        """Ends all tasks, and leaves the cluster, which ends if it was started here; idempotent."""
+        if self._ray.is_initialized():
+            for stream in self._tasks:
+                self._ray.cancel(stream, force=True)
+            if self._has_opened:
+                self._ray.shutdown()
+        self._tasks.clear()
+
+    def _look(self, timeout_s: float) -> None:
+        """Takes in what has come, and waits for something if nothing has."""
+        if not self._tasks:
+            time.sleep(timeout_s)
+            return
+        with self._talking():
+            streams = list(self._tasks)
+            ready, _ = self._ray.wait(streams, num_returns=1, timeout=timeout_s)
+            while ready:
+                for stream in ready:
+                    self._advance(stream)
+                streams = list(self._tasks)
+                ready = self._ray.wait(streams, num_returns=len(streams), timeout=0)[0] if streams else []
+
+    def _advance(self, stream: Any) -> None:
+        """Takes in a task's next message."""
+        task, errors = self._tasks[stream], self._ray.exceptions
+        reply: dict[str, Any] = {}
+        status: OutcomeStatus = "crashed"
+        try:
+            message = self._ray.get(next(stream))
+            if message == _BEGUN:
+                task.begun_s = time.monotonic()
+                return
+            reply = json.loads(message)
+            status, error = "error" if reply["error"] else "ok", reply["error"]
+        except errors.RayTaskError as raised:
+            status, error = "error", str(raised.cause)
+        except errors.WorkerCrashedError:
+            error = "the worker process died"
+        except (errors.RayError, StopIteration) as raised:
+            error = f"{type(raised).__name__}: {raised}"
+        del self._tasks[stream]
+        self._ended.append(Outcome(
+            task.invocation_id, status, reply.get("response"), one_line(error, ERROR_CHARACTERS_MAX),
+            billed_s=min(reply.get("seconds", self._timeout_s - self._left_s(task)), self._timeout_s)))
+
+    def _end(self, streams: Sequence[Any], status: OutcomeStatus) -> None:
+        """Ends tasks, whose outcomes do not wait for Ray's word."""
+        for stream in streams:
+            task = self._tasks.pop(stream)
+            with self._talking():
+                self._ray.cancel(stream, force=True)
+            error = f"timed out after {self._timeout_s:g} s" if status == "timeout" else "nobody waits for it any more"
+            self._ended.append(Outcome(
+                task.invocation_id, status, error=error, was_started=task.begun_s is not None,
+                billed_s=min(self._timeout_s - self._left_s(task), self._timeout_s)))
+
+    def _left_s(self, task: _Task) -> float:
+        """Seconds until a task is overdue; all of them until it begins."""
+        return self._timeout_s - (0.0 if task.begun_s is None else time.monotonic() - task.begun_s)
+
+    def _until_overdue_s(self) -> float:
+        return min((self._left_s(task) for task in self._tasks.values()), default=self._timeout_s)
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        """A block that asks the cluster for something.
+
+        Raises:
+            FleetError: It does not answer.
+        """
+        try:
+            yield
+        except (self._ray.exceptions.RayError, ConnectionError) as error:
+            words = one_line(str(error), ERROR_CHARACTERS_MAX)
+            raise FleetError(f"the Ray cluster does not answer: {words}") from error
+
+
+def make_ray_fleet(setup: FleetSetup) -> RayFleet:
+    """Makes the fleet of ``fleet.kind = ray``."""
+    if setup.ray is None:
+        raise FleetError("fleet.ray is missing")
+    return RayFleet(timeout_s=setup.timeout_s, cpus=setup.concurrency, address=setup.ray.address,
+                    cpus_per_task=setup.ray.cpus_per_actor, credentials=setup.credentials, handler=setup.handler)
+
+
+def node_count() -> int:
+    """Returns how many nodes the cluster has to which this process belongs."""
+    return len(_cpus_by_node(_import_ray()))
+
+
+def _cpus_by_node(ray: Any) -> list[float]:
+    return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+
+
+def _import_ray() -> Any:
+    with _environment({} if "ray" in sys.modules else _LOCAL_SETTINGS):
+        try:
+            import ray
+        except ImportError as error:
+            raise FleetError(f"fleet.kind = 'ray' needs Ray, which is not installed ({error}): "
+                             f"pip install -r {REQUIREMENTS}") from None
+    return ray
+
+
+def _open(ray: Any, address: str | None, cpus: int) -> None:
+    """Joins a cluster, or starts one; leaves this process' signal handlers as they are."""
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    place: dict[str, Any] = {"address": address, "runtime_env": {
+        "env_vars": SINGLE_THREADED, "py_modules": [str(_ROOT / name) for name in _SENT]}}
+    if address is None:
+        place = {"address": "local", "num_cpus": cpus, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with _environment({**_LOCAL_SETTINGS, **SINGLE_THREADED, "PYTHONPATH": path}):
+            ray.init(**place, log_to_driver=False, configure_logging=False)
+    except Exception as error:
+        # Ray raises what it likes: ConnectionError, RuntimeError, ValueError, Exception itself.
+        ray.shutdown()
+        what = "cannot be started" if address is None else f"of fleet.ray.address = {address} cannot be joined"
+        raise FleetError(f"the Ray cluster {what}: {one_line(str(error), ERROR_CHARACTERS_MAX)}") from error
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """A block with these environment variables, which processes that are started in it inherit."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _handler(name: str) -> Handler:
+    module, _, function = name.partition(":")
+    handler: Handler = getattr(import_module(module), function)
+    return handler

@@ -1,0 +1,110 @@
+"""The contract of fleets on a Ray cluster of this machine, which this file starts once; and what only Ray has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from runtime.errors import FleetError
+from runtime.fleet.ray_cluster import RayFleet
+from runtime.interfaces import Fleet
+from tests.fleet.fleet_actors import GENEROUS_S, Actors, Kind, MakeFleet, marks
+from tests.fleet.test_fleets import (  # noqa: F401  # The contract, with `kind` of this file.
+    test_a_hanging_actor_is_ended_after_its_time,
+    test_a_raising_environment_costs_its_own_trajectory_only,
+    test_an_actor_that_behaves,
+    test_an_actor_that_calls_exit_fails,
+    test_closing_twice_and_while_actors_run_does_no_harm,
+    test_given_up_actors_end_whether_they_run_or_wait,
+    test_giving_up_what_has_ended_changes_nothing,
+    test_many_more_actors_than_fit_at_once_all_come_back_once,
+    test_starting_nothing_and_giving_up_the_unknown_do_no_harm,
+    test_waiting_for_nothing_ends,
+    test_what_an_environment_prints_disturbs_nothing,
+    test_what_the_handler_refuses_comes_back_in_words,
+)
+from tests.helpers import SMALL_EXPERIMENT, events, overrides, results_only, rounds, summary, train
+
+CPUS = 2
+
+if not os.environ.get("CI"):
+    pytest.importorskip("ray", reason="needs requirements-ray.txt")
+
+
+@contextmanager
+def ray_fleets(folder: Path) -> Iterator[MakeFleet]:
+    # Unix sockets have short names.
+    place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    with mock.patch.dict(os.environ, RAY_TMPDIR=place, RAY_AUTH_MODE="disabled"):
+        cluster = RayFleet(timeout_s=60.0, cpus=CPUS)
+        yield lambda processes, timeout_s: RayFleet(
+            timeout_s=timeout_s, cpus=CPUS, cpus_per_task=CPUS / processes)
+        cluster.close()
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def kind() -> Kind:
+    return Kind(ray_fleets, False, "error", {
+        "exiting_politely": "SystemExit: enough", "hanging": "timed out after 3 s"})
+
+
+def test_a_worker_that_is_killed_costs_its_own_invocation_only(actors: Actors) -> None:
+    before = marks("napping")
+    first, second = actors.start_endless(2)
+    pids = [int(name.removeprefix("napping-")) for name in marks("napping") - before]
+    os.kill(pids[0], signal.SIGKILL)
+    [died] = actors.fleet.wait(GENEROUS_S)
+    (other,) = {first, second} - {died.invocation_id}
+    assert (died.status, died.error, died.response) == ("crashed", "the worker process died", None)
+    assert 0.0 < died.billed_s <= GENEROUS_S
+    actors.cache.take(other)
+    # It saw that nobody wanted it, and raised.
+    assert actors.outcomes([other])[other].status == "error"
+
+
+def test_what_cannot_be_joined_or_held_is_refused_in_words(shared_fleet: Fleet) -> None:
+    with pytest.raises(FleetError, match="cpus_per_actor = 3: no node .* allowed: up to 2"):
+        RayFleet(timeout_s=60.0, cpus=CPUS, cpus_per_task=3)
+
+
+def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(shared_fleet: Fleet, tmp_path: Path) -> None:
+    file, rounds_of = tmp_path / "small.yaml", {}
+    file.write_text(SMALL_EXPERIMENT)
+    for kind in ("local", "ray"):
+        done = train(file, tmp_path / kind, *overrides(
+            fleet__kind=kind, fleet__ray__nodes=2, fleet__ray__node_usd_per_hour=0.5, cache__kind="none",
+            stop__max_rounds=2, evaluation__every_rounds=0))
+        assert done.returncode == 0, done.stderr
+        rounds_of[kind] = rounds(tmp_path / kind)
+    assert results_only(rounds_of["ray"]) == results_only(rounds_of["local"])
+    last, found = rounds_of["ray"][-1], summary(tmp_path / "ray")
+    assert {last[key] for key in ("actors_cost_usd", "provisioned_cost_usd", "infrastructure_cost_usd")} == {0.0}
+    # By the clock, from when the cluster was joined: no less than the rounds took.
+    assert last["spent_usd"] >= sum(row["round_s"] for row in rounds_of["ray"]) * 2 * 0.5 / 3600
+    assert last["spent_usd"] <= found["spent_usd"] <= 1.0
+    assert found["cost_basis"] == "metered"
+    [warm] = events(tmp_path / "ray", "actors_prewarmed")
+    assert (warm["actors"], warm["failed"], warm["usd"]) == (CPUS, 0, 0.0)
+
+
+def test_an_environment_that_workers_cannot_make_ends_the_run_before_its_first_round(
+    shared_fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text(
+        "import gymnasium\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL_EXPERIMENT.replace("Hopper-v5", "only_here:make"))
+    done = train(file, tmp_path / "run", *overrides(fleet__kind="ray", cache__kind="none"))
+    assert done.returncode == 1
+    assert "no actor starts: " in done.stdout and "only_here" in done.stdout
+    assert not rounds(tmp_path / "run")
