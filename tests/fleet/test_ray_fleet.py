@@ -107,4 +107,4 @@ def test_an_environment_that_workers_cannot_make_ends_the_run_before_its_first_r
     done = train(file, tmp_path / "run", *overrides(fleet__kind="ray", cache__kind="none"))
     assert done.returncode == 1
     assert "no actor starts: " in done.stdout and "only_here" in done.stdout
-    assert not rounds(tmp_path / "run")
+    assert not (tmp_path / "run" / "rounds.jsonl").exists()
