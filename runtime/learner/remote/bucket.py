@@ -9,6 +9,8 @@ from typing import Any
 from runtime.aws.failures import AWS_ERRORS, code_of
 from runtime.learner.remote.store import StoreError, checked
 
+_DELETED_AT_ONCE = 1000
+"""S3 takes no more in one request."""
 _TRIES = 5
 _PAUSE_S = 0.1
 
@@ -64,11 +66,15 @@ class BucketStore:
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes objects, if they are there."""
-        for name in names:
+        gone = [checked(name) for name in names]
+        for some in (gone[first:first + _DELETED_AT_ONCE] for first in range(0, len(gone), _DELETED_AT_ONCE)):
             try:
-                self._client.delete_object(Bucket=self._bucket, Key=self._prefix + checked(name))
+                answer = self._client.delete_objects(Bucket=self._bucket, Delete={
+                    "Objects": [{"Key": self._prefix + name} for name in some], "Quiet": True})
             except AWS_ERRORS as error:
-                raise self._failed("removed", name, error) from error
+                raise self._failed("removed", some[0], error) from error
+            if refused := answer.get("Errors"):
+                raise StoreError(f"s3://{self._bucket}/{refused[0]['Key']} cannot be removed: {refused[0]['Code']}")
 
     def _is_listed(self, name: str) -> bool:
         try:

@@ -195,7 +195,7 @@ def learner_function(account: Account) -> Role:
     bucket = f"arn:aws:s3:::{account.variables()['NITRO_RESULTS_BUCKET']}"
     # By their names, the registry's updaters are read too, which invoke it and take old objects away: a coordinator's.
     for call in calls_from("runtime.learner.remote.handler", "handler") - {
-            Call("lambda", "Invoke"), Call("s3", "DeleteObject")}:
+            Call("lambda", "Invoke"), Call("s3", "DeleteObjects")}:
         role.need_call(call, [bucket, f"{bucket}/{folder}one"], {"s3:ListBucket": [{"s3:prefix": (f"{folder}one",)}]})
     _need_logs(role, function, STACK)
     role.keep_out({"s3:ListBucket": [{"s3:prefix": (f"{run_key(NAME, RUN)}/",)}, {}]})
