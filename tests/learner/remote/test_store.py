@@ -79,4 +79,7 @@ def test_what_s3_forbids_is_missing_if_it_is_not_listed_and_read_if_it_came_mean
         s3.add_client_error("list_objects_v2", "AccessDenied")
         with pytest.raises(StoreError, match="batch-1 cannot be looked for"):
             store.get("batch-1")
+        s3.add_response("delete_objects", {"Errors": [{"Key": key, "Code": "AccessDenied"}]})
+        with pytest.raises(StoreError, match="batch-1 cannot be removed: AccessDenied"):
+            store.delete(["batch-1"])
         s3.assert_no_pending_responses()

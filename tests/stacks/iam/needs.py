@@ -235,7 +235,7 @@ def _need_run(role: Role, calls: Iterable[Call], owned: list[str]) -> None:
     for call in calls:
         # Of what is in the bucket, it only takes old checkpoints away; and updates, where a function makes them.
         names = ("checkpoints/round_1.json", "updates/one", "ledger.json", "cache-credential.json")
-        if call.operation == "DeleteObject":
+        if call.operation in ("DeleteObject", "DeleteObjects"):
             names = names[:1 if account.has_instance else 2]
         role.need_call(call, [*owned, *ledger, bucket, *(f"{bucket}/{prefix}{name}" for name in names)], contexts)
 
