@@ -11,7 +11,7 @@ def virtual(tmp_path: Path) -> list[str]:
     """Arguments for four learners in virtual time; small parts of a batch, so that there are enough gradients."""
     path = tmp_path / "durations.json"
     path.write_text(json.dumps({"start_s": [1.5, 2.5], "gradient_s": {"32": [0.02, 0.03, 0.07], "128": [0.1]}}))
-    return overrides(learner__kind="stellaris", learner__stellaris__place="virtual", stop__max_rounds=4,
+    return overrides(learner__kind="stellaris", learner__stellaris__place="virtual", stop__max_rounds=3,
                      learner__stellaris__durations=path, algorithm__ppo__minibatch_steps=32)
 
 

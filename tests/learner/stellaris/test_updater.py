@@ -118,7 +118,7 @@ def test_several_learners_are_stale_within_the_bound_and_the_run_repeats_itself(
     found = []
     for number in range(2):
         one = Stellaris(tmp_path / str(number))
-        found.append([one.update(seed).aggregation for seed in range(4)])
+        found.append([one.update(seed).aggregation for seed in range(3)])
         assert one.functions.events[0]["published_versions"] == [], "not all learners have pulled"
         assert one.functions.events[-1]["published_versions"]
     first, *others = found[0]
@@ -165,13 +165,12 @@ def test_an_update_without_a_gradient_ends_the_run(tmp_path: Path) -> None:
 
 def test_it_goes_on_from_a_state_as_if_nothing_had_happened(tmp_path: Path) -> None:
     through = Stellaris(tmp_path / "through")
-    for seed in range(2):
-        through.update(seed)
+    through.update(0)
     state = through.updater.get_state()
     again = Stellaris(tmp_path / "again")
     again.updater.set_state(json_state(state))
-    for seed in range(2, 4):
-        assert replace(through.update(seed).aggregation) == again.update(seed).aggregation
+    for seed in range(1, 3):
+        assert through.update(seed).aggregation == again.update(seed).aggregation
     assert through.updater.weights() == again.updater.weights()
 
 

@@ -1,0 +1,34 @@
+"""Six arms of Stellaris: each is an experiment that differs in one thing from the one before it; and the table's sums."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.stellaris.arms import ARMS, FILE, SERIES, runs, table
+from runtime.config.loading import load_experiment
+from runtime.cost.durations import read_durations
+from tests.helpers import ROOT
+
+
+def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_before() -> None:
+    found = []
+    for run in runs(Path("work"), list(ARMS), [3]):
+        experiment = load_experiment(
+            ROOT / run.file, [f"{key}={json.dumps(value)}" for key, value in run.settings.items()])
+        learner = experiment.learner.stellaris
+        assert (run.file, experiment.seed, learner.place) == (FILE, 3, "virtual")
+        assert read_durations(ROOT / str(learner.durations)).mean_s(1024) < 0.1
+        found.append((experiment.algorithm.chosen.minibatch_steps, learner.learners, learner.staleness_decay,
+                      learner.learning_rate_root, learner.truncation))
+    assert [sum(a != b for a, b in zip(*pair, strict=True)) for pair in zip(found, found[1:], strict=False)] == [1] * 5
+
+
+def test_the_table_has_medians_and_counts_who_got_to_the_target() -> None:
+    def a_run(seed: int, value: float, reason: str) -> dict:
+        return {"arm": "async", "seed": seed, "stop_reason": reason, "rounds": 3,
+                "rows": {name: [value, None if name == "evaluation_return_mean" else value] for name in SERIES}}
+
+    lines = table([a_run(0, 1.0, "target_return"), a_run(1, 2.0, "target_return"), a_run(2, 7.0, "max_rounds")])
+    assert lines[0].startswith("| arm | seeds | hit | return after 20 rounds | learn s of 20 rounds |")
+    assert lines[2] == "| async | 3 | 2 | 2 | 4 | 4 | 3 | 4 | 4 |"
