@@ -1,4 +1,4 @@
-"""Six arms of Stellaris: each is an experiment that differs in one thing from the one before it; and the table's sums."""
+"""Six arms of Stellaris: each is an experiment that differs in one thing from the one before; the table has medians."""
 
 from __future__ import annotations
 
