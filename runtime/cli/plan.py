@@ -51,14 +51,15 @@ def _plan(options: argparse.Namespace) -> int:
     from runtime.planning.prediction import Sample, picks, predict_all
     from runtime.planning.workload import sample
     from runtime.records.downloaded import load_trusted_experiment
-    from runtime.training.preflight import preflight
+    from runtime.training.preflight import preflight, smallest_budget_usd
 
     _check_places(options)
     base = load_trusted_experiment(options.experiment, options.set)
     experiment = base.resolved()
     if experiment.algorithm.rounds == "asynchronous":
         raise ExperimentError("algorithm.rounds = asynchronous cannot be planned; allowed: synchronous")
-    learner, place = experiment.learner, base.resolved(is_deployed=True).learner.stellaris.place
+    deployed = base.resolved(is_deployed=True)
+    learner, place = experiment.learner, deployed.learner.stellaris.place
     if learner.kind not in ("instance", *FUNCTION_UPDATERS):
         raise ExperimentError(f"learner.kind = {learner.kind} cannot be planned; allowed: instance | "
                               + " | ".join(FUNCTION_UPDATERS))
@@ -86,6 +87,10 @@ def _plan(options: argparse.Namespace) -> int:
                f"{duration(pick.actors_s)} waiting for actors, {duration(pick.learner_s)} learner"))
     for change in pick.way.overrides:
         say(f"  --set '{change}'")
+    round_usd = smallest_budget_usd(
+        deployed, PRICES, instance_type=learner.instance_types[0] if learner.has_instance else None)
+    say(folded(f"at most: budget.usd = ${experiment.budget.usd:g} for a run of the file as it is, whatever happens; "
+               f"its smallest round promises ${round_usd:.4f} of that"))
     if options.write is not None:
         _write(options, pick.way.overrides)
         say(f"written      {options.write}")

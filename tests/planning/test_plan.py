@@ -120,6 +120,7 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
     output = capsys.readouterr().out
     experiment = load_experiment(written)
     assert experiment.seed == 7
+    assert "at most: budget.usd = $0.5 for a run of the file as it is, whatever happens" in " ".join(output.split())
     assert experiment.resolved(is_deployed=True).learner.instance_types[0] in output
     changes = [line.removeprefix("  --set ").strip("'") for line in output.splitlines() if line.startswith("  --set ")]
     assert load_experiment(HOPPER, ["seed=7", *changes]) == experiment
