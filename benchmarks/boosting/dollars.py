@@ -1,6 +1,6 @@
 """Whole trainings whose actors a score decides, against the same score in permuted order, and none, at equal dollars.
 
-    python -m benchmarks.boosting.dollars experiments/hopper.yaml --seed 0 --out WORK [--minutes M]
+    python -m benchmarks.boosting.dollars experiments/hopper-nitro.yaml --seed 0 --out WORK [--minutes M]
 
 Arms, each a training from the same start with the same random streams:
 

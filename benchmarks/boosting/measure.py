@@ -1,6 +1,6 @@
 """Measures, along one training, what signals say of each round, how noisy they are, and what boosting would have won.
 
-    python -m benchmarks.boosting.measure experiments/hopper.yaml --seed 0 --out WORK [--paper] [--minutes M]
+    python -m benchmarks.boosting.measure experiments/hopper-nitro.yaml --seed 0 --out WORK [--paper] [--minutes M]
 
 A training with I_min actors in every round is the base. Before each of its rounds k, with policy π_k at hand:
 

@@ -19,7 +19,7 @@ from pathlib import Path
 SEEDS = range(3)
 DOLLAR_SEEDS = range(10, 16)
 """Others, so that a signal that the first ones chose is not judged by them."""
-HOPPER, WALKER = "experiments/hopper.yaml", "experiments/walker2d.yaml"
+HOPPER, WALKER = "experiments/hopper-nitro.yaml", "experiments/walker2d-nitro.yaml"
 WALKER_OPTIONS = ("--rounds", "32", "--repetitions", "4", "--largest", "4096")
 """Less than of Hopper, for time."""
 PAPER = "experiments/paper/hopper-ppo.yaml"

@@ -50,12 +50,12 @@ class Workload:
 BEST = ("fixed", "fixed-8", "kungfu", "hydrozoa")
 """Those with the fewest cents to the target on Hopper and Walker2d, controls apart, and `fixed`."""
 WORKLOADS = {
-    "hopper": Workload("experiments/hopper.yaml", 3000.0, 1_000_000, (0.001, 0.002, 0.003)),
-    "walker2d": Workload("experiments/walker2d.yaml", 3000.0, 1_000_000, (0.002, 0.004, 0.006),
-                         settings_of="hopper"),
+    "hopper": Workload("experiments/hopper-nitro.yaml", 3000.0, 1_000_000, (0.001, 0.002, 0.003)),
+    "walker2d": Workload("experiments/walker2d-nitro.yaml", 3000.0, 1_000_000, (0.002, 0.004, 0.006),
+                         settings_of="hopper", scheduler="walker2d"),
     "halfcheetah": Workload("experiments/halfcheetah.yaml", 1500.0, 1_000_000, (0.002, 0.004, 0.006),
                             settings_of="hopper", rules=BEST),
-    "slow_hopper": Workload("experiments/hopper.yaml", 3000.0, 1_000_000, (0.01, 0.02, 0.03),
+    "slow_hopper": Workload("experiments/hopper-nitro.yaml", 3000.0, 1_000_000, (0.01, 0.02, 0.03),
                             settings_of="hopper", rules=(*BEST, "noise-scale"), step_s=0.005),
 }
 

@@ -23,7 +23,7 @@ from runtime.interfaces import DetectorSamples
 from runtime.records.estimates import interval_estimate
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = {"paper": "experiments/paper/hopper-ppo.yaml", "ours": "experiments/hopper.yaml"}
+SETTINGS = {"paper": "experiments/paper/hopper-ppo.yaml", "ours": "experiments/hopper-nitro.yaml"}
 """Table 1's PPO on Hopper, whose ten steps a round hardly move a policy, and the file that this project ships."""
 OURS = {"ours": SETTINGS["ours"]}
 """For what needs a policy that moves."""
