@@ -161,6 +161,23 @@ class TrajectoryCache:
             word, is_awaited = pipe.execute()
         return bool(is_awaited) and sha256(word).hexdigest() != self._digest
 
+    # What learner functions do
+
+    def put_object(self, name: str, data: bytes) -> bool:
+        """Keeps ``data`` under a name that is new; False, and nothing changed, if the name is taken."""
+        with self._translated():
+            return bool(self._redis.set(self._key(f"object:{name}"), data, nx=True, ex=self._ttl_s))
+
+    def get_object(self, name: str) -> bytes | None:
+        """Returns what was kept under that name; None if nothing was."""
+        with self._translated():
+            found: bytes | None = self._redis.get(self._key(f"object:{name}"))
+            return found
+
+    def delete_objects(self, names: Iterable[str]) -> None:
+        """Removes these, if they are there."""
+        self._pipelined(lambda pipe: [pipe.delete(self._key(f"object:{name}")) for name in names])
+
     # What the learner does
 
     def ping(self) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 from dataclasses import replace
 
-from runtime.backends.this_machine import NotKept, actors_here
+from lambda_actor.cache import split_credentials
+from runtime.backends.cache import ttl_s
+from runtime.backends.this_machine import NotKept, actors_here, credentials_of_actors
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.errors import ExperimentError
+from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
 from runtime.fleet.ray_cluster import REQUIREMENTS, node_count
-from runtime.interfaces import RunContext, Supplies
+from runtime.interfaces import Fleet, RunContext, Supplies
+from runtime.learner.remote.store import server_place
 from runtime.records.run_directory import RunDirectory
 from runtime.training.costs import make_cost_model
 
@@ -46,9 +52,19 @@ class RayBackend:
                 f"cache.url = {cache.url or 'null'}: the nodes of fleet.ray.address = {ray.address} reach no server "
                 "on a socket of this machine; allowed: a redis:// or rediss:// URL that all of them reach, or "
                 "cache.kind = none")
-        if not learner.has_instance:
-            raise ExperimentError(f"learner.kind = {learner.kind}: on a Ray cluster the policy is trained where the "
-                                  "loop runs; allowed with fleet.kind = ray: instance")
+        if learner.kind == "stellaris":
+            place = learner.stellaris.place
+            if place not in LEARNER_FLEETS:
+                raise ExperimentError(f"learner.stellaris.place = {place!r}: allowed with fleet.kind = ray: "
+                                      f"{' | '.join(LEARNER_FLEETS)}")
+            if place == "ray" and ray.address is not None and cache.kind == "none":
+                raise ExperimentError(
+                    f"cache.kind = none: gradients on the nodes of fleet.ray.address = {ray.address} have no server to "
+                    "lie on; allowed: cache.kind = serverless | node | learner with a cache.url that all nodes reach, "
+                    "or learner.stellaris.place = processes")
+        elif not learner.has_instance:
+            raise ExperimentError(f"learner.kind = {learner.kind}: a bill of Lambda's; allowed with fleet.kind = ray: "
+                                  "instance | stellaris")
 
         self.prices = prices
         if ray.node_usd_per_hour is not None:
@@ -72,10 +88,39 @@ class RayBackend:
         model = make_cost_model(experiment, run.spaces, self.prices, nodes=nodes,
                                 waves=experiment.scaler.waves(fleet.concurrency))
         meter = WallClockMeter(model, Budget(experiment.budget.usd), billed_since_s=joined_s, now=now)
+        learner_fleet, store = _open_learner(run) if experiment.learner.kind == "stellaris" else (None, "")
         return Supplies(
             actors.cache, fleet, meter, NotKept(), actor_event=actors.event,
             facts={"server": actors.server,
                    "cluster": f"{experiment.fleet.ray.address or 'started here'}: {nodes} "
                               f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
                    "bill": f"the hours of the nodes, ${model.learner_usd(3600):.4f} an hour together"},
-            prewarmed_actors=min(fleet.concurrency, experiment.scaler.most_actors))
+            prewarmed_actors=min(fleet.concurrency, experiment.scaler.most_actors),
+            learner_fleet=learner_fleet, learner_store=store)
+
+
+LEARNER_FLEETS = {"ray": "ray", "processes": "local"}
+"""Which fleet runs learner functions of Stellaris, by ``learner.stellaris.place``."""
+
+
+def _open_learner(run: RunContext) -> tuple[Fleet, str]:
+    """Opens what runs learner functions, and names what their objects lie on: the cache's server, here a folder."""
+    experiment, learner = run.experiment, run.experiment.learner
+    url, is_joined = experiment.cache.url, experiment.fleet.ray.address is not None
+    credentials, store = {}, str(run.directory.updates_path.resolve())
+    if url and is_joined and learner.stellaris.place == "ray":
+        credentials = credentials_of_actors(url)
+        # The updater reads and writes there, too.
+        os.environ.update(credentials)
+        store = server_place(split_credentials(url)[0], run.run_id, ttl_s=ttl_s(experiment))
+    else:
+        shutil.rmtree(store, ignore_errors=True)
+        run.stack.callback(shutil.rmtree, store, ignore_errors=True)
+    with run.shield():
+        fleet = make_fleet(LEARNER_FLEETS[learner.stellaris.place], FleetSetup(
+            concurrency=min(learner.stellaris.learners, experiment.fleet.processes),
+            timeout_s=learner.function.timeout_s, memory_mib=learner.function.memory_mib,
+            log_path=run.directory.actors_log_path, credentials=credentials, handler=LEARNER_HANDLER,
+            ray=experiment.fleet.ray))
+        run.stack.callback(fleet.close)
+    return fleet, store

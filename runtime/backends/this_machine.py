@@ -145,7 +145,7 @@ def actors_here(run: RunContext) -> ActorsHere:
     cache = open_cache(run, server.url, **_own_credentials())
     if experiment.cache.url:
         run.stack.callback(_remove_keys, run, server.url)
-    fleet = _open_fleet(run, _credentials_of_actors(server.url))
+    fleet = _open_fleet(run, credentials_of_actors(server.url))
     return ActorsHere(cache, fleet, actor_event(experiment, split_credentials(server.url)[0], "", ""),
                       f"{redacted(server.url)} ({server.program})")
 
@@ -245,8 +245,8 @@ def _own_credentials() -> dict[str, str | None]:
     return {"username": os.environ.get("CACHE_USERNAME"), "password": os.environ.get("CACHE_PASSWORD")}
 
 
-def _credentials_of_actors(url: str) -> dict[str, str]:
-    """Variables for the actors: what the URL says, or else CACHE_USERNAME and CACHE_PASSWORD."""
+def credentials_of_actors(url: str) -> dict[str, str]:
+    """Returns variables for the actors: what the URL says, or else CACHE_USERNAME and CACHE_PASSWORD."""
     _, username, password = split_credentials(url)
     found = {"ACTOR_CACHE_USERNAME": username or os.environ.get("CACHE_USERNAME"),
              "ACTOR_CACHE_PASSWORD": password or os.environ.get("CACHE_PASSWORD")}

@@ -1,4 +1,4 @@
-"""Where a learner elsewhere finds its state and its batches, and leaves its results: a folder, or a bucket of S3.
+"""Where a learner elsewhere finds its state and its batches, and leaves its results: a folder, a bucket, a server.
 
 The first one who puts an object under a name decides what it holds. So of several invocations for one update, one
 alone makes the next policy version.
@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from lambda_actor.cache import TrajectoryCache
+from lambda_actor.errors import ActorError
 from runtime.errors import RunError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,127}")
 _BUCKET_SCHEME = "s3://"
+_SERVER_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 class StoreError(RunError):
@@ -92,8 +95,55 @@ class FolderStore:
             raise StoreError(f"{self._path}: an object cannot be removed: {error}") from error
 
 
+class CacheStore:
+    """A `Store` among the keys of a run, on the server of its trajectory cache."""
+
+    def __init__(self, cache: TrajectoryCache) -> None:
+        """Takes the run's cache, which connects when it is first used."""
+        self._cache = cache
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Keeps ``data`` under a name that is new."""
+        with _server_errors(name, "kept"):
+            return self._cache.put_object(checked(name), data)
+
+    def get(self, name: str) -> bytes | None:
+        """Returns the object; None if there is none of that name."""
+        with _server_errors(name, "read"):
+            return self._cache.get_object(checked(name))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Removes objects, if they are there."""
+        with _server_errors("an object", "removed"):
+            self._cache.delete_objects([checked(name) for name in names])
+
+
+@contextmanager
+def _server_errors(name: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except ActorError as error:
+        raise StoreError(f"{name} cannot be {what}: {error}") from error
+
+
+def server_place(url: str, run_id: str, *, ttl_s: int) -> str:
+    """Names the place of a store on a server.
+
+    Args:
+        url: Of the server, without credentials: these are in ACTOR_CACHE_USERNAME and ACTOR_CACHE_PASSWORD.
+        run_id: What its keys begin with.
+        ttl_s: Seconds after which keys expire that nobody removed.
+    """
+    return f"{url}#{run_id}#{ttl_s}"
+
+
 def open_store(place: str) -> Store:
-    """Opens the store at a place: ``s3://BUCKET/PREFIX/``, or the path of a folder."""
+    """Opens the store at a place: ``s3://BUCKET/PREFIX/``, what `server_place` returns, or the path of a folder."""
+    if place.startswith(_SERVER_SCHEMES):
+        url, run_id, ttl_s = place.rsplit("#", 2)
+        return CacheStore(TrajectoryCache(
+            url, run_id, ttl_s=int(ttl_s), username=os.environ.get("ACTOR_CACHE_USERNAME"),
+            password=os.environ.get("ACTOR_CACHE_PASSWORD")))
     if not place.startswith(_BUCKET_SCHEME):
         return FolderStore(Path(place))
     # A folder needs no boto3.

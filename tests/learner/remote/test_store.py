@@ -1,4 +1,4 @@
-"""Stores of a learner elsewhere: a folder and a bucket keep the same contract."""
+"""Stores of a learner elsewhere: a folder, a bucket and a server keep the same contract."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ import pytest
 from botocore.stub import Stubber
 
 from runtime.learner.remote.bucket import BucketStore
-from runtime.learner.remote.store import FolderStore, Store, StoreError, open_store
+from runtime.learner.remote.store import FolderStore, Store, StoreError, open_store, server_place
 
 
-@pytest.fixture(params=["folder", "bucket"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+@pytest.fixture(params=["folder", "bucket", "server"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server_url: str, run_id: str
+) -> Iterator[Store]:
+    if request.param == "server":
+        yield open_store(server_place(server_url, run_id, ttl_s=60))
+        return
     if request.param == "folder":
         yield open_store(str(tmp_path / "updates"))
         return
@@ -51,6 +56,8 @@ def test_a_store_that_cannot_be_used_says_so(tmp_path: Path) -> None:
         FolderStore(tmp_path / "file").put("batch-1", b"")
     with pytest.raises(StoreError, match="batch-1 cannot be read"):
         FolderStore(tmp_path / "file").get("batch-1")
+    with pytest.raises(StoreError, match="batch-1 cannot be read"):
+        open_store(server_place(f"unix://{tmp_path / 'none'}", "a-run", ttl_s=60)).get("batch-1")
 
 
 def test_what_s3_forbids_is_missing_if_it_is_not_listed_and_read_if_it_came_meanwhile() -> None:
