@@ -160,8 +160,8 @@ class StellarisSection(Section):
     place: Literal["auto", *STELLARIS_PLACES] = Field(  # type: ignore[valid-type]  # the registry's keys
         "auto", description="where learner functions run; auto = on AWS Lambda in a deployment, else processes; "
         "processes = on this machine; virtual = in the process of the loop, one after the other, in an order that the "
-        "durations of a file decide, so that the same seed gives the same run; lambda = on AWS Lambda; ray = on a Ray "
-        "cluster")
+        "durations of a file decide, so that the same seed gives the same run; lambda = on AWS Lambda; ray = on the "
+        "Ray cluster of fleet.kind = ray")
     learners: Annotated[int, Field(ge=1, le=1000)] = Field(
         4, description="gradients that are computed at the same time")
     staleness_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(

@@ -264,7 +264,8 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
         # Ray raises what it likes: ConnectionError, RuntimeError, ValueError, Exception itself.
         ray.shutdown()
         what = "cannot be started" if address is None else f"of fleet.ray.address = {address} cannot be joined"
-        raise FleetError(f"the Ray cluster {what}: {one_line(str(error), ERROR_CHARACTERS_MAX)}") from error
+        why = ": ".join(str(one) for one in (error, error.__cause__) if one is not None)
+        raise FleetError(f"the Ray cluster {what}: {one_line(why, ERROR_CHARACTERS_MAX)}") from error
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, handler)
