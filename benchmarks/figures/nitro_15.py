@@ -19,7 +19,8 @@ METHOD = (
     "experiments/paper/hopper-ppo.yaml with each scaler, five seeds, fifty rounds. `minions` asks the scheduler that "
     "is shipped, which was trained on Hopper with the settings of experiments/hopper.yaml and 4 to 32 actors, not "
     "these; `minions-adapt` is its paper's rule without a scheduler. Cents are modelled, without provisioned "
-    "functions, whose bill is the same for all.")
+    "functions, whose bill is the same for all. A minibatch is 4,096 samples, so a round of 64 actors makes four times "
+    "the optimiser steps of one with 16.")
 RULES = {NITRO: replays.BLUE, "kungfu": replays.ORANGE, "hydrozoa": replays.GREEN, "minions": replays.PURPLE,
          "minions-adapt": replays.GREY}
 
@@ -46,7 +47,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
     bills.set_xticks(range(len(RULES)), list(RULES), rotation=20)
     bills.set(ylabel="modelled cents", ylim=(0, None), title="(b) Learner and actors")
     returns.set(xlabel="round", ylabel="return of a round's episodes", title="(c) Mean and range of the seeds")
-    returns.legend(frameon=False, loc="upper left", fontsize=9)
+    returns.legend(frameon=False, loc="lower right", fontsize=9)
     replays.saved(figure, path)
 
 
