@@ -13,9 +13,9 @@ PAPER = (
 METHOD = (
     "experiments/paper/{hopper,walker2d,humanoid}-ppo.yaml, which are Table 1 and §8.1; against 16 actors of 256 steps "
     "in each round, for which the paper's cluster has cores and which are its variant without boosting. Real "
-    "trainings, modelled seconds, a p3.2xlarge as learner. Both arms make as many rounds, so Nitro gets more steps, and "
-    "as a minibatch is 4,096 samples, more updates. "
-    "Final return: the episodes of the last five rounds. The Atari games are left out: a seed takes hours here.")
+    "trainings, modelled seconds, a p3.2xlarge as learner. Both arms make as many rounds, so Nitro gets more steps "
+    "and, as a minibatch is 4,096 samples, more updates. Final return: the episodes of the last five rounds. The Atari "
+    "games are left out: thirty trainings of some ten minutes.")
 draw, verdict = efficiency.draw, efficiency.verdict
 
 
