@@ -37,10 +37,11 @@ LONG = ("nitro_10", "nitro_11", "nitro_14", "nitro_15", "nitro_16", "nitro_17", 
 VERDICTS = ("reproduced", "partly", "not", "not measured here")
 _PAGE = """# The papers' figures
 
-Written by `python -m benchmarks.figures`. Each figure is measured by `python -m benchmarks.figures NAME`; `make figures`
-does all but those with many whole trainings. An interrupted measurement goes on. Data and pictures lie in `benchmarks/results/figures`. Intervals
-are 95 % percentile bootstraps of interquartile means over seeds ([guides/seeds](guides/seeds.md#the-estimates)). A
-claim about learning is judged on five seeds or more; they are 0 to 4 here. What is modelled says so.
+Written by `python -m benchmarks.figures`. Each figure is measured by `python -m benchmarks.figures NAME`; `make
+figures` does all but those with many whole trainings. An interrupted measurement goes on. Data and pictures lie in
+`benchmarks/results/figures`. Intervals are 95 % percentile bootstraps of interquartile means over seeds
+([guides/seeds](guides/seeds.md#the-estimates)). A claim about learning is judged on five seeds or more; they are 0 to
+4 here. What is modelled says so.
 
 """
 
