@@ -25,10 +25,12 @@ def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_befor
 
 
 def test_the_table_has_medians_and_counts_who_got_to_the_target() -> None:
-    def a_run(seed: int, value: float, reason: str) -> dict:
-        return {"arm": "async", "seed": seed, "stop_reason": reason, "rounds": 3,
-                "rows": {name: [value, None if name == "evaluation_return_mean" else value] for name in SERIES}}
+    def a_run(seed: int, value: float) -> dict:
+        rows = {name: [value] * 21 for name in SERIES}
+        rows |= {"evaluation_round": [None] * 5 + [5] + [None] * 14 + [20],
+                 "evaluation_return_mean": [None] * 5 + [300 * value] + [None] * 14 + [30.0 + seed]}
+        return {"arm": "async", "seed": seed, "rounds": 21, "rows": rows}
 
-    lines = table([a_run(0, 1.0, "target_return"), a_run(1, 2.0, "target_return"), a_run(2, 7.0, "max_rounds")])
+    lines = table([a_run(0, 2.0), a_run(1, 3.0), a_run(2, 1.0)])
     assert lines[0].startswith("| arm | seeds | hit | return after 20 rounds | learn s of 20 rounds |")
-    assert lines[2] == "| async | 3 | 2 | 2 | 4 | 4 | 3 | 4 | 4 |"
+    assert lines[2] == "| async | 3 | 2 | 31 | 40 | 40 | 5 | 15 | 15 |"
