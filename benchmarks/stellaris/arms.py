@@ -3,7 +3,7 @@ r"""Six arms of Stellaris on Hopper, in virtual time: what asynchrony, bound, ra
     python -m benchmarks.stellaris.arms --work WORK [--arms async +bound] [--seeds 0 1 2 3 4] [--jobs 2] [--minutes 60]
 
 Each arm is experiments/stellaris/hopper.yaml with other settings of `learner.stellaris` and of the minibatch, trained
-for 60 rounds, with gradients that arrive when the durations in hopper_durations.json are over. Goes on where it stopped,
+for 60 rounds, with gradients that arrive when the durations in hopper_durations.json are over. Goes on where it ended,
 also in the middle of a training, and gives the same numbers then. Results do not depend on how busy the machine is; a
 run takes about 7 s a round on one busy core. Writes benchmarks/results/stellaris/hopper.json after each finished run,
 and prints a table.
