@@ -181,8 +181,11 @@ def draw_curves(name: str, everything: Found) -> None:
 
 def draw_cents(found: Mapping[str, Found]) -> None:
     """Draws cents to the target, by workload and rule: each seed, and the interquartile mean with its interval."""
-    figure, axes = plt.subplots(1, len(found), figsize=(5.5 * len(found), 3.9), squeeze=False, constrained_layout=True)
-    for axis, (name, everything) in zip(axes[0], found.items(), strict=True):
+    lines = -(-len(found) // 2)
+    figure, axes = plt.subplots(lines, 2, figsize=(11.0, 3.9 * lines), squeeze=False, constrained_layout=True)
+    for axis in axes.flat[len(found):]:
+        axis.axis("off")
+    for axis, (name, everything) in zip(axes.flat, found.items(), strict=False):
         runs = by_rule(everything["runs"])
         estimates = interquartile_means(runs, cents)
         order = sorted(runs, key=lambda rule, known=estimates: -known[rule]["interquartile_mean"])

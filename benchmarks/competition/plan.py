@@ -48,7 +48,7 @@ class Workload:
 
 
 BEST = ("fixed", "fixed-8", "kungfu", "hydrozoa")
-"""Those with the fewest cents to the target on Hopper and Walker2d, controls apart, and `fixed`."""
+"""`fixed`, and the three with the fewest cents on Hopper and Walker2d; controls, and what is trained before, apart."""
 WORKLOADS = {
     "hopper": Workload("experiments/hopper-nitro.yaml", 3000.0, 1_000_000, (0.001, 0.002, 0.003)),
     "walker2d": Workload("experiments/walker2d-nitro.yaml", 3000.0, 1_000_000, (0.002, 0.004, 0.006),
