@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,11 +33,7 @@ _BEGUN = b""
 _ANSWER_S = 10.0
 _STORE_BYTES = 256 * 2**20
 """Room for messages on their way, in a cluster that is started here."""
-_LOCAL_SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # A machine that has more to do than this takes longer than Ray's 30 s.
-    "RAY_raylet_start_wait_time_s": "300",
-}
+_LOCAL_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def play(message: bytes) -> Iterator[bytes]:
@@ -215,6 +210,9 @@ class RayFleet:
         except (self._ray.exceptions.RayError, ConnectionError) as error:
             words = one_line(str(error), ERROR_CHARACTERS_MAX)
             raise FleetError(f"the Ray cluster does not answer: {words}") from error
+        except SystemError as error:
+            # What a signal's handler raises inside Ray's own code, such as a time limit, comes out of it as that.
+            raise (error.__cause__ or error) from None
 
 
 def make_ray_fleet(setup: FleetSetup) -> RayFleet:
@@ -235,12 +233,11 @@ def _cpus_by_node(ray: Any) -> list[float]:
 
 
 def _import_ray() -> Any:
-    with _environment({} if "ray" in sys.modules else _LOCAL_SETTINGS):
-        try:
-            import ray
-        except ImportError as error:
-            raise FleetError(f"fleet.kind = 'ray' needs Ray, which is not installed ({error}): "
-                             f"pip install -r {REQUIREMENTS}") from None
+    try:
+        import ray
+    except ImportError as error:
+        raise FleetError(f"fleet.kind = 'ray' needs Ray, which is not installed ({error}): "
+                         f"pip install -r {REQUIREMENTS}") from None
     return ray
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -16,7 +16,7 @@ import pytest
 from runtime.errors import FleetError
 from runtime.fleet.ray_cluster import RayFleet
 from runtime.interfaces import Fleet
-from tests.fleet.fleet_actors import GENEROUS_S, Actors, Kind, MakeFleet, marks
+from tests.fleet.fleet_actors import Actors, Kind, MakeFleet, marks
 from tests.fleet.test_fleets import (  # noqa: F401  # The contract, with `kind` of this file.
     test_a_hanging_actor_is_ended_after_its_time,
     test_a_raising_environment_costs_its_own_trajectory_only,
@@ -34,6 +34,7 @@ from tests.fleet.test_fleets import (  # noqa: F401  # The contract, with `kind`
 from tests.helpers import SMALL_EXPERIMENT, events, overrides, results_only, rounds, summary, train
 
 CPUS = 2
+LONG_S = 600.0
 
 if not os.environ.get("CI"):
     pytest.importorskip("ray", reason="needs requirements-ray.txt")
@@ -57,15 +58,31 @@ def kind() -> Kind:
         "exiting_politely": "SystemExit: enough", "hanging": "timed out after 3 s"})
 
 
-def test_a_worker_that_is_killed_costs_its_own_invocation_only(actors: Actors) -> None:
-    before = marks("napping")
+class Alarm(BaseException):
+    """As a time limit's: no Exception."""
+
+
+def raise_alarm(_number: int, _frame: object) -> None:
+    raise Alarm
+
+
+def test_a_worker_that_is_killed_costs_its_own_invocation_only(
+    fleet_factory: Callable[..., Fleet], actors_of: Callable[..., Actors]
+) -> None:
+    before, actors = marks("napping"), actors_of(fleet_factory(2, LONG_S))
     first, second = actors.start_endless(2)
+    # What a signal raises meanwhile is not Ray's error.
+    handler = signal.signal(signal.SIGALRM, raise_alarm)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(Alarm):
+        actors.fleet.wait(LONG_S)
+    signal.signal(signal.SIGALRM, handler)
     pids = [int(name.removeprefix("napping-")) for name in marks("napping") - before]
     os.kill(pids[0], signal.SIGKILL)
-    [died] = actors.fleet.wait(GENEROUS_S)
+    [died] = actors.fleet.wait(LONG_S)
     (other,) = {first, second} - {died.invocation_id}
     assert (died.status, died.error, died.response) == ("crashed", "the worker process died", None)
-    assert 0.0 < died.billed_s <= GENEROUS_S
+    assert 0.0 < died.billed_s <= LONG_S
     actors.cache.take(other)
     # It saw that nobody wanted it, and raised.
     assert actors.outcomes([other])[other].status == "error"
@@ -89,7 +106,8 @@ def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(shared_f
     # One learner function without what Stellaris adds trains the same policy, wherever it runs.
     done = train(file, tmp_path / "stellaris", *overrides(
         fleet__kind="ray", cache__kind="none", stop__max_rounds=1, evaluation__every_rounds=0,
-        learner__kind="stellaris", learner__stellaris__place="ray", learner__stellaris__learners=1,
+        learner__update_timeout_s=3600, learner__function__timeout_s=600, learner__kind="stellaris",
+        learner__stellaris__place="ray", learner__stellaris__learners=1,
         **{f"learner__stellaris__{key}": "null" for key in ("staleness_decay", "learning_rate_root", "truncation")}))
     assert done.returncode == 0, done.stderr
     [row] = rounds(tmp_path / "stellaris")
