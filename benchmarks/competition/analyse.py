@@ -11,6 +11,7 @@ and probabilities of improvement (Agarwal et al. 2021).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 from rliable import library, metrics  # noqa: E402
+
+from benchmarks.competition.plan import WORKLOADS  # noqa: E402
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "competition"
 REFERENCE = "fixed"
@@ -68,17 +71,17 @@ def return_at(run: Found, usd: float) -> float:
     """Mean return of the training episodes that ended in the last steps before so many dollars were spent.
 
     Evaluations would be of better policies, but they begin only when a training has come half-way to its target, so
-    that rules would be compared by different things.
+    that rules would be compared by different things. NaN until an episode has ended.
     """
     rows = run["rows"]
     spent, steps = np.cumsum(rows["round_cost_usd"]), np.array(rows["env_steps_total"])
     until = int(np.searchsorted(spent, usd, side="right"))
     if not until:
-        return 0.0
+        return math.nan
     recent = np.arange(until)[steps[:until] > steps[until - 1] - RECENT_STEPS]
     episodes = np.array([rows["episodes_finished"][index] for index in recent], float)
     returns = np.array([rows["episode_return_mean"][index] or 0.0 for index in recent])
-    return float((episodes * returns).sum() / episodes.sum()) if episodes.sum() else 0.0
+    return float((episodes * returns).sum() / episodes.sum()) if episodes.sum() else math.nan
 
 
 def interquartile_means(
@@ -154,9 +157,10 @@ def draw_curves(name: str, everything: Found) -> None:
     """Draws each rule's returns against dollars, in a panel of its own, over those of the reference."""
     runs = by_rule(everything["runs"])
     others = [rule for rule in runs if rule != REFERENCE]
-    columns = 5
-    figure, axes = plt.subplots(-(-len(others) // columns), columns, figsize=(11.0, 4.6), sharex=True, sharey=True,
-                                squeeze=False, constrained_layout=True)
+    columns = min(5, len(others))
+    lines = -(-len(others) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(11.0, 0.8 + 1.9 * lines if lines > 1 else 3.6), sharex=True,
+                                sharey=True, squeeze=False, constrained_layout=True)
     for axis in axes.flat[len(others):]:
         axis.axis("off")
     # A few long runs would squeeze all others.
@@ -211,8 +215,8 @@ def _short(value: float) -> float:
 
 
 def main() -> None:
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))
-             if path.stem != "analysis"}
+    found = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in WORKLOADS
+             if (RESULTS / f"{name}.json").exists()}
     found = {name: everything for name, everything in found.items() if everything["runs"]}
     for name, everything in found.items():
         draw_curves(name, everything)
