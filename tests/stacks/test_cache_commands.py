@@ -62,7 +62,9 @@ def use_everything(url: Callable[[str], str]) -> None:
 
 def test_everything_here_is_every_method() -> None:
     source = Path(__file__).read_text()
-    methods = [name for name in vars(TrajectoryCache) if not name.startswith("_") and name != "close"]
+    # What learner functions do needs the cache of a cluster of one's own: nothing that is deployed has a right to it.
+    methods = [name for name in vars(TrajectoryCache)
+               if not name.startswith("_") and name != "close" and not name.endswith(("_object", "_objects"))]
     assert "submit" in methods
     assert [name for name in methods if not any(
         f"{who}.{name}(" in source for who in ("learner", "actor", "cache"))] == []
