@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.figures import replays
 from benchmarks.figures.replays import ROOT
+from benchmarks.figures.trainings import by_round
 
 PAPER = (
     "Ablation study: on Hopper and Qbert the scheduler trains as well as 32 actors in every round, and better than the "
@@ -37,7 +38,7 @@ def measure(work: Path) -> dict[str, Any]:
 
 def smooth(run: dict[str, Any]) -> list[float]:
     """The mean return of the last five rounds' episodes, for each round."""
-    returns = np.array([np.nan if one is None else one for one in run["rows"]["episode_return_mean"]])
+    [returns] = by_round([run], "episode_return_mean")
     found = [float(np.nanmean(returns[max(place - 4, 0):place + 1])) for place in range(min(ROUNDS, len(returns)))]
     return found + [found[-1]] * (ROUNDS - len(found))
 

@@ -9,6 +9,7 @@ import matplotlib.pyplot as pyplot
 
 from benchmarks.figures import replays
 from benchmarks.figures.minions_6 import competed
+from benchmarks.figures.trainings import LARGE_ACTORS_USD_PER_HOUR
 
 PAPER = (
     "Hopper: MinionsRL 241 s and $1.2; 32 actors in every round 232 s and $1.7; adaptive 403 s and $4.4; a fixed "
@@ -18,7 +19,7 @@ METHOD = (
     "the competition's runs on Hopper ([results](results.md)) to a return of 3,000, five seeds, modelled seconds and "
     "cents. On a machine: runs with 24 actors, which have one c5.9xlarge as long as the run takes, and a minute "
     "before. IMPACT and the other tasks were not run.")
-MACHINE_USD_PER_HOUR, START_S = 1.53, 60.0
+START_S = 60.0
 """As in the competition."""
 ROWS = {"minions": "MinionsRL", "max": "MinionsRL-Max", "minions-adapt": "MinionsRL-Adapt",
         "fixed": "fixed, on a machine"}
@@ -32,7 +33,7 @@ def measure(work: Path) -> dict[str, Any]:
         seconds, cents = [run["modelled_s"] for run in runs], [100.0 * run["spent_usd"] for run in runs]
         if rule == "fixed":
             seconds = [one + START_S for one in seconds]
-            cents = [100.0 * (run["spent_usd"] - run["actors_cost_usd"] + MACHINE_USD_PER_HOUR * stands_s / 3600.0)
+            cents = [100.0 * (run["spent_usd"] - run["actors_cost_usd"] + LARGE_ACTORS_USD_PER_HOUR * stands_s / 3600.0)
                      for run, stands_s in zip(runs, seconds, strict=True)]
         found[rule] = {"seconds": seconds, "cents": cents}
     return {"rows": found}

@@ -64,11 +64,6 @@ class ParameterFunction(Generic[Gradient]):
             return math.inf
         return max(1, min(int(self.staleness_max * self._decay**self.updates) + 1, self.staleness_max))
 
-    @property
-    def waiting(self) -> int:
-        """Gradients that wait."""
-        return len(self._pending)
-
     def offer(self, gradient: Gradient, pulled_version: int) -> list[Step[Gradient]]:
         """Takes a gradient that has arrived; returns what is applied now: all that wait, or nothing.
 
