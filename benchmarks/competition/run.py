@@ -118,8 +118,11 @@ def settings_of(workload: str) -> str:
 
 
 def chosen_settings(workload: str, work: Path) -> dict[str, str]:
-    """Returns what tuning has chosen for each rule of which no run is missing."""
-    return choose([kept(run) for run in tuning_runs(settings_of(workload), work) if is_finished(run.directory)])
+    """Returns what tuning has chosen for each rule of which no run is missing; of another workload, as published."""
+    if settings_of(workload) != workload:
+        published: dict[str, str] = json.loads((RESULTS / f"{settings_of(workload)}.json").read_text())["chosen"]
+        return published
+    return choose([kept(run) for run in tuning_runs(workload, work) if is_finished(run.directory)])
 
 
 def choose(found: list[dict[str, Any]]) -> dict[str, str]:
