@@ -20,10 +20,11 @@ Derivatives of the loss with respect to what the networks give are written out, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -498,7 +499,8 @@ class ActorCritic(ABC, Generic[Settings]):
         Raises:
             CheckpointError: The snapshot belongs to another network or algorithm.
         """
-        self.set_state(State(snapshot.arrays | self._optimizer_arrays(), snapshot.values))
+        with _belonging():
+            self._load(snapshot.arrays, snapshot.values)
 
     def get_state(self) -> State:
         """Returns a snapshot and the optimiser's state."""
@@ -511,21 +513,23 @@ class ActorCritic(ABC, Generic[Settings]):
         Raises:
             CheckpointError: The state belongs to another network or algorithm.
         """
-        try:
-            if state.values["algorithm"] != self.kind:
-                raise ValueError(f"it is {state.values['algorithm']}'s, not {self.kind}'s")
-            for name, network in self.networks().items():
-                network.load_state_dict({key: torch.from_numpy(state.arrays[f"{name}.{key}"].copy())
-                                         for key in network.state_dict()})
+        with _belonging():
+            self._load(state.arrays, state.values)
             self._set_optimizer_arrays(state.arrays)
-            for name, moments in self.all_moments().items():
-                moments.mean = state.arrays[f"{name}.mean"].copy()
-                moments.variance = state.arrays[f"{name}.variance"].copy()
-                moments.count = int(state.values[f"{name}_count"])
-            for name in self.counters:
-                setattr(self, name, type(getattr(self, name))(state.values[name]))
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise CheckpointError(f"the checkpoint does not fit this experiment's networks: {error}") from error
+
+    def _load(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        """Takes over all but the optimiser's state."""
+        if values["algorithm"] != self.kind:
+            raise ValueError(f"it is {values['algorithm']}'s, not {self.kind}'s")
+        for name, network in self.networks().items():
+            network.load_state_dict({key: torch.from_numpy(arrays[f"{name}.{key}"].copy())
+                                     for key in network.state_dict()})
+        for name, moments in self.all_moments().items():
+            moments.mean = arrays[f"{name}.mean"].copy()
+            moments.variance = arrays[f"{name}.variance"].copy()
+            moments.count = int(values[f"{name}_count"])
+        for name in self.counters:
+            setattr(self, name, type(getattr(self, name))(values[name]))
         self.acting_moments = self.moments.copy()
 
     def _optimizer_arrays(self) -> dict[str, np.ndarray]:
@@ -546,6 +550,15 @@ class ActorCritic(ABC, Generic[Settings]):
         """Mean and standard deviation, float32 ``[O]``, and the clip; ``[0]`` and neutral without normalisation."""
         clip = np.float32(self.settings.observation_clip) if self.settings.normalize_observations else _NO_CLIP
         return moments.mean.astype(np.float32), moments.std.astype(np.float32), np.asarray(clip)
+
+
+@contextmanager
+def _belonging() -> Iterator[None]:
+    """Says of what does not fit a learner that it belongs to another one."""
+    try:
+        yield
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint does not fit this experiment's networks: {error}") from error
 
 
 def _loss_means(found: Sequence[torch.Tensor], sample_count: int) -> LossMeans:

@@ -65,9 +65,11 @@ def compute(learner: ActorCritic[Any], other: ActorCritic[Any], samples: Samples
     tensors, chosen = learner.tensors(samples.arrays), torch.from_numpy(indices)
     truncated = 0
     if published:
-        log_ratios = [_log_ratios(other, one, samples, indices) for one in published]
-        caps = torch.stack(log_ratios).amin(0).clamp(min=math.log(truncation))
-        truncated = int((_log_ratios(other, pulled, samples, indices) > caps).sum())
+        policies = {one.policy_version: one for one in (*published, pulled)}
+        log_ratios = {version: _log_ratios(other, one, samples, indices) for version, one in policies.items()}
+        caps = torch.stack([log_ratios[one.policy_version] for one in published]).amin(0).clamp(
+            min=math.log(truncation))
+        truncated = int((log_ratios[pulled.policy_version] > caps).sum())
         log_caps = torch.zeros(len(samples.values))
         log_caps[chosen] = caps
         tensors["log_caps"] = log_caps
