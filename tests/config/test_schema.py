@@ -157,8 +157,7 @@ def test_shipped_experiments_load(path: Path):
     experiment = load_experiment(path).resolved()
     assert experiment.environment.id.startswith("".join(
         word.capitalize() for word in path.stem.split("-")[0].replace("halfcheetah", "half_cheetah").split("_")))
-    is_nitro = "paper" in path.parts or path.stem.endswith("-nitro") or path.stem in (
-        "ant", "gravitar", "humanoid", "qbert", "space_invaders")
+    is_nitro = "paper" in path.parts or path.stem.endswith("-nitro")
     assert experiment.scaler.kind == ("nitro" if is_nitro else "fixed")
 
 
