@@ -1,12 +1,14 @@
-r"""Six arms of Stellaris on Hopper, in virtual time: what asynchrony, bound, rates and truncation each change.
+r"""Six arms of Stellaris in virtual time: what asynchrony, bound, rates and truncation each change; two more on Hopper.
 
-    python -m benchmarks.stellaris.arms --work WORK [--arms async +bound] [--seeds 0 1 2 3 4] [--jobs 2] [--minutes 60]
+    python -m benchmarks.stellaris.arms hopper --work WORK [--arms async +bound] [--seeds 0 1 2 3 4] [--jobs 2] \
+        [--minutes 60]
 
-Each arm is experiments/stellaris/hopper.yaml with other settings of `learner.stellaris` and of the minibatch, trained
-for 60 rounds, with gradients that arrive when the durations in hopper_durations.json are over. Goes on where it ended,
-also in the middle of a training, and gives the same numbers then. Results do not depend on how busy the machine is; a
-run takes about 7 s a round on one busy core. Writes benchmarks/results/stellaris/hopper.json after each finished run,
-and prints a table.
+Each arm is experiments/stellaris/hopper.yaml with other settings of `learner.stellaris` and of the minibatch, in one
+of three environments, with gradients that arrive when the durations in WORKLOAD_durations.json are over. Goes on where
+it ended, also in the middle of a training, and gives the same numbers then. Results do not depend on how busy the
+machine is. A round takes about 1.3 CPU seconds on Hopper, 1.8 on Walker2d and 3.2 on Humanoid, whose runs are shorter
+therefore: 30 rounds, not 60. All three take about three hours of one core. Writes
+benchmarks/results/stellaris/WORKLOAD.json after each finished run, and prints a table.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +29,44 @@ from benchmarks.competition.run import is_finished, train_all
 from benchmarks.seeds import commit_of
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "stellaris" / "hopper.json"
+RESULTS = ROOT / "benchmarks" / "results" / "stellaris"
 FILE = "experiments/stellaris/hopper.yaml"
 ROUNDS_COMPARED = 20
-TARGET = 600.0
-"""A return of evaluation, chosen before any two arms had been compared."""
-SERIES = ("env_steps_total", "round_cost_usd", "learner_cost_usd", "modelled_round_s", "modelled_learn_s",
-          "evaluation_return_mean", "evaluation_round", "episode_return_mean", "gradients", "aggregations",
-          "gradient_staleness_mean", "staleness_bound", "truncated_fraction", "kl")
+SEEDS = range(5)
+SERIES = ("actor_count", "env_steps_total", "round_cost_usd", "learner_cost_usd", "actors_cost_usd",
+          "infrastructure_cost_usd", "modelled_round_s", "modelled_learn_s", "modelled_evaluate_s",
+          "evaluation_return_mean", "evaluation_round", "episode_return_mean", "episodes_finished", "gradients",
+          "gradients_lost", "aggregations", "gradient_staleness_mean", "staleness_bound", "truncated_fraction", "kl")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An environment.
+
+    Attributes:
+        rounds: Of 4,096 steps; of a run.
+        target_return: Of an evaluation; chosen before any two arms had been compared in it.
+        is_combined: Whether Nitro's scaler is tried in it, too.
+    """
+
+    environment: str
+    rounds: int
+    target_return: float
+    is_combined: bool = False
+
+
+WORKLOADS = {
+    "hopper": Workload("Hopper-v5", 60, 600.0, is_combined=True),
+    "walker2d": Workload("Walker2d-v5", 60, 400.0),
+    "humanoid": Workload("Humanoid-v5", 30, 350.0),
+}
 SHARED = {
     "learner.kind": "stellaris", "learner.stellaris.place": "virtual", "learner.threads": 1, "fleet.processes": 1,
-    "learner.stellaris.durations": "benchmarks/stellaris/hopper_durations.json", "learner.update_timeout_s": 3600,
-    "stop.max_rounds": 60, "evaluation.every_rounds": 5}
+    "learner.update_timeout_s": 3600, "evaluation.every_rounds": 5}
 """Of all arms. One thread and one actor process give the same runs as more of them. There is no target in the file:
 with one, evaluations come when it is near, and not every five rounds."""
+NITRO = {"scaler.kind": "nitro", "scaler.actors_min": 8, "scaler.actors_max": 32}
+"""The scaler of the combined arms, instead of 16 actors in each round; its decay is the paper's, for 50 rounds."""
 
 
 def _arm(learners: int, minibatch: int, decay: float | None, root: float | None, truncation: float | None
@@ -56,16 +83,29 @@ ARMS: Mapping[str, Mapping[str, object]] = {
     "+bound": _arm(4, 1024, 0.9, None, None),
     "+rates": _arm(4, 1024, 0.9, 3.0, None),
     "+truncation": _arm(4, 1024, 0.9, 3.0, 1.0),
+    "nitro-sync": {**_arm(1, 1024, None, None, None), **NITRO},
+    "nitro+stellaris": {**_arm(4, 1024, 0.9, 3.0, 1.0), **NITRO},
 }
+COMBINED = ("nitro-sync", "nitro+stellaris")
 """One learner without mechanisms is PPO, to the bit: sync-4096 is the paper's baseline, and sync-1024 the control that
-it lacks, with as many steps as the asynchronous arms make. Each of the others adds one mechanism to the one before."""
+it lacks, with as many steps as the asynchronous arms make. Each of the next four adds one mechanism to the one before.
+The last two are sync-1024 and +truncation with Nitro's scaler."""
 
 
-def runs(work: Path, arms: Sequence[str], seeds: Sequence[int]) -> Iterator[Run]:
+def arms_of(workload: str) -> list[str]:
+    """Returns the arms that are tried in a workload."""
+    return [arm for arm in ARMS if arm not in COMBINED or WORKLOADS[workload].is_combined]
+
+
+def runs(workload: str, work: Path, arms: Sequence[str], seeds: Sequence[int]) -> Iterator[Run]:
     """Yields the runs, seed by seed, so that the arms stay comparable whenever somebody stops."""
+    chosen = WORKLOADS[workload]
+    settings = {**SHARED, "environment.id": chosen.environment, "stop.max_rounds": chosen.rounds,
+                "learner.stellaris.durations": f"benchmarks/stellaris/{workload}_durations.json"}
     for seed in seeds:
         for arm in arms:
-            yield Run(FILE, arm, arm, seed, {**SHARED, **ARMS[arm], "seed": seed}, work / arm / f"seed-{seed}")
+            yield Run(FILE, arm, arm, seed, {**settings, **ARMS[arm], "seed": seed},
+                      work / workload / arm / f"seed-{seed}")
 
 
 def kept(run: Run) -> dict[str, Any]:
@@ -77,12 +117,12 @@ def kept(run: Run) -> dict[str, Any]:
             "rows": {name: [row[name] for row in rows] for name in SERIES}}
 
 
-def figures(one: Mapping[str, Any]) -> dict[str, float]:
+def figures(one: Mapping[str, Any], target_return: float) -> dict[str, float]:
     """Returns what the arms are compared by, of one run: NaN = it did not get there."""
     rows = one["rows"]
     evaluated = {index: value for index, value in zip(rows["evaluation_round"], rows["evaluation_return_mean"],
                                                       strict=True) if value is not None}
-    hit = min((index for index, value in evaluated.items() if value >= TARGET), default=None)
+    hit = min((index for index, value in evaluated.items() if value >= target_return), default=None)
 
     def spent(name: str, until: int | None) -> float:
         return math.nan if until is None else sum(rows[name][:until])
@@ -97,11 +137,11 @@ def figures(one: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def table(found: Sequence[Mapping[str, Any]]) -> list[str]:
+def table(found: Sequence[Mapping[str, Any]], target_return: float) -> list[str]:
     """Returns medians over seeds as Markdown, and how many seeds got to the target."""
     lines: list[str] = []
     for arm in ARMS:
-        every = [figures(one) for one in found if one["arm"] == arm]
+        every = [figures(one, target_return) for one in found if one["arm"] == arm]
         if not every:
             continue
         if not lines:
@@ -117,25 +157,32 @@ def table(found: Sequence[Mapping[str, Any]]) -> list[str]:
 def main() -> None:
     """Trains what is missing, and writes what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--work", type=Path, required=True, help="where the runs are kept")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, help="default: all of the workload")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after so many")
     asked = parser.parse_args()
-    work, lock = asked.work.resolve(), threading.Lock()
+    work, lock, workload = asked.work.resolve(), threading.Lock(), WORKLOADS[asked.workload]
+    every, path = arms_of(asked.workload), RESULTS / f"{asked.workload}.json"
 
     def note() -> None:
         with lock:
-            found = [kept(run) for run in runs(work, list(ARMS), asked.seeds) if is_finished(run.directory)]
-            RESULTS.parent.mkdir(parents=True, exist_ok=True)
-            RESULTS.write_text(json.dumps({
-                "command": "python -m benchmarks.stellaris.arms --work WORK", "commit": commit_of(ROOT),
-                "date": time.strftime("%Y-%m-%d"), "time": "virtual, from benchmarks/stellaris/hopper_durations.json",
-                "shared": SHARED, "arms": ARMS, "runs": found}))
-            print("\n".join(table(found)), flush=True)
+            found = [kept(run) for run in runs(asked.workload, work, every, sorted({*SEEDS, *asked.seeds}))
+                     if is_finished(run.directory)]
+            RESULTS.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text(json.dumps({
+                "command": f"python -m benchmarks.stellaris.arms {asked.workload} --work WORK",
+                "commit": commit_of(ROOT), "date": time.strftime("%Y-%m-%d"),
+                "time": f"virtual, from benchmarks/stellaris/{asked.workload}_durations.json",
+                "workload": vars(workload), "shared": SHARED, "arms": {arm: ARMS[arm] for arm in every},
+                "runs": found}))
+            temporary.replace(path)
+            print("\n".join(table(found, workload.target_return)), flush=True)
 
-    train_all(runs(work, asked.arms, asked.seeds), jobs=asked.jobs,
+    train_all(runs(asked.workload, work, asked.arms or every, asked.seeds), jobs=asked.jobs,
               until_s=time.monotonic() + 60.0 * asked.minutes, note=note)
 
 

@@ -87,7 +87,8 @@ def main() -> None:
         if code:
             raise SystemExit(code)
     asked.out.write_text(json.dumps({
-        "about": {"command": f"python -m benchmarks.stellaris.record {asked.experiment}", "commit": commit_of(ROOT),
+        "about": {"command": " ".join(["python -m benchmarks.stellaris.record", str(asked.experiment),
+                                       *(f"--set {change}" for change in asked.set)]), "commit": commit_of(ROOT),
                   "date": datetime.date.today().isoformat(), "machine": processor(), "unit": "CPU seconds of one core"},
         "start_s": start_s, "gradient_s": {str(samples): gradient_s[samples] for samples in sorted(gradient_s)},
     }, indent=1) + "\n")

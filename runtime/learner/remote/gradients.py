@@ -21,7 +21,7 @@ import torch
 
 from lambda_actor.events import check_event
 from runtime.errors import RunError
-from runtime.interfaces import Snapshot, TrainingSamples
+from runtime.interfaces import DetectorSamples, Snapshot, TrainingSamples
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.parallel.tasks import Task, spec_of
@@ -46,6 +46,7 @@ which of the learners computes it (from 0), the samples of the minibatch, the ve
 have pulled last (none = nothing is cut), ρ, and what the learner is made of."""
 COMPUTED, MADE_BEFORE = "computed", "made_before"
 _POLICIES_KEPT = 32
+_REQUESTS = ThreadPoolExecutor(thread_name_prefix="store")
 
 
 def compute(learner: ActorCritic[Any], other: ActorCritic[Any], samples: Samples, indices: np.ndarray, pulled: Snapshot,
@@ -62,19 +63,17 @@ def compute(learner: ActorCritic[Any], other: ActorCritic[Any], samples: Samples
         truncation: ρ.
     """
     learner.load_snapshot(pulled)
-    tensors, chosen = learner.tensors(samples.arrays), torch.from_numpy(indices)
+    arrays = DetectorSamples(**{name: array[indices] for name, array in vars(samples.arrays).items()})
+    tensors = learner.tensors(arrays)
     truncated = 0
     if published:
         policies = {one.policy_version: one for one in (*published, pulled)}
-        log_ratios = {version: _log_ratios(other, one, samples, indices) for version, one in policies.items()}
+        log_ratios = {version: _log_ratios(other, one, arrays) for version, one in policies.items()}
         caps = torch.stack([log_ratios[one.policy_version] for one in published]).amin(0).clamp(
             min=math.log(truncation))
         truncated = int((log_ratios[pulled.policy_version] > caps).sum())
-        log_caps = torch.zeros(len(samples.values))
-        log_caps[chosen] = caps
-        tensors["log_caps"] = log_caps
-    found = learner.gradients(
-        TrainingSamples(samples.arrays, tensors, samples.values, samples.policy_versions), chosen)
+        tensors["log_caps"] = caps
+    found = learner.gradients(TrainingSamples(arrays, tensors, samples.values[indices], samples.policy_versions))
     return SentGradient(
         pulled.policy_version, {name: tensor.numpy() for name, tensor in found.tensors.items()},
         found.losses.means.numpy(), len(indices), truncated)
@@ -92,10 +91,9 @@ def answer(event: Mapping[str, Any]) -> dict[str, Any]:
     check_event(event, EVENT_FIELDS)
     place, token = event["store"], event["token"]
     versions = sorted({event["pulled_version"], *event["published_versions"]})
-    with ThreadPoolExecutor() as requests:
-        # Each request to a bucket takes its time.
-        waiting = requests.submit(_samples, place, samples_name(token, event["update"]))
-        policies = dict(zip(versions, requests.map(lambda one: _policy(place, token, one), versions), strict=True))
+    # Each request to a bucket takes its time.
+    waiting = _REQUESTS.submit(_samples, place, samples_name(token, event["update"]))
+    policies = dict(zip(versions, _REQUESTS.map(lambda one: _policy(place, token, one), versions), strict=True))
     learner, other = _learners(json.dumps(event["learner"], sort_keys=True))
     gradient = compute(
         learner, other, waiting.result(), np.array(event["indices"], np.int64), policies[event["pulled_version"]],
@@ -105,13 +103,12 @@ def answer(event: Mapping[str, Any]) -> dict[str, Any]:
             "status": COMPUTED if is_first else MADE_BEFORE}
 
 
-def _log_ratios(learner: ActorCritic[Any], snapshot: Snapshot, samples: Samples, indices: np.ndarray) -> torch.Tensor:
+def _log_ratios(learner: ActorCritic[Any], snapshot: Snapshot, arrays: DetectorSamples) -> torch.Tensor:
     """Returns log π(a|s) − log μ(a|s) of a snapshot's policy, ``[n]``."""
     learner.load_snapshot(snapshot)
-    arrays = samples.arrays
-    outputs = torch.from_numpy(learner.evaluate(learner.policy, arrays.observations[indices]))
-    log_probs = learner.distribution.log_prob(outputs, torch.from_numpy(arrays.actions[indices]))
-    return log_probs - torch.from_numpy(arrays.log_probs[indices])
+    outputs = torch.from_numpy(learner.evaluate(learner.policy, arrays.observations))
+    log_probs = learner.distribution.log_prob(outputs, torch.from_numpy(arrays.actions))
+    return log_probs - torch.from_numpy(arrays.log_probs)
 
 
 # What a warm process keeps: no object is ever changed, and a loaded snapshot leaves nothing of a learner.
