@@ -46,11 +46,17 @@ def filled(text: str, analysis: Mapping[str, Any]) -> str:
     """Returns the page with its tables as they are in the analysis."""
     for workload, found in analysis.items():
         for name, part in ((workload, table(found)), (f"{workload} returns", returns_table(found))):
-            begin = BEGIN.format(name)
-            if begin in text:
-                before, rest = text.split(begin)
-                text = before + begin + part + END + rest.split(END, 1)[1]
+            text = with_part(text, name, part)
     return text
+
+
+def with_part(text: str, name: str, part: str) -> str:
+    """Returns a page with another part between the marks of that name; as it is if it has no such marks."""
+    begin = BEGIN.format(name)
+    if begin not in text:
+        return text
+    before, rest = text.split(begin)
+    return before + begin + part + END + rest.split(END, 1)[1]
 
 
 def _estimate(one: Mapping[str, float] | None, form: str = ".2f") -> str:

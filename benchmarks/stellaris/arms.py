@@ -8,7 +8,7 @@ of three environments, with gradients that arrive when the durations in WORKLOAD
 it ended, also in the middle of a training, and gives the same numbers then. Results do not depend on how busy the
 machine is. A round takes about 1.3 CPU seconds on Hopper, 1.8 on Walker2d and 3.2 on Humanoid, whose runs are shorter
 therefore: 30 rounds, not 60. All three take about three hours of one core. Writes
-benchmarks/results/stellaris/WORKLOAD.json after each finished run, and prints a table.
+benchmarks/results/stellaris/WORKLOAD.json after each finished run, of which `benchmarks.stellaris.page` makes a page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +30,6 @@ from benchmarks.seeds import commit_of
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "stellaris"
 FILE = "experiments/stellaris/hopper.yaml"
-ROUNDS_COMPARED = 20
 SEEDS = range(5)
 SERIES = ("actor_count", "env_steps_total", "round_cost_usd", "learner_cost_usd", "actors_cost_usd",
           "infrastructure_cost_usd", "modelled_round_s", "modelled_learn_s", "modelled_evaluate_s",
@@ -117,43 +115,6 @@ def kept(run: Run) -> dict[str, Any]:
             "rows": {name: [row[name] for row in rows] for name in SERIES}}
 
 
-def figures(one: Mapping[str, Any], target_return: float) -> dict[str, float]:
-    """Returns what the arms are compared by, of one run: NaN = it did not get there."""
-    rows = one["rows"]
-    evaluated = {index: value for index, value in zip(rows["evaluation_round"], rows["evaluation_return_mean"],
-                                                      strict=True) if value is not None}
-    hit = min((index for index, value in evaluated.items() if value >= target_return), default=None)
-
-    def spent(name: str, until: int | None) -> float:
-        return math.nan if until is None else sum(rows[name][:until])
-
-    return {
-        f"return after {ROUNDS_COMPARED} rounds": evaluated.get(ROUNDS_COMPARED, math.nan),
-        f"learn s of {ROUNDS_COMPARED} rounds": spent("modelled_learn_s", ROUNDS_COMPARED),
-        f"learner $ of {ROUNDS_COMPARED} rounds": spent("learner_cost_usd", ROUNDS_COMPARED),
-        "rounds to target": math.nan if hit is None else hit,
-        "s to target": spent("modelled_round_s", hit),
-        "$ to target": spent("round_cost_usd", hit),
-    }
-
-
-def table(found: Sequence[Mapping[str, Any]], target_return: float) -> list[str]:
-    """Returns medians over seeds as Markdown, and how many seeds got to the target."""
-    lines: list[str] = []
-    for arm in ARMS:
-        every = [figures(one, target_return) for one in found if one["arm"] == arm]
-        if not every:
-            continue
-        if not lines:
-            lines += ["| arm | seeds | hit | " + " | ".join(every[0]) + " |", "|---" * (3 + len(every[0])) + "|"]
-        # A run that does not get to the target counts as later than any.
-        middle = [statistics.median(math.inf if math.isnan(one[name]) else one[name] for one in every)
-                  for name in every[0]]
-        hits = sum(not math.isnan(one["rounds to target"]) for one in every)
-        lines.append(f"| {arm} | {len(every)} | {hits} | " + " | ".join(f"{value:.4g}" for value in middle) + " |")
-    return lines
-
-
 def main() -> None:
     """Trains what is missing, and writes what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -180,7 +141,7 @@ def main() -> None:
                 "workload": vars(workload), "shared": SHARED, "arms": {arm: ARMS[arm] for arm in every},
                 "runs": found}))
             temporary.replace(path)
-            print("\n".join(table(found, workload.target_return)), flush=True)
+            print(f"{len(found)} runs are finished", flush=True)
 
     train_all(runs(asked.workload, work, asked.arms or every, asked.seeds), jobs=asked.jobs,
               until_s=time.monotonic() + 60.0 * asked.minutes, note=note)

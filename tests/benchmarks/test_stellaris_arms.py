@@ -1,4 +1,4 @@
-"""Six arms of Stellaris: each is an experiment that differs in one thing from the one before; the table has medians."""
+"""Six arms of Stellaris: each is an experiment that differs in one thing from the one before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stellaris.arms import COMBINED, FILE, SERIES, WORKLOADS, arms_of, runs, table
+from benchmarks.stellaris.arms import COMBINED, FILE, WORKLOADS, arms_of, runs
 from runtime.config.loading import load_experiment
 from runtime.cost.durations import read_durations
 from tests.helpers import ROOT
@@ -31,15 +31,3 @@ def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_befor
     if WORKLOADS[workload].is_combined:
         assert found["nitro-sync"] == (*found["sync-1024"][:-1], "nitro")
         assert found["nitro+stellaris"] == (*found["+truncation"][:-1], "nitro")
-
-
-def test_the_table_has_medians_and_counts_who_got_to_the_target() -> None:
-    def a_run(seed: int, value: float) -> dict:
-        rows = {name: [value] * 21 for name in SERIES}
-        rows |= {"evaluation_round": [None] * 5 + [5] + [None] * 14 + [20],
-                 "evaluation_return_mean": [None] * 5 + [300 * value] + [None] * 14 + [30.0 + seed]}
-        return {"arm": "async", "seed": seed, "rounds": 21, "rows": rows}
-
-    lines = table([a_run(0, 2.0), a_run(1, 3.0), a_run(2, 1.0)], 600.0)
-    assert lines[0].startswith("| arm | seeds | hit | return after 20 rounds | learn s of 20 rounds |")
-    assert lines[2] == "| async | 3 | 2 | 31 | 40 | 40 | 5 | 15 | 15 |"

@@ -1,0 +1,334 @@
+r"""What Stellaris buys: writes docs/stellaris.md, a picture of each workload, and a part of docs/results.md.
+
+    python -m benchmarks.stellaris.page
+
+Reads what `benchmarks.stellaris.arms` has written so far. Estimates are interquartile means over seeds with 95 %
+intervals (`runtime.records.estimates`). Nothing is judged on fewer than five seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.competition.page import PAGE as RESULTS_PAGE
+from benchmarks.competition.page import with_part
+from benchmarks.figures import replays
+from benchmarks.stellaris.arms import ARMS, COMBINED, RESULTS, SEEDS, WORKLOADS, Workload
+
+PAGE = RESULTS.parents[2] / "docs" / "stellaris.md"
+BASELINE, CONTROL, FULL, NITRO, BOTH = "sync-4096", "sync-1024", "+truncation", *COMBINED
+ROUNDS_COMPARED = 20
+"""After which arms are compared: the authors' artifact trains for as many."""
+PUBLISHED_TIMES, PUBLISHED_SAVING_PERCENT = 2.2, 41.0
+GPU_NODES_USD_PER_HOUR = 2 * 3.06 + 4.896
+"""The paper's testbed as instances: two V100 (p3.2xlarge) and 128 cores of EPYC 7R13 (c6a.32xlarge), us-east-1."""
+TITLES = {"hopper": "Hopper", "walker2d": "Walker2d", "humanoid": "Humanoid"}
+WHAT = {
+    "sync-4096": "one learner, steps of 4,096 samples: the authors' baseline",
+    "sync-1024": "one learner, steps of 1,024: as many steps as the arms below, the control that the authors lack",
+    "async": "four learners, each gradient applied when it arrives",
+    "+bound": "with the bound on staleness", "+rates": "with smaller steps for stale gradients",
+    "+truncation": "with the cap on ratios: all of Stellaris",
+    "nitro-sync": "`sync-1024` with Nitro's scaler: 8 to 32 actors",
+    "nitro+stellaris": "`+truncation` with Nitro's scaler",
+}
+
+Run = Mapping[str, Any]
+Runs = Mapping[str, Mapping[int, Run]]
+"""By arm and seed."""
+
+
+def read(workload: str, folder: Path = RESULTS) -> dict[str, Any] | None:
+    """Returns what was found of a workload; None if nothing was yet."""
+    path = folder / f"{workload}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def by_arm(found: Mapping[str, Any]) -> Runs:
+    """Groups the runs; the arms in their order."""
+    return {arm: {run["seed"]: run for run in found["runs"] if run["arm"] == arm}
+            for arm in ARMS if any(run["arm"] == arm for run in found["runs"])}
+
+
+def evaluations(run: Run) -> dict[int, float]:
+    """Returns the evaluated returns by the round after which the policy was taken."""
+    rows = run["rows"]
+    return {index: value for index, value in zip(rows["evaluation_round"], rows["evaluation_return_mean"], strict=True)
+            if value is not None}
+
+
+def final(run: Run) -> float:
+    """The return after the rounds that are compared."""
+    return evaluations(run)[ROUNDS_COMPARED]
+
+
+def seconds(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
+    """Modelled seconds of the first rounds."""
+    return math.fsum(one or 0.0 for name in ("modelled_round_s", "modelled_evaluate_s")
+                     for one in run["rows"][name][:rounds])
+
+
+def cents(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
+    """Modelled cents of the first rounds: functions by the millisecond, requests to the bucket."""
+    return 100.0 * math.fsum(run["rows"]["round_cost_usd"][:rounds])
+
+
+def cents_on_nodes(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
+    """The same, if the paper's machines stood as long as the rounds take, and were no faster."""
+    return 100.0 * GPU_NODES_USD_PER_HOUR * seconds(run, rounds) / 3600.0
+
+
+def rounds_to(run: Run, target_return: float) -> int | None:
+    """Returns the rounds after which an evaluation first got to the target; None if none did."""
+    return min((index for index, value in evaluations(run).items() if value >= target_return), default=None)
+
+
+def paired(runs: Runs, ours: str, theirs: str, compare: Callable[[Run, Run], float]) -> dict[str, Any]:
+    """Estimates what two runs of the same seed compare to."""
+    seeds = [seed for seed in runs.get(ours, {}) if seed in runs.get(theirs, {})]
+    return replays.over_seeds([compare(runs[ours][seed], runs[theirs][seed]) for seed in seeds])
+
+
+def judged(estimate: Mapping[str, Any], *, nothing: float, published: float) -> str:
+    """Says of a claim that something is above a value, as far above as published: what five seeds and more say of it.
+
+    Args:
+        estimate: Of what is claimed to be large.
+        nothing: What it would be without any effect.
+        published: The claim.
+    """
+    if estimate["seeds"] < len(SEEDS):
+        return "too few seeds"
+    if replays.excludes(estimate, nothing) < 1:
+        return "not"
+    return "reproduced" if estimate["interval_high"] >= published else "partly"
+
+
+def claims(runs: Runs, workload: Workload) -> dict[str, tuple[str, str]]:
+    """Returns what the paper claims, each with a verdict and what was found."""
+    found = {}
+    for text, theirs in ((f"returns {PUBLISHED_TIMES} times as high as the baseline's", BASELINE),
+                         ("the same, beside as many steps", CONTROL)):
+        times = paired(runs, FULL, theirs, lambda a, b: final(a) / final(b))
+        found[text] = judged(times, nothing=1.0, published=PUBLISHED_TIMES), _text(times, 2, " times")
+    target = workload.target_return
+    for text, bill in (("", cents), (", always-on GPU nodes", cents_on_nodes)):
+        saving = paired(runs, FULL, BASELINE, lambda a, b, bill=bill: 100.0 * (1.0 - bill(a) / bill(b)))
+        costs = f"costs {PUBLISHED_SAVING_PERCENT:.0f} % less"
+        found[f"{costs}: {ROUNDS_COMPARED} rounds{text}"] = (
+            judged(saving, nothing=0.0, published=PUBLISHED_SAVING_PERCENT), _text(saving, 0, " %"))
+        # A baseline that has not got there counts with all that it has spent: it would have cost that at least.
+        missed = sum(rounds_to(run, target) is None for run in runs.get(FULL, {}).values())
+        to_target = paired(runs, FULL, BASELINE, lambda a, b, bill=bill: 100.0 * (
+            1.0 - bill(a, rounds_to(a, target) or a["rounds"]) / bill(b, rounds_to(b, target) or b["rounds"])))
+        verdict = judged(to_target, nothing=0.0, published=PUBLISHED_SAVING_PERCENT)
+        found[f"{costs}: to the target{text}"] = (
+            verdict if not missed or verdict == "too few seeds" else "not",
+            f"{missed} of {len(runs[FULL])} did not get there" if missed else _text(to_target, 0, " %"))
+    return found
+
+
+def claims_table(everything: Mapping[str, tuple[Runs, Workload]]) -> list[str]:
+    """Returns all claims as Markdown; a column for each workload of which there is something."""
+    found = {name: claims(*one) for name, one in everything.items()}
+    lines = ["| the paper's claim | " + " | ".join(TITLES[name] for name in found) + " |",
+             "|---" * (1 + len(found)) + "|"]
+    for text in next(iter(found.values())):
+        cells = [f"**{verdict}**: {what}" if what else f"**{verdict}**" for verdict, what in (
+            one[text] for one in found.values())]
+        lines.append(f"| {text} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def arms_table(runs: Runs, target_return: float) -> list[str]:
+    """Returns what each arm came to, as Markdown."""
+    lines = [f"| arm | seeds | return after {ROUNDS_COMPARED} rounds | seconds | cents | on GPU nodes | got to "
+             f"{target_return:g} | rounds | cents | on GPU nodes | mean staleness | ratios cut |", "|---" * 12 + "|"]
+    for arm, of_arm in runs.items():
+        every = list(of_arm.values())
+        hits = [(run, rounds) for run in every if (rounds := rounds_to(run, target_return)) is not None]
+        columns = [*(_over([quantity(run) for run in every], digits) for quantity, digits in (
+            (final, 0), (seconds, 1), (cents, 2), (cents_on_nodes, 1))), f"{len(hits)} of {len(every)}",
+            _over([rounds for _, rounds in hits], 0),
+            *(_over([bill(run, rounds) for run, rounds in hits], digits) for bill, digits in (
+                (cents, 2), (cents_on_nodes, 1))),
+            *(f"{np.mean([np.mean(run['rows'][name]) for run in every]):.2g}" for name in (
+                "gradient_staleness_mean", "truncated_fraction"))]
+        lines.append(f"| `{arm}` | {len(every)} | " + " | ".join(columns) + " |")
+    return lines
+
+
+def steps_table(runs: Runs) -> list[str]:
+    """Returns what each step from one arm to the next changes, as Markdown."""
+    lines = [f"| step | seeds | return after {ROUNDS_COMPARED} rounds | seconds | what it says |",
+             "|---" * 5 + "|"]
+    arms = [arm for arm in ARMS if arm not in COMBINED]
+    for before, after in zip(arms, arms[1:], strict=False):
+        more = paired(runs, after, before, lambda a, b: final(a) - final(b))
+        times = paired(runs, after, before, lambda a, b: seconds(a) / seconds(b))
+        lines.append(f"| `{before}` to `{after}` | {more['seeds']} | {_text(more, 0, sign=True)} | "
+                     f"{_text(times, 2, ' times')} | {_effect(more)} |")
+    return lines
+
+
+def return_at(run: Run, spent_cents: float) -> float:
+    """The evaluated return when so many cents were spent: straight lines between evaluations."""
+    found = evaluations(run)
+    return float(np.interp(spent_cents, [cents(run, index) for index in found], list(found.values())))
+
+
+def combined(found: Mapping[str, Any] | None) -> str:
+    """Returns what Nitro's scaler with Stellaris' learners buys, at equal dollars, as Markdown."""
+    runs = by_arm(found) if found else {}
+    arms = [CONTROL, NITRO, FULL, BOTH]
+    seeds = sorted(set.intersection(*({*runs.get(arm, {})} for arm in arms)))
+    if not seeds:
+        return "Not known yet: no seed of the four arms is finished.\n"
+    level = min(cents(runs[arm][seed], runs[arm][seed]["rounds"]) for arm in arms for seed in seeds)
+    returns = {arm: [return_at(runs[arm][seed], level) for seed in seeds] for arm in arms}
+    gains = {arm: replays.over_seeds([a - b for a, b in zip(returns[BOTH], returns[arm], strict=True)])
+             for arm in arms[:-1]}
+    better, worse = ([_BESIDE[arm] for arm, one in gains.items() if replays.excludes(one) == side] for side in (1, -1))
+    if len(seeds) < len(SEEDS):
+        sentence = f"**Not judged yet**: {len(seeds)} of {len(SEEDS)} seeds are there."
+    elif len(better) == len(gains):
+        sentence = "**The combination buys something**: it returns more than each part alone, and than without either."
+    else:
+        shown = [f"{word} than {' and '.join(arms)}" for word, arms in (("more", better), ("less", worse)) if arms]
+        sentence = (f"**The combination returns {' but '.join(shown)}**; other differences could not be shown."
+                    if shown else "**The combination buys nothing that could be shown.**")
+    lines = [sentence, "", f"| Hopper, after {level:.2f} cents each | seeds | return | with both, more by |",
+             "|---" * 4 + "|",
+             *(f"| `{arm}`: {WHAT[arm]} | {len(seeds)} | {_text(replays.over_seeds(returns[arm]), 0)} | "
+               f"{_text(gains[arm], 0, sign=True) if arm in gains else ''} |" for arm in arms)]
+    return "\n".join(lines) + "\n"
+
+
+def section(name: str, found: Mapping[str, Any]) -> list[str]:
+    """Returns the part of the page that a workload has."""
+    workload, runs = WORKLOADS[name], by_arm(found)
+    return [
+        f"## {TITLES[name]}", "",
+        f"{workload.environment}, {workload.rounds} rounds of 4,096 steps; the target is an evaluated return of "
+        f"{workload.target_return:g}.", "",
+        f"![Returns by rounds and by modelled seconds](../benchmarks/results/stellaris/{name}.png)", "",
+        *arms_table(runs, workload.target_return), "", *steps_table(runs), "",
+        f"`{found['command']}`; commit {found['commit']}, {found['date']}; "
+        f"[data](../benchmarks/results/stellaris/{name}.json).", ""]
+
+
+def page(everything: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns docs/stellaris.md.
+
+    Args:
+        everything: By workload, what was found.
+    """
+    missing = [TITLES[name] for name in WORKLOADS if name not in everything]
+    known = {name: (by_arm(found), WORKLOADS[name]) for name, found in everything.items()}
+    counts = {name: min(len(runs.get(arm, {})) for arm in ARMS if arm not in COMBINED)
+              for name, (runs, _) in known.items()}
+    state = [*(f"{TITLES[name]}: {count} of {len(SEEDS)} seeds of every arm" for name, count in counts.items()),
+             *(f"{name}: not run yet" for name in missing)]
+    parts = [_BEGIN, f"**So far**: {'; '.join(state)}.", "", "| arm | what |", "|---|---|",
+             *(f"| `{arm}` | {what} |" for arm, what in WHAT.items()), ""]
+    if known:
+        parts += ["## The paper's claims", "", _CLAIMS, *claims_table(known), ""]
+        for name, found in everything.items():
+            parts += section(name, found)
+    parts += ["## With Nitro's boosting", "", combined(everything.get("hopper")), _END]
+    return "\n".join(parts)
+
+
+def draw(runs: Runs, path: Path) -> None:
+    """Draws evaluated returns by rounds and by modelled seconds: the mean of the seeds, and their range."""
+    import matplotlib.pyplot as pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(12, 4.4), sharey=True, constrained_layout=True)
+    colours = (replays.GREY, "#222222", replays.ORANGE, replays.GREEN, replays.PURPLE, replays.BLUE)
+    for arm, colour in zip((arm for arm in ARMS if arm not in COMBINED), colours, strict=True):
+        if not (every := list(runs.get(arm, {}).values())):
+            continue
+        returns = np.array([list(evaluations(run).values()) for run in every])
+        rounds = list(evaluations(every[0]))
+        for axes, x in zip(panels, (rounds, np.mean([[seconds(run, index) for index in rounds] for run in every], 0)),
+                           strict=True):
+            axes.fill_between(x, returns.min(0), returns.max(0), color=colour, alpha=0.08, lw=0)
+            axes.plot(x, returns.mean(0), color=colour, lw=1.6, label=f"{arm} ({len(every)})")
+    panels[0].set(xlabel="round", ylabel="evaluated return")
+    panels[1].set_xlabel("modelled seconds")
+    panels[0].legend(frameon=False, title="arm (seeds)")
+    replays.saved(figure, path)
+
+
+def _text(estimate: Mapping[str, Any], digits: int, unit: str = "", *, sign: bool = False) -> str:
+    """An estimate for people; empty without any seed."""
+    if not estimate["seeds"]:
+        return ""
+    values = [estimate["interquartile_mean"], estimate["interval_low"], estimate["interval_high"]]
+    mean, *bounds = (None if one is None else f"{one:{'+' if sign else ''},.{digits}f}".replace("-", "−")
+                     for one in values)
+    return f"{mean}{unit}" + (f" [{', '.join(map(str, bounds))}]" if None not in bounds else "")
+
+
+def _over(values: Sequence[float], digits: int) -> str:
+    return _text(replays.over_seeds(values), digits)
+
+
+def _effect(more: Mapping[str, Any]) -> str:
+    if more["seeds"] < len(SEEDS):
+        return "too few seeds"
+    return {1: "returns more", -1: "returns less"}.get(replays.excludes(more), "no difference that could be shown")
+
+
+_BESIDE = {CONTROL: "without either", NITRO: "with Nitro's scaler alone", FULL: "with Stellaris' learners alone"}
+_BEGIN = """# What Stellaris buys
+
+Written by `python -m benchmarks.stellaris.page`, from what `python -m benchmarks.stellaris.arms WORKLOAD --work WORK`
+has found so far. [The guide](guides/stellaris.md) says when to choose Stellaris, [the design](design/stellaris.md) how
+it works.
+
+Each arm trains `experiments/stellaris/hopper.yaml` with other settings, in virtual time: gradients and returns are
+real, and a gradient arrives when a recorded duration of a function with one core is over. Seconds and dollars are
+**modelled**: they hold the dollars of requests to the bucket, but not their seconds. Estimates are interquartile means
+over seeds with 95 % intervals ([guides/seeds](guides/seeds.md#the-estimates)), of pairs of the same seed where two arms
+are compared. Nothing is judged on fewer than five seeds.
+"""
+_CLAIMS = f"""All of Stellaris (`{FULL}`) beside `{BASELINE}`, after {ROUNDS_COMPARED} rounds: the artifact trains for
+as many. The paper says 2.2 times higher rewards and 41 % lower costs than RLlib and MinionsRL. Its text is not
+available to us, so we do not know for which rounds and environments. *Reproduced*: the interval excludes that there is
+no effect, and reaches what is published. *Partly*: it only excludes that there is none.
+
+Costs are by two bills. Ours: functions by the millisecond, with their start and their requests, nothing while idle. The
+paper's, *on GPU nodes*: two p3.2xlarge and a c6a.32xlarge, ${GPU_NODES_USD_PER_HOUR:.2f} an hour, are always on,
+as long as the rounds take. That is as long as our functions take, not a V100, so that bill compares times. To the
+target, a baseline that does not get there counts with all that it has spent.
+"""
+_END = """## What this does not say
+
+- The networks are two layers of 256: a gradient takes hundredths of a second. Where it takes seconds, sharing the work
+  saves more time.
+- Baseline and control are learner functions, too, with requests to the bucket. An instance that trains needs none, and
+  is cheaper ([guide](guides/stellaris.md#what-it-costs)).
+- Humanoid is trained for 30 rounds only, because it is dear to simulate.
+- The learning rate is 3e-4, because the artifact's 5e-5 learns too slowly here.
+- Atari was not run, and the HPC setting (PAR-RL) is not reproduced.
+"""
+
+
+def main() -> None:
+    """Writes pages and pictures from what is there."""
+    everything = {name: found for name in WORKLOADS if (found := read(name)) is not None}
+    for name, found in everything.items():
+        draw(by_arm(found), RESULTS / f"{name}.png")
+    PAGE.write_text(page(everything))
+    RESULTS_PAGE.write_text(with_part(RESULTS_PAGE.read_text(), "combined", combined(everything.get("hopper"))))
+
+
+if __name__ == "__main__":
+    main()
