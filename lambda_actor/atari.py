@@ -68,9 +68,10 @@ def frame_skip_min(game: Any) -> int:
     return int(min(game._frameskip) if isinstance(game._frameskip, tuple) else game._frameskip)
 
 
-def make_game(environment_id: str) -> gymnasium.Env:
+def make_game(environment_id: str, **settings: Any) -> gymnasium.Env:
     """A registered game to be preprocessed: frame by frame, its other settings kept, sticky actions among them."""
-    return gymnasium.make(environment_id, frameskip=1, obs_type="grayscale", disable_env_checker=True)
+    made = {"frameskip": 1, "obs_type": "grayscale", "disable_env_checker": True, **settings}
+    return gymnasium.make(environment_id, **made)
 
 
 def preprocessed(game: gymnasium.Env) -> gymnasium.Env:

@@ -1,4 +1,4 @@
-"""Tries the actor image while it is built: ``python -m lambda_actor.check ENVIRONMENT_ID STEPS [PREPROCESSING]``.
+"""Tries the actor image while it is built: ``python -m lambda_actor.check ID STEPS [PREPROCESSING [OPTIONS]]``.
 
 An image that cannot act would otherwise be found out by the first round, with everything else already paid for.
 """
@@ -6,8 +6,11 @@ An image that cannot act would otherwise be found out by the first round, with e
 from __future__ import annotations
 
 import importlib
+import json
 import ssl
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -26,12 +29,15 @@ class CheckError(ActorError):
     """The image cannot do what an actor does."""
 
 
-def check(environment_id: str, steps: int, preprocessing: str = "auto") -> str:
+def check(
+    environment_id: str, steps: int, preprocessing: str = "auto", options: Mapping[str, Any] | None = None
+) -> str:
     """Does everything that an actor does but talk to a cache; returns what was seen, for people.
 
     Args:
         steps: Of each fragment.
         preprocessing: ``environment.preprocessing``.
+        options: How it is made besides; see `lambda_actor.making.OPTIONS`.
 
     Raises:
         CheckError: An import or the certificates are missing, or a continued episode differs from an unbroken one.
@@ -39,14 +45,15 @@ def check(environment_id: str, steps: int, preprocessing: str = "auto") -> str:
     """
     _check_imports()
     _check_certificates()
-    environment = make_environment(environment_id, preprocessing)
+    environment = make_environment(environment_id, preprocessing, options)
     fragment = roll_out(environment, random_policy(environment), fragment_steps=steps, seed=0, round_index=0, slot=0)
     seen = f"{environment_id}: {steps} steps, mean reward {fragment.rewards.mean():.4g}"
     if not environment.can_save_episode:
         return f"{seen}; episodes end with each fragment: {environment.cannot_save_reason}"
     if fragment.open_episode is None:
         return f"{seen}; its episode ended with the fragment, so none was continued"
-    _check_continuation(environment, fragment, fragment.open_episode)
+    _check_continuation(environment, make_environment(environment_id, preprocessing, options), fragment,
+                        fragment.open_episode)
     return f"{seen}; an open episode was continued"
 
 
@@ -87,10 +94,11 @@ def _check_certificates() -> None:
         raise CheckError("there are no root certificates; install ca-certificates")
 
 
-def _check_continuation(environment: ActorEnvironment, fragment: Fragment, open_episode: OpenEpisode) -> None:
+def _check_continuation(
+    environment: ActorEnvironment, fresh: ActorEnvironment, fragment: Fragment, open_episode: OpenEpisode
+) -> None:
     """The open episode must go on in a fresh environment as it does where it was left open."""
     episode = OpenEpisode.from_bytes(open_episode.to_bytes())
-    fresh = make_environment(environment.environment_id, environment.preprocessing)
     fresh.set_state(episode.state)
     for action in fragment.actions:
         (observation, *here), (restored, *there) = environment.step(action), fresh.step(action)
@@ -103,9 +111,9 @@ def _check_continuation(environment: ActorEnvironment, fragment: Fragment, open_
 
 def main(arguments: list[str]) -> int:
     """Prints what was seen; 1 if an actor could not act."""
-    environment_id, steps, *preprocessing = arguments
+    environment_id, steps, preprocessing, options = [*arguments, *("auto", "{}")[len(arguments) - 2:]]
     try:
-        print(check(environment_id, int(steps), *preprocessing))
+        print(check(environment_id, int(steps), preprocessing, json.loads(options)))
     except ActorError as error:
         print(f"the actor image does not work: {error}", file=sys.stderr)
         return 1

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from lambda_actor import atari, mujoco_v5
+from lambda_actor import atari, making, mujoco_v5
 from lambda_actor.episode_state import EpisodeStore, State, episode_stores, layers
 from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError
 from lambda_actor.lean import LeanStep
 from lambda_actor.spaces import Spaces
 
-PREPROCESSINGS = ("auto", "atari", "none")
 PIXELS_MIN = 16
 """Sides of a picture at least; anything smaller is a vector of numbers."""
 _CHANNELS_MAX = 4
@@ -150,7 +148,9 @@ class ActorEnvironment:
         return self._frames.to_frame(array)
 
 
-def make_environment(environment_id: str, preprocessing: str = "auto") -> ActorEnvironment:
+def make_environment(
+    environment_id: str, preprocessing: str = "auto", options: Mapping[str, Any] | None = None
+) -> ActorEnvironment:
     """The environment of that name.
 
     Args:
@@ -158,66 +158,14 @@ def make_environment(environment_id: str, preprocessing: str = "auto") -> ActorE
             user's own that returns a `gymnasium.Env`, or ``module:Id-v0`` for an id that importing ``module``
             registers.
         preprocessing: ``atari``, ``none``, or ``auto``: atari for the registered games.
+        options: Some of `lambda_actor.making.OPTIONS`; None if it is made as it is registered.
 
     Raises:
         UnusableEnvironmentError: It cannot be imported or made, is no game that could be preprocessed, or its spaces
             are not supported.
     """
-    if preprocessing not in PREPROCESSINGS:
-        raise UnusableEnvironmentError(f"environment.preprocessing = {preprocessing!r} is not allowed; allowed: "
-                                       + " | ".join(PREPROCESSINGS))
-    try:
-        environment, is_registered_game = _made(environment_id, preprocessing)
-        is_atari = preprocessing == "atari" or (preprocessing == "auto" and is_registered_game)
-        if is_atari:
-            environment = atari.preprocessed(environment)
-    except UnusableEnvironmentError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(
-            f"environment.id = {environment_id!r} cannot be made: {type(error).__name__}: {error}"
-        ) from error
+    environment, is_atari = making.make(environment_id, preprocessing, options or {})
     return ActorEnvironment(environment, environment_id, "atari" if is_atari else "none")
-
-
-def _made(environment_id: str, preprocessing: str) -> tuple[gymnasium.Env, bool]:
-    """The environment before any preprocessing, and whether it is a registered game, made for it."""
-    factory, registered_id = _find(environment_id)
-    is_registered_game = factory is None and atari.is_game_id(registered_id)
-    if factory is not None:
-        environment = factory()
-    elif is_registered_game and preprocessing != "none":
-        environment = atari.make_game(registered_id)
-    else:
-        environment = gymnasium.make(registered_id, disable_env_checker=True)
-    if not isinstance(environment, gymnasium.Env):
-        raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: the factory returned "
-                                       f"{type(environment).__name__}, not a gymnasium.Env")
-    if preprocessing == "atari" and not atari.is_game(environment.unwrapped):
-        raise UnusableEnvironmentError(f"environment.preprocessing = 'atari': {environment_id!r} is no game of the "
-                                       "Arcade Learning Environment; allowed: auto | none")
-    return environment, is_registered_game
-
-
-def _find(environment_id: str) -> tuple[Callable[[], object] | None, str]:
-    """The user's factory, if the name is one's, and the id that Gymnasium knows otherwise."""
-    module_name, colon, attribute = environment_id.partition(":")
-    if not colon:
-        if environment_id not in gymnasium.registry:
-            atari.register_games()
-        return None, environment_id
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} does not import: "
-                                       f"{type(error).__name__}: {error}") from error
-    factory = getattr(module, attribute, None)
-    if factory is None and attribute in gymnasium.registry:
-        return None, attribute
-    if not callable(factory):
-        raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} has no callable "
-                                       f"{attribute!r} and registers no such id")
-    return factory, ""
 
 
 class _Vectors:

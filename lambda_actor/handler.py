@@ -12,6 +12,7 @@ messages; see `lambda_actor.inline`.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -56,7 +57,8 @@ EVENT_FIELDS: dict[str, type] = {
 }
 """What any other event must carry; ``episode_id`` is empty if a fresh episode is to be started,
 ``cache_credential`` if the variables hold it, and ``cache_url`` if the event holds the messages (`INLINE_FIELDS`).
-It may also carry ``episode_bytes_max``, if fewer bytes of an open episode are paid for than `EPISODE_BYTES_MAX`."""
+It may also carry ``episode_bytes_max``, if fewer bytes of an open episode are paid for than `EPISODE_BYTES_MAX`, and
+``environment_options``, as may a ``prewarm`` event, if the environment is made with any (`lambda_actor.making`)."""
 OUTPUT_CHARACTERS_MAX = 2000
 """What an environment may print during one invocation; the rest is dropped."""
 PREWARMED = "prewarmed"
@@ -173,10 +175,11 @@ def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
 
 def _environment(event: Mapping[str, Any]) -> ActorEnvironment:
     """The sandbox's, if it is what the event asks for, or a new one."""
-    key = (event["environment_id"], event["preprocessing"])
+    options = event.get("environment_options", {})
+    key = (event["environment_id"], event["preprocessing"], json.dumps(options, sort_keys=True))
     if sandbox.environment is not None and sandbox.environment_key == key:
         return sandbox.environment
-    environment = make_environment(*key)
+    environment = make_environment(event["environment_id"], event["preprocessing"], options)
     sandbox.environment_key = key
     return environment
 

@@ -113,4 +113,5 @@ def _trained(directory: Path, environment_id: str | None) -> tuple[bytes, Experi
         raise RunError(f"{directory} holds several seeds: name one of its directories, seed-S")
     weights = load_policy(directory / layout.POLICY)
     experiment = load_run_experiment(directory, environment_id)
-    return weights, experiment, make_environment(experiment.environment.id, experiment.environment.preprocessing)
+    section = experiment.environment
+    return weights, experiment, make_environment(section.id, section.preprocessing, section.options)

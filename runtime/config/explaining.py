@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from runtime.config.schema import Experiment
+from runtime.config.schema import EnvironmentSection, Experiment
 from runtime.config.section import Section
 from runtime.errors import without_credentials
 
 EXTENDS = "extends"
+_WRAPPER = get_args(EnvironmentSection.model_fields["wrappers"].annotation)[0]
 EXTENDS_DESCRIPTION = "another experiment file, relative to this one, whose keys count if this one does not have them"
 
 
@@ -115,6 +116,10 @@ def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:
         return " or ".join("null" if a is types.NoneType else _allowed(a, metadata) for a in arguments)
     if get_origin(annotation) is Literal:
         return " | ".join(str(a) for a in arguments)
+    if get_origin(annotation) is dict:
+        return "a mapping of names to values"
+    if get_origin(annotation) is tuple and arguments[0] == _WRAPPER:
+        return "a list of import paths, each alone or with a mapping of keyword arguments"
     if get_origin(annotation) is tuple:
         return "a list of at least one " + ("name" if arguments[0] is str else "pair, such as [1, 8]")
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[annotation]

@@ -20,7 +20,7 @@ from lambda_actor.cache import redacted
 from runtime.config import yaml_text
 from runtime.config.fleets import FLEETS
 from runtime.config.instances import CPU_TYPES, GPU_TYPES
-from runtime.config.section import Count, Field, Section, Share
+from runtime.config.section import Count, Field, Json, Section, Share
 from runtime.config.updaters import EQUAL_UPDATERS, FUNCTION_UPDATERS, STELLARIS_PLACES, UPDATERS
 from runtime.config.variants import ALGORITHMS, SCALERS, AlgorithmSettings, ScalerSettings, flat, nested
 
@@ -35,6 +35,7 @@ CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.function", "learner.s
 ``learner.kind``, between `EQUAL_UPDATERS`."""
 _KIND = "learner.kind"
 _ADDRESS = re.compile(r"[^/\s]+:[0-9]{1,5}")
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 _OFF_POLICY = [settings for settings in ALGORITHMS.settings.values() if settings.is_off_policy]
 
@@ -42,7 +43,15 @@ _OFF_POLICY = [settings for settings in ALGORITHMS.settings.values() if settings
 class EnvironmentSection(Section):
     """What is learned."""
 
-    id: str = Field(min_length=1, description="Gymnasium id, or module:factory of your own environment")
+    id: str = Field(min_length=1, description="Gymnasium id, after module: if importing that registers it; or "
+                    "module:factory of your own environment")
+    kwargs: dict[str, Json] = Field({}, description="keyword arguments that it is made with")
+    wrappers: Annotated[tuple[str | dict[str, dict[str, Json] | None], ...], Field(strict=False)] = Field(
+        (), description="what is put around it, the innermost first: import paths, each alone or with its keyword "
+        "arguments, such as gymnasium.wrappers.FilterObservation: {filter_keys: [position]}")
+    max_episode_steps: Count | None = Field(
+        None, description="an episode is cut after so many steps, at most; replaces the limit that Gymnasium has for "
+        "the id; null = that limit")
     package: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="what a deployment installs into the actor image and on the learner so that the environment "
         "can be imported: a folder with a pyproject.toml, relative to the experiment file, or a pinned requirement "
@@ -54,6 +63,14 @@ class EnvironmentSection(Section):
                                       "preprocessing. Returns are always told unclipped")
     truncate_at_fragment: bool = Field(False, description="abandon the open episode at the end of each fragment "
                                        "instead of letting a later actor continue it")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How it is made besides id and preprocessing; see `lambda_actor.making.OPTIONS`."""
+        pairs = [[path, arguments or {}] for one in self.wrappers
+                 for path, arguments in ({one: None} if isinstance(one, str) else one).items()]
+        options = {"kwargs": self.kwargs, "wrappers": pairs, "max_episode_steps": self.max_episode_steps}
+        return {name: value for name, value in options.items() if value}
 
 
 class NetworkSection(Section):
@@ -379,6 +396,12 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def _contradictions(experiment: Experiment) -> Iterator[str]:
     scaler, stop = experiment.scaler, experiment.stop
+    for wrapper in experiment.environment.wrappers:
+        paths = [wrapper] if isinstance(wrapper, str) else list(wrapper)
+        if len(paths) != 1 or not _IMPORT_PATH.fullmatch(paths[0]):
+            yield (f"environment.wrappers = {wrapper!r} is not allowed; allowed: an import path such as "
+                   "gymnasium.wrappers.FlattenObservation, alone or with its keyword arguments, each in its own item "
+                   "of the list")
     if experiment.cache.kind == "none" and experiment.cache.url is not None:
         yield (f"cache.url = {redacted(experiment.cache.url)} is never used with cache.kind = none; allowed: null, or "
                "cache.kind = serverless | node | learner")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import pydantic
 from pydantic import Field as Field
@@ -11,6 +11,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1, le=10**12)]
+Json = pydantic.JsonValue
 Actors = Annotated[int, Field(ge=1, le=10_000)]
 
 
@@ -18,3 +19,17 @@ class Section(pydantic.BaseModel):
     """A section of the experiment file: frozen, and strict about its keys and their types."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _with_whole_numbers(cls, values: Any) -> Any:
+        """Takes 1e6 as the whole number that it is, where one is expected."""
+        if not isinstance(values, dict):
+            return values
+        return {name: int(value) if isinstance(value, float) and value.is_integer() and name in cls.model_fields
+                and int in _types(cls.model_fields[name].annotation) else value for name, value in values.items()}
+
+
+def _types(annotation: Any) -> set[Any]:
+    """Returns the types of which an annotation is made."""
+    return {annotation}.union(*map(_types, get_args(annotation)))

@@ -99,7 +99,8 @@ def table() -> Mapping[str, Any]:
 def workload(experiment: FittedExperiment) -> str:
     """Returns the name of what decides how long a unit of an experiment's work takes."""
     environment = experiment.environment
-    return f"{environment.id} {environment.preprocessing} {experiment.network.kind} {experiment.algorithm.kind}"
+    made = f"{environment.id} {json.dumps(environment.options)}" if environment.options else environment.id
+    return f"{made} {environment.preprocessing} {experiment.network.kind} {experiment.algorithm.kind}"
 
 
 def tabled(experiment: FittedExperiment) -> Mapping[str, float]:

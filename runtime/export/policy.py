@@ -115,7 +115,7 @@ class _RunPolicy:
         path = directory / layout.POLICY
         weights = policy_file.load_policy(path)
         section = load_run_experiment(directory, environment_id).environment
-        environment = make_environment(section.id, section.preprocessing)
+        environment = make_environment(section.id, section.preprocessing, section.options)
         try:
             self._policy = Policy.from_bytes(weights)
             self._policy.check(environment.spaces)

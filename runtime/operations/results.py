@@ -12,6 +12,7 @@ from runtime.errors import ExperimentError
 from runtime.operations.kept_runs import KeptError, KeptFile, KeptRun, json_of, md5_of, spent_usd
 from runtime.operations.texts import iso, table, usd_text
 from runtime.records import layout
+from runtime.records.downloaded import code_of
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
 from runtime.report.page import try_to_write_report
@@ -88,7 +89,7 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     if not config.exists():
         return [*lines, "it cannot be gone on with: it was never begun"]
     stored = load_experiment(config, may_extend=False)
-    if ":" in stored.environment.id:
+    if code_of(stored):
         lines.append("                  (its environment is code, which a download does not bring: name your own with "
                      "--environment ID, or --set environment.id=ID for train)")
     budget_usd = 2 * stored.budget.usd

@@ -38,10 +38,10 @@ from runtime.training.preflight import preflight
 _ROOT = Path(__file__).resolve().parents[2]
 
 _START = """
-import sys, time
+import json, sys, time
 from lambda_actor.handler import handler
 from lambda_actor.environments import make_environment
-make_environment(sys.argv[1], sys.argv[2])
+make_environment(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
 print(time.process_time())
 """
 _EVALUATION_EPISODES = 3
@@ -108,8 +108,8 @@ class Workload:
 
     def _start(self) -> None:
         section = self.experiment.environment
-        done = subprocess.run([sys.executable, "-c", _START, section.id, section.preprocessing], check=True,
-                              capture_output=True, text=True)
+        arguments = [section.id, section.preprocessing, json.dumps(section.options)]
+        done = subprocess.run([sys.executable, "-c", _START, *arguments], check=True, capture_output=True, text=True)
         self._note("init_s", float(done.stdout.split()[-1]))
 
     def _act(self) -> None:
@@ -179,7 +179,7 @@ class Workload:
             "preprocessing": section.preprocessing, "truncate_at_fragment": section.truncate_at_fragment,
             "fragment_steps": steps, "policy_version": learner.policy_version, "seed": self.experiment.seed,
             "round_index": self._round_index, "slot": slot, "episode_id": "", "weights": to_text(self._weights),
-            "episode": ""}
+            "episode": "", "environment_options": section.options}
         try:
             return handler(event, None)
         except ActorError:

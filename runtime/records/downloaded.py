@@ -1,13 +1,15 @@
 """What a downloaded run may name: environments that are installed here, but no code, and no other file.
 
 A run in the bucket was written by a learner, which runs the environment's code: its config.yaml may say anything. An
-environment ``module:name`` is imported, so it is only where the user names it.
+environment ``module:name`` is imported, so it is only where the user names it; wrappers are imported, too, and what an
+environment's arguments do nobody knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from runtime.config.loading import load_experiment
 from runtime.config.schema import Experiment
@@ -15,6 +17,8 @@ from runtime.errors import ExperimentError
 from runtime.records import layout
 
 _KEY = "environment.id="
+_NO_CODE = {"kwargs": "environment.kwargs={}", "wrappers": "environment.wrappers=[]"}
+"""Overrides by the keys, besides the id, that can have code run."""
 
 
 def load_trusted_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -29,14 +33,29 @@ def load_trusted_experiment(path: Path, overrides: Sequence[str] = ()) -> Experi
             which ``overrides`` do not.
     """
     is_downloaded = (path.parent / layout.DOWNLOADED).exists()
+    if is_downloaded and _is_named("id", overrides):
+        # What the download says was said of another environment.
+        overrides = [*(nothing for name, nothing in _NO_CODE.items() if not _is_named(name, overrides)), *overrides]
     experiment = load_experiment(path, overrides, may_extend=not is_downloaded)
-    is_named = any(one.strip().startswith(_KEY) for one in overrides)
-    if ":" in experiment.environment.id and not is_named and is_downloaded:
+    unnamed = [f"environment.{name} = {value!r}" for name, value in code_of(experiment).items()
+               if not _is_named(name, overrides)]
+    if unnamed and is_downloaded:
         raise ExperimentError(
-            f"environment.id = {experiment.environment.id!r} of a downloaded run is code, and code that a download "
+            f"{' and '.join(unnamed)} of a downloaded run is code, and code that a download "
             "names is not run. If it is your own, name it yourself: --environment of evaluate and export, "
             "environment= of load_policy, --set environment.id= of train; or copy the file elsewhere")
     return experiment
+
+
+def code_of(experiment: Experiment) -> dict[str, Any]:
+    """Returns the keys of the section ``environment`` that have a say in which code is run, with their values."""
+    environment = experiment.environment
+    named = {"id": environment.id} if ":" in environment.id else {}
+    return named | {name: getattr(environment, name) for name in _NO_CODE if getattr(environment, name)}
+
+
+def _is_named(name: str, overrides: Sequence[str]) -> bool:
+    return any(one.strip().startswith((f"environment.{name}=", f"environment.{name}.")) for one in overrides)
 
 
 def load_run_experiment(directory: Path, environment_id: str | None) -> Experiment:

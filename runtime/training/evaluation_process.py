@@ -41,18 +41,21 @@ class EvaluationProcess:
     """A `runtime.interfaces.PolicyEvaluator` whose process is started when it is first needed."""
 
     def __init__(
-        self, environment_id: str, preprocessing: str, *, episodes: int, seed: int, target_return: float | None
+        self, environment_id: str, preprocessing: str, options: Mapping[str, Any] | None = None, *, episodes: int,
+        seed: int, target_return: float | None,
     ) -> None:
         """Starts nothing yet.
 
         Args:
             preprocessing: The environment's, ``atari`` or ``none``.
+            options: Of the environment; see `lambda_actor.making.OPTIONS`.
             episodes: Of an evaluation.
             seed: Of the start states.
             target_return: What is confirmed when it is reached; None for nothing.
         """
         self._settings = json.dumps({"environment_id": environment_id, "preprocessing": preprocessing,
-                                     "episodes": episodes, "seed": seed, "target_return": target_return})
+                                     "options": options or {}, "episodes": episodes, "seed": seed,
+                                     "target_return": target_return})
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._thread = ThreadPoolExecutor(1, "evaluation")
@@ -141,8 +144,9 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
         started_s = time.process_time()
         try:
             if evaluator is None:
-                evaluator = Evaluator(make_environment(settings["environment_id"], settings["preprocessing"]),
-                                      settings["episodes"], seed=settings["seed"])
+                evaluator = Evaluator(
+                    make_environment(settings["environment_id"], settings["preprocessing"], settings["options"]),
+                    settings["episodes"], seed=settings["seed"])
             evaluation = evaluate_and_confirm(evaluator, weights, round_index, settings["target_return"])
             answer: dict[str, Any] = {**vars(evaluation), "seconds": time.process_time() - started_s}
         except BaseException as error:

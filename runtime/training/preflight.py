@@ -77,8 +77,9 @@ def smallest_budget_usd(
 
 
 def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperiment]:
+    section = experiment.environment
     try:
-        environment = make_environment(experiment.environment.id, experiment.environment.preprocessing)
+        environment = make_environment(section.id, section.preprocessing, section.options)
     except ActorError as error:
         raise EnvironmentNotHereError(str(error)) from None
     fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)

@@ -155,8 +155,9 @@ class _Run:
         self._updater = make_updater(experiment.learner.kind, learner, remote)
         stack.callback(self._updater.close)
         evaluator = EvaluationProcess(
-            experiment.environment.id, experiment.environment.preprocessing, episodes=experiment.evaluation.episodes,
-            seed=experiment.seed, target_return=experiment.stop.target_return)
+            experiment.environment.id, experiment.environment.preprocessing, experiment.environment.options,
+            episodes=experiment.evaluation.episodes, seed=experiment.seed,
+            target_return=experiment.stop.target_return)
         stack.callback(evaluator.close)
         self._loop = make_round_loop(
             experiment, updater=self._updater, detector=detector,
@@ -300,7 +301,9 @@ def _training_parts(
 
 
 def _actor_event(experiment: FittedExperiment, run_id: str) -> dict[str, Any]:
+    options = experiment.environment.options
     return {
+        **({"environment_options": options} if options else {}),
         "run_id": run_id, "environment_id": experiment.environment.id,
         "preprocessing": experiment.environment.preprocessing,
         "truncate_at_fragment": experiment.environment.truncate_at_fragment,

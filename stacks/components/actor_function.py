@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from aws_cdk import ArnFormat, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_iam as iam
@@ -123,4 +125,5 @@ class ActorFunction(Construct):
 
 def environment_arguments(environment: EnvironmentSection) -> dict[str, str]:
     """What both images' Dockerfiles are told of the environment, so that their build tries it."""
-    return {"ENVIRONMENT_ID": environment.id, "PREPROCESSING": environment.preprocessing}
+    return {"ENVIRONMENT_ID": environment.id, "PREPROCESSING": environment.preprocessing,
+            "OPTIONS": json.dumps(environment.options)}

@@ -163,7 +163,7 @@ def _weights_bytes(experiment: ResolvedExperiment) -> int:
     """Of the policy's weights; where its environment cannot be made here, of a game's, which are the largest."""
     section = experiment.environment
     try:
-        environment = make_environment(section.id, section.preprocessing)
+        environment = make_environment(section.id, section.preprocessing, section.options)
     except UnusableEnvironmentError:
         return weights_bytes(_GAME, "conv")
     with closing(environment):

@@ -183,6 +183,27 @@ def test_numbers_without_a_point_are_numbers(tmp_path: Path, text: str, value: f
         f"algorithm.ppo.learning_rate={text}"]).algorithm.ppo.learning_rate == value
 
 
+@pytest.mark.parametrize(("text", "value"), [("1e6", 1_000_000), ("2.0", 2), ("1e12", 10**12), ("null", None)])
+def test_whole_numbers_may_be_written_as_floats(tmp_path: Path, text: str, value: int | None):
+    stop = load_experiment(written(tmp_path, MINIMAL_YAML + f"stop: {{max_steps: {text}}}")).stop
+    assert (stop.max_steps, type(stop.max_steps)) == (value, type(value))
+
+
+def test_how_an_environment_is_made(tmp_path: Path):
+    text = ("budget: {usd: 1}\nenvironment:\n  id: Hopper-v5\n  kwargs: {a: [1, {b: null}]}\n  max_episode_steps: 5\n"
+            "  wrappers:\n  - some.Wrapper\n  - other.module.Wrapper:\n      c: 2\n  - last.Wrapper:\n")
+    environment = load_experiment(written(tmp_path, text), ["environment.kwargs.d=x"]).environment
+    assert environment.options == {
+        "kwargs": {"a": [1, {"b": None}], "d": "x"}, "max_episode_steps": 5,
+        "wrappers": [["some.Wrapper", {}], ["other.module.Wrapper", {"c": 2}], ["last.Wrapper", {}]]}
+    assert load_experiment(written(tmp_path, MINIMAL_YAML)).environment.options == {}
+
+
+@pytest.mark.parametrize("wrapper", ["", "Wrapper", "a:b", "a..b", "a.b c", {"a.b": None, "a.c": None}, {}])
+def test_a_wrapper_is_an_import_path(wrapper: Any):
+    assert f"environment.wrappers = {wrapper!r} " in refusal(tree_with("environment.wrappers", [wrapper]))
+
+
 @pytest.mark.parametrize("path", BOUNDED)
 def test_the_bounds_themselves_are_allowed(path: str):
     kind, bounds = numeric(path)
@@ -200,13 +221,15 @@ def test_the_bounds_themselves_are_allowed(path: str):
 @pytest.mark.parametrize("path", LEAVES)
 def test_a_value_of_the_wrong_type_is_refused(path: str):
     kinds = {kind for kind, _ in kinds_of(path)}
-    wrong: list[Any] = [["a", {"b": 1}], {"a": 1}, 1e400, object()]
+    wrong: list[Any] = [["a", {"b": 1}], 1e400, object()]
+    if path != "environment.kwargs":
+        wrong += [{"a": 1}]
     if str not in kinds:
         wrong += ["neither-a-number-nor-a-choice", ""]
     if not kinds & {int, float}:
         wrong += [17, 2.5]
     if int in kinds:
-        wrong += [2.5, 3.0]
+        wrong += [2.5]
     if bool not in kinds:
         wrong += [True, False]
     if type(None) not in kinds:
@@ -513,7 +536,7 @@ def others(path: str, default: Any) -> Iterator[Any]:
         elif kind is str:
             yield from ("another", "auto")
         elif kind is not type(None):
-            yield [[1, 9]] if path == "scaler.schedule" else ["p3.2xlarge"]
+            yield from ([[1, 9]], ["p3.2xlarge"], ["a.Wrapper"], {"a": 1})
 
 
 def with_another(path: str) -> Experiment:

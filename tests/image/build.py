@@ -340,7 +340,9 @@ def _event(experiment: ResolvedExperiment, url: str) -> dict[str, Any]:
 
 def _arguments(experiment: ResolvedExperiment) -> dict[str, str]:
     """What the CDK would hand to either Dockerfile."""
-    return {"ENVIRONMENT_ID": experiment.environment.id, "PREPROCESSING": experiment.environment.preprocessing}
+    environment = experiment.environment
+    return {"ENVIRONMENT_ID": environment.id, "PREPROCESSING": environment.preprocessing,
+            "OPTIONS": json.dumps(environment.options)}
 
 
 def _actor_architecture(experiment: ResolvedExperiment) -> str:

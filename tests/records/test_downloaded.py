@@ -58,6 +58,16 @@ def test_code_that_a_download_names_is_not_imported(
     assert not Path("imported").exists() and "hostile_download" not in sys.modules
 
 
+@pytest.mark.parametrize("section", [{"wrappers": [HOSTILE.replace(":", ".")]}, {"kwargs": {"hostile": True}}])
+def test_wrappers_and_arguments_are_code_too(run: Path, section: dict[str, object]) -> None:
+    tree = yaml.safe_load(SMALL_EXPERIMENT) | {"environment": {"id": "Pendulum-v1", **section}}
+    (run / "config.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(ExperimentError, match=rf"environment.{next(iter(section))} = .* of a downloaded run is code"):
+        load_policy(run)
+    assert load_policy(run, environment=OWN).environment_id == OWN, "what the download says of its own is not used"
+    assert not Path("imported").exists()
+
+
 def test_code_that_the_user_names_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(run), "--episodes", "1", "--environment", OWN]) == 0, capsys.readouterr().err
     assert load_policy(run, environment=OWN).environment_id == OWN

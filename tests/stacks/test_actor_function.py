@@ -83,7 +83,7 @@ def test_its_variables_are_those_of_local_actors_and_hold_no_credentials(each_ca
 def test_the_image_is_built_for_the_processor_and_proves_its_environment(serverless: Assembly) -> None:
     source = serverless.image_asset()
     assert source["platform"] == "linux/amd64"
-    assert source["dockerBuildArgs"] == {"ENVIRONMENT_ID": "Hopper-v5", "PREPROCESSING": "auto"}
+    assert source["dockerBuildArgs"] == {"ENVIRONMENT_ID": "Hopper-v5", "PREPROCESSING": "auto", "OPTIONS": "{}"}
     folder = serverless.directory / source["directory"]
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     ours = {f"lambda_actor/{path.name}" for path in (ROOT / "lambda_actor").iterdir()
@@ -93,7 +93,7 @@ def test_the_image_is_built_for_the_processor_and_proves_its_environment(serverl
 
 def test_the_dockerfile_ends_as_an_unprivileged_lambda_client() -> None:
     lines = (ROOT / "lambda_actor" / "Dockerfile").read_text().splitlines()
-    check = lines.index('RUN python -m lambda_actor.check "${ENVIRONMENT_ID}" 64 "${PREPROCESSING}"')
+    check = lines.index('RUN python -m lambda_actor.check "${ENVIRONMENT_ID}" 64 "${PREPROCESSING}" "${OPTIONS}"')
     assert lines.index("USER 65534:65534") < check
     assert lines[check + 1:] == ["", 'ENTRYPOINT ["python", "-m", "awslambdaric"]',
                                  'CMD ["lambda_actor.handler.handler"]']

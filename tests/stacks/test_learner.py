@@ -123,7 +123,7 @@ def test_both_images_fit_the_types(
         parameter.get("Default") for parameter in made.template()["Parameters"].values()}
     assert variables(made)["BOOT_GPUS"] == gpus
     assert (source["platform"], source["dockerBuildArgs"]) == (platform, {
-        "TORCH": torch, "ENVIRONMENT_ID": "Hopper-v5", "PREPROCESSING": "auto"})
+        "TORCH": torch, "ENVIRONMENT_ID": "Hopper-v5", "PREPROCESSING": "auto", "OPTIONS": "{}"})
 
 
 def test_it_is_told_exactly_what_it_reads(each_kind: Assembly) -> None:

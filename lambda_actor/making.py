@@ -1,0 +1,145 @@
+"""Makes environments by name: Gymnasium's ids, games, and a user's own, with arguments, wrappers and a time limit."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+
+from lambda_actor import atari
+from lambda_actor.errors import UnusableEnvironmentError
+
+PREPROCESSINGS = ("auto", "atari", "none")
+OPTIONS = ("kwargs", "wrappers", "max_episode_steps")
+"""How an environment is made besides its id and preprocessing, each optional: keyword arguments; pairs of a wrapper's
+import path and its keyword arguments, the innermost first; and steps of an episode at most. All of it is JSON."""
+_REGISTERED_BY = {
+    r"MiniGrid-|BabyAI-": "minigrid",
+    r"(highway|merge|roundabout|parking|intersection|racetrack|exit|u-turn|two-way|lane-keeping)-": "highway_env",
+    r"Fetch|HandReach|HandManipulate|AntMaze|PointMaze|AdroitHand|FrankaKitchen": "gymnasium_robotics",
+    r"dm_control/|bsuite/": "shimmy",
+}
+"""By how an id begins: the module that registers it when it is imported."""
+
+
+def make(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -> tuple[gymnasium.Env, bool]:
+    """Makes an environment.
+
+    Args:
+        environment_id: See `lambda_actor.environments.make_environment`.
+        preprocessing: One of `PREPROCESSINGS`.
+        options: Some of `OPTIONS`.
+
+    Returns:
+        The environment, and whether it is a game that is preprocessed.
+
+    Raises:
+        UnusableEnvironmentError: It cannot be imported or made, or is no game that could be preprocessed.
+    """
+    if preprocessing not in PREPROCESSINGS:
+        raise UnusableEnvironmentError(f"environment.preprocessing = {preprocessing!r} is not allowed; allowed: "
+                                       + " | ".join(PREPROCESSINGS))
+    if unknown := options.keys() - set(OPTIONS):
+        raise UnusableEnvironmentError(f"an environment has no option {sorted(unknown)}; known: {' | '.join(OPTIONS)}")
+    try:
+        return _made(environment_id, preprocessing, options)
+    except UnusableEnvironmentError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UnusableEnvironmentError(f"environment.id = {environment_id!r} cannot be made: {type(error).__name__}: "
+                                       f"{error}{_advice(environment_id, error)}") from error
+
+
+def _made(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -> tuple[gymnasium.Env, bool]:
+    factory, registered_id = _find(environment_id)
+    kwargs, limit = dict(options.get("kwargs", {})), options.get("max_episode_steps")
+    is_registered_game = factory is None and atari.is_game_id(registered_id)
+    is_preprocessed = preprocessing == "atari" or (preprocessing == "auto" and is_registered_game)
+    environment: Any
+    if factory is not None:
+        environment = factory(**kwargs)
+    elif is_registered_game and is_preprocessed:
+        environment = atari.make_game(registered_id, **kwargs)
+    else:
+        # The limit replaces the registered one.
+        environment = gymnasium.make(registered_id, max_episode_steps=limit, disable_env_checker=True, **kwargs)
+        limit = None
+    if not isinstance(environment, gymnasium.Env):
+        raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: the factory returned "
+                                       f"{type(environment).__name__}, not a gymnasium.Env")
+    if is_preprocessed:
+        if not atari.is_game(environment.unwrapped):
+            raise UnusableEnvironmentError(f"environment.preprocessing = 'atari': {environment_id!r} is no game of the "
+                                           "Arcade Learning Environment; allowed: auto | none")
+        environment = atari.preprocessed(environment)
+    if limit is not None:
+        environment = gymnasium.wrappers.TimeLimit(environment, limit)
+    for path, arguments in options.get("wrappers", ()):
+        environment = _wrapped(environment, path, arguments)
+    return environment, is_preprocessed
+
+
+def _wrapped(environment: gymnasium.Env, path: str, arguments: Mapping[str, Any]) -> gymnasium.Env:
+    module_name, _, name = path.rpartition(".")
+    what = f"environment.wrappers: {path}"
+    try:
+        wrapper = getattr(importlib.import_module(module_name), name)
+    except (Exception, SystemExit) as error:
+        raise UnusableEnvironmentError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
+    try:
+        # JSON has no tuples, which some of Gymnasium's wrappers insist on.
+        wrapped = wrapper(environment, **{key: tuple(value) if isinstance(value, list) else value
+                                          for key, value in arguments.items()})
+    except (Exception, SystemExit) as error:
+        raise UnusableEnvironmentError(f"{what} cannot wrap {environment}: {type(error).__name__}: {error}") from error
+    if not isinstance(wrapped, gymnasium.Env):
+        raise UnusableEnvironmentError(f"{what} returned {type(wrapped).__name__}, not a gymnasium.Env")
+    return wrapped
+
+
+def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
+    """The user's factory, if the name is one's, and the id that Gymnasium knows otherwise."""
+    module_name, colon, attribute = environment_id.partition(":")
+    if not colon:
+        if environment_id not in gymnasium.registry:
+            atari.register_games()
+        return None, environment_id
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} does not import: "
+                                       f"{type(error).__name__}: {error}{_installation(module_name)}") from error
+    factory = getattr(module, attribute, None)
+    if factory is None and _is_registered(attribute):
+        return None, attribute
+    if not callable(factory):
+        raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} has no callable "
+                                       f"{attribute!r} and registers no such id")
+    return factory, ""
+
+
+def _is_registered(name: str) -> bool:
+    """Whether Gymnasium makes something of that name, which may lack its version."""
+    return any(name in (spec.id, spec.id.rpartition("-v")[0]) for spec in gymnasium.registry.values())
+
+
+def _advice(environment_id: str, error: BaseException) -> str:
+    """What helps if nobody has registered an id, else nothing."""
+    if ":" in environment_id or not isinstance(error, gymnasium.error.UnregisteredEnv):
+        return ""
+    module = next((one for begin, one in _REGISTERED_BY.items() if re.match(begin, environment_id)), None)
+    if module is None or isinstance(error, gymnasium.error.VersionNotFound):
+        return ". If another package registers it, name the package's module, too, as in minigrid:MiniGrid-Empty-5x5-v0"
+    return (f". The module {module} registers such ids: environment.id: {module}:{environment_id}"
+            + _installation(module))
+
+
+def _installation(module_name: str) -> str:
+    """How a package is installed that is known and not there, else nothing."""
+    if module_name not in _REGISTERED_BY.values() or importlib.util.find_spec(module_name) is not None:
+        return ""
+    return f"; it is not installed: python -m pip install {module_name.replace('_', '-')}"

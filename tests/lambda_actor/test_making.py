@@ -1,0 +1,96 @@
+"""Environments made by name, with arguments, wrappers and a time limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lambda_actor.check import check
+from lambda_actor.environments import make_environment
+from lambda_actor.errors import UnusableEnvironmentError
+from tests.environments import LIMIT_STEPS, Counter
+
+WRAPPERS = "gymnasium.wrappers."
+
+
+def make_counter_of(episode_steps: int = 3) -> gymnasium.Env:
+    return Counter(episode_steps=episode_steps)
+
+
+def no_wrapper(environment: gymnasium.Env) -> int:
+    return 5
+
+
+def steps_of_an_episode(environment_id: str, preprocessing: str = "auto", **options: Any) -> int:
+    environment = make_environment(environment_id, preprocessing, options)
+    environment.reset(0)
+    action = 0 if environment.spaces.is_discrete else np.zeros(environment.spaces.action_size, np.float32)
+    return next(step for step in range(1, 1000) if any(environment.step(action)[2:]))
+
+
+def test_arguments_reach_whatever_makes_it() -> None:
+    assert steps_of_an_episode(f"{__name__}:make_counter_of") == 3
+    assert steps_of_an_episode(f"{__name__}:make_counter_of", kwargs={"episode_steps": 5}) == 5
+    hopper = make_environment("Hopper-v5", options={"kwargs": {"exclude_current_positions_from_observation": False}})
+    assert hopper.spaces.observation_size == 12
+    game = make_environment("ALE/Qbert-v5", options={"kwargs": {"full_action_space": True}})
+    assert (game.preprocessing, game.spaces.action_count) == ("atari", 18)
+
+
+@pytest.mark.parametrize(("environment_id", "registered"), [
+    ("Pendulum-v1", 200), ("tests.environments:TestCounter-v0", LIMIT_STEPS), ("tests.environments:make_endless", None),
+    ("ALE/Qbert-v5", 27_000)])
+def test_a_limit_counts_the_policys_steps(environment_id: str, registered: int | None) -> None:
+    assert make_environment(environment_id).episode_steps_max == registered
+    limited = make_environment(environment_id, options={"max_episode_steps": 4})
+    assert (limited.episode_steps_max, limited.can_save_episode) == (4, True)
+    assert steps_of_an_episode(environment_id, max_episode_steps=4) == 4
+
+
+def test_the_first_wrapper_is_the_innermost_and_lists_are_tuples() -> None:
+    environment = make_environment("Pendulum-v1", options={"wrappers": [
+        [WRAPPERS + "ReshapeObservation", {"shape": [3, 1]}], [WRAPPERS + "TimeLimit", {"max_episode_steps": 2}]]})
+    outermost = environment.gymnasium_environment
+    assert [type(outermost), type(outermost.env)] == [gymnasium.wrappers.TimeLimit,
+                                                      gymnasium.wrappers.ReshapeObservation]
+    assert (outermost.observation_space.shape, environment.episode_steps_max) == ((3, 1), 2)
+
+
+@pytest.mark.parametrize(("options", "named"), [
+    ({"wrappers": [["no_such_module.Wrapper", {}]]}, "no_such_module.Wrapper cannot be imported: ModuleNotFoundError"),
+    ({"wrappers": [[WRAPPERS + "NoSuch", {}]]}, "NoSuch cannot be imported: AttributeError"),
+    ({"wrappers": [[WRAPPERS + "TimeLimit", {"steps": 3}]]}, "TimeLimit cannot wrap <"),
+    ({"wrappers": [[f"{__name__}.no_wrapper", {}]]}, "no_wrapper returned int, not a gymnasium.Env"),
+    ({"kwargs": {"speed": 3}}, "unexpected keyword argument 'speed'"),
+    ({"wraps": []}, "no option ['wraps']"),
+])
+def test_what_cannot_be_made_is_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnusableEnvironmentError) as caught:
+        make_environment("Pendulum-v1", options=options)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(("environment_id", "advice"), [
+    ("MiniGrid-Empty-5x5-v0", "environment.id: minigrid:MiniGrid-Empty-5x5-v0"),
+    ("dm_control/cartpole-balance-v0", "environment.id: shimmy:dm_control/cartpole-balance-v0"),
+    ("NoSuchEnvironment-v0", "name the package's module"),
+    ("no_such_module:Env-v0", "does not import"),
+])
+def test_an_id_that_nobody_registered_comes_with_advice(environment_id: str, advice: str) -> None:
+    with pytest.raises(UnusableEnvironmentError) as caught:
+        make_environment(environment_id)
+    assert advice in str(caught.value)
+
+
+def test_an_id_needs_no_version_where_gymnasium_needs_none() -> None:
+    with pytest.warns(UserWarning, match="TestCounter-v0"):
+        assert make_environment("tests.environments:TestCounter").episode_steps_max == LIMIT_STEPS
+
+
+def test_the_check_continues_an_episode_of_what_is_made_so() -> None:
+    told = check("Pendulum-v1", 8, "none", {"kwargs": {"g": 9.0}, "wrappers": [
+        [WRAPPERS + "ClipReward", {"min_reward": -1.0}]]})
+    assert "an open episode was continued" in told
