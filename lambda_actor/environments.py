@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 import gymnasium
@@ -19,6 +20,9 @@ from lambda_actor.spaces import Spaces
 PIXELS_MIN = 16
 """Sides of a picture at least; anything smaller is a vector of numbers."""
 _CHANNELS_MAX = 4
+_FLATTENED = (gym_spaces.Box, gym_spaces.Discrete, gym_spaces.MultiDiscrete, gym_spaces.MultiBinary)
+"""What an observation's numbers may come from; all but Box become zeros and ones."""
+_Keys = tuple[str | int, ...]
 
 
 class ActorEnvironment:
@@ -57,6 +61,14 @@ class ActorEnvironment:
         self._was_reset = False
 
     @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """A Box's shape as the environment gives it; that of the vector, if it observes something else; or of pixels.
+
+        Pixels are stacked.
+        """
+        return self.spaces.observation_shape if self.spaces.is_pixels else self._frames.shape
+
+    @property
     def gymnasium_environment(self) -> gymnasium.Env:
         """What it wraps, with its own wrappers."""
         return self._environment
@@ -79,7 +91,7 @@ class ActorEnvironment:
         observation, _ = self._environment.reset(seed=seed)
         self._was_reset = True
         self._choose_step()
-        return self._frame(observation)
+        return self.to_frame(observation)
 
     def to_environment(self, action: np.ndarray | int) -> Any:
         """Returns a policy's action as the environment takes it: clipped and shaped, or a whole number."""
@@ -95,7 +107,7 @@ class ActorEnvironment:
         if self._lean_step is not None:
             return self._lean_step(taken)
         observation, reward, terminated, truncated, _ = self._environment.step(taken)
-        return self._frame(observation), float(reward), bool(terminated), bool(truncated)
+        return self.to_frame(observation), float(reward), bool(terminated), bool(truncated)
 
     def get_state(self) -> State:
         """The open episode's state after at least one step.
@@ -139,13 +151,18 @@ class ActorEnvironment:
     def _choose_step(self) -> None:
         self._lean_step = self._lean if self._lean is not None and self._lean.is_usable else None
 
-    def _frame(self, observation: object) -> np.ndarray:
-        array = np.asarray(observation)
-        if array.shape != self._frames.shape or (self.spaces.is_pixels and array.dtype != np.uint8):
+    def to_frame(self, observation: object) -> np.ndarray:
+        """Returns a frame of what the environment observes.
+
+        Raises:
+            UnusableEnvironmentError: It is not of its observation space.
+        """
+        try:
+            return self._frames.to_frame(observation)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
             raise UnusableEnvironmentError(
-                f"{self.environment_id} returned an observation {array.dtype} of shape {array.shape}; its observation "
-                f"space says {self._frames.space}")
-        return self._frames.to_frame(array)
+                f"{self.environment_id} returned an observation {_described(observation)}; its observation space says "
+                f"{self._environment.observation_space}") from error
 
 
 def make_environment(
@@ -171,29 +188,74 @@ def make_environment(
 class _Vectors:
     """Observations of numbers, of any rank, as float32 ``[O]``."""
 
-    def __init__(self, space: gym_spaces.Box) -> None:
-        self.space, self.shape = space, space.shape
-        self.frame_shape = (math.prod(space.shape),)
+    binary_parts: tuple[tuple[int, int], ...] = ()
 
-    def to_frame(self, observation: np.ndarray) -> np.ndarray:
+    def __init__(self, space: gym_spaces.Box) -> None:
+        self.shape = space.shape
+        self.frame_shape: tuple[int, ...] = (math.prod(space.shape),)
+
+    def to_frame(self, observation: object) -> np.ndarray:
         # A copy: some environments write the next observation into the same array.
-        return np.array(observation, dtype=np.float32).reshape(-1)
+        array = np.array(observation, dtype=np.float32)
+        _require_shape(array, self.shape)
+        return array.reshape(-1)
 
 
 class _Pixels:
     """Pictures ``[H, W]``, ``[H, W, C]`` or ``[C, H, W]`` as uint8 ``[C, H, W]``."""
 
+    binary_parts: tuple[tuple[int, int], ...] = ()
+
     def __init__(self, space: gym_spaces.Box) -> None:
-        self.space, self.shape = space, space.shape
+        self.shape = space.shape
         self._order = None
         if len(space.shape) == 3 and not _is_channels_first(space.shape):
             self._order = (2, 0, 1)
-        self.frame_shape = self.to_frame(np.zeros(space.shape, np.uint8)).shape
+        self.frame_shape: tuple[int, ...] = self.to_frame(np.zeros(space.shape, np.uint8)).shape
 
-    def to_frame(self, observation: np.ndarray) -> np.ndarray:
-        if observation.ndim == 2:
-            observation = observation[None]
-        return np.array(observation if self._order is None else observation.transpose(self._order), order="C")
+    def to_frame(self, observation: object) -> np.ndarray:
+        array = np.asarray(observation)
+        _require_shape(array, self.shape)
+        if array.dtype != np.uint8:
+            raise TypeError(f"it is {array.dtype}")
+        if array.ndim == 2:
+            array = array[None]
+        return np.array(array if self._order is None else array.transpose(self._order), order="C")
+
+
+class _Flattened:
+    """Several parts, or whole numbers, as the float32 ``[O]`` that `gymnasium.spaces.flatten` makes of them."""
+
+    def __init__(self, space: gym_spaces.Space[Any]) -> None:
+        self._space = space
+        self.shape: tuple[int, ...] = (gym_spaces.flatdim(space),)
+        self.frame_shape = self.shape
+        ends = [0, *accumulate(gym_spaces.flatdim(leaf) for _, leaf in _leaves(space))]
+        self.binary_parts = tuple(
+            (start, end) for start, end, (_, leaf) in zip(ends, ends[1:], _leaves(space), strict=False)
+            if not isinstance(leaf, gym_spaces.Box))
+
+    def to_frame(self, observation: object) -> np.ndarray:
+        array = np.array(gym_spaces.flatten(self._space, observation), np.float32)
+        _require_shape(array, self.shape)
+        return array
+
+
+class _OnlyPicture(_Pixels):
+    """The only part of a Dict or Tuple, as pixels."""
+
+    def __init__(self, keys: tuple[str | int, ...], space: gym_spaces.Box) -> None:
+        self._keys: tuple[str | int, ...] = ()
+        super().__init__(space)
+        self._keys = keys
+
+    def to_frame(self, observation: Any) -> np.ndarray:
+        for key in self._keys:
+            observation = observation[key]
+        return super().to_frame(observation)
+
+
+_Frames = _Vectors | _Pixels | _Flattened
 
 
 class _ContinuousActions:
@@ -220,11 +282,43 @@ class _DiscreteActions:
         return self._start + int(action)
 
 
-def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Vectors | _Pixels:
-    if not isinstance(space, gym_spaces.Box) or not math.prod(space.shape):
-        raise _refusal(environment_id, "observation", space, "Box",
-                       "gymnasium.wrappers.FlattenObservation makes one of Dict, Tuple, Discrete and their like")
-    return _Pixels(space) if _is_picture(space) else _Vectors(space)
+def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Frames:
+    leaves = list(_leaves(space))
+    pictures = [keys for keys, leaf in leaves if isinstance(leaf, gym_spaces.Box) and _is_picture(leaf)]
+    usable = [keys for keys, leaf in leaves if isinstance(leaf, _FLATTENED) and keys not in pictures]
+    if len(usable) == len(leaves) and sum(gym_spaces.flatdim(leaf) for _, leaf in leaves) > 0:
+        return _Vectors(space) if isinstance(space, gym_spaces.Box) else _Flattened(space)
+    if len(pictures) == len(leaves) == 1:
+        (keys, picture), = leaves
+        assert isinstance(picture, gym_spaces.Box)
+        return _OnlyPicture(keys, picture) if keys else _Pixels(picture)
+    raise _refusal(environment_id, "observation", space, "Box of one number and more, Discrete, MultiDiscrete, "
+                   "MultiBinary, Dict and Tuple of these, one picture alone",
+                   _observation_advice(space, pictures, usable))
+
+
+def _observation_advice(space: gym_spaces.Space[Any], pictures: list[_Keys], usable: list[_Keys]) -> str:
+    """What can be done about a space that is not supported, given where its pictures are, and what else is usable."""
+    if not isinstance(space, gym_spaces.Dict | gym_spaces.Tuple) or not (pictures or usable):
+        return "a wrapper of gymnasium.ObservationWrapper can make a Box of it"
+    choices = [sorted({keys[0] for keys in usable})] if usable else []
+    choices += [[keys[0]] for keys in pictures]
+    filters = " or ".join(f"{{filter_keys: [{', '.join(map(str, keys))}]}}" for keys in choices)
+    return f"environment.wrappers with gymnasium.wrappers.FilterObservation: {filters} leaves what is"
+
+
+def _leaves(space: gym_spaces.Space[Any], keys: _Keys = ()) -> Iterator[tuple[_Keys, gym_spaces.Space[Any]]]:
+    """The spaces of which one is made, in the order in which Gymnasium flattens them, and where they are in it."""
+    inner: Iterable[tuple[str | int, gym_spaces.Space[Any]]] | None = None
+    if isinstance(space, gym_spaces.Dict):
+        inner = space.spaces.items()
+    elif isinstance(space, gym_spaces.Tuple):
+        inner = enumerate(space.spaces)
+    if inner is None:
+        yield keys, space
+    else:
+        for key, part in inner:
+            yield from _leaves(part, (*keys, key))
 
 
 def _action_codec(space: gym_spaces.Space[Any], environment_id: str) -> _ContinuousActions | _DiscreteActions:
@@ -241,6 +335,16 @@ def _refusal(environment_id: str, name: str, space: gym_spaces.Space[Any], suppo
                                     f"supported: {supported}; {advice}")
 
 
+def _require_shape(array: np.ndarray, shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise ValueError(f"its shape is {array.shape}")
+
+
+def _described(observation: object) -> str:
+    return (f"{observation.dtype} of shape {observation.shape}" if isinstance(observation, np.ndarray)
+            else " ".join(repr(observation).split())[:100])
+
+
 def _is_picture(space: gym_spaces.Box) -> bool:
     if space.dtype != np.uint8 or len(space.shape) not in (2, 3):
         return False
@@ -252,9 +356,10 @@ def _is_channels_first(shape: tuple[int, ...]) -> bool:
     return shape[0] <= _CHANNELS_MAX < shape[-1]
 
 
-def _spaces(frames: _Vectors | _Pixels, actions: _ContinuousActions | _DiscreteActions, frame_stack: int) -> Spaces:
-    if isinstance(frames, _Vectors):
-        return Spaces(frames.frame_shape, action_size=actions.size, action_count=actions.count)
+def _spaces(frames: _Frames, actions: _ContinuousActions | _DiscreteActions, frame_stack: int) -> Spaces:
+    if not isinstance(frames, _Pixels):
+        return Spaces(frames.frame_shape, binary_parts=frames.binary_parts, action_size=actions.size,
+                      action_count=actions.count)
     channels, height, width = frames.frame_shape
     return Spaces((frame_stack * channels, height, width), frames.frame_shape, frame_stack,
                   action_size=actions.size, action_count=actions.count)

@@ -15,6 +15,7 @@ class Spaces:
         frame_shape: One frame, ``(C, H, W)``; empty for vectors. Only frames travel; they are stacked where they are
             used.
         frame_stack: ``F``, frames of an observation, the oldest first; 1 for vectors.
+        binary_parts: Starts and ends of what is 0 or 1 in a vector: one-hot, or MultiBinary's. It is not normalised.
         action_size: ``A`` numbers of a continuous action; 0 if actions are discrete.
         action_count: ``n`` discrete actions 0 … n − 1; 0 if actions are continuous.
     """
@@ -22,6 +23,7 @@ class Spaces:
     observation_shape: tuple[int, ...]
     frame_shape: tuple[int, ...] = ()
     frame_stack: int = 1
+    binary_parts: tuple[tuple[int, int], ...] = ()
     action_size: int = 0
     action_count: int = 0
 
@@ -37,6 +39,11 @@ class Spaces:
     def observation_size(self) -> int:
         """Numbers of an observation."""
         return math.prod(self.observation_shape)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether an observation's numbers are all 0 or 1, so that there is nothing to normalise."""
+        return sum(end - start for start, end in self.binary_parts) == self.observation_size
 
     @property
     def output_size(self) -> int:

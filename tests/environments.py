@@ -147,8 +147,8 @@ def make_infinite_observation() -> gymnasium.Env:
     return FaultyCounter("infinity")
 
 
-def make_dict_observation() -> gymnasium.Env:
-    return OtherSpaces(spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,))}), spaces.Box(-1.0, 1.0, (1,)))
+def make_text_observation() -> gymnasium.Env:
+    return OtherSpaces(spaces.Text(5), spaces.Box(-1.0, 1.0, (1,)))
 
 
 class Pictures(gymnasium.Env):

@@ -101,7 +101,7 @@ class ResolvedExperiment(Experiment):
                                   f"{spaces.observation_size} numbers, not as pixels; allowed: auto | mlp")
         kind, settings = self.algorithm.kind, self.algorithm.chosen
         settings = settings.model_copy(update={
-            "normalize_observations": _or(settings.normalize_observations, not spaces.is_pixels)})
+            "normalize_observations": _or(settings.normalize_observations, not (spaces.is_pixels or spaces.is_binary))})
         if settings.normalize_observations and spaces.is_pixels:
             raise ExperimentError(f"algorithm.{kind}.normalize_observations = true: the observations of "
                                   f"{self.environment.id} are pixels, which are divided by 255; allowed: false | null")

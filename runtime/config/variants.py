@@ -42,8 +42,9 @@ class AlgorithmSettings(Section):
     value_coefficient: NonNegative = Field(1.0, description="weight of the value loss ½(V − target)²")
     max_gradient_norm: Positive | None = Field(0.5, description="clips the gradient of the policy and that of the "
                                                "critic to this norm each; null = no clipping")
-    normalize_observations: bool | None = Field(None, description="normalise observations by running moments; null = "
-                                                "true for vectors, false for pixels, which are divided by 255")
+    normalize_observations: bool | None = Field(None, description="normalise observations by running moments, but for "
+                                                "what is 0 or 1 by its space; null = true for vectors that have more, "
+                                                "false for pixels, which are divided by 255")
     observation_clip: Positive = Field(10.0, description="normalised observations are clipped to ± this")
 
     @property

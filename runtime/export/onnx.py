@@ -49,7 +49,8 @@ def check_place(option: str, path: Path, endings: Collection[str]) -> None:
 def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: Mapping[str, str]) -> str:
     """Writes the policy with its best action: the Gaussian's mean, or the action of the largest probability.
 
-    Input: ``observation``, float32 ``[batch, …]`` as the environment gives it, or uint8 ``[batch, F·C, H, W]``.
+    Input: ``observation``, float32 ``[batch, …]`` as the environment gives a Box, ``[batch, O]`` as Gymnasium
+    flattens anything else, or uint8 ``[batch, F·C, H, W]``.
     Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box or int64 ``[batch]``; and
     what it was made of, ``mean`` float32 ``[batch, A]`` or ``logits`` float32 ``[batch, n]``.
 
@@ -116,7 +117,7 @@ def _observation(graph: _Graph, policy: Policy, environment: ActorEnvironment) -
 
     spaces = environment.spaces
     if not spaces.is_pixels:
-        shape = environment.gymnasium_environment.observation_space.shape or ()
+        shape = environment.observation_shape
         graph.add("Flatten")
         return helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["batch", *shape])
     graph.add("Cast", to=TensorProto.FLOAT)

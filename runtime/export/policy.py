@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
 
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError
@@ -47,8 +48,8 @@ class TrainedPolicy:
     Attributes:
         environment_id: The environment that the policy was trained in.
         policy_version: Updates that made the policy.
-        observation_shape: Shape of one observation, ``[…]``: as the environment gives it, or of stacked frames,
-            ``[F·C, H, W]``, if it shows pixels.
+        observation_shape: Shape of one observation, ``[…]``: as the environment gives it, if that is a Box; else
+            flattened, ``[O]``; or of stacked frames, ``[F·C, H, W]``, if it shows pixels.
         observation_dtype: float32 for numbers, uint8 for pixels.
     """
 
@@ -58,12 +59,14 @@ class TrainedPolicy:
         self.environment_id, self.policy_version = source.environment_id, source.policy_version
         self.observation_shape, self.observation_dtype = source.observation_shape, source.observation_dtype
 
-    def predict(self, observation: ArrayLike, *, deterministic: bool = True) -> Array | int:
+    def predict(self, observation: Any, *, deterministic: bool = True) -> Array | int:
         """Chooses an action for one observation, or one for each of a batch.
 
         Args:
             observation: ``[…]`` of `observation_shape`, or a batch of them, ``[batch, …]``. Numbers are converted to
-                float32; pixels must be uint8.
+                float32; pixels must be uint8. If the environment observes no Box (Dict, Discrete, …), one observation
+                as it gives it, or what `gymnasium.spaces.flatten` makes of it, ``[O]`` or ``[batch, O]``; an exported
+                file takes the latter.
             deterministic: Take the Gaussian's mean, or the most probable action, as evaluations do. Otherwise sample
                 the action, as training does.
 
@@ -75,13 +78,13 @@ class TrainedPolicy:
             ValueError: The observation has another shape or type than the policy takes.
             RunError: An exported file is to sample: it holds the deterministic action only.
         """
-        batch, is_single = self._batch(observation)
+        batch, is_single = self._batch(self._source.flattened(observation))
         actions = self._source.best(batch) if deterministic else self._source.sample(batch, self._generator)
         if not is_single:
             return actions
         return int(actions[0]) if actions.ndim == 1 and np.issubdtype(actions.dtype, np.integer) else actions[0]
 
-    def _batch(self, observation: ArrayLike) -> tuple[Array, bool]:
+    def _batch(self, observation: Any) -> tuple[Array, bool]:
         array, shape, dtype = np.asarray(observation), self.observation_shape, self.observation_dtype
         if array.shape != shape and array.shape[1:] != shape or array.ndim == 0:
             raise ValueError(f"{self.environment_id}: expected an observation of shape {list(shape)}, or a batch of "
@@ -100,6 +103,9 @@ class _Source(Protocol):
     policy_version: int
     observation_shape: tuple[int, ...]
     observation_dtype: np.dtype[Any]
+
+    def flattened(self, observation: Any) -> Any:
+        """A single observation as the environment gives it, if that is no Box, as a vector; anything else as it is."""
 
     def best(self, batch: Array) -> Array: ...
 
@@ -139,9 +145,12 @@ class _RunPolicy:
         self._is_pixels, self._is_discrete = environment.spaces.is_pixels, environment.spaces.is_discrete
         self._action_space = outside.action_space
         self.observation_dtype = np.dtype(np.uint8 if self._is_pixels else np.float32)
-        space = outside.observation_space
-        assert space.shape is not None
-        self.observation_shape = environment.spaces.observation_shape if self._is_pixels else tuple(space.shape)
+        self._observation_space, self._to_frame = outside.observation_space, environment.to_frame
+        self.observation_shape = environment.observation_shape
+
+    def flattened(self, observation: Any) -> Any:
+        space = self._observation_space
+        return observation if isinstance(space, Box) or not space.contains(observation) else self._to_frame(observation)
 
     def _seen(self, batch: Array) -> Array:
         return batch if self._is_pixels else batch.reshape(len(batch), -1)
@@ -156,6 +165,9 @@ class _RunPolicy:
 
 class _OnnxPolicy:
     """The policy of an exported file, with onnxruntime."""
+
+    def flattened(self, observation: Any) -> Any:
+        return observation
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -148,7 +148,8 @@ class ActorCritic(ABC, Generic[Settings]):
         self.learning_rate = self.settings.learning_rate
         self.trained = {name: TrainedNetwork(network, learning_rate=self.learning_rate)
                         for name, network in (("policy", self.policy), ("critic", self.critic))}
-        self.moments = RunningMoments(spaces.observation_size if self.settings.normalize_observations else 0)
+        self.moments = RunningMoments(spaces.observation_size if self.settings.normalize_observations else 0,
+                                      spaces.binary_parts if self.settings.normalize_observations else ())
         self.acting_moments = self.moments.copy()
         self.policy_version = 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
@@ -14,8 +16,16 @@ class RunningMoments:
     computed again: a ratio is that of two such functions.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, binary_parts: Sequence[tuple[int, int]] = ()) -> None:
+        """Begins with no observation.
+
+        Args:
+            size: ``O``.
+            binary_parts: Starts and ends of what is 0 or 1, which keeps mean 0 and variance 1. A rare one's deviation
+                is small, so normalised it would drown all else.
+        """
         self.count = 0
+        self._binary_parts = binary_parts
         self.mean = np.zeros(size)
         self.variance = np.ones(size)
 
@@ -28,6 +38,8 @@ class RunningMoments:
         """Takes ``samples`` ``[N, O]`` in (Chan et al. 1979, the parallel update of mean and M2)."""
         samples = samples.astype(np.float64)
         count, mean, variance = len(samples), samples.mean(0), samples.var(0)
+        for start, end in self._binary_parts:
+            mean[start:end], variance[start:end] = 0.0, 1.0
         if self.count == 0:
             self.count, self.mean, self.variance = count, mean, variance
             return
@@ -38,6 +50,6 @@ class RunningMoments:
 
     def copy(self) -> RunningMoments:
         """Another one that stands where this one stands."""
-        other = RunningMoments(len(self.mean))
+        other = RunningMoments(len(self.mean), self._binary_parts)
         other.count, other.mean, other.variance = self.count, self.mean.copy(), self.variance.copy()
         return other

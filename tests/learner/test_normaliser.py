@@ -108,3 +108,17 @@ def test_merging_leaves_the_samples_alone_and_keeps_none_of_them() -> None:
     np.testing.assert_array_equal(rows, [[1.0], [2.0], [3.0]])
     rows[:] = 100.0
     assert moments.mean[0] == 2.0
+
+
+def test_what_is_zero_or_one_is_left_as_it_is() -> None:
+    moments, plain = RunningMoments(4, ((1, 3),)), RunningMoments(4)
+    for seed in range(3):
+        samples = np.random.default_rng(seed).random((7, 4)).astype(np.float32)
+        moments.merge(samples)
+        plain.merge(samples)
+        moments = moments.copy()
+    np.testing.assert_array_equal(moments.mean[1:3], 0.0)
+    np.testing.assert_array_equal(moments.std.astype(np.float32)[1:3], 1.0)
+    for name in ("mean", "std"):
+        np.testing.assert_array_equal(getattr(moments, name)[[0, 3]], getattr(plain, name)[[0, 3]])
+    assert (plain.mean[1:3] > 0.1).all() and moments.count == 21

@@ -68,10 +68,13 @@ def spec_task(spec: LearnerSpec) -> Task:
 
 def spec_of(task: Task) -> LearnerSpec:
     """Returns what a learner is made of, from the task that makes one."""
-    spaces: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in task.values["spaces"].items()}
+    spaces: dict[str, Any] = {name: _tuples(value) for name, value in task.values["spaces"].items()}
     return LearnerSpec(AlgorithmSection.model_validate(task.values["algorithm"]), Spaces(**spaces),
                        task.values["network"], task.values["seed"], task.values["threads"])
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _parts(task: Task) -> Iterator[bytes | memoryview]:

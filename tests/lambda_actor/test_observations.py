@@ -1,0 +1,92 @@
+"""Observations that are no Box: as Gymnasium flattens them, and what is 0 or 1 stays so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from lambda_actor.check import random_policy
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.errors import UnusableEnvironmentError
+from lambda_actor.rollout import roll_out
+from lambda_actor.spaces import Spaces
+from tests.environments import OtherSpaces
+
+NUMBERS, PICTURE = spaces.Box(-9.0, 9.0, (2, 3)), spaces.Box(0, 255, (20, 24, 3), np.uint8)
+GRID = spaces.Box(0, 255, (7, 7, 3), np.uint8)
+ODD = spaces.Dict({
+    "z": spaces.Discrete(4, start=-1), "a": NUMBERS, "m": spaces.Tuple((
+        spaces.MultiDiscrete([[2, 3], [1, 4]]), spaces.MultiBinary((2, 2)), spaces.Dict({"last": spaces.Box(0, 1)})))})
+
+
+def acting(observation_space: spaces.Space[Any]) -> ActorEnvironment:
+    return ActorEnvironment(OtherSpaces(observation_space, spaces.Discrete(2)), "odd")
+
+
+@pytest.mark.parametrize(("space", "size", "binary_parts"), [
+    (spaces.Discrete(5, start=3), 5, ((0, 5),)),
+    (spaces.MultiDiscrete([3, 2]), 5, ((0, 5),)),
+    (spaces.MultiBinary(3), 3, ((0, 3),)),
+    (spaces.Tuple((spaces.Discrete(2), NUMBERS, spaces.Discrete(3))), 11, ((0, 2), (8, 11))),
+    (ODD, 6 + 10 + 4 + 1 + 4, ((6, 16), (16, 20), (21, 25))),
+    (spaces.Dict({"direction": spaces.Discrete(4), "image": GRID}), 4 + 147, ((0, 4),)),
+], ids=str)
+def test_what_a_policy_sees_is_what_gymnasium_flattens(
+    space: spaces.Space[Any], size: int, binary_parts: tuple[tuple[int, int], ...]
+) -> None:
+    environment = acting(space)
+    assert environment.spaces == Spaces((size,), binary_parts=binary_parts, action_count=2)
+    assert (environment.observation_shape, environment.spaces.is_binary) == (
+        (size,), sum(end - start for start, end in binary_parts) == size)
+    space.seed(1)
+    for _ in range(5):
+        observation = space.sample()
+        frame = environment.to_frame(observation)
+        np.testing.assert_array_equal(frame, np.float32(spaces.flatten(space, observation)))
+        assert frame.dtype == np.float32
+        for start, end in binary_parts:
+            assert set(frame[start:end]) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize(("environment_id", "size", "ones"), [
+    ("FrozenLake-v1", 16, 1), ("Taxi-v4", 500, 1), ("CliffWalking-v1", 48, 1), ("Blackjack-v1", 45, 3)])
+def test_gymnasiums_toys_are_played(environment_id: str, size: int, ones: int) -> None:
+    environment = make_environment(environment_id)
+    fragment = roll_out(environment, random_policy(environment), fragment_steps=20, seed=0, round_index=0, slot=0)
+    assert fragment.observations.shape == (20, size)
+    assert (fragment.observations.sum(1) == ones).all() and len(np.unique(fragment.observations, axis=0)) > 1
+
+
+@pytest.mark.parametrize(("space", "advised"), [
+    (spaces.Dict({"image": PICTURE, "speed": NUMBERS, "gear": spaces.Discrete(3)}), [["gear", "speed"], ["image"]]),
+    (spaces.Dict({"side": spaces.Discrete(4), "image": GRID, "mission": spaces.Text(5)}), [["image", "side"]]),
+    (spaces.Dict({"image": PICTURE, "mission": spaces.Text(5)}), [["image"]]),
+    (spaces.Tuple((spaces.Sequence(NUMBERS), NUMBERS)), [[1]]),
+], ids=str)
+def test_what_is_refused_comes_with_a_wrapper_that_helps(space: spaces.Space[Any], advised: list[list[Any]]) -> None:
+    with pytest.raises(UnusableEnvironmentError, match="gymnasium.wrappers.FilterObservation") as refusal:
+        acting(space)
+    for keys in advised:
+        assert f"{{filter_keys: [{', '.join(map(str, keys))}]}}" in str(refusal.value)
+        filtered = gymnasium.wrappers.FilterObservation(OtherSpaces(space, spaces.Discrete(2)), keys)
+        environment = ActorEnvironment(filtered, "filtered")
+        assert environment.to_frame(filtered.observation_space.sample()).shape == environment.spaces.observation_shape
+
+
+def test_a_picture_alone_in_a_dict_is_pixels() -> None:
+    environment = acting(spaces.Dict({"outer": spaces.Tuple((PICTURE,))}))
+    assert environment.spaces == Spaces((3, 20, 24), (3, 20, 24), 1, action_count=2)
+    picture = PICTURE.sample()
+    np.testing.assert_array_equal(environment.to_frame({"outer": (picture,)}), picture.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("observation", [
+    5, {"a": np.zeros(6)}, {"z": 7, "a": np.zeros((2, 3)), "m": 1},
+    {"z": 0, "a": np.zeros(7), "m": (np.zeros((2, 2), int), np.zeros((2, 2)), {"last": np.zeros(1)})}], ids=str)
+def test_an_observation_that_is_not_of_its_space_is_refused(observation: object) -> None:
+    with pytest.raises(UnusableEnvironmentError, match="odd returned an observation .*; its observation space says D"):
+        acting(ODD).to_frame(observation)
