@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import ExperimentError
+from runtime.errors import ExperimentError, one_line
 
 _KEY = "learner.stellaris.durations"
 _SECONDS_MAX = 900
+_BYTES_MAX = 2**24
 
 
 class Durations:
@@ -44,6 +46,10 @@ class Durations:
         """Returns the seconds of a start-up."""
         return random.Random(f"start {key}").choice(self._start_s)
 
+    def is_of(self, samples: int) -> bool:
+        """Whether gradients on half as many samples, up to twice as many, were recorded."""
+        return any(samples <= 2 * one <= 4 * samples for one in self._gradient_s)
+
     def mean_s(self, samples: int) -> float:
         """Returns the mean seconds of a gradient on so many samples."""
         found = self._nearest(samples)
@@ -60,18 +66,29 @@ def read_durations(path: Path) -> Durations:
         ExperimentError: It cannot be read, or does not hold durations.
     """
     try:
+        if path.exists() and not path.is_dir() and not (path.is_file() and path.stat().st_size <= _BYTES_MAX):
+            raise ValueError(f"it is no file of {_BYTES_MAX // 2**20} MiB at most")
         found = json.loads(path.read_bytes())
-        gradient_s = {int(samples): _seconds(f"gradient_s.{samples}", listed)
+        if not isinstance(found, dict) or not isinstance(found.get("gradient_s"), dict) or not found["gradient_s"]:
+            raise ValueError("gradient_s is no list of seconds for each number of samples")
+        gradient_s = {_samples(samples): _seconds(f"gradient_s.{samples}", listed)
                       for samples, listed in found["gradient_s"].items()}
-        if not gradient_s:
-            raise ValueError("gradient_s is empty")
-        return Durations(_seconds("start_s", found["start_s"]), gradient_s)
+        return Durations(_seconds("start_s", found.get("start_s")), gradient_s)
     except OSError as error:
-        raise ExperimentError(f"{_KEY} = {str(path)!r} cannot be read: {error.strerror}; allowed: a file that "
-                              "benchmarks/stellaris/record.py has written") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ExperimentError(f"{_KEY} = {str(path)!r} does not hold durations: {error}; allowed: a file that "
-                              "benchmarks/stellaris/record.py has written") from None
+        raise _refused(path, f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise _refused(path, f"does not hold durations: {error}") from None
+
+
+def _refused(path: Path, why: str) -> ExperimentError:
+    return ExperimentError(f"{_KEY} = {one_line(repr(str(path)))} {one_line(why)}; allowed: a file that "
+                           "benchmarks/stellaris/record.py has written")
+
+
+def _samples(text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,9}", text):
+        raise ValueError(f"gradient_s has {text!r}; allowed: a whole number of samples from 1")
+    return int(text)
 
 
 def _seconds(name: str, values: Any) -> list[float]:

@@ -11,7 +11,7 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import INIT_SECONDS_MAX, CostModel
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.cost.rates import FunctionTimes, Rates, init_s, make_times, tabled
+from runtime.cost.rates import FunctionTimes, GradientTimes, Rates, init_s, make_times, tabled
 from runtime.cost.sizes import check_sizes
 from runtime.errors import EnvironmentNotHereError, ExperimentError
 from runtime.interfaces import Limits
@@ -112,9 +112,16 @@ def _round_usd(experiment: FittedExperiment, model: CostModel, limits: Limits, i
 def _check_function(experiment: FittedExperiment) -> None:
     """Checks that the learner function has time for what it computes, if a table tells how long that takes."""
     units, times = tabled(experiment), make_times(Rates("", tabled(experiment), None), experiment)
+    samples, learner = experiment.scaler.most_actors * experiment.actor.fragment_steps, experiment.learner
+    if isinstance(times, GradientTimes) and times.durations is not None:
+        count = min(samples, experiment.algorithm.chosen.minibatch_steps)
+        if not times.durations.is_of(count):
+            raise ExperimentError(
+                f"learner.stellaris.durations = {learner.stellaris.durations!r} has no gradients on about {count:,} "
+                f"samples, as algorithm.{experiment.algorithm.kind}.minibatch_steps asks for; allowed: a file with "
+                f"some on {math.ceil(count / 2):,} to {2 * count:,} samples")
     if not units or not isinstance(times, FunctionTimes):
         return
-    samples, learner = experiment.scaler.most_actors * experiment.actor.fragment_steps, experiment.learner
     what, function = "an update", learner.function
     if learner.kind == "stellaris":
         _check_gradients(experiment, times, samples)

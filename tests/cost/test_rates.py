@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -193,7 +194,12 @@ def test_virtual_time_is_made_of_what_was_recorded(tmp_path: Path):
     drawn = [found.gradient_s(32, key=f"{job}") for job in range(20)]
     assert set(drawn) == {0.25, 0.5}
     assert drawn[::-1] == [found.gradient_s(32, key=f"{job}") for job in reversed(range(20))]
-    for text, told in (("{", "does not hold durations"), ('{"start_s": [], "gradient_s": {}}', "gradient_s is empty"),
+    assert [found.is_of(samples) for samples in (15, 16, 64, 65, 256, 257)] == [False, True, True, True, True, False]
+    for text, told in (("{", "does not hold durations"), ("[]", "gradient_s is no list"),
+                       ('{"start_s": [], "gradient_s": {}}', "gradient_s is no list"),
+                       ('{"gradient_s": {"1": [1]}}', "start_s is no list"),
+                       ('{"start_s": [1], "gradient_s": {"0": [1]}}', "has '0'; allowed: a whole number of samples"),
+                       ('{"start_s": ["%s"], "gradient_s": {"1": [1]}}' % ("x" * 10**5), "xxx…; allowed: a file"),
                        ('{"start_s": [0], "gradient_s": {"1": [1]}}', "start_s has 0; allowed: above 0 to 900 seconds"),
                        ('{"start_s": [1], "gradient_s": {"1": 5}}', "gradient_s.1 is no list of seconds")):
         path.write_text(text)
@@ -201,6 +207,19 @@ def test_virtual_time_is_made_of_what_was_recorded(tmp_path: Path):
             read_durations(path)
     with pytest.raises(ExperimentError, match="cannot be read: No such file or directory; allowed: a file that"):
         read_durations(tmp_path / "none")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ExperimentError, match="it is no file of 16 MiB at most; allowed: a file that"):
+        read_durations(tmp_path / "pipe")
+
+
+def test_durations_of_quite_other_gradients_are_refused_before_anything_starts(tmp_path: Path):
+    path = tmp_path / "durations.json"
+    path.write_text('{"start_s": [1.5], "gradient_s": {"64": [0.5]}}')
+    experiment = load_experiment(ROOT / "experiments" / "stellaris" / "hopper.yaml", [
+        "learner.stellaris.place=virtual", f"learner.stellaris.durations={path}"])
+    with pytest.raises(ExperimentError, match="has no gradients on about 1,024 samples, as algorithm.ppo.minibatch_"
+                       "steps asks for; allowed: a file with some on 512 to 2,048 samples"):
+        preflight(experiment.resolved())
 
 
 @pytest.mark.parametrize(("changes", "told"), [
