@@ -72,6 +72,7 @@ class _UnderWay:
     staleness: list[int] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
     lost: int = 0
+    last_error: str = ""
     samples_seen: int = 0
     samples_cut: int = 0
 
@@ -224,11 +225,11 @@ class StellarisUpdater(InPlaceUpdater):
         sent = None
         if data is not None:
             try:
-                sent = self._checked(decode_gradient(data))
+                sent = self._checked(under_way, decode_gradient(data))
             except (WireError, ValueError) as problem:
                 error = str(problem)
         if sent is None:
-            under_way.lost += 1
+            under_way.lost, under_way.last_error = under_way.lost + 1, error
             self._remote.events.append("learner_failed", policy_version=under_way.number, attempt=job,
                                        status=outcome.status, error=error)
         else:
@@ -256,7 +257,7 @@ class StellarisUpdater(InPlaceUpdater):
         self._apply(under_way, steps)
         if not under_way.staleness:
             raise RunError(f"no gradient of policy version {under_way.number + 1} has arrived: {under_way.lost} "
-                           "learner functions failed; events.jsonl tells how")
+                           f"learner functions failed, the last one: {under_way.last_error}")
         last = sorted(under_way.losses)[-under_way.reported:]
         update = self.learner.finish(under_way.samples, [under_way.losses[job] for job in last])
         self.ended.append(replace(update, aggregation=Aggregation(
@@ -267,13 +268,18 @@ class StellarisUpdater(InPlaceUpdater):
         self._late, self._under_way = 0, None
         self._delete(set(self._names))
 
-    def _checked(self, sent: SentGradient) -> SentGradient:
+    def _checked(self, under_way: _UnderWay, sent: SentGradient) -> SentGradient:
         """Refuses a gradient that is not of this learner, or of a policy that nobody can have pulled."""
         shapes = {name: tuple(one.shape) for name, one in self.learner.parameters().items()}
         if {name: array.shape for name, array in sent.arrays.items()} != shapes:
             raise ValueError("the gradient is of other parameters")
         if any(array.dtype != np.float32 for array in sent.arrays.values()) or sent.losses.shape != (3,):
             raise ValueError("the gradient is not of float32, or has not three losses")
+        if not (1 <= sent.sample_count <= len(under_way.samples.values)
+                and 0 <= sent.truncated_count <= sent.sample_count):
+            raise ValueError(f"the gradient is of {sent.sample_count} samples, {sent.truncated_count} of them cut")
+        if not all(np.isfinite(array).all() for array in (sent.losses, *sent.arrays.values())):
+            raise ValueError("the gradient is not finite: training diverged, or its function computed nonsense")
         if sent.pulled_version not in self._versions:
             raise ValueError(f"the gradient is of policy {sent.pulled_version}, which is not there")
         return sent

@@ -23,6 +23,7 @@ from runtime.fleet.virtual import VirtualFleet
 from runtime.interfaces import Fleet, Update
 from runtime.learner import LearnerSpec, make_learner, make_updater
 from runtime.learner.remote.handler import handler
+from runtime.learner.remote.messages import decode_gradient, encode_gradient
 from runtime.learner.remote.store import gradient_name, open_store
 from runtime.learner.remote.updater import Remote
 from tests.helpers import command_line, cost_model, descendants
@@ -39,6 +40,21 @@ def uneven(event: Mapping[str, Any]) -> float:
     return 1.0 + 7.0 * (event["job"] * 13 % 5 == 0) + event["job"] * 5 % 3
 
 
+def altered(data: bytes, **changes: Any) -> bytes:
+    """The message of a gradient that a function computed wrongly, with a checksum that fits."""
+    return encode_gradient(replace(decode_gradient(data), **changes))
+
+
+NONSENSE: Mapping[str, Callable[[bytes], bytes]] = {
+    "damaged": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    "infinite": lambda data: altered(data, arrays={
+        name: np.full_like(array, np.inf) for name, array in decode_gradient(data).arrays.items()}),
+    "without losses": lambda data: altered(data, losses=np.full(3, np.nan, np.float32)),
+    "of no samples": lambda data: altered(data, sample_count=0),
+    "cut too often": lambda data: altered(data, truncated_count=10**9)}
+"""What the store has instead of a gradient, by its fate."""
+
+
 class Functions:
     """The handler, of which some invocations go wrong."""
 
@@ -53,12 +69,11 @@ class Functions:
         answered = handler(json.loads(json.dumps(event)), None)
         if fate == "twice":
             assert handler(event, None)["status"] == "made_before"
-        if fate == "damaged":
+        if fate in NONSENSE:
             store, name = open_store(event["store"]), gradient_name(event["token"], event["update"], event["job"])
-            data = bytearray(store.get(name))
-            data[-1] ^= 1
+            data = NONSENSE[fate](store.get(name))
             store.delete([name])
-            store.put(name, bytes(data))
+            store.put(name, data)
         return answered
 
 
@@ -131,13 +146,17 @@ def test_several_learners_are_stale_within_the_bound_and_the_run_repeats_itself(
 
 
 def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
-    one = Stellaris(tmp_path, fates={2: "dead", 5: "damaged", 7: "twice", 9: "slow"})
+    one = Stellaris(tmp_path, fates={2: "dead", 5: "damaged", 7: "twice", 9: "slow", 10: "infinite",
+                                     11: "without losses", 12: "of no samples", 13: "cut too often"})
     update = one.update(0)
-    assert (update.aggregation.gradients, update.aggregation.lost) == (15, 3)
+    assert (update.aggregation.gradients, update.aggregation.lost) == (11, 7)
+    told = {2: "it is dead", 5: "checksum", 9: "timed out", 10: "not finite", 11: "not finite", 12: "of 0 samples",
+            13: "1000000000 of them cut"}
     failed = {fields["attempt"]: fields["error"] for _, fields in one.told}
-    assert sorted(failed) == [2, 5, 9]
-    assert all(word in failed[job] for job, word in ((2, "it is dead"), (5, "checksum"), (9, "timed out")))
-    assert np.isfinite(update.metrics.policy_loss)
+    assert sorted(failed) == sorted(told)
+    assert all(word in failed[job] for job, word in told.items())
+    assert all(np.isfinite(array).all() for array in one.updater.get_state().arrays.values())
+    assert 0.0 <= update.aggregation.truncated_fraction <= 1.0
     assert one.meter.reserved_usd == 0.0
 
 
@@ -159,7 +178,8 @@ def test_real_processes_compute_gradients_and_a_killed_one_costs_one(tmp_path: P
 
 def test_an_update_without_a_gradient_ends_the_run(tmp_path: Path) -> None:
     one = Stellaris(tmp_path, fates=dict.fromkeys(range(18), "dead"))
-    with pytest.raises(RunError, match="no gradient of policy version 1 has arrived: 18 learner functions failed"):
+    with pytest.raises(RunError, match="no gradient of policy version 1 has arrived: 18 learner functions failed, the "
+                       "last one: .*it is dead"):
         one.update(0)
 
 
