@@ -51,7 +51,6 @@ _ELASTICACHE_NAME_CHARACTERS = 40
 _ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
 _ENVIRONMENT_ID = re.compile(r"[\w./:-]{1,200}")
 _RETIRED = "p3."
-_OF_INSTANCES = ("instance_types", "market", "image_parameter", "volume_gib")
 _FUNCTION_HOURS_MAX = 96
 """Longest lifetime where a coordinator runs the rounds: 30 legs an hour, of seven events each, are 20,160 events by
 then. Some are left for legs that fail."""
@@ -110,8 +109,7 @@ class Plan:
             package=package,
             actor_concurrency=_whole_number("actor_concurrency", context("actor_concurrency")),
             prices=prices,
-            unused=tuple(f"learner.{key}" for key in _OF_INSTANCES if key in written.learner.model_fields_set
-                         and not experiment.learner.has_instance),
+            unused=written.unused,
         )
 
     @property

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runtime.config.schema import Experiment
 
 SEEDS_MAX = 1000
 
@@ -48,3 +52,10 @@ def say(line: str) -> None:
     from runtime.display.terminal import printable
 
     print(printable(line), flush=True)
+
+
+def say_unused(experiment: Experiment) -> None:
+    """Prints which keys of an experiment file nobody reads, if there are some."""
+    if experiment.unused:
+        say(f"not used     {', '.join(experiment.unused)}: there is no instance "
+            f"(learner.kind = {experiment.learner.kind})")

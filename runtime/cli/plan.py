@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from runtime.cli.arguments import positive, say, seeds
+from runtime.cli.arguments import positive, say, say_unused, seeds
 from runtime.errors import ExperimentError, RunError
 
 _STEPS = 1_000_000
@@ -55,6 +55,7 @@ def _plan(options: argparse.Namespace) -> int:
 
     _check_places(options)
     base = load_trusted_experiment(options.experiment, options.set)
+    say_unused(base)
     experiment = base.resolved()
     if experiment.algorithm.rounds == "asynchronous":
         raise ExperimentError("algorithm.rounds = asynchronous cannot be planned; allowed: synchronous")

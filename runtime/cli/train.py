@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.cli.arguments import project, seeds
+from runtime.cli.arguments import project, say_unused, seeds
 from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_keys
 from runtime.config.resolved import ResolvedExperiment
@@ -70,7 +70,9 @@ def _train(options: argparse.Namespace) -> int:
 
     if options.resume and options.out is None:
         raise RunError("--resume: name the run's directory with --out DIR")
-    experiment = load_trusted_experiment(options.experiment, options.set).resolved()
+    written = load_trusted_experiment(options.experiment, options.set)
+    say_unused(written)
+    experiment = written.resolved()
     name = options.experiment.stem
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     out = options.out or Path("runs") / f"{name}-{stamp}"

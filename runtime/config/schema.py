@@ -367,6 +367,13 @@ class Experiment(Section):
         return resolve(self, is_deployed=is_deployed, provisioned=provisioned)
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        """Keys that the file gives about an instance, if there is none."""
+        if self.learner.has_instance or self.fleet.kind == "ray":
+            return ()
+        return tuple(f"learner.{key}" for key in _OF_INSTANCES if key in self.learner.model_fields_set)
+
+    @property
     def identity(self) -> str:
         """A digest of all that decides what a run's rounds are; equal for a run and its resumption."""
         return hashlib.sha256(json.dumps(unchangeable(self), sort_keys=True).encode()).hexdigest()
@@ -433,6 +440,9 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
             and stop.max_rounds is None and stop.max_steps is None):
         yield (f"algorithm.{algorithm.kind}.learning_rate_schedule = linear needs an end: set stop.max_steps or "
                "stop.max_rounds")
+
+
+_OF_INSTANCES = ("instance_types", "market", "image_parameter", "volume_gib")
 
 
 def _contradictions_of_functions(experiment: Experiment) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,22 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "--version").strip() == runtime.__version__
+
+
+@pytest.mark.parametrize("arguments", [
+    # Refused for other reasons, after they have been read.
+    ("train", "--set", "budget.usd=0.000001"), ("plan", "--set", "cache.kind=serverless")])
+def test_what_a_file_says_of_an_instance_that_there_is_not_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    command, *settings = arguments
+    out = ["--out", str(tmp_path)] if command == "train" else []
+    everything = [command, str(ROOT / "experiments" / "hopper.yaml"), *out, *settings,
+                  "--set", "learner.instance_types=[c7i.large]"]
+    assert main([*everything, "--set", "learner.kind=stellaris"]) == 2
+    assert "not used     learner.instance_types: there is no instance" in capsys.readouterr().out
+    main([*everything, "--set", "learner.kind=function", "--set", "fleet.kind=ray"])
+    assert "not used" not in capsys.readouterr().out
 
 
 def test_help_of_train_fits_a_screen_or_two_and_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
