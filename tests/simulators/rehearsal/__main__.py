@@ -34,14 +34,14 @@ def _options() -> argparse.Namespace:
         epilog="scenarios:\n" + "\n".join(f"  {name:<15} {one.summary}" for name, one in SCENARIOS.items()))
     parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios; budget and hangs where none is named")
     parser.add_argument("--all", action="store_true", help="all of them, one after the other")
-    parser.add_argument("--rate", type=float, default=RATE, help="seconds of the clock in one (%(default)s)")
+    parser.add_argument("--rate", type=float, help=f"seconds of the clock in one (the scenario's own, mostly {RATE:g})")
     parser.add_argument("--out", type=Path, default=Path("rehearsals"), help="where results are put (%(default)s)")
     return parser.parse_args()
 
 
-def _play(name: str, out: Path, rate: float) -> dict[str, Any]:
+def _play(name: str, out: Path, rate: float | None) -> dict[str, Any]:
     try:
-        return rehearse(name, out, rate=rate)
+        return rehearse(name, out, **({} if rate is None else {"rate": rate}))
     except RehearsalError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return {"result": f"failed: {error}", "spend": {}, "wall_s": 0.0, "clock_s": 0.0, "problems": [str(error)]}

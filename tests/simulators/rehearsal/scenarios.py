@@ -558,7 +558,7 @@ SCENARIOS = {
     "no-cache": Scenario(_no_cache, "max_rounds"),
     "all-local": Scenario(_all_local, "max_rounds"),
     "no-instance": Scenario(_no_instance, "max_rounds"),
-    "no-instance-budget": Scenario(_no_instance_budget, "budget"),
+    "no-instance-budget": Scenario(_no_instance_budget, "budget", {"rate": 30.0}),
     "legs-fail": Scenario(_legs_fail, settings={"rate": 4.0}),
     "leg-hangs": Scenario(_leg_hangs),
     "two-legs": Scenario(_two_legs, "max_rounds"),
