@@ -108,7 +108,7 @@ def kept(run: Run) -> dict[str, Any]:
         **{name: sum(row[column] for row in rows) for name, column in COSTS.items()},
         "modelled_s": sum(row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0) for row in rows),
         "measured_session_s": summary["measured_session_s"],
-        "rows": {name: [_short(row[name]) for row in rows] for name in SERIES},
+        "rows": {name: [short(row[name]) for row in rows] for name in SERIES},
     }
 
 
@@ -169,7 +169,8 @@ def write(workload: str, work: Path) -> None:
     temporary.replace(RESULTS / f"{workload}.json")
 
 
-def _short(value: float | None) -> float | None:
+def short(value: float | None) -> float | None:
+    """Returns a number of five digits."""
     return value if value is None or isinstance(value, int) else float(f"{value:.5g}")
 
 

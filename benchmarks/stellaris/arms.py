@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.competition.plan import Run
-from benchmarks.competition.run import is_finished, train_all
-from benchmarks.seeds import commit_of
+from benchmarks.competition.run import COMMITS, is_finished, short, train_all
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "stellaris"
@@ -110,9 +109,10 @@ def kept(run: Run) -> dict[str, Any]:
     """Returns what is kept of a finished run."""
     summary = json.loads((run.directory / "summary.json").read_text())
     rows = [json.loads(line) for line in (run.directory / "rounds.jsonl").read_text().splitlines()]
-    return {"arm": run.rule, "seed": run.seed,
+    commits = (run.directory.parent / f"{run.directory.name}.{COMMITS}").read_text().split()
+    return {"arm": run.rule, "seed": run.seed, "commits": sorted(set(commits)),
             **{name: summary[name] for name in ("stop_reason", "rounds", "env_steps_total", "measured_session_s")},
-            "rows": {name: [row[name] for row in rows] for name in SERIES}}
+            "rows": {name: [short(row[name]) for row in rows] for name in SERIES}}
 
 
 def main() -> None:
@@ -136,7 +136,7 @@ def main() -> None:
             temporary = path.with_suffix(".tmp")
             temporary.write_text(json.dumps({
                 "command": f"python -m benchmarks.stellaris.arms {asked.workload} --work WORK",
-                "commit": commit_of(ROOT), "date": time.strftime("%Y-%m-%d"),
+                "date": time.strftime("%Y-%m-%d"),
                 "time": f"virtual, from benchmarks/stellaris/{asked.workload}_durations.json",
                 "workload": vars(workload), "shared": SHARED, "arms": {arm: ARMS[arm] for arm in every},
                 "runs": found}))
@@ -145,6 +145,7 @@ def main() -> None:
 
     train_all(runs(asked.workload, work, asked.arms or every, asked.seeds), jobs=asked.jobs,
               until_s=time.monotonic() + 60.0 * asked.minutes, note=note)
+    note()
 
 
 if __name__ == "__main__":
