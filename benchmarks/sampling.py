@@ -59,7 +59,7 @@ def weights(spaces: Spaces, policy_version: int = 0) -> bytes:
     last = list(shapes)[-2]
     return wire.encode(wire.Kind.WEIGHTS, {
         "policy_version": np.array(policy_version, np.int64), "network": wire.text_field(network),
-        "distribution": wire.text_field("categorical" if spaces.is_discrete else "gaussian"),
+        "distribution": wire.text_field(spaces.distribution),
         "log_std": np.zeros(spaces.action_size, np.float32),
         "observation_mean": np.zeros(moments, np.float32), "observation_std": np.ones(moments, np.float32),
         "observation_clip": np.array(10.0, np.float32),

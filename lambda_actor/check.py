@@ -70,7 +70,7 @@ def random_weights(spaces: Spaces) -> bytes:
     return wire.encode(wire.Kind.WEIGHTS, {
         "policy_version": np.array(0, np.int64),
         "network": wire.text_field(network),
-        "distribution": wire.text_field("categorical" if spaces.is_discrete else "gaussian"),
+        "distribution": wire.text_field(spaces.distribution),
         "log_std": np.full(spaces.action_size, -1.0, np.float32),
         "observation_mean": np.zeros(moments, np.float32),
         "observation_std": np.ones(moments, np.float32),

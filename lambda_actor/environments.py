@@ -29,7 +29,7 @@ class ActorEnvironment:
     """One environment as networks see it.
 
     Its frames are uint8 ``[C, H, W]`` if it shows pixels, else vectors float32 ``[O]``; its actions float32
-    ``[A]``, clipped to the action space, or whole numbers from 0.
+    ``[A]``, clipped to the action space, or whole numbers from 0, one or ``[A]`` of them.
 
     Attributes:
         spaces: What a policy sees and does. A frame is one of ``spaces.frame_stack`` (see `lambda_actor.frames`).
@@ -262,7 +262,7 @@ class _ContinuousActions:
     """Numbers float32 ``[A]``, clipped to a Box of any rank."""
 
     def __init__(self, space: gym_spaces.Box) -> None:
-        self.size, self.count = math.prod(space.shape), 0
+        self.size, self.count, self.counts = math.prod(space.shape), 0, ()
         self._shape, self._low, self._high = space.shape, space.low, space.high
 
     def to_environment(self, action: np.ndarray | int) -> np.ndarray:
@@ -275,11 +275,28 @@ class _DiscreteActions:
     """Whole numbers from 0, whatever the environment's start with."""
 
     def __init__(self, space: gym_spaces.Discrete) -> None:
-        self.size, self.count = 0, int(space.n)
+        self.size, self.count, self.counts = 0, int(space.n), ()
         self._start = int(space.start)
 
     def to_environment(self, action: np.ndarray | int) -> int:
         return self._start + int(action)
+
+
+class _SeveralActions:
+    """Several whole numbers from 0, of any rank: MultiDiscrete's, whatever they start with, or MultiBinary's."""
+
+    def __init__(self, space: gym_spaces.MultiDiscrete[Any] | gym_spaces.MultiBinary) -> None:
+        counts, self._start = np.full(space.shape, 2), np.zeros(space.shape, np.int64)
+        if isinstance(space, gym_spaces.MultiDiscrete):
+            counts, self._start = space.nvec, space.start
+        self.size, self.count, self.counts = 0, 0, tuple(int(one) for one in np.ravel(counts))
+        self._shape, self._dtype = counts.shape, space.dtype
+
+    def to_environment(self, action: np.ndarray | int) -> np.ndarray:
+        return (np.reshape(action, self._shape) + self._start).astype(self._dtype)
+
+
+_Actions = _ContinuousActions | _DiscreteActions | _SeveralActions
 
 
 def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Frames:
@@ -321,13 +338,15 @@ def _leaves(space: gym_spaces.Space[Any], keys: _Keys = ()) -> Iterator[tuple[_K
             yield from _leaves(part, (*keys, key))
 
 
-def _action_codec(space: gym_spaces.Space[Any], environment_id: str) -> _ContinuousActions | _DiscreteActions:
+def _action_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Actions:
     if isinstance(space, gym_spaces.Discrete):
         return _DiscreteActions(space)
     if isinstance(space, gym_spaces.Box) and np.issubdtype(space.dtype, np.floating) and 0 not in space.shape:
         return _ContinuousActions(space)
-    raise _refusal(environment_id, "action", space, "Box of floats, Discrete",
-                   "a wrapper of gymnasium.ActionWrapper can make one of it, such as one number for each combination")
+    if isinstance(space, gym_spaces.MultiDiscrete | gym_spaces.MultiBinary) and 0 not in space.shape:
+        return _SeveralActions(space)
+    raise _refusal(environment_id, "action", space, "Box of floats, Discrete, MultiDiscrete, MultiBinary",
+                   "a wrapper of gymnasium.ActionWrapper can make one of it, such as MultiDiscrete of a Tuple")
 
 
 def _refusal(environment_id: str, name: str, space: gym_spaces.Space[Any], supported: str, advice: str) -> Exception:
@@ -356,13 +375,13 @@ def _is_channels_first(shape: tuple[int, ...]) -> bool:
     return shape[0] <= _CHANNELS_MAX < shape[-1]
 
 
-def _spaces(frames: _Frames, actions: _ContinuousActions | _DiscreteActions, frame_stack: int) -> Spaces:
+def _spaces(frames: _Frames, actions: _Actions, frame_stack: int) -> Spaces:
     if not isinstance(frames, _Pixels):
         return Spaces(frames.frame_shape, binary_parts=frames.binary_parts, action_size=actions.size,
-                      action_count=actions.count)
+                      action_count=actions.count, action_counts=actions.counts)
     channels, height, width = frames.frame_shape
     return Spaces((frame_stack * channels, height, width), frames.frame_shape, frame_stack,
-                  action_size=actions.size, action_count=actions.count)
+                  action_size=actions.size, action_count=actions.count, action_counts=actions.counts)
 
 
 def _time_limit(environment: gymnasium.Env) -> int | None:

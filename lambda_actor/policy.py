@@ -5,6 +5,7 @@ Two networks and two distributions; see docs/decisions/0009-actor-inference.md f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Protocol
@@ -69,15 +70,17 @@ class Policy:
             SchemaError: They are no policy's.
         """
         network, distribution = (wire.field_text(fields[name]) for name in ("network", "distribution"))
-        if network not in _NETWORKS or distribution not in _DISTRIBUTIONS:
+        if network not in _NETWORKS or not _KNOWN_DISTRIBUTION.fullmatch(distribution):
             raise SchemaError(f"WEIGHTS are of network {network!r} and distribution {distribution!r}; known: "
-                              f"{' | '.join(_NETWORKS)} and {' | '.join(_DISTRIBUTIONS)}")
+                              f"{' | '.join(_NETWORKS)} and gaussian | categorical | categorical N N …")
         # Copies: in a message they lie at any address, and NumPy would copy them at each use.
         fields = {name: np.array(array) for name, array in fields.items()}
         self.policy_version = int(fields["policy_version"])
         self.network, self.distribution = network, distribution
         self._network: _Network = _NETWORKS[network](fields)
-        self._distribution: _Distribution = _DISTRIBUTIONS[distribution](fields["log_std"])
+        self._distribution = _make_distribution(distribution, fields["log_std"])
+        if isinstance(self._distribution, _Categoricals):
+            _require("logits", self._network.output_size, sum(self._distribution.counts))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Policy:
@@ -102,7 +105,7 @@ class Policy:
         return self._distribution.noise(stream, steps, self._network.output_size)
 
     def outputs(self, observation: np.ndarray) -> np.ndarray:
-        """Means or logits, float32 ``[A]`` or ``[n]``.
+        """Means, float32 ``[A]``, or logits, ``[n]`` or those of each choice after the other.
 
         Args:
             observation: What the network sees: raw (not yet normalised) float32 ``[O]``, or uint8 ``[F·C, H, W]``.
@@ -110,7 +113,7 @@ class Policy:
         return self._network.outputs(observation)
 
     def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray | int:
-        """An action, float32 ``[A]`` or a whole number.
+        """An action: float32 ``[A]``, a whole number, or several, int64 ``[A]``.
 
         Args:
             outputs: Of the observation.
@@ -119,14 +122,14 @@ class Policy:
         return self._distribution.sample(outputs, noise)
 
     def best_action(self, observation: np.ndarray) -> np.ndarray | int:
-        """The Gaussian's mean, or the action of the largest probability."""
+        """The Gaussian's mean, or the action of the largest probability: that of each choice."""
         return self._distribution.best(self.outputs(observation))
 
     def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Returns log π of sampled actions, float32 ``[T]``.
 
         Args:
-            outputs: Float32 ``[T, A]`` or ``[T, n]``.
+            outputs: Float32 ``[T, …]``, as `outputs` gives each.
             actions: What `sample` made of them, ``[T, A]`` or ``[T]``.
             noise: And by what.
         """
@@ -281,8 +284,7 @@ class _Gaussian:
         self._log_std, self._std = log_std, np.exp(log_std)
 
     def check(self, spaces: Spaces) -> None:
-        if spaces.is_discrete:
-            raise SchemaError("WEIGHTS are of a policy for continuous actions; the environment's are discrete")
+        _require_distribution("gaussian", spaces)
         _require("log σ", len(self._log_std), spaces.action_size)
 
     def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray:
@@ -310,8 +312,7 @@ class _Categorical:
             raise SchemaError("WEIGHTS have a log σ, but discrete actions")
 
     def check(self, spaces: Spaces) -> None:
-        if not spaces.is_discrete:
-            raise SchemaError("WEIGHTS are of a policy for discrete actions; the environment's are continuous")
+        _require_distribution("categorical", spaces)
 
     def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray:
         return stream.random(steps)
@@ -330,8 +331,53 @@ class _Categorical:
         return log_probs
 
 
+class _Categoricals:
+    """Several choices at once, each drawn as `_Categorical` draws its one, independently of each other."""
+
+    def __init__(self, log_std: np.ndarray, counts: tuple[int, ...]) -> None:
+        self._one = _Categorical(log_std)
+        self.counts = counts
+        self._ends = np.cumsum(counts)[:-1]
+
+    def check(self, spaces: Spaces) -> None:
+        _require_distribution(" ".join(["categorical", *map(str, self.counts)]), spaces)
+
+    def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray:
+        return stream.random((steps, len(self.counts)))
+
+    def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        return np.array([self._one.sample(part, one) for part, one in zip(self._parts(outputs), noise, strict=True)])
+
+    def best(self, outputs: np.ndarray) -> np.ndarray:
+        return np.array([part.argmax() for part in self._parts(outputs)])
+
+    def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        parts = zip(self._parts(outputs), actions.T, noise.T, strict=True)
+        each = np.array([self._one.log_probs(part, taken, one) for part, taken, one in parts])
+        total: np.ndarray = each.sum(0)
+        return total
+
+    def _parts(self, outputs: np.ndarray) -> list[np.ndarray]:
+        """Returns the logits of each choice, ``[…, n]``."""
+        return np.split(outputs, self._ends, axis=-1)
+
+
 _NETWORKS: dict[str, Callable[[Mapping[str, np.ndarray]], _Network]] = {"mlp": _Mlp, "conv": _Conv}
-_DISTRIBUTIONS: dict[str, Callable[[np.ndarray], _Distribution]] = {"gaussian": _Gaussian, "categorical": _Categorical}
+_KNOWN_DISTRIBUTION = re.compile(r"gaussian|categorical( [1-9][0-9]{0,8})*")
+
+
+def _make_distribution(name: str, log_std: np.ndarray) -> _Distribution:
+    if name == "gaussian":
+        return _Gaussian(log_std)
+    if name == "categorical":
+        return _Categorical(log_std)
+    return _Categoricals(log_std, tuple(map(int, name.split()[1:])))
+
+
+def _require_distribution(name: str, spaces: Spaces) -> None:
+    if name != spaces.distribution:
+        raise SchemaError(f"WEIGHTS are of distribution {name!r}; the environment's actions need "
+                          f"{spaces.distribution!r}")
 
 
 def _layers(fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -78,7 +78,7 @@ class Fragment:
 
     Attributes:
         observations: Float32 ``[T, O]``; if there are frames, the indices of each step's, int32 ``[T, F]``.
-        actions: Float32 ``[T, A]``, or int64 ``[T]``.
+        actions: Float32 ``[T, A]``, or int64 ``[T]`` or ``[T, A]``.
         bootstrap_observations: As ``observations``, ``[K, …]``.
         frames: Uint8 ``[U, C, H, W]``, each once; None if vectors are observed.
     """
@@ -164,7 +164,7 @@ def roll_out(
     noise_stream, seed_stream = random_streams(seed, round_index, slot)
     noise = policy.noise(noise_stream, fragment_steps)
     outputs = np.empty((fragment_steps, spaces.output_size), np.float32)
-    actions = np.empty(fragment_steps, np.int64) if spaces.is_discrete else np.empty_like(outputs)
+    actions = np.empty((fragment_steps, *spaces.action_shape), np.int64 if spaces.is_discrete else np.float32)
     recorder = (_FrameRecorder if spaces.is_pixels else _VectorRecorder)(spaces, fragment_steps)
     finished: list[tuple[float, int, int]] = []
 

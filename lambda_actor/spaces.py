@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Spaces:
-    """Vectors (float32 ``[O]``) or pixels (uint8 ``[F·C, H, W]``); continuous (float32 ``[A]``) or discrete (``[]``).
+    """What a policy sees and does.
+
+    Observations are vectors, float32 ``[O]``, or pixels, uint8 ``[F·C, H, W]``. Actions are continuous, float32
+    ``[A]``, or one choice, int64 ``[]``, or several at once, int64 ``[A]``.
 
     Attributes:
         observation_shape: What a policy sees: ``(O,)``, or ``(F·C, H, W)`` of ``F`` stacked frames.
@@ -17,7 +20,8 @@ class Spaces:
         frame_stack: ``F``, frames of an observation, the oldest first; 1 for vectors.
         binary_parts: Starts and ends of what is 0 or 1 in a vector: one-hot, or MultiBinary's. It is not normalised.
         action_size: ``A`` numbers of a continuous action; 0 if actions are discrete.
-        action_count: ``n`` discrete actions 0 … n − 1; 0 if actions are continuous.
+        action_count: ``n`` of an action that is one choice, 0 … n − 1; 0 otherwise.
+        action_counts: ``n`` of each of an action's choices, if it has several; else empty.
     """
 
     observation_shape: tuple[int, ...]
@@ -26,6 +30,7 @@ class Spaces:
     binary_parts: tuple[tuple[int, int], ...] = ()
     action_size: int = 0
     action_count: int = 0
+    action_counts: tuple[int, ...] = ()
 
     @property
     def is_pixels(self) -> bool:
@@ -33,7 +38,25 @@ class Spaces:
 
     @property
     def is_discrete(self) -> bool:
-        return bool(self.action_count)
+        """Whether an action is made of choices."""
+        return bool(self.action_count or self.action_counts)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Of one action: ``[A]``, or ``[]``."""
+        return () if self.action_count else (len(self.action_counts) or self.action_size,)
+
+    @property
+    def choice_counts(self) -> tuple[int, ...]:
+        """``n`` of each choice, however many an action has; empty if actions are continuous."""
+        return self.action_counts or (self.action_count,) * bool(self.action_count)
+
+    @property
+    def distribution(self) -> str:
+        """The name of the distribution over actions, as a WEIGHTS message has it."""
+        if self.action_counts:
+            return " ".join(["categorical", *map(str, self.action_counts)])
+        return "categorical" if self.action_count else "gaussian"
 
     @property
     def observation_size(self) -> int:
@@ -47,5 +70,5 @@ class Spaces:
 
     @property
     def output_size(self) -> int:
-        """Outputs of the policy's network: the Gaussian's means ``A``, or ``n`` logits."""
-        return self.action_size or self.action_count
+        """Outputs of the policy's network: the Gaussian's means ``A``, or logits, ``n`` of each choice."""
+        return self.action_size or sum(self.choice_counts)

@@ -81,7 +81,7 @@ _STEPS: dict[str, Field | tuple[Field, ...]] = {
     "round_index": Field("<i8"),
     "slot": Field("<i8"),
     "policy_version": Field("<i8"),
-    "actions": (Field("<f4", "TA"), Field("<i8", "T")),
+    "actions": (Field("<f4", "TA"), Field("<i8", "T"), Field("<i8", "TA")),
     "log_probs": Field("<f4", "T"),
     "rewards": Field("<f8", "T"),
     "terminated": Field("|b1", "T"),
@@ -93,11 +93,11 @@ _STEPS: dict[str, Field | tuple[Field, ...]] = {
     "continued_episode": Field("|u1", "C"),
     "open_episode": Field("|u1", "S"),
 }
-"""What every trajectory has, whatever it observes; actions are continuous or discrete."""
+"""What every trajectory has, whatever it observes; actions are continuous, one choice, or several at once."""
 
 _SAMPLES: dict[str, Field | tuple[Field, ...]] = {
     "observations": (Field("<f4", "NO"), Field("|u1", "NCHW")),
-    "actions": (Field("<f4", "NA"), Field("<i8", "N")),
+    "actions": (Field("<f4", "NA"), Field("<i8", "N"), Field("<i8", "NA")),
     "log_probs": Field("<f4", "N"),
     "advantages": Field("<f4", "N"),
     "value_targets": Field("<f4", "N"),
@@ -119,8 +119,9 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "observation_frames": Field("<i4", "TF"),
         "bootstrap_frames": Field("<i4", "KF"),
     },
-    # Of the network ("mlp" or "conv") and the distribution ("gaussian" or "categorical", which has no log_std); the
-    # observations' mean and standard deviation have no elements if observations are not normalised.
+    # Of the network ("mlp" or "conv") and the distribution: "gaussian", or "categorical", which has no log_std and is
+    # followed by the numbers of values if an action has several choices, as in "categorical 3 2". The observations'
+    # mean and standard deviation have no elements if observations are not normalised.
     Kind.WEIGHTS: {
         "policy_version": Field("<i8"),
         "network": Field("|u1", "N"),
@@ -141,7 +142,7 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
     Kind.BATCH: {
         "policy_versions": Field("<i8", "B"),
         "observations": (Field("<f4", "TBO"), Field("|u1", "TBCHW")),
-        "actions": (Field("<f4", "TBA"), Field("<i8", "TB")),
+        "actions": (Field("<f4", "TBA"), Field("<i8", "TB"), Field("<i8", "TBA")),
         "log_probs": Field("<f4", "TB"),
         "rewards": Field("<f8", "TB"),
         "terminated": Field("|b1", "TB"),

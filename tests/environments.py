@@ -184,6 +184,41 @@ class Pictures(gymnasium.Env):
         self.number, self.count = int(state["number"]), int(state["count"])
 
 
+class Locks(gymnasium.Env):
+    """Shows a combination as a Dict of parts; the reward is the share of an action's choices that are it."""
+
+    def __init__(self, action_space: spaces.MultiDiscrete | spaces.MultiBinary) -> None:
+        self.action_space, self.count = action_space, 0
+        numbers = spaces.MultiDiscrete(action_space.nvec) if isinstance(
+            action_space, spaces.MultiDiscrete) else spaces.MultiBinary(action_space.shape)
+        self.observation_space = spaces.Dict({"combination": numbers, "count": spaces.Box(0.0, 1.0)})
+        self.combination = np.zeros(action_space.shape, np.int64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), (action, self.action_space)
+        reward = float(np.mean(action - getattr(self.action_space, "start", 0) == self.combination))
+        self.count += 1
+        return self._observation(), reward, self.count == EPISODE_STEPS, False, {}
+
+    def _observation(self) -> dict[str, object]:
+        self.combination = self.np_random.integers(getattr(self.action_space, "nvec", 2), size=self.combination.shape)
+        return {"combination": self.combination.astype(self.action_space.dtype),
+                "count": np.array([self.count / EPISODE_STEPS], np.float32)}
+
+
+def make_locks() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Locks(spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[5, 0], [-1, 2]])), 10)
+
+
+def make_switches() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Locks(spaces.MultiBinary(4)), 10)
+
+
 def make_pictures() -> gymnasium.Env:
     return Pictures((16, 20, 2))
 
@@ -247,7 +282,7 @@ def policy_arrays(
     return {
         "policy_version": np.int64(policy_version),
         "network": wire.text_field(network),
-        "distribution": wire.text_field("categorical" if spaces.is_discrete else "gaussian"),
+        "distribution": wire.text_field(spaces.distribution),
         **layers,
         "log_std": np.full(spaces.action_size, log_std, np.float32),
         "observation_mean": np.zeros(moments, np.float32),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,9 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
 
     Input: ``observation``, float32 ``[batch, …]`` as the environment gives a Box, ``[batch, O]`` as Gymnasium
     flattens anything else, or uint8 ``[batch, F·C, H, W]``.
-    Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box or int64 ``[batch]``; and
-    what it was made of, ``mean`` float32 ``[batch, A]`` or ``logits`` float32 ``[batch, n]``.
+    Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box, int64 ``[batch]``, or of
+    several choices int64 ``[batch, …]``; and what it was made of, ``mean`` float32 ``[batch, A]`` or ``logits`` float32
+    ``[batch, n]``, those of several choices one after the other.
 
     Args:
         weights: A WEIGHTS message.
@@ -165,6 +166,8 @@ def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
     from onnx import TensorProto, helper
 
     space: Any = environment.gymnasium_environment.action_space
+    if counts := environment.spaces.action_counts:
+        return _choices(graph, space, counts)
     if environment.spaces.is_discrete:
         graph.add("ArgMax", axis=1, keepdims=0)
         graph.add("Add", np.int64(space.start), output="action")
@@ -173,3 +176,18 @@ def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
     graph.add("Max", space.low.astype(np.float32))
     graph.add("Min", space.high.astype(np.float32), output="action")
     return helper.make_tensor_value_info("action", TensorProto.FLOAT, ["batch", *space.shape])
+
+
+def _choices(graph: _Graph, space: Any, counts: Sequence[int]) -> Any:
+    """The most probable value of each choice: those of fewer values than the most have none of the rest."""
+    from onnx import TensorProto, helper
+
+    places = np.full((len(counts), max(counts)), sum(counts))
+    for choice, count in enumerate(counts):
+        places[choice, :count] = np.arange(count) + sum(counts[:choice])
+    graph.add("Pad", np.array([0, 0, 0, 1]), np.float32(np.finfo(np.float32).min))
+    graph.add("Gather", places, axis=1)
+    graph.add("ArgMax", axis=2, keepdims=0)
+    graph.add("Reshape", np.array([-1, *space.shape]))
+    graph.add("Add", np.asarray(getattr(space, "start", 0), np.int64), output="action")
+    return helper.make_tensor_value_info("action", TensorProto.INT64, ["batch", *space.shape])

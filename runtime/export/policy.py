@@ -71,8 +71,9 @@ class TrainedPolicy:
                 the action, as training does.
 
         Returns:
-            What the environment's ``step`` takes: float32 of the action space's shape, within its bounds; or a whole
-            number. Of a batch, an array with one row for each observation.
+            What the environment's ``step`` takes: float32 of the action space's shape, within its bounds; a whole
+            number; or int64 of a MultiDiscrete's or MultiBinary's shape. Of a batch, an array with one row for each
+            observation.
 
         Raises:
             ValueError: The observation has another shape or type than the policy takes.
@@ -158,7 +159,8 @@ class _RunPolicy:
     def _to_environment(self, actions: list[Any]) -> Array:
         space: Any = self._action_space
         if self._is_discrete:
-            return np.array(actions, np.int64) + int(space.start)
+            chosen = np.array(actions, np.int64).reshape(-1, *space.shape)
+            return chosen + np.asarray(getattr(space, "start", 0), np.int64)
         numbers = np.array(actions, np.float32).reshape(-1, *space.shape)
         return np.clip(numbers, space.low.astype(np.float32), space.high.astype(np.float32))
 

@@ -140,7 +140,7 @@ class ActorCritic(ABC, Generic[Settings]):
         self._torch_threads = -(-threads // 2) if network == "mlp" else threads
         # Their number rounds the initial weights, which must not depend on the machine's cores.
         torch.set_num_threads(self._torch_threads)
-        self.distribution = make_distribution(spaces)
+        self.distribution = make_distribution(spaces, self.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes).to(self.device)

@@ -81,8 +81,9 @@ def _observations(trajectory: Mapping[str, np.ndarray], spaces: Spaces) -> tuple
 
 
 def _check_actions(actions: np.ndarray, spaces: Spaces) -> None:
-    shape = () if spaces.is_discrete else (spaces.action_size,)
-    if actions.shape[1:] != shape or (actions.dtype == np.int64) != spaces.is_discrete:
+    if actions.shape[1:] != spaces.action_shape or (actions.dtype == np.int64) != spaces.is_discrete:
         raise ValueError(f"actions {actions.dtype} of shape {actions.shape[1:]} are not of {spaces}")
-    if spaces.is_discrete and actions.size and not (actions.min() >= 0 and actions.max() < spaces.action_count):
-        raise ValueError(f"actions {actions.min()} to {actions.max()}, of {spaces.action_count} from 0")
+    if not spaces.is_discrete:
+        return
+    if not ((actions >= 0) & (actions < np.reshape(spaces.choice_counts, spaces.action_shape))).all():
+        raise ValueError(f"actions {actions.min()} to {actions.max()}, of {spaces.choice_counts} from 0")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
 from lambda_actor.spaces import Spaces
 from runtime.learner.compiled import compiled
+
+_NEVER = -1e30
+"""A logit whose probability is 0; finite, so that what it is multiplied by 0 is 0."""
 
 
 class Distribution(Protocol):
@@ -94,8 +98,65 @@ class Categorical:
         return _categorical_slopes(outputs, actions, old, of_log_probs, of_entropy, of_kl)
 
 
-def make_distribution(spaces: Spaces) -> Distribution:
-    """The distribution over these actions."""
+class Categoricals:
+    """Several independent choices at once, each a `Categorical` of its own logits, which follow each other.
+
+    They are looked at as ``[N·A, C]``, ``C`` the largest number of values; a choice of fewer never takes the rest.
+    """
+
+    def __init__(self, counts: Sequence[int], device: torch.device | str = "cpu") -> None:
+        """Says how many values each choice has.
+
+        Args:
+            counts: ``n`` of each choice.
+            device: Where the outputs will be.
+        """
+        self.name = " ".join(["categorical", *map(str, counts)])
+        self._one, self._choices, self._most = Categorical(), len(counts), max(counts)
+        # By place in [A, C], the place in [D]; D itself is that of the value that is never taken.
+        places = torch.full((len(counts), self._most), sum(counts))
+        first = 0
+        for choice, count in enumerate(counts):
+            places[choice, :count] = torch.arange(first, first + count)
+            first += count
+        self._is_there = (places < first).flatten().to(device)
+        self._places = places.flatten().to(device)
+
+    def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Returns log π(a|s).
+
+        Args:
+            outputs: float32 ``[N, D]``.
+            actions: int64 ``[N, A]``.
+        """
+        return self._summed(self._one.log_prob(self._apart(outputs), actions.flatten()))
+
+    def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
+        return self._summed(self._one.entropy(self._apart(outputs)))
+
+    def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        return self._summed(self._one.kl(self._apart(old), self._apart(new)))
+
+    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, *, of_log_probs: torch.Tensor,
+               of_entropy: float, of_kl: float) -> torch.Tensor:
+        found = self._one.slopes(
+            self._apart(outputs), actions.flatten(), self._apart(old),
+            of_log_probs=of_log_probs.repeat_interleave(self._choices), of_entropy=of_entropy, of_kl=of_kl)
+        return found.view(len(outputs), -1)[:, self._is_there]
+
+    def _apart(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Returns each choice's logits in a row of its own, ``[N, D]`` → ``[N·A, C]``."""
+        never = outputs.new_full((len(outputs), 1), _NEVER)
+        return torch.cat([outputs, never], dim=-1)[:, self._places].view(-1, self._most)
+
+    def _summed(self, each: torch.Tensor) -> torch.Tensor:
+        return each.view(-1, self._choices).sum(-1)
+
+
+def make_distribution(spaces: Spaces, device: torch.device | str = "cpu") -> Distribution:
+    """The distribution over these actions; its outputs will be on that device."""
+    if spaces.action_counts:
+        return Categoricals(spaces.action_counts, device)
     return Categorical() if spaces.is_discrete else Gaussian()
 
 

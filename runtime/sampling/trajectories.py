@@ -54,7 +54,7 @@ def _check_identity(trajectory: Trajectory, actor: Actor, whose: str) -> None:
         "invocation_id": actor.invocation_id, "slot": actor.number, "round_index": event["round_index"],
         "policy_version": event["policy_version"], "continued_episode": actor.episode_id.encode(),
         observations: (steps, spaces.frame_stack if spaces.is_pixels else spaces.observation_size),
-        "actions": (steps,) if spaces.is_discrete else (steps, spaces.action_size),
+        "actions": (steps, *spaces.action_shape),
     }
     for name, value in asked.items():
         if found[name] != value:
@@ -64,9 +64,10 @@ def _check_identity(trajectory: Trajectory, actor: Actor, whose: str) -> None:
 def _check_values(trajectory: Trajectory, actor: Actor, whose: str) -> None:
     spaces, steps = actor.spec.spaces, actor.spec.event["fragment_steps"]
     actions, bootstrap_steps = trajectory["actions"], trajectory["bootstrap_steps"]
-    if spaces.is_discrete and not ((actions >= 0) & (actions < spaces.action_count)).all():
+    counts = np.reshape(spaces.choice_counts, spaces.action_shape) if spaces.is_discrete else 0
+    if spaces.is_discrete and not ((actions >= 0) & (actions < counts)).all():
         raise SchemaError(f"{whose}: actions are {actions.min()} to {actions.max()}, allowed are 0 to "
-                          f"{spaces.action_count - 1}")
+                          f"{' and '.join(str(one - 1) for one in spaces.choice_counts)}")
     if not ((bootstrap_steps >= 0) & (bootstrap_steps < steps)).all() or (np.diff(bootstrap_steps) <= 0).any():
         raise SchemaError(f"{whose}: bootstrap_steps are not increasing steps of the fragment")
     if trajectory["open_episode"].nbytes > EPISODE_BYTES_MAX:

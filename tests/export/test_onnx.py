@@ -41,8 +41,8 @@ def visited(environment: ActorEnvironment, policy: Policy) -> tuple[np.ndarray, 
     for step in range(STEPS):
         actions.append(environment.to_environment(policy.best_action(observations[-1])))
         # Not the policy's own: that one soon repeats itself.
-        action = (step % environment.spaces.action_count if environment.spaces.is_discrete
-                  else environment.gymnasium_environment.action_space.sample())
+        action = (np.reshape(step % np.array(environment.spaces.choice_counts), environment.spaces.action_shape)
+                  if environment.spaces.is_discrete else environment.gymnasium_environment.action_space.sample())
         frame, _, terminated, truncated = environment.step(action)
         observations.append((stack.begin(environment.reset(step)) if terminated or truncated
                              else stack.push(frame)).copy())
@@ -51,7 +51,8 @@ def visited(environment: ActorEnvironment, policy: Policy) -> tuple[np.ndarray, 
 
 @pytest.mark.parametrize(("environment_id", "network", "dtype"), [
     ("Hopper-v5", "mlp", np.float32), ("CartPole-v1", "mlp", np.int64), ("ALE/Qbert-v5", "conv", np.int64),
-    ("ALE/Qbert-v5", "mlp", np.int64), ("tests.environments:make_pictures", "conv", np.int64)])
+    ("ALE/Qbert-v5", "mlp", np.int64), ("tests.environments:make_pictures", "conv", np.int64),
+    ("tests.environments:make_locks", "mlp", np.int64), ("tests.environments:make_switches", "mlp", np.int64)])
 def test_the_file_acts_as_the_actors_do(environment_id: str, network: str, dtype: type, tmp_path: Path) -> None:
     environment = make_environment(environment_id)
     environment.gymnasium_environment.action_space.seed(3)

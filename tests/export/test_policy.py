@@ -60,18 +60,24 @@ def test_it_takes_the_best_action_within_bounds(environment_id: str, file: str, 
     assert (policy.environment_id, policy.policy_version) == (environment_id, 12)
 
 
-@pytest.mark.parametrize("environment_id", ["FrozenLake-v1", "Blackjack-v1"])
+@pytest.mark.parametrize("environment_id", [
+    "FrozenLake-v1", "Blackjack-v1", "tests.environments:make_locks", "tests.environments:make_switches"])
 def test_it_takes_what_the_environment_observes_or_that_flattened(environment_id: str, tmp_path: Path) -> None:
     environment, actors = make_run(tmp_path / "run", environment_id)
     policy, exported = load_policy(tmp_path / "run"), load_policy(tmp_path / "run" / "policy.onnx")
     space = environment.gymnasium_environment.observation_space
     space.seed(0)
     seen = [space.sample() for _ in range(8)]
-    expected = [actors.best_action(environment.to_frame(one)) for one in seen]
-    assert [policy.predict(one) for one in seen] == expected
+    expected = [environment.to_environment(actors.best_action(environment.to_frame(one))) for one in seen]
+    np.testing.assert_array_equal([policy.predict(one) for one in seen], expected)
+    assert environment.gymnasium_environment.action_space.contains(
+        np.asarray(policy.predict(seen[0]), environment.gymnasium_environment.action_space.dtype))
+    sampled = policy.predict(np.array([environment.to_frame(one) for one in seen]), deterministic=False)
+    assert sampled.shape == np.shape(expected)
     assert len({float(actors.outputs(environment.to_frame(one))[0]) for one in seen}) > 1
     batch = np.array([environment.to_frame(one) for one in seen])
-    assert policy.predict(batch).tolist() == exported.predict(batch).tolist() == expected
+    for one in (policy, exported):
+        np.testing.assert_array_equal(one.predict(batch), expected)
 
 
 @pytest.mark.parametrize("environment_id", ["Hopper-v5", "CartPole-v1"])

@@ -406,8 +406,6 @@ def test_sizes_and_time_limit(environment_id: str, sizes: tuple[int, int], limit
     ("observation", spaces.Text(5), "ObservationWrapper"),
     ("observation", spaces.Dict({}), "ObservationWrapper"),
     ("observation", spaces.Box(-1.0, 1.0, (0,)), "ObservationWrapper"),
-    ("action", spaces.MultiDiscrete([2, 3]), "ActionWrapper"),
-    ("action", spaces.MultiBinary(3), "ActionWrapper"),
     ("action", spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))), "ActionWrapper"),
     ("action", spaces.Dict({"a": spaces.Discrete(2)}), "ActionWrapper"),
     ("action", spaces.Box(0, 3, (2,), np.int64), "ActionWrapper"),

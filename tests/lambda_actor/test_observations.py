@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from lambda_actor import wire
 from lambda_actor.check import random_policy
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import UnusableEnvironmentError
+from lambda_actor.handler import trajectory_fields
 from lambda_actor.rollout import roll_out
 from lambda_actor.spaces import Spaces
+from runtime.learner.batch import assemble_batch
 from tests.environments import OtherSpaces
 
 NUMBERS, PICTURE = spaces.Box(-9.0, 9.0, (2, 3)), spaces.Box(0, 255, (20, 24, 3), np.uint8)
@@ -59,6 +62,38 @@ def test_gymnasiums_toys_are_played(environment_id: str, size: int, ones: int) -
     fragment = roll_out(environment, random_policy(environment), fragment_steps=20, seed=0, round_index=0, slot=0)
     assert fragment.observations.shape == (20, size)
     assert (fragment.observations.sum(1) == ones).all() and len(np.unique(fragment.observations, axis=0)) > 1
+
+
+@pytest.mark.parametrize(("space", "counts", "action", "taken"), [
+    (spaces.MultiDiscrete([3, 2]), (3, 2), [2, 1], [2, 1]),
+    (spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[5, 0], [-1, 2]], dtype=np.int32), (2, 3, 1, 4), [1, 2, 0, 3],
+     [[6, 2], [-1, 5]]),
+    (spaces.MultiBinary(3), (2, 2, 2), [1, 0, 1], [1, 0, 1]),
+    (spaces.MultiBinary((1, 2)), (2, 2), [1, 0], [[1, 0]]),
+], ids=str)
+def test_several_choices_reach_the_environment_in_its_own_shape(
+    space: spaces.Space[Any], counts: tuple[int, ...], action: list[int], taken: list[Any]
+) -> None:
+    environment = ActorEnvironment(OtherSpaces(NUMBERS, space), "odd")
+    assert environment.spaces == Spaces((6,), action_counts=counts)
+    assert (environment.spaces.output_size, environment.spaces.action_shape) == (sum(counts), (len(counts),))
+    found = environment.to_environment(np.array(action))
+    assert found.tolist() == taken and space.contains(found)
+
+
+@pytest.mark.parametrize("environment_id", ["tests.environments:make_locks", "tests.environments:make_switches"])
+def test_several_choices_are_played_and_travel(environment_id: str) -> None:
+    environment = make_environment(environment_id)
+    fragment = roll_out(environment, random_policy(environment), fragment_steps=20, seed=0, round_index=0, slot=0)
+    fields = trajectory_fields({"invocation_id": "i", "round_index": 0, "slot": 0, "policy_version": 0,
+                                "episode_id": ""}, fragment)
+    spaces_, again = environment.spaces, wire.decode(wire.encode(fragment.kind, fields), fragment.kind)
+    assert (again["actions"].dtype, again["actions"].shape) == (np.int64, (20, 4))
+    batch = assemble_batch([again], spaces_)
+    np.testing.assert_array_equal(batch.actions[:, 0], fragment.actions)
+    assert (fragment.actions < spaces_.action_counts).all() and len(np.unique(fragment.actions, axis=0)) > 1
+    with pytest.raises(ValueError, match="actions 0 to 4"):
+        assemble_batch([again | {"actions": again["actions"] * 0 + [0, 0, 0, 4]}], spaces_)
 
 
 @pytest.mark.parametrize(("space", "advised"), [

@@ -12,16 +12,18 @@ from lambda_actor import wire
 from lambda_actor.errors import SchemaError
 from lambda_actor.policy import HIDDEN_SIZES, Policy, parameter_shapes, same_padding
 from lambda_actor.spaces import Spaces
+from runtime.learner.distributions import Categoricals
 from runtime.learner.networks import PolicyNetwork, layer_arrays
 from tests.environments import policy_arrays
 
-VECTOR, ACTIONS, CHOICES = 17, 6, 5
+VECTOR, ACTIONS, CHOICES, COUNTS = 17, 6, 5, (3, 1, 4)
 CLIP = 3.0
 OFFSETS = np.linspace(-4.0, 4.0, VECTOR)
 SCALES = np.geomspace(0.1, 20.0, VECTOR)
 SPACES = {
     "vectors, continuous": Spaces((VECTOR,), action_size=ACTIONS),
     "vectors, discrete": Spaces((VECTOR,), action_count=CHOICES),
+    "vectors, several choices": Spaces((VECTOR,), action_counts=COUNTS),
     "pixels, continuous": Spaces((3, 84, 84), (1, 84, 84), 3, action_size=ACTIONS),
     "pixels, discrete": Spaces((3, 84, 84), (1, 84, 84), 3, action_count=CHOICES),
     "a wide picture": Spaces((2, 17, 50), (2, 17, 50), 1, action_count=CHOICES),
@@ -58,7 +60,7 @@ def message(policy: PolicyNetwork, spaces: Spaces, network: str, *, normalize: b
     log_std = np.zeros(0, np.float32) if policy.log_std is None else policy.log_std.detach().numpy()
     return wire.encode(wire.Kind.WEIGHTS, {
         "policy_version": np.int64(7), "network": wire.text_field(network),
-        "distribution": wire.text_field("categorical" if spaces.is_discrete else "gaussian"), "log_std": log_std,
+        "distribution": wire.text_field(spaces.distribution), "log_std": log_std,
         "observation_mean": OFFSETS[:moments].astype(np.float32),
         "observation_std": SCALES[:moments].astype(np.float32), "observation_clip": np.float32(CLIP),
         **{name: array.detach().numpy() for name, array in layer_arrays(policy).items()}})
@@ -197,6 +199,35 @@ def test_categorical_actions_are_as_frequent_as_they_are_likely() -> None:
     assert counts[3] == 0
 
 
+def test_several_choices_are_drawn_independently_as_often_as_they_are_likely() -> None:
+    policy = Policy(policy_arrays(spaces=SPACES["vectors, several choices"]))
+    parts = [np.array([0.5, 0.1, 0.4]), np.array([1.0]), np.array([0.25, 0.0, 0.7, 0.05])]
+    with np.errstate(divide="ignore"):
+        logits = np.concatenate([np.log(part) + shift for part, shift in zip(parts, (0, 9, -50), strict=True)])
+    noise = policy.noise(np.random.default_rng(3), 20_000)
+    actions = np.array([policy.sample(logits.astype(np.float32), row) for row in noise])
+    assert (actions.shape, actions.dtype) == ((20_000, 3), np.int64)
+    joint = np.zeros(COUNTS)
+    np.add.at(joint, tuple(actions.T), 1 / 20_000)
+    np.testing.assert_allclose(joint, np.einsum("a,b,c->abc", *parts), atol=0.012)
+    assert (joint[:, :, 1] == 0).all()
+
+
+def test_log_probabilities_and_best_of_several_choices_are_torchs() -> None:
+    policy = Policy(policy_arrays(spaces=SPACES["vectors, several choices"]))
+    random = np.random.default_rng(1)
+    logits, actions = random.normal(0.0, 5.0, (50, 8)).astype(np.float32), random.integers(COUNTS, size=(50, 3))
+    torchs = Categoricals(COUNTS).log_prob(torch.from_numpy(logits), torch.from_numpy(actions))
+    found = policy.log_probs(logits, actions, np.zeros((50, 3)))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, torchs.numpy(), rtol=0.0, atol=1e-5)
+    observation = observations_of(SPACES["vectors, several choices"], 1, seed=2)[0]
+    best = policy.best_action(observation)
+    every = np.array(list(np.ndindex(COUNTS)))
+    likeliest = policy.log_probs(np.tile(policy.outputs(observation), (len(every), 1)), every, np.zeros(every.shape))
+    assert best.tolist() == every[likeliest.argmax()].tolist()
+
+
 @pytest.mark.parametrize(("noise", "action"), [(0.0, 0), (0.2499, 0), (0.2501, 1), (np.nextafter(1.0, 0.0), 3)])
 def test_categorical_actions_follow_their_noise(noise: float, action: int) -> None:
     policy = Policy(policy_arrays(spaces=Spaces((2,), action_count=4)))
@@ -228,7 +259,10 @@ def changed(name: str = "vectors, continuous", kind: str = "mlp", /, **fields: o
     changed("pixels, discrete", "conv", network=wire.text_field("mlp")),
     changed("pixels, discrete", "conv", layer__0__weight=np.zeros((16, 3, 7, 8), np.float32)),
     changed("vectors, discrete", log_std=np.zeros(5, np.float32)),
-], ids=range(12))
+    changed("vectors, several choices", log_std=np.zeros(3, np.float32)),
+    changed("vectors, several choices", distribution=wire.text_field("categorical 3 1 5")),
+    changed("vectors, several choices", distribution=wire.text_field("categorical 3 0 5")),
+], ids=range(15))
 def test_weights_that_are_no_policys_are_refused(fields: dict[str, np.ndarray]) -> None:
     with pytest.raises(SchemaError, match="WEIGHTS"):
         Policy.from_bytes(wire.encode(wire.Kind.WEIGHTS, fields))

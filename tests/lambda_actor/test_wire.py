@@ -364,6 +364,7 @@ def test_layers_are_float32(dtype: str) -> None:
 @pytest.mark.parametrize(("kind", "name", "value"), [
     (Kind.TRAJECTORY, "actions", np.zeros((3, 2), np.float32)),
     (Kind.TRAJECTORY, "actions", np.array([0, 5, 1])),
+    (Kind.TRAJECTORY, "actions", np.zeros((3, 2), np.int64)),
     (Kind.FRAME_TRAJECTORY, "actions", np.zeros((3, 2), np.float32)),
     (Kind.EPISODE, "observation", np.zeros((3, 1, 4, 5), np.uint8)),
     (Kind.WEIGHTS, "observation_mean", np.zeros(0, np.float32)),
@@ -376,7 +377,7 @@ def test_either_form_is_carried(kind: Kind, name: str, value: np.ndarray) -> Non
 
 
 @pytest.mark.parametrize(("kind", "name", "value"), [
-    (Kind.TRAJECTORY, "actions", np.zeros((3, 1), np.int64)),
+    (Kind.TRAJECTORY, "actions", np.zeros((3, 1, 1), np.int64)),
     (Kind.TRAJECTORY, "actions", np.zeros(3, np.float32)),
     (Kind.EPISODE, "observation", np.zeros((3, 1, 4, 5), np.float32)),
     (Kind.EPISODE, "observation", np.zeros(3, np.uint8)),
@@ -391,7 +392,7 @@ def test_each_dtype_and_rank_is_checked(kind: Kind) -> None:
         value = np.asarray(MESSAGES[kind][name])
         other_dtype = np.float64 if value.dtype != np.float64 else np.float32
         assert_schema_error(kind, {**MESSAGES[kind], name: value.astype(other_dtype)}, name, str(value.dtype))
-        assert_schema_error(kind, {**MESSAGES[kind], name: value[None]}, name)
+        assert_schema_error(kind, {**MESSAGES[kind], name: value[None, None]}, name)
 
 
 @pytest.mark.parametrize(("kind", "name", "value", "letter"), [

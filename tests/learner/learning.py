@@ -15,6 +15,7 @@ from runtime.learner.adam import Adam
 
 VECTORS = Spaces((3,), action_size=2)
 DISCRETE = Spaces((3,), action_count=4)
+SEVERAL = Spaces((3,), binary_parts=((1, 3),), action_counts=(3, 1, 2))
 PIXELS = Spaces((2, 20, 17), frame_shape=(1, 20, 17), frame_stack=2, action_count=3)
 
 

@@ -30,6 +30,7 @@ from tests.helpers import ROOT
 from tests.learner.learning import (
     DISCRETE,
     PIXELS,
+    SEVERAL,
     VECTORS,
     assert_same,
     bandit,
@@ -254,7 +255,28 @@ def make_spec(kind: str, spaces: Spaces, **overrides) -> LearnerSpec:
     return LearnerSpec(experiment.algorithm, spaces, **{"network": experiment.network.kind, "seed": 3, **overrides})
 
 
-@pytest.mark.parametrize("spaces", [VECTORS, DISCRETE, PIXELS])
+@pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
+def test_any_algorithm_learns_several_choices_at_once(algorithm, kind: str, section) -> None:
+    """A bandit pays for each choice that is the one that the signs of the observation say."""
+    spaces = Spaces((2,), action_counts=(2, 3))
+    settings = make_spec(kind, spaces).algorithm
+    settings = settings.model_copy(update={kind: settings.chosen.model_copy(update={
+        "learning_rate": 1e-3, "minibatch_steps": 64 if kind == "ppo" else 16, "normalize_observations": False})})
+    learner = make_learner(LearnerSpec(settings, spaces, network="mlp", seed=0), device="cpu")
+
+    def pays(observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        wanted = np.stack([observations[..., 0] > 0, 1 + (observations[..., 1] > 0)], axis=-1)
+        return (actions == wanted).mean(-1)
+
+    paid = []
+    for seed in range(40):
+        batch = bandit(learner.weights(), spaces, seed=seed, pays=pays)
+        learner.update(batch, progress=0.0)
+        paid.append(batch.rewards.mean())
+    assert np.mean(paid[:2]) < 0.6 and np.mean(paid[-3:]) > 0.8
+
+
+@pytest.mark.parametrize("spaces", [VECTORS, DISCRETE, SEVERAL, PIXELS])
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
 def test_any_algorithm_takes_any_spaces(algorithm, kind: str, section, spaces: Spaces) -> None:
     """Made from a fitted experiment alone; its weights act in these spaces, before and after an update."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from lambda_actor.spaces import Spaces
-from runtime.learner.distributions import Categorical, Gaussian, make_distribution
+from runtime.learner.distributions import Categorical, Categoricals, Gaussian, make_distribution
 
 GAUSSIAN, CATEGORICAL = Gaussian(), Categorical()
 
@@ -176,6 +177,63 @@ def test_equals_torchs_distributions(distribution, outputs: torch.Tensor, action
         theirs(other), theirs(outputs)))
 
 
+# Several choices at once
+
+COUNTS = (3, 1, 4, 2)
+SEVERAL = Categoricals(COUNTS)
+SEVERAL_ACTIONS = [[0, 0, 3, 1], [2, 0, 0, 0], [1, 0, 2, 1], [0, 0, 1, 0]]
+
+
+def joint(row: list[float]) -> dict[tuple[int, ...], float]:
+    """The probability of every combination, by plain Python."""
+    parts, first = [], 0
+    for count in COUNTS:
+        parts.append(probabilities(row[first:first + count]))
+        first += count
+    return {chosen: math.prod(part[one] for part, one in zip(parts, chosen, strict=True))
+            for chosen in itertools.product(*map(range, COUNTS))}
+
+
+def test_several_choices_are_one_distribution_over_all_combinations() -> None:
+    old, new = logits(6, 4, sum(COUNTS)), logits(7, 4, sum(COUNTS))
+    joints, others = [joint(row) for row in old], [joint(row) for row in new]
+    assert SEVERAL.log_prob(doubles(old), torch.tensor(SEVERAL_ACTIONS)).tolist() == pytest.approx(
+        [math.log(row[tuple(chosen)]) for row, chosen in zip(joints, SEVERAL_ACTIONS, strict=True)], rel=1e-12)
+    assert SEVERAL.entropy(doubles(old)).tolist() == pytest.approx(
+        [-math.fsum(p * math.log(p) for p in row.values()) for row in joints], rel=1e-12)
+    assert SEVERAL.kl(doubles(old), doubles(new)).tolist() == pytest.approx(
+        [math.fsum(p * math.log(p / other[chosen]) for chosen, p in row.items())
+         for row, other in zip(joints, others, strict=True)], rel=1e-12)
+
+
+@pytest.mark.parametrize("of_kl", [0.0, 0.3])
+def test_slopes_of_several_choices_are_autograds(of_kl: float) -> None:
+    outputs, old = doubles(logits(8, 4, sum(COUNTS))).requires_grad_(), doubles(logits(9, 4, sum(COUNTS)))
+    actions, weights = torch.tensor(SEVERAL_ACTIONS), doubles([0.5, -2.0, 1.0, 3.0])
+    (weights * SEVERAL.log_prob(outputs, actions) - 0.7 * SEVERAL.entropy(outputs)
+     + of_kl * SEVERAL.kl(old, outputs)).sum().backward()
+    found = SEVERAL.slopes(outputs.detach(), actions, old, of_log_probs=weights, of_entropy=-0.7, of_kl=of_kl)
+    torch.testing.assert_close(found, outputs.grad)
+
+
+def test_curvature_of_several_choices_is_that_of_the_joint_distribution() -> None:
+    """The detector differentiates twice: by hand, the Hessian of log π is −(diag p − p pᵀ) in each choice's logits."""
+    row = doubles(logits(10, 1, sum(COUNTS)))
+    hessian = torch.autograd.functional.hessian(
+        lambda outputs: SEVERAL.log_prob(outputs, torch.tensor(SEVERAL_ACTIONS[:1])).sum(), row)[0, :, 0, :]
+    blocks = [torch.softmax(part, 0) for part in row[0].split(COUNTS)]
+    torch.testing.assert_close(hessian, -torch.block_diag(*(torch.diag(p) - torch.outer(p, p) for p in blocks)))
+
+
+def test_one_choice_of_several_is_the_categorical() -> None:
+    one, rows, actions = Categoricals([4]), doubles(logits(11)), torch.tensor([0, 1, 2, 3, 3, 0])
+    torch.testing.assert_close(one.log_prob(rows, actions[:, None]), CATEGORICAL.log_prob(rows, actions))
+    torch.testing.assert_close(one.entropy(rows), CATEGORICAL.entropy(rows))
+
+
 def test_the_spaces_choose_the_distribution() -> None:
     assert isinstance(make_distribution(Spaces((3,), action_size=2)), Gaussian)
     assert isinstance(make_distribution(Spaces((3,), action_count=2)), Categorical)
+    assert isinstance(make_distribution(Spaces((3,), action_counts=(2, 3))), Categoricals)
+    for spaces in (Spaces((3,), action_size=2), Spaces((3,), action_count=2), Spaces((3,), action_counts=(2, 3))):
+        assert make_distribution(spaces).name == spaces.distribution
