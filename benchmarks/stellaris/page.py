@@ -112,8 +112,8 @@ def judged(estimate: Mapping[str, Any], *, nothing: float, published: float) -> 
 
 def equal_seconds(runs: Runs) -> float:
     """Modelled seconds of the shortest run of the six arms: until then there is something of each."""
-    return min(seconds(run, run["rounds"]) for arm, of_arm in runs.items() if arm not in COMBINED
-               for run in of_arm.values())
+    return min((seconds(run, run["rounds"]) for arm, of_arm in runs.items() if arm not in COMBINED
+                for run in of_arm.values()), default=0.0)
 
 
 def claims(runs: Runs, workload: Workload) -> dict[str, tuple[str, str]]:
