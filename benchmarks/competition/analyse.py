@@ -21,6 +21,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
+from matplotlib.lines import Line2D  # noqa: E402
 from rliable import library, metrics  # noqa: E402
 
 from benchmarks.competition.plan import WORKLOADS  # noqa: E402
@@ -41,6 +42,9 @@ SPREADS = (1, 10, 100)
 READS_PRICES = ("noise-scale", "minions")
 """Rules that would decide otherwise if prices were others."""
 BLUE, GREY = "#2f6fb0", "#9a9a9a"
+STORY = {"fixed-8": ("8 actors, always", BLUE), "fixed": ("24 actors, always", GREY),
+         "nitro": ("Nitro's rule", "#c05f12"), "minions": ("MinionsRL's learned scheduler", "#2a8a4a")}
+"""Rules of the page's first picture: how it calls them, and their colours."""
 
 Found = Mapping[str, Any]
 
@@ -89,9 +93,7 @@ def interquartile_means(
 ) -> dict[str, dict[str, float]]:
     """Returns estimate and interval by rule."""
     scores = {rule: np.array([[score(run)] for run in of_rule]) for rule, of_rule in runs.items()}
-    points, intervals = library.get_interval_estimates(
-        scores, lambda values: np.array([metrics.aggregate_iqm(values)]), reps=RESAMPLES,
-        random_state=np.random.RandomState(0))
+    points, intervals = _estimated(scores, lambda values: np.array([metrics.aggregate_iqm(values)]))
     return {rule: {"interquartile_mean": _short(points[rule][0]), "low": _short(intervals[rule][0][0]),
                    "high": _short(intervals[rule][1][0])} for rule in scores}
 
@@ -103,9 +105,8 @@ def improvements(
     reference = np.array([[score(run)] for run in runs[REFERENCE]])
     pairs = {rule: [np.array([[score(run)] for run in of_rule]), reference]
              for rule, of_rule in runs.items() if rule != REFERENCE}
-    points, intervals = library.get_interval_estimates(
-        pairs, lambda ours, theirs: np.array([metrics.probability_of_improvement(ours, theirs)]), reps=RESAMPLES,
-        random_state=np.random.RandomState(0))
+    points, intervals = _estimated(
+        pairs, lambda ours, theirs: np.array([metrics.probability_of_improvement(ours, theirs)]))
     return {rule: {"probability": _short(points[rule][0]), "low": _short(intervals[rule][0][0]),
                    "high": _short(intervals[rule][1][0])} for rule in pairs}
 
@@ -170,44 +171,93 @@ def draw_curves(name: str, everything: Found) -> None:
             values = np.array([[return_at(run, usd) for usd in grid] for run in runs[shown]])
             for one, run in zip(values, runs[shown], strict=True):
                 axis.plot(100 * grid, np.where(grid <= run["spent_usd"], one, np.nan), color=colour, lw=0.6, alpha=0.5)
-            axis.plot(100 * grid, np.median(values, axis=0), color=colour, lw=1.8,
+            axis.plot(100 * grid, _while_all_run(np.median(values, axis=0), grid, runs[shown]), color=colour, lw=1.8,
                       label=shown if shown == REFERENCE else "the rule")
-        axis.set_title(rule, fontsize=10)
+        axis.set_title(_label(rule, everything), fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
-    axes.flat[0].legend(frameon=False, fontsize=8, loc="lower right")
+    handles = [Line2D([], [], color=colour, lw=width) for colour, width in ((BLUE, 1.8), (GREY, 1.8), (GREY, 0.6))]
+    labels = ["median of the rule's runs, until the first ends", f"of {_label(REFERENCE, everything)}", "a run"]
+    figure.legend(handles, labels, frameon=False, fontsize=9, ncols=3, loc="outside upper center")
     figure.supxlabel("modelled cents", fontsize=10)
-    figure.supylabel("return of the training's episodes", fontsize=10)
-    figure.suptitle(f"{name}: thin, each seed; thick, their median, in which a run that has ended stays as it was",
-                    fontsize=10)
+    figure.supylabel("return in training", fontsize=10)
     figure.savefig(RESULTS / f"{name}_returns.png", dpi=140)
     plt.close(figure)
 
 
 def draw_cents(found: Mapping[str, Found]) -> None:
     """Draws cents to the target, by workload and rule: each seed, and the interquartile mean with its interval."""
-    lines = -(-len(found) // 2)
-    figure, axes = plt.subplots(lines, 2, figsize=(11.0, 3.9 * lines), squeeze=False, constrained_layout=True)
+    columns = 3 if len(found) == 3 else 2
+    lines = -(-len(found) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(2.0 + 4.2 * columns, 0.3 + 3.7 * lines), squeeze=False,
+                                constrained_layout=True)
     for axis in axes.flat[len(found):]:
         axis.axis("off")
     for axis, (name, everything) in zip(axes.flat, found.items(), strict=False):
         runs = by_rule(everything["runs"])
         estimates = interquartile_means(runs, cents)
         order = sorted(runs, key=lambda rule, known=estimates: -known[rule]["interquartile_mean"])
+        below = 0.02 * len(order)
         for y, rule in enumerate(order):
             for run in runs[rule]:
                 reached = run["stop_reason"] == "target_return"
                 axis.plot(cents(run), y, "o" if reached else ">", ms=4, color=GREY, mfc=GREY if reached else "none")
             one = estimates[rule]
-            axis.plot([one["low"], one["high"]], [y - 0.22] * 2, color=BLUE, lw=2)
-            axis.plot(one["interquartile_mean"], y - 0.22, "D", ms=5, color=BLUE)
-        axis.set_yticks(range(len(order)), [f"{rule} ({everything['chosen'][rule]})" if rule in everything["chosen"]
-                                            else rule for rule in order], fontsize=9)
+            axis.plot([one["low"], one["high"]], [y - below] * 2, color=BLUE, lw=2)
+            axis.plot(one["interquartile_mean"], y - below, "D", ms=5, color=BLUE)
+        axis.set_yticks(range(len(order)), [_label(rule, everything) for rule in order], fontsize=9)
         axis.set_xlim(left=0)
         axis.set_xlabel(f"modelled cents to a return of {everything['workload']['target_return']:,.0f}")
-        axis.set_title(f"{name}, {max(map(len, runs.values()))} seeds", fontsize=10)
+        axis.set_title(_title(name), fontsize=11, fontweight="bold")
         axis.spines[["top", "right"]].set_visible(False)
+    handles = [Line2D([], [], color=GREY, marker="o", ls="", ms=4), Line2D([], [], color=BLUE, marker="D", ms=5, lw=2)]
+    figure.legend(handles, ["a run", "interquartile mean of five runs, with its 95 % interval"], frameon=False,
+                  fontsize=9, ncols=2, loc="outside upper center")
     figure.savefig(RESULTS / "cents_to_target.png", dpi=140)
     plt.close(figure)
+
+
+def draw_story(found: Mapping[str, Found]) -> None:
+    """Draws the median return against dollars of a few rules, a panel for each workload."""
+    figure, axes = plt.subplots(1, len(found), figsize=(11.0, 3.5), squeeze=False, constrained_layout=True)
+    for axis, (name, everything) in zip(axes.flat, found.items(), strict=True):
+        runs = by_rule(everything["runs"])
+        grid = np.linspace(0.0, max(run["spent_usd"] for run in everything["runs"]), 400)
+        for rule, (_, colour) in STORY.items():
+            if rule in runs:
+                values = np.array([[return_at(run, usd) for usd in grid] for run in runs[rule]])
+                axis.plot(100 * grid, _while_all_run(np.median(values, axis=0), grid, runs[rule]), color=colour, lw=2)
+        axis.set_title(_title(name), fontsize=11, fontweight="bold")
+        axis.set_xlim(left=0)
+        axis.set_xlabel("modelled cents")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    axes.flat[0].set_ylabel("return in training, median of five runs")
+    figure.legend([Line2D([], [], color=colour, lw=2) for _, colour in STORY.values()],
+                  [label for label, _ in STORY.values()], frameon=False, ncols=4, loc="outside upper center")
+    figure.savefig(RESULTS / "at_a_glance.png", dpi=140)
+    plt.close(figure)
+
+
+def _while_all_run(values: Any, grid: Any, runs: Sequence[Found]) -> Any:
+    """A median, until the first of its runs has ended: what is left afterwards are the slower ones."""
+    return np.where(grid <= min(run["spent_usd"] for run in runs), values, np.nan)
+
+
+def _title(name: str) -> str:
+    """``slow_hopper`` is Slow hopper; the tasks are called as Gymnasium calls them."""
+    return {"halfcheetah": "HalfCheetah"}.get(name, name.replace("_", " ").capitalize())
+
+
+def _label(rule: str, everything: Found) -> str:
+    settings = everything["chosen"].get(rule, "")
+    return f"{rule} ({settings})" if settings and not rule.endswith(f"-{settings}") else rule
+
+
+def _estimated(scores: Mapping[str, Any], score: Callable[..., Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Returns rliable's points and intervals, the same ones each time: it resamples by numpy's global generator."""
+    np.random.seed(0)  # noqa: NPY002  rliable 1.2.0 takes a random_state, but does not use it
+    found: tuple[Mapping[str, Any], Mapping[str, Any]] = library.get_interval_estimates(scores, score, reps=RESAMPLES)
+    return found
 
 
 def _short(value: float) -> float:
@@ -221,6 +271,7 @@ def main() -> None:
     for name, everything in found.items():
         draw_curves(name, everything)
     draw_cents(found)
+    draw_story(found)
     (RESULTS / "analysis.json").write_text(json.dumps(
         {name: analyse(everything) for name, everything in found.items()}, indent=1))
     for name, everything in found.items():
