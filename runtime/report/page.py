@@ -163,7 +163,7 @@ def _events(run: RecordedRun) -> Mapping[str, Any]:
     started = [row for row in run.rows if row["actor_count"] is not None]
     fewest = min((row["actor_count"] or 0 for row in started), default=0)
     boosted = [row["round_index"] for row in started if (row["actor_count"] or 0) > fewest]
-    if boosted:
+    if boosted and run.settings.get("scaler.kind") == "nitro":
         counts.append((f"boosts: rounds with more than {fewest} actors", len(boosted), f"round {boosted[0]}",
                        f"round {boosted[-1]}"))
     return {"counts": counts, "last": [(_moment(event), event["event"].replace("_", " "), _detail(event))

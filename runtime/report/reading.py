@@ -150,7 +150,8 @@ def read_run(path: Path, name: str) -> RecordedRun:
     settings: dict[str, Any] = {}
     try:
         text = without_credentials(files.config_path.read_text()[:_CONFIG_CHARACTERS_MAX])
-        settings = {key: str(value) for key, value in leaves(yaml_text.parse(text, layout.CONFIG))}
+        settings = {key: "null" if value is None else str(value)
+                    for key, value in leaves(yaml_text.parse(text, layout.CONFIG))}
     except FileNotFoundError:
         problems.append(f"there is no {layout.CONFIG}")
     except (AttributeError, ExperimentError, *_UNREADABLE) as error:

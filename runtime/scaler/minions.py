@@ -12,7 +12,7 @@ from runtime.config.variants import ScalerSettings
 from runtime.errors import ExperimentError
 from runtime.interfaces import RoundView, ScalingDecision, State
 from runtime.scaler.random import DRAWS_SEED
-from runtime.scaler.saved_scheduler import SavedScheduler, Seen, is_path, load_scheduler
+from runtime.scaler.saved_scheduler import SavedScheduler, Seen, is_path, load_scheduler, shipped
 
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
@@ -41,8 +41,9 @@ class MinionsSettings(ScalerSettings):
         """Yields what is wrong with values that are each allowed."""
         yield from super().contradictions()
         if self.scheduler is None:
-            yield ("scaler.kind = minions has no scheduler: scaler.scheduler = null; allowed: a name, or the path of a "
-                   "file that `python -m runtime scheduler train` has written")
+            yield ("scaler.kind = minions has no scheduler: scaler.scheduler = null; allowed: "
+                   f"{' | '.join(shipped())}, or the path of a file that `python -m runtime scheduler train` has "
+                   "written")
 
     def make(self) -> MinionsScaler:
         """Reads the scheduler, and makes the scaler.

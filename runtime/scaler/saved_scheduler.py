@@ -144,6 +144,11 @@ def is_path(name: str) -> bool:
     return "/" in name or name.endswith(SUFFIX)
 
 
+def shipped() -> list[str]:
+    """Returns the names of the shipped schedulers."""
+    return sorted(one.stem for one in SHIPPED.glob(f"*{SUFFIX}"))
+
+
 def load_scheduler(name: str) -> SavedScheduler:
     """Loads a scheduler.
 
@@ -161,7 +166,7 @@ def load_scheduler(name: str) -> SavedScheduler:
             raise ExperimentError(f"scheduler {name!r} is larger than {_BYTES_MAX // 1024**2} MiB, which none is")
         data = path.read_bytes()
     except (OSError, ValueError) as error:
-        names = sorted(one.stem for one in SHIPPED.glob(f"*{SUFFIX}"))
+        names = shipped()
         raise ExperimentError(
             f"scheduler {name!r} cannot be read: {getattr(error, 'strerror', None) or error}; allowed: the path of a "
             f"{SUFFIX} file{', or one that is shipped: ' if names else ''}{' | '.join(names)}") from None

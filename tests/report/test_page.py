@@ -112,6 +112,14 @@ def test_a_comparison_has_a_line_for_each_and_says_what_differs(tmp_path: Path) 
     assert ["seed", "0, 1, 2, 3, 4", "7"] in rows
 
 
+def test_only_nitros_larger_rounds_are_boosts(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    assert "boosts: rounds with more than" in page_of(run).text
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("kind: nitro", "kind: random"))
+    assert "boosts" not in page_of(run).text
+
+
 def hostile_run(path: Path) -> Path:
     run = a_run(path / "<script>window.hacked=1<script>", stop_reason=HOSTILE, error=HOSTILE, prices_region=HOSTILE)
     (run / "config.yaml").write_text(f"environment: {json.dumps(HOSTILE)}\n{json.dumps(HOSTILE)}: 1\n"
