@@ -16,9 +16,10 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import ActorError
+from lambda_actor.errors import ActorError, EpisodeReplayError
 from lambda_actor.policy import Policy, parameter_shapes
-from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
+from lambda_actor.replay import ReplayedEnvironment
+from lambda_actor.rollout import Environment, Fragment, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
 
 IMPORTED_LATE = ("awslambdaric.bootstrap", "botocore.auth", "botocore.session", "lambda_actor.handler")
@@ -45,19 +46,27 @@ def check(
     """
     _check_imports()
     _check_certificates()
-    environment = make_environment(environment_id, preprocessing, options)
-    fragment = roll_out(environment, random_policy(environment), fragment_steps=steps, seed=0, round_index=0, slot=0)
+
+    def make() -> ActorEnvironment:
+        return make_environment(environment_id, preprocessing, options)
+
+    environment = make()
+    used: Environment = environment if environment.can_save_episode else ReplayedEnvironment(make, is_made_anew=True)
+    fragment = roll_out(used, random_policy(used), fragment_steps=steps, seed=0, round_index=0, slot=0)
     seen = f"{environment_id}: {steps} steps, mean reward {fragment.rewards.mean():.4g}"
-    if not environment.can_save_episode:
-        return f"{seen}; episodes end with each fragment: {environment.cannot_save_reason}"
     if fragment.open_episode is None:
         return f"{seen}; its episode ended with the fragment, so none was continued"
-    _check_continuation(environment, make_environment(environment_id, preprocessing, options), fragment,
-                        fragment.open_episode)
-    return f"{seen}; an open episode was continued"
+    if environment.can_save_episode:
+        _check_continuation(environment, make(), fragment, fragment.open_episode)
+        return f"{seen}; an open episode was continued"
+    try:
+        ReplayedEnvironment(make, is_made_anew=True).set_state(fragment.open_episode.state)
+    except EpisodeReplayError as error:
+        return f"{seen}; an open episode cannot be continued: {environment.cannot_save_reason}, and {error}"
+    return f"{seen}; an open episode was replayed"
 
 
-def random_policy(environment: ActorEnvironment) -> Policy:
+def random_policy(environment: Environment) -> Policy:
     """A policy for it, read from a message as an actor reads it."""
     return Policy.from_bytes(random_weights(environment.spaces))
 

@@ -17,6 +17,10 @@ class EpisodeStateError(UnusableEnvironmentError):
     """The environment's episode cannot be saved or restored between invocations."""
 
 
+class EpisodeReplayError(EpisodeStateError):
+    """An episode went on differently when it was replayed."""
+
+
 class NonFiniteTrajectoryError(ActorError):
     """The environment or the policy produced NaN or infinity."""
 

@@ -28,6 +28,7 @@ from lambda_actor.events import check_event
 from lambda_actor.inline import INLINE_FIELDS, InlineMessages
 from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy
+from lambda_actor.replay import REPLAYS, ReplayedEnvironment
 from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
 
 STOP_FIELDS: dict[str, type] = {
@@ -58,7 +59,9 @@ EVENT_FIELDS: dict[str, type] = {
 """What any other event must carry; ``episode_id`` is empty if a fresh episode is to be started,
 ``cache_credential`` if the variables hold it, and ``cache_url`` if the event holds the messages (`INLINE_FIELDS`).
 It may also carry ``episode_bytes_max``, if fewer bytes of an open episode are paid for than `EPISODE_BYTES_MAX`, and
-``environment_options``, as may a ``prewarm`` event, if the environment is made with any (`lambda_actor.making`)."""
+``environment_options``, as may a ``prewarm`` event, if the environment is made with any (`lambda_actor.making`), and
+``replay``, how episodes are replayed if the environment cannot save them (`REPLAYS`)."""
+_OPTIONAL_FIELDS: dict[str, type] = {"episode_bytes_max": int, "environment_options": dict, "replay": str}
 OUTPUT_CHARACTERS_MAX = 2000
 """What an environment may print during one invocation; the rest is dropped."""
 PREWARMED = "prewarmed"
@@ -69,7 +72,7 @@ class Sandbox:
     """What stays warm between two invocations in one process."""
 
     def __init__(self) -> None:
-        self.environment: ActorEnvironment | None = None
+        self.environment: ActorEnvironment | ReplayedEnvironment | None = None
         self.environment_key: tuple[str, ...] = ()
         self.cache: TrajectoryCache | None = None
         self.cache_key: tuple[str, ...] = ()
@@ -89,9 +92,9 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
     Returns:
         ``invocation_id``, ``status`` (accepted | late), ``env_steps``, ``fetch_s``, ``rollout_s``,
-        ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (None without a finished episode), and without a
-        cache ``trajectory``. For a ``prewarm`` event only ``invocation_id`` and ``status``: prewarmed; for a ``stop``
-        event ``status``: stopped.
+        ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (None without a finished episode), without a
+        cache ``trajectory``, and ``replayed_steps`` if episodes are replayed. For a ``prewarm`` event only
+        ``invocation_id`` and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
 
     Raises:
         EventError: A field is missing or of the wrong type.
@@ -107,7 +110,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
 def _sample(event: Mapping[str, Any]) -> dict[str, Any]:
     """Samples a fragment and submits it."""
-    check_event(event, EVENT_FIELDS | ({"episode_bytes_max": int} if "episode_bytes_max" in event else {}))
+    check_event(event, EVENT_FIELDS | {name: kind for name, kind in _OPTIONAL_FIELDS.items() if name in event})
     if event["fragment_steps"] < 1:
         raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
     started_s = time.perf_counter()
@@ -132,6 +135,8 @@ def _sample(event: Mapping[str, Any]) -> dict[str, Any]:
         "submit_s": submitted_s - rolled_out_s,
         "episodes_finished": len(returns),
         "episode_return_mean": float(returns.mean()) if len(returns) else None,
+        **({"replayed_steps": sandbox.environment.replayed_steps if open_episode else 0}
+           if isinstance(sandbox.environment, ReplayedEnvironment) else {}),
         **({"trajectory": messages.trajectory} if isinstance(messages, InlineMessages) else {}),
     }
 
@@ -173,13 +178,19 @@ def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
     return sandbox.cache
 
 
-def _environment(event: Mapping[str, Any]) -> ActorEnvironment:
+def _environment(event: Mapping[str, Any]) -> ActorEnvironment | ReplayedEnvironment:
     """The sandbox's, if it is what the event asks for, or a new one."""
-    options = event.get("environment_options", {})
-    key = (event["environment_id"], event["preprocessing"], json.dumps(options, sort_keys=True))
+    options, replay = event.get("environment_options", {}), event.get("replay", "")
+    key = (event["environment_id"], event["preprocessing"], json.dumps(options, sort_keys=True), replay)
     if sandbox.environment is not None and sandbox.environment_key == key:
         return sandbox.environment
-    environment = make_environment(event["environment_id"], event["preprocessing"], options)
+    if replay not in REPLAYS:
+        raise EventError(f"the event's 'replay' is {replay!r}; allowed: {' | '.join(map(repr, REPLAYS))}")
+
+    def make() -> ActorEnvironment:
+        return make_environment(event["environment_id"], event["preprocessing"], options)
+
+    environment = ReplayedEnvironment(make, is_made_anew=replay == "anew") if replay else make()
     sandbox.environment_key = key
     return environment
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from lambda_actor import wire
-from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import EpisodeStateError, NonFiniteTrajectoryError, OversizedMessageError
 from lambda_actor.frames import FrameStack, pack_frames
 from lambda_actor.policy import Policy
@@ -20,6 +19,24 @@ NO_BYTES = np.empty(0, np.uint8)
 EPISODE_BYTES_MAX = 2**20
 """Larger states are refused: each actor's traffic is paid for, and its worst case is reserved in the budget."""
 _STOP_CHECK_STEPS = 64
+
+
+class Environment(Protocol):
+    """What is rolled out: an `ActorEnvironment`, or one whose episodes are replayed."""
+
+    @property
+    def spaces(self) -> Spaces: ...
+
+    @property
+    def can_save_episode(self) -> bool: ...
+
+    def reset(self, seed: int) -> np.ndarray: ...
+
+    def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]: ...
+
+    def get_state(self) -> dict[str, np.ndarray]: ...
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -135,7 +152,7 @@ def random_streams(seed: int, round_index: int, slot: int) -> tuple[np.random.Ge
 
 
 def roll_out(
-    environment: ActorEnvironment,
+    environment: Environment,
     policy: Policy,
     *,
     fragment_steps: int,

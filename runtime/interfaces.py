@@ -36,11 +36,13 @@ class Invocation:
     Attributes:
         event: What its handler receives (JSON values only).
         timeout_s: The most seconds that it is billed for, without its start-up; a fleet's own limit may be shorter.
+        replayed_steps: Steps of its open episode that it takes again.
     """
 
     invocation_id: str
     event: Mapping[str, Any]
     timeout_s: float = math.inf
+    replayed_steps: int = 0
 
 
 OutcomeStatus = Literal["ok", "error", "crashed", "timeout", "abandoned"]
@@ -128,6 +130,13 @@ class OpenEpisodeRecord:
     episode_id: str
     data: bytes = field(repr=False)
 
+    @property
+    def steps(self) -> int:
+        """Its steps until now."""
+        from lambda_actor.rollout import OpenEpisode
+
+        return OpenEpisode.from_bytes(self.data).length
+
 
 @dataclass(frozen=True)
 class ActorSpec:
@@ -168,6 +177,11 @@ class Actor:
         return self.episode.episode_id if self.episode else ""
 
     @property
+    def replayed_steps(self) -> int:
+        """Steps that it takes again to get to where its episode was left open; a process that left it there, fewer."""
+        return self.episode.steps if self.episode and self.spec.event.get("replay") else 0
+
+    @property
     def policy_version(self) -> int:
         """The version of the policy that it rolls out."""
         return int(self.spec.event["policy_version"])
@@ -177,7 +191,7 @@ class Actor:
         """What a fleet starts."""
         return Invocation(self.invocation_id, {
             **self.spec.event, "invocation_id": self.invocation_id, "slot": self.number,
-            "episode_id": self.episode_id}, self.spec.timeout_s)
+            "episode_id": self.episode_id}, self.spec.timeout_s, self.replayed_steps)
 
 
 @dataclass(frozen=True)

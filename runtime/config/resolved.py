@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
+from lambda_actor.replay import REPLAYS
 from lambda_actor.spaces import Spaces
 from runtime.config.fleets import FLEETS
 from runtime.config.instances import CPU_TYPES, GPU_TYPES, machine_image, vcpus
@@ -67,6 +68,10 @@ class FittedEnvironment(EnvironmentSection):
 
     preprocessing: Literal["atari", "none"]
     clip_rewards: bool
+    replay: Literal[*REPLAYS] = Field("", exclude=True)  # type: ignore[valid-type]  # of the actor
+    """How open episodes are replayed; "" if they are saved, or never continued."""
+    replay_steps_max: int = Field(0, exclude=True)
+    """The most steps that an actor replays."""
 
 
 class FittedNetwork(NetworkSection):

@@ -23,7 +23,9 @@ _PHASES: Final = ("actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s")
 class PhaseTimes:
     """The longest that each phase was billed in the last rounds that had it."""
 
-    def __init__(self, configured: Limits, *, samples_max: int, expected: Mapping[str, float]) -> None:
+    def __init__(
+        self, configured: Limits, *, samples_max: int, expected: Mapping[str, float], growth: float = 1.0
+    ) -> None:
         """Has seen nothing yet.
 
         Args:
@@ -31,7 +33,10 @@ class PhaseTimes:
             samples_max: The most samples that an update may have.
             expected: Seconds that each phase is expected to be billed, by the names of the arguments of `saw`; they
                 count until it is seen.
+            growth: How many times longer an actor, and its open episode, may become than one that was seen, because
+                it replays an episode that gets longer.
         """
+        self._growth = growth
         self._configured, self.samples_max, self._expected = configured, samples_max, dict(expected)
         self._seen: dict[str, list[float]] = {phase: [] for phase in _PHASES}
         self._round: dict[str, float] = {}
@@ -68,10 +73,12 @@ class PhaseTimes:
             return
         detect_s = longest["detect_s"] if detects else 0.0
         evaluate_s = longest["evaluate_s"] if evaluates else 0.0
+        actor_s, collect_s = longest["actor_s"] * self._growth, longest["collect_s"] * self._growth
+        episode_bytes = math.ceil(episode_bytes * self._growth)
         update_s = longest["sample_s"] * self.samples_max + detect_s + evaluate_s
         for factor in FACTORS:
-            yield Limits(min(factor * longest["actor_s"], self._configured.actor_s),
-                         min(factor * (longest["collect_s"] + detect_s), self._configured.collect_s),
+            yield Limits(min(factor * actor_s, self._configured.actor_s),
+                         min(factor * (collect_s + detect_s), self._configured.collect_s),
                          min(factor * update_s, self._configured.update_s), factor,
                          min(math.ceil(factor * episode_bytes), EPISODE_BYTES_MAX) if episode_bytes else None)
 

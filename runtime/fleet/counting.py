@@ -77,7 +77,9 @@ class CountingLearner(_Counting):
 class CountingFleet(_Counting):
     """A fleet that bills each invocation by the steps that it made; see `runtime.interfaces.Fleet`.
 
-    One that brought no trajectory counts as a whole fragment, and one that timed out until its time limit.
+    One that brought no trajectory counts as a whole fragment, and one that timed out until its time limit. Where an
+    episode is replayed, its steps count too, though a process that left it open here takes none of them again: in AWS
+    another one most likely continues it.
     """
 
     def __init__(self, fleet: Fleet, rates: Rates, *, fragment_steps: int, timeout_s: float, speed: float) -> None:
@@ -92,19 +94,24 @@ class CountingFleet(_Counting):
         self._rates = rates
         self._fragment_steps, self._timeout_s, self._speed = fragment_steps, timeout_s, speed
         self._limits_s: dict[str, float] = {}
+        self._replayed: dict[str, int] = {}
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         """Starts these actors."""
         self._limits_s |= {one.invocation_id: min(one.timeout_s, self._timeout_s) for one in invocations}
+        self._replayed |= {one.invocation_id: one.replayed_steps for one in invocations if one.replayed_steps}
         super().start(invocations)
 
     def _billed(self, outcome: Outcome) -> Outcome:
         limit_s = self._limits_s.pop(outcome.invocation_id, self._timeout_s)
+        replayed = self._replayed.pop(outcome.invocation_id, 0)
         if not outcome.was_started:
             return outcome
-        steps = (outcome.response or {}).get("env_steps", self._fragment_steps)
+        response = outcome.response or {}
+        steps = response.get("env_steps", self._fragment_steps) + replayed
         if outcome.status == "ok" and outcome.cpu_s:
-            self._rates.known("step_s", outcome.cpu_s, max(1, steps))
+            self._rates.known(
+                "step_s", outcome.cpu_s, max(1, steps - replayed + response.get("replayed_steps", 0)))
             self._rates.known("init_s", outcome.init_cpu_s, 1)
         units = self._rates.units
         if outcome.status == "timeout" or "step_s" not in units:

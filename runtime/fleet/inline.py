@@ -89,7 +89,7 @@ class InlineFleet:
         event = invocation.event
         if "prewarm" in event:
             return invocation
-        return Invocation(invocation.invocation_id, {
+        return replace(invocation, event={
             **event, "weights": self._weights[event["policy_version"]],
             "episode": self._episodes.get(event["episode_id"], "")})
 

@@ -34,8 +34,10 @@ _RESTART_PAUSE_S = 0.5
 _DEATH_PATIENCE_S = 1.0
 _LENGTH = struct.Struct("!i")
 _CHUNK_BYTES = 2**20
-SINGLE_THREADED = {name: "1" for name in (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")}
+ACTOR_VARIABLES = {
+    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
+    "PYTHONHASHSEED": "0"}
+"""Of a process with environments: one thread; and sets in the same order everywhere, or no episode can be replayed."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -169,7 +171,7 @@ class LocalFleet:
         self._timeout_s, self._share = timeout_s, vcpu_share(memory_mib)
         self._log_path, self._handler = log_path, handler
         path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._environment = {**os.environ, **SINGLE_THREADED, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1",
+        self._environment = {**os.environ, **ACTOR_VARIABLES, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1",
                              **(credentials or {})}
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)

@@ -22,7 +22,7 @@ from typing import Any
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
 from runtime.fleet import ACTOR_HANDLER, FleetSetup
 from runtime.fleet.actor_process import Handler, serve
-from runtime.fleet.local import SINGLE_THREADED
+from runtime.fleet.local import ACTOR_VARIABLES
 from runtime.interfaces import Invocation, Outcome, OutcomeStatus
 
 REQUIREMENTS = "requirements-ray.txt"
@@ -245,7 +245,7 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
     """Joins a cluster, or starts one; leaves this process' signal handlers as they are."""
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     place: dict[str, Any] = {"address": address, "runtime_env": {
-        "env_vars": SINGLE_THREADED, "py_modules": [str(_ROOT / name) for name in _SENT]}}
+        "env_vars": ACTOR_VARIABLES, "py_modules": [str(_ROOT / name) for name in _SENT]}}
     if address is None:
         place = {"address": "local", "num_cpus": cpus, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
     is_main = threading.current_thread() is threading.main_thread()
@@ -255,7 +255,7 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
             # Ray itself would ask for minutes.
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), _ANSWER_S).close()
-        with _environment({**_LOCAL_SETTINGS, **SINGLE_THREADED, "PYTHONPATH": path}):
+        with _environment({**_LOCAL_SETTINGS, **ACTOR_VARIABLES, "PYTHONPATH": path}):
             ray.init(**place, log_to_driver=False, configure_logging=False)
     except Exception as error:
         # Ray raises what it likes: ConnectionError, RuntimeError, ValueError, Exception itself.

@@ -93,6 +93,9 @@ class RoundRow:
     episodes_finished: Annotated[int, Column("training episodes that ended in this round")]
     episodes_spanning_versions: Annotated[int, Column(
         "how many of them an older policy version had begun, so that their return belongs to no single version")]
+    replayed_steps: Annotated[int | None, Column(
+        "steps that actors took again to continue open episodes, all of them billed; a process of this machine that "
+        "left an episode open takes none. null if this environment's episodes are not replayed")] = None
     policy_loss: Annotated[float, _learner("mean over the last epoch")]
     value_loss: Annotated[float, _learner("mean over the last epoch")]
     entropy: Annotated[float, _learner("mean over the last epoch", "nats")]

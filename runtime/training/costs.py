@@ -52,4 +52,5 @@ def make_phase_times(experiment: FittedExperiment, configured: Limits, times: Wo
     """
     return PhaseTimes(
         configured, samples_max=experiment.scaler.most_actors * experiment.actor.fragment_steps,
-        expected=times.expected_s())
+        expected=times.expected_s(),
+        growth=1.0 + experiment.environment.replay_steps_max / experiment.actor.fragment_steps)

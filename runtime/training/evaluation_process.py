@@ -28,7 +28,7 @@ from typing import Any
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import UnusableEnvironmentError
 from runtime.errors import ERROR_CHARACTERS_MAX, BudgetError, one_line
-from runtime.fleet.local import SINGLE_THREADED
+from runtime.fleet.local import ACTOR_VARIABLES
 from runtime.interfaces import Evaluation
 from runtime.training.evaluation import Evaluator, evaluate_and_confirm
 
@@ -102,7 +102,7 @@ class EvaluationProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "runtime.training.evaluation_process", str(theirs.fileno()), self._settings],
                 pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, env={**os.environ, **SINGLE_THREADED, "PYTHONPATH": path},
+                stderr=subprocess.DEVNULL, env={**os.environ, **ACTOR_VARIABLES, "PYTHONPATH": path},
                 start_new_session=True)
         self._connection = Connection(ours.detach())
         return self._connection

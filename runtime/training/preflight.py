@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
+from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
@@ -17,6 +19,10 @@ from runtime.errors import EnvironmentNotHereError, ExperimentError
 from runtime.interfaces import Limits
 from runtime.scaler import make_scaler
 from runtime.training.costs import make_cost_model, make_phase_times
+from runtime.training.replay_proof import check_wrappers, prove_replay
+
+_EPISODE_EXTRA_BYTES = 2**16
+"""Of an open episode's message, at most: all but actions and digests, that is its observation."""
 
 
 def preflight(
@@ -83,7 +89,7 @@ def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperi
     except ActorError as error:
         raise EnvironmentNotHereError(str(error)) from None
     fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-    _check_open_episodes(fitted, environment)
+    fitted = _with_episodes(fitted, environment)
     _check_function(fitted)
     check_sizes(environment.spaces, environment_id=fitted.environment.id,
                 fragment_steps=fitted.actor.fragment_steps, network=fitted.network.kind,
@@ -144,12 +150,35 @@ def _check_gradients(experiment: FittedExperiment, times: FunctionTimes, samples
             f"larger algorithm.{experiment.algorithm.kind}.minibatch_steps")
 
 
-def _check_open_episodes(experiment: FittedExperiment, environment: ActorEnvironment) -> None:
+def _with_episodes(experiment: FittedExperiment, environment: ActorEnvironment) -> FittedExperiment:
+    """Returns the experiment with how later actors continue open episodes, if the environment cannot save them.
+
+    Raises:
+        ExperimentError: They cannot be continued.
+    """
     steps, limit = experiment.actor.fragment_steps, environment.episode_steps_max
-    is_shorter = limit is None or steps < limit
-    if is_shorter and not environment.can_save_episode and not experiment.environment.truncate_at_fragment:
+    is_whole = limit is not None and steps >= limit
+    if is_whole or environment.can_save_episode or experiment.environment.truncate_at_fragment:
+        return experiment
+    if limit is None:
         raise ExperimentError(
-            f"actor.fragment_steps = {steps} is shorter than an episode of {experiment.environment.id} can be "
-            f"({f'{limit} steps' if limit else 'no limit'}), and its episodes cannot be continued by a later actor: "
-            f"{environment.cannot_save_reason}. Give the environment get_state() and set_state(state), or set "
-            "environment.truncate_at_fragment: true if nothing that comes later in an episode matters")
+            f"environment.id = {experiment.environment.id!r}: its episodes have no limit of steps, and "
+            f"{environment.cannot_save_reason}, so that a later actor would replay ever more steps to continue one; "
+            "allowed: environment.max_episode_steps, get_state() and set_state(state) in the environment, or "
+            "environment.truncate_at_fragment: true")
+    spaces = environment.spaces
+    action_bytes = (8 if spaces.is_discrete else 4) * math.prod(spaces.action_shape)
+    limit_max = (EPISODE_BYTES_MAX - _EPISODE_EXTRA_BYTES) // (action_bytes + 8)
+    if limit > limit_max:
+        raise ExperimentError(
+            f"environment.id = {experiment.environment.id!r}: an episode can have {limit:,} steps, and "
+            f"{environment.cannot_save_reason}; actions of an episode that is replayed fit a message up to "
+            f"{limit_max:,} steps")
+    check_wrappers(environment)
+    section = experiment.environment
+    try:
+        replay = prove_replay(json.dumps([section.id, section.preprocessing, section.options]), steps)
+    except ActorError as error:
+        raise ExperimentError(f"environment.id = {section.id!r}: {error}") from None
+    return experiment.model_copy(update={"environment": section.model_copy(update={
+        "replay": replay, "replay_steps_max": limit - 1})})

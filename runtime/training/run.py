@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from runtime.learner import LearnerSpec
 
 
+_REPLAY_SHARE_MAX = 1.0
+"""More steps that are replayed than sampled are worth an advice."""
+
+
 @dataclass(frozen=True)
 class RunResult:
     """How a training ended.
@@ -185,7 +189,8 @@ class _Run:
         self._stack.callback(self._tensorboard.close)
         for row in directory.read_rounds():
             self._to_tensorboard(row)
-        facts = {**self._supplies.facts, **({"wandb": self._wandb.place} if self._wandb is not None else {})}
+        facts = {**self._supplies.facts, **_episode_facts(experiment),
+                 **({"wandb": self._wandb.place} if self._wandb is not None else {})}
         done = self._loop.progress.round_index
         self._events.append("run_started", run_id=self._run_id, resumed_after_round=done,
                             cost_basis=self._backend.cost_basis, **facts)
@@ -308,7 +313,19 @@ def _actor_event(experiment: FittedExperiment, run_id: str) -> dict[str, Any]:
         "preprocessing": experiment.environment.preprocessing,
         "truncate_at_fragment": experiment.environment.truncate_at_fragment,
         "fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed,
+        **({"replay": experiment.environment.replay} if experiment.environment.replay else {}),
     }
+
+
+def _episode_facts(experiment: FittedExperiment) -> dict[str, str]:
+    """What people are told of open episodes, if they are replayed."""
+    environment, steps = experiment.environment, experiment.actor.fragment_steps
+    if not environment.replay:
+        return {}
+    longest = environment.replay_steps_max + 1
+    share = longest / (2 * steps)
+    return {"episodes": f"replayed by whoever goes on: of {longest:,} steps, {share:.1f} again for each new one"
+                        + (f"; actor.fragment_steps={longest} needs none" if share > _REPLAY_SHARE_MAX else "")}
 
 
 def _is_foreseen(error: Exception) -> bool:

@@ -33,6 +33,7 @@ class RoundTraining:
         learn_s: Seconds that they took.
         modelled_s: Seconds for which they count in the bill.
         env_steps: Environment steps that were trained on for the first time.
+        replayed_steps: Steps that were taken again to continue open episodes; None if nothing is replayed.
         trajectories: Trajectories that were trained on for the first time.
         replayed: Trajectories that were trained on again.
     """
@@ -40,6 +41,7 @@ class RoundTraining:
     learn_s: float = 0.0
     modelled_s: float = 0.0
     env_steps: int = 0
+    replayed_steps: int | None = None
     trajectories: int = 0
     replayed: int = 0
     episodes: list[Mapping[str, np.ndarray]] = field(default_factory=list)
@@ -72,6 +74,7 @@ class RoundTraining:
         staleness = np.concatenate(self.staleness)
         return {
             **_episode_statistics(self.episodes),
+            "replayed_steps": self.replayed_steps,
             **{name: _mean([vars(metrics)[name] for metrics in self.metrics]) for name in vars(self.metrics[0])},
             "learning_rate": self.metrics[-1].learning_rate,
             "updates": len(self.metrics),
@@ -92,6 +95,7 @@ class Updating:
         spaces: Spaces,
         *,
         clip_rewards: bool,
+        replays_episodes: bool,
         learning_rate_key: str,
         clock: Callable[[], float] = time.monotonic,
         time_limit: TimeLimit,
@@ -103,6 +107,7 @@ class Updating:
             episodes: Take over what trajectories leave open when they are trained on.
             progress: Counts the environment steps.
             clip_rewards: Whether the updater sees only the signs of rewards.
+            replays_episodes: Whether actors replay the episodes that they continue.
             learning_rate_key: The experiment file's key that is named if training diverges.
             clock: Monotonic seconds.
             times: For how long an update counts in the bill.
@@ -110,6 +115,7 @@ class Updating:
         self.updater, self._episodes, self._progress = updater, episodes, progress
         self._spaces, self._clip_rewards, self._learning_rate_key = spaces, clip_rewards, learning_rate_key
         self._clock, self._time_limit, self._times = clock, time_limit, times
+        self._replays_episodes = replays_episodes
 
     def train(self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float) -> Update:
         """Trains on these trajectories, once, and takes over the episodes that they left open.
@@ -137,6 +143,8 @@ class Updating:
         training.add_episodes(trajectories)
         training.env_steps += batch.env_steps
         self._progress.env_steps_total += batch.env_steps
+        if self._replays_episodes:
+            training.replayed_steps = (training.replayed_steps or 0) + self._episodes.replayed_steps(trajectories)
         self._episodes.take_over(trajectories)
         return updates[-1]
 

@@ -20,9 +20,11 @@ from stacks.staging import actor_context
 ALIAS = "live"
 EVENT_AGE_MAX_S = 60
 """An invocation that Lambda could not start by then is given up; the learner has replaced it."""
-ONE_THREAD = {name: "1" for name in (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")}
-"""As in the local fleet: an actor has at most a core or two, and numpy's threads would only get in each other's way."""
+ACTOR_VARIABLES = {
+    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
+    "PYTHONHASHSEED": "0"}
+"""As in the local fleet: an actor has at most a core or two, and numpy's threads would only get in each other's way.
+Sets have the same order everywhere, or no episode could be replayed."""
 _NETWORK_ACTIONS = [f"ec2:{action}" for action in (
     "CreateNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets", "DeleteNetworkInterface",
     "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses")]
@@ -113,7 +115,7 @@ class ActorFunction(Construct):
                 memory_size=experiment.actor.memory_mib,
                 timeout=Duration.seconds(experiment.actor.timeout_s),
                 reserved_concurrent_executions=plan.reserved_actors,
-                environment=ONE_THREAD,
+                environment=ACTOR_VARIABLES,
                 role=self.role,
                 log_group=self.log_group,
                 # Without a cache there is nothing in the network that actors would need.

@@ -53,6 +53,14 @@ def test_what_nobody_knows_is_not_tightened(missing: str):
     assert len(list(expected.choices(detects=True, evaluates=True))) == 1 + len(FACTORS)
 
 
+def test_limits_leave_room_for_an_episode_that_gets_longer():
+    once, thrice = (PhaseTimes(WHOLE, samples_max=1, expected={"actor_s": 0.5, "collect_s": 0.75, "sample_s": 0.25},
+                               growth=growth) for growth in (1.0, 3.0))
+    tight, loose = (list(one.choices(detects=False, evaluates=False, episode_bytes=100))[-1] for one in (once, thrice))
+    assert (loose.actor_s, loose.collect_s) == pytest.approx((3 * tight.actor_s, 3 * tight.collect_s))
+    assert (tight.episode_bytes, loose.episode_bytes, loose.update_s) == (111, 330, tight.update_s)
+
+
 def test_the_longest_of_the_last_rounds_counts_and_is_kept_in_a_checkpoint():
     phases = PhaseTimes(WHOLE, samples_max=1, expected={"actor_s": 40.0, "collect_s": 1.0, "sample_s": 1.0})
     found = []

@@ -135,6 +135,23 @@ def test_an_invocation_is_billed_by_its_steps_and_one_that_brought_nothing_as_a_
     assert [(one.billed_s, one.init_s) for one in fleet.wait(0.0)] == [(1.02, 1.0), (3.0, 1.0), (3.0, 1.0), (0.0, 0.0)]
 
 
+def test_a_replay_is_billed_whoever_goes_on_and_only_what_was_replayed_here_tells_how_long_a_step_takes(tmp_path: Path):
+    class Ended:
+        concurrency = 1
+
+        def start(self, invocations: list[Invocation]) -> None:
+            """Nothing to start."""
+
+        def wait(self, timeout_s: float) -> list[Outcome]:
+            return [Outcome("a", "ok", {"env_steps": 4, "replayed_steps": 0}, billed_s=9.0, cpu_s=1.0)]
+
+    found = rates(tmp_path, {})
+    fleet = CountingFleet(Ended(), found, fragment_steps=4, timeout_s=60, speed=0.5)  # type: ignore[arg-type]
+    fleet.start([Invocation("a", {}, replayed_steps=12)])
+    assert [one.billed_s for one in fleet.wait(0.0)] == [16 * 0.25 / 0.5]
+    assert found.units["step_s"] == 0.25
+
+
 def test_a_learner_function_is_billed_for_what_it_trained_on_and_the_loop_waits_for_its_starts(tmp_path: Path):
     class Ended:
         concurrency = 1

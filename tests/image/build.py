@@ -48,7 +48,7 @@ from runtime.config.instances import processor
 from runtime.config.loading import load_experiment, self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError, RunError
-from runtime.fleet.local import SINGLE_THREADED
+from runtime.fleet.local import ACTOR_VARIABLES
 from stacks.staging import actor_context, learner_context
 from tests.helpers import PATIENCE_S
 from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint
@@ -235,7 +235,7 @@ class Actors:
         self._function = endpoint.add_function(
             "actors", command=[str(image.worker(folder / "worker"))], memory_mib=experiment.actor.memory_mib,
             timeout_s=PATIENCE_S,
-            environment={**image.environment(), **SINGLE_THREADED, **s3,
+            environment={**image.environment(), **ACTOR_VARIABLES, **s3,
                          "LAMBDA_TASK_ROOT": image.configuration["WorkingDir"]})
         self._client = boto3.client("lambda", endpoint_url=endpoint.url, config=Config(
             retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S))

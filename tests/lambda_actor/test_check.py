@@ -35,7 +35,8 @@ def make_forgetful() -> ForgetfulCounter:
     ("ALE/Qbert-v5", 8, "an open episode was continued"),
     ("tests.environments:make_pictures", 8, "an open episode was continued"),
     ("tests.environments:make_counter", 10, "so none was continued"),
-    ("tests.environments:make_stateless_counter", 7, "Counter offers no get_state"),
+    ("tests.environments:make_stateless_counter", 7, "an open episode was replayed"),
+    ("tests.lambda_actor.test_replay:make_liar", 7, "cannot be continued: Liar offers no get_state() and set_state()"),
 ])
 def test_what_works_is_told(environment_id: str, steps: int, seen: str) -> None:
     told = check(environment_id, steps)

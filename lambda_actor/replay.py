@@ -1,0 +1,166 @@
+"""Open episodes of environments that nobody can save: they travel as a seed and actions, and are replayed.
+
+Whoever continues such an episode resets an environment with its seed, takes its actions again, and compares a digest of
+all observations and rewards with the one that travelled: equal digests prove that it stands where the episode was left
+open. A process that left it open still stands there, and replays nothing.
+
+    python -m lambda_actor.replay '["LunarLander-v3", "auto", {}]' < EPISODE
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.episode_state import State
+from lambda_actor.errors import ActorError, EpisodeReplayError, EpisodeStateError
+from lambda_actor.rollout import OpenEpisode
+from lambda_actor.spaces import Spaces
+
+REPLAYS = ("", "reset", "anew")
+"""How an environment's episodes are replayed: not at all; in an environment that is reset; or in one that is made anew
+for each episode, because what it did before shows."""
+_DIGEST = struct.Struct("<d??")
+
+
+class ReplayedEnvironment:
+    """An environment whose open episode is its seed and its actions; see `lambda_actor.rollout.Environment`.
+
+    Attributes:
+        replayed_steps: Steps that the last `set_state` took again.
+    """
+
+    can_save_episode = True
+
+    def __init__(self, make: Callable[[], ActorEnvironment], *, is_made_anew: bool) -> None:
+        """Makes the environment.
+
+        Args:
+            make: Makes one.
+            is_made_anew: Whether each episode gets an environment of its own.
+
+        Raises:
+            UnusableEnvironmentError: It cannot be made.
+        """
+        self._make, self._is_made_anew = make, is_made_anew
+        self._environment, self._is_used = make(), False
+        self.replayed_steps = 0
+        self._begin(0)
+
+    @property
+    def spaces(self) -> Spaces:
+        """What a policy sees and does."""
+        return self._environment.spaces
+
+    def reset(self, seed: int) -> np.ndarray:
+        """Starts a new episode; as `ActorEnvironment.reset`."""
+        if self._is_used and self._is_made_anew:
+            self._environment.close()
+            self._environment = self._make()
+        self._is_used = True
+        self._begin(seed)
+        frame = self._environment.reset(seed)
+        self._digest.update(frame.tobytes())
+        return frame
+
+    def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
+        """One step with ``action``; as `ActorEnvironment.step`."""
+        frame, reward, terminated, truncated = found = self._environment.step(action)
+        self._digest.update(frame.tobytes())
+        self._digest.update(_DIGEST.pack(reward, terminated, truncated))
+        self._actions.append(action)
+        self._digests.append(self._digest.digest())
+        return found
+
+    def get_state(self) -> State:
+        """The open episode after at least one step.
+
+        Returns:
+            seed: int64 ``[]``.
+            actions: of its steps, ``[n]`` or ``[n, A]``.
+            digests: of all observations and rewards until each step, uint64 ``[n]``.
+            processor: where it was rolled out, text as uint8.
+        """
+        return {"seed": np.array(self._seed, np.int64), "actions": np.array(self._actions),
+                "digests": np.frombuffer(b"".join(self._digests), "<u8"),
+                "processor": np.frombuffer(processor().encode(), np.uint8)}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continues the episode that `get_state` saved, here or in another process.
+
+        Raises:
+            EpisodeStateError: The state is not one of such an environment.
+            EpisodeReplayError: The episode goes on differently here.
+        """
+        try:
+            seed, actions, digests = int(state["seed"]), state["actions"], state["digests"]
+            where = state["processor"].tobytes().decode()
+        except (KeyError, TypeError, ValueError) as error:
+            raise EpisodeStateError(f"{self._environment.environment_id} cannot replay a saved episode: "
+                                    f"{type(error).__name__}: {error}") from error
+        self.replayed_steps = 0
+        if self._stands_at(seed, actions, digests):
+            return
+        self.reset(seed)
+        for step, (action, digest) in enumerate(zip(actions, digests.tolist(), strict=True), 1):
+            self.step(action)
+            if int.from_bytes(self._digests[-1], "little") != digest:
+                raise EpisodeReplayError(
+                    f"{self._environment.environment_id}: the episode of seed {seed} went on differently at step "
+                    f"{step} of {len(actions)} when it was replayed; " + (
+                        "the environment is not deterministic, or remembers something across episodes"
+                        if where == processor() else
+                        f"it was begun on {where}, and this is {processor()}, which may round differently"))
+        self.replayed_steps = len(actions)
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._environment.close()
+
+    def _begin(self, seed: int) -> None:
+        self._seed = seed
+        self._actions: list[np.ndarray | int] = []
+        self._digests: list[bytes] = []
+        self._digest = blake2b(digest_size=8)
+
+    def _stands_at(self, seed: int, actions: np.ndarray, digests: np.ndarray) -> bool:
+        """Whether the episode was left open right here."""
+        return (bool(self._digests) and self._seed == seed and b"".join(self._digests) == digests.tobytes()
+                and np.array_equal(np.array(self._actions), actions))
+
+
+@cache
+def processor() -> str:
+    """Returns the model of this machine's processor."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "CPU part"):
+                return f"{platform.machine()} {value.strip()}"
+    except OSError:
+        pass
+    return f"{platform.machine()} {platform.processor()}"
+
+
+def main(arguments: list[str]) -> int:
+    """Replays the EPISODE message on standard input in a new environment; 1 if it goes on differently."""
+    environment = ReplayedEnvironment(lambda: make_environment(*json.loads(arguments[0])), is_made_anew=False)
+    try:
+        environment.set_state(OpenEpisode.from_bytes(sys.stdin.buffer.read()).state)
+    except ActorError as error:
+        print(error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

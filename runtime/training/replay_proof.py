@@ -1,0 +1,107 @@
+"""Proves, before anything starts, that an environment's open episodes can be continued by replaying them.
+
+A run leaves episodes open in one process and continues them in another. So an episode is begun here, and replayed in a
+new process: if observations and rewards differ, the environment is not deterministic. Then some are replayed in one
+environment after the other: if they differ there, each episode needs an environment of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import gymnasium
+
+from lambda_actor.check import random_policy
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.episode_state import layers
+from lambda_actor.errors import EpisodeReplayError
+from lambda_actor.replay import ReplayedEnvironment
+from lambda_actor.rollout import OpenEpisode, roll_out
+from runtime.errors import ExperimentError, one_line
+from runtime.fleet.local import ACTOR_VARIABLES
+
+SPANNING = (gymnasium.wrappers.NormalizeObservation, gymnasium.wrappers.NormalizeReward)
+"""Wrappers whose state goes on from one episode to the next, in each process in its own way."""
+_ROOT = Path(__file__).resolve().parents[2]
+_FRAGMENTS, _STEPS_MAX, _TIMEOUT_S = 6, 256, 120
+
+
+def check_wrappers(environment: ActorEnvironment) -> None:
+    """Checks that no wrapper remembers anything across episodes.
+
+    Raises:
+        ExperimentError: One does.
+    """
+    for layer in layers(environment.gymnasium_environment):
+        if isinstance(layer, SPANNING):
+            name = type(layer).__name__
+            raise ExperimentError(
+                f"environment.id = {environment.environment_id!r}: wrapper {name} keeps moments across episodes, so "
+                "that each actor would see something else; allowed: without it, as algorithm.*.normalize_observations "
+                "does the same for all actors at once")
+
+
+@cache
+def prove_replay(made: str, fragment_steps: int) -> str:
+    """Returns how episodes are replayed: ``reset``, or ``anew`` if each needs an environment of its own.
+
+    Args:
+        made: The arguments of `make_environment`, as JSON.
+        fragment_steps: ``actor.fragment_steps``; episodes of so many steps are replayed, of 256 at most.
+
+    Raises:
+        ExperimentError: An episode goes on differently when it is replayed.
+        ActorError: The environment raises.
+    """
+    def make() -> ActorEnvironment:
+        return make_environment(*json.loads(made))
+
+    environment, used = (ReplayedEnvironment(make, is_made_anew=is_anew) for is_anew in (True, False))
+    try:
+        episodes = list(_open_episodes(environment, min(fragment_steps, _STEPS_MAX)))
+        if episodes:
+            _replay_elsewhere(made, max(episodes, key=lambda one: one.length))
+        try:
+            for episode in episodes:
+                used.set_state(episode.state)
+        except EpisodeReplayError:
+            return "anew"
+        return "reset"
+    finally:
+        environment.close()
+        used.close()
+
+
+def _open_episodes(environment: ReplayedEnvironment, steps: int) -> Iterator[OpenEpisode]:
+    """Rolls out fragments; yields the episodes that they leave open."""
+    policy = random_policy(environment)
+    for slot in range(_FRAGMENTS):
+        episode = roll_out(environment, policy, fragment_steps=steps, seed=0, round_index=0, slot=slot).open_episode
+        if episode is not None:
+            yield episode
+
+
+def _replay_elsewhere(made: str, episode: OpenEpisode) -> None:
+    environment_id = json.loads(made)[0]
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    try:
+        finished = subprocess.run(
+            [sys.executable, "-m", "lambda_actor.replay", made],
+            input=episode.to_bytes(), capture_output=True, timeout=_TIMEOUT_S, check=False,
+            env={**os.environ, **ACTOR_VARIABLES, "PYTHONPATH": path})
+    except subprocess.TimeoutExpired:
+        raise ExperimentError(f"environment.id = {environment_id!r}: {episode.length} steps were not replayed in "
+                              f"another process within {_TIMEOUT_S} s") from None
+    if finished.returncode:
+        lines = (finished.stdout or finished.stderr).decode(errors="replace").strip().splitlines()
+        raise ExperimentError(
+            f"environment.id = {environment_id!r}: its episodes cannot be continued by a later actor. In another "
+            f"process: {one_line(lines[-1] if lines else f'exit status {finished.returncode}')}. Allowed: get_state() "
+            "and set_state(state) in the environment, actor.fragment_steps of a whole episode, or "
+            "environment.truncate_at_fragment: true")

@@ -1,0 +1,150 @@
+"""Replayed episodes: they go on as they would have, held ones replay nothing, and no difference stays unseen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lambda_actor import handler as module
+from lambda_actor.environments import make_environment
+from lambda_actor.errors import EpisodeReplayError, EpisodeStateError, EventError
+from lambda_actor.handler import Sandbox, handler
+from lambda_actor.inline import to_text
+from lambda_actor.replay import ReplayedEnvironment, processor
+from lambda_actor.rollout import OpenEpisode
+from tests.environments import Counter
+from tests.lambda_actor.test_handler import make_event, weights
+
+COUNTER = "tests.environments:make_stateless_counter"
+WALKER = "BipedalWalker-v3"
+
+
+class Liar(Counter):
+    """From the third step on, observations tell how many environments there have been."""
+
+    made: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Liar.made += 1
+
+    def _observation(self) -> np.ndarray:
+        return super()._observation() + (Liar.made if self.count > 2 else 0)
+
+
+def make_liar() -> gymnasium.Env:
+    return Liar()
+
+
+def replayed(environment_id: str = COUNTER, *, is_made_anew: bool = False) -> ReplayedEnvironment:
+    return ReplayedEnvironment(lambda: make_environment(environment_id), is_made_anew=is_made_anew)
+
+
+def played(environment: ReplayedEnvironment, steps: int, seed: int = 5) -> OpenEpisode:
+    """An open episode of so many steps, as it travels."""
+    environment.reset(seed)
+    for step in range(steps):
+        environment.step(action(environment, step))
+    return sent(environment)
+
+
+def sent(environment: ReplayedEnvironment) -> OpenEpisode:
+    return OpenEpisode.from_bytes(OpenEpisode(np.zeros(2, np.float32), environment.get_state(), 0.0, 1, 0).to_bytes())
+
+
+def action(environment: ReplayedEnvironment, step: int) -> np.ndarray | int:
+    draw = np.random.default_rng(step)
+    if environment.spaces.is_discrete:
+        return int(draw.integers(environment.spaces.action_count))
+    return draw.normal(size=environment.spaces.action_size).astype(np.float32)
+
+
+@pytest.mark.parametrize("environment_id", [COUNTER, WALKER, "Hopper-v5"])
+def test_a_replayed_episode_goes_on_as_it_would_have(environment_id: str) -> None:
+    first, second = replayed(environment_id), replayed(environment_id)
+    episode = played(first, 6)
+    second.set_state(episode.state)
+    assert second.replayed_steps == 6
+    for step in range(6, 9):
+        (here, *ours), (there, *theirs) = (one.step(action(one, step)) for one in (first, second))
+        np.testing.assert_array_equal(here, there, strict=True)
+        assert ours == theirs
+    # What goes on elsewhere can go on once more.
+    played_on = sent(second)
+    first.set_state(played_on.state)
+    assert first.replayed_steps == 0
+
+
+def test_a_process_that_left_the_episode_open_replays_nothing_unless_it_has_gone_on() -> None:
+    environment = replayed()
+    episode = played(environment, 4)
+    environment.set_state(episode.state)
+    assert environment.replayed_steps == 0
+    environment.step(action(environment, 4))
+    environment.set_state(episode.state)
+    assert environment.replayed_steps == 4
+    played(environment, 4, seed=6)
+    environment.set_state(episode.state)
+    assert environment.replayed_steps == 4
+    # The same observations after other actions are another episode.
+    other = dict(episode.state) | {"actions": episode.state["actions"] + 1.0}
+    with pytest.raises(EpisodeReplayError, match="step 1 of 4"):
+        environment.set_state(other)
+
+
+def test_a_walker_differs_in_a_used_environment_and_agrees_in_one_that_is_made_anew() -> None:
+    maker, used, anew = replayed(WALKER, is_made_anew=True), replayed(WALKER), replayed(WALKER, is_made_anew=True)
+    episodes = [played(maker, 40, seed) for seed in range(8)]
+    for episode in episodes:
+        anew.set_state(episode.state)
+    with pytest.raises(EpisodeReplayError, match="not deterministic, or remembers something across episodes"):
+        for episode in episodes:
+            used.set_state(episode.state)
+
+
+def test_a_difference_is_found_at_its_step() -> None:
+    episode = played(replayed(f"{__name__}:make_liar"), 5)
+    with pytest.raises(EpisodeReplayError, match=r"seed 5 went on differently at step 3 of 5"):
+        replayed(f"{__name__}:make_liar").set_state(episode.state)
+
+
+def test_of_another_processor_the_message_says_so() -> None:
+    episode = played(replayed(f"{__name__}:make_liar"), 5)
+    elsewhere = replace(episode, state=episode.state | {"processor": np.frombuffer(b"x86_64 Other 9000", np.uint8)})
+    with pytest.raises(EpisodeReplayError) as caught:
+        replayed(f"{__name__}:make_liar").set_state(elsewhere.state)
+    assert f"begun on x86_64 Other 9000, and this is {processor()}, which may round differently" in str(caught.value)
+
+
+@pytest.mark.parametrize("broken", [
+    {"seed": None}, {"actions": None}, {"digests": None}, {"processor": None},
+    {"processor": np.array([255], np.uint8)}, {"digests": np.zeros(2, np.uint64)}, {"seed": np.zeros(3)}], ids=str)
+def test_a_damaged_state_is_an_error(broken: dict[str, np.ndarray | None]) -> None:
+    state = {name: value for name, value in (played(replayed(), 4).state | broken).items() if value is not None}
+    with pytest.raises(EpisodeStateError):
+        replayed().set_state(state)
+
+
+def test_the_handler_tells_how_many_steps_were_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = make_event("", "run", environment_id=COUNTER, fragment_steps=7, replay="reset", weights=to_text(weights()),
+                       episode="")
+    monkeypatch.setattr(module, "sandbox", Sandbox())
+    first = handler(event, None)
+    assert first["replayed_steps"] == 0
+    episode = played(module.sandbox.environment, 3)
+    going_on = {**event, "episode_id": "r1-0", "episode": to_text(episode.to_bytes())}
+    held = handler(going_on, None)
+    monkeypatch.setattr(module, "sandbox", Sandbox())
+    elsewhere = handler(going_on, None)
+    assert (held["replayed_steps"], elsewhere["replayed_steps"]) == (0, 3)
+    assert held["trajectory"] == elsewhere["trajectory"]
+
+
+def test_no_other_way_to_replay_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "sandbox", Sandbox())
+    with pytest.raises(EventError, match="'replay' is 'often'; allowed: '' | 'reset' | 'anew'"):
+        handler(make_event("", "run", replay="often", weights=to_text(weights()), episode=""), None)

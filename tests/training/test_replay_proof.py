@@ -1,0 +1,135 @@
+"""What is proven before episodes are replayed, and what such a run is billed and tells."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lambda_actor.environments import make_environment
+from runtime.config.loading import load_experiment
+from runtime.config.resolved import FittedExperiment
+from runtime.errors import ExperimentError
+from runtime.training.preflight import preflight
+from runtime.training.replay_proof import prove_replay
+from tests.environments import Counter
+from tests.helpers import results_only, rounds, train
+
+LIMITED = f"{__name__}:make_long"
+
+
+def make_long() -> gymnasium.Env:
+    """An episode of fifty steps at most, which nobody can save."""
+    return gymnasium.wrappers.TimeLimit(Counter(episode_steps=None), 50)
+
+
+def make_very_long() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Counter(episode_steps=None), 100_000)
+
+
+def make_normalized() -> gymnasium.Env:
+    return gymnasium.wrappers.NormalizeObservation(make_long())
+
+
+class Local(Counter):
+    """Shows the process that it is in."""
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.count, os.getpid()], np.float32)
+
+
+def make_local() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Local(episode_steps=None), 50)
+
+
+class Remembering(Counter):
+    """Shows how many episodes it has begun."""
+
+    begun = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.begun += 1
+        return super().reset(seed=seed)
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.count, self.begun], np.float32)
+
+
+def make_remembering() -> gymnasium.Env:
+    return Remembering(episode_steps=8)
+
+
+def write(path: Path, environment_id: str, fragment_steps: int = 20, **environment: object) -> Path:
+    section = {"id": environment_id, **environment}
+    path.write_text(f"""
+environment: {section}
+algorithm: {{kind: ppo, ppo: {{epochs: 1, minibatch_steps: 32}}}}
+scaler: {{kind: fixed, actors_fixed: 2}}
+actor: {{fragment_steps: {fragment_steps}, timeout_s: 30, provisioned: 0}}
+budget: {{usd: 1.0}}
+stop: {{max_rounds: 4}}
+evaluation: {{every_rounds: 0}}
+""")
+    return path
+
+
+def made(environment_id: str) -> str:
+    return json.dumps([environment_id, "auto", {}])
+
+
+def fitted(path: Path) -> FittedExperiment:
+    return preflight(load_experiment(path).resolved())[1]
+
+
+@pytest.mark.parametrize(("environment_id", "steps", "way"), [
+    (LIMITED, 20, "reset"), (f"{__name__}:make_remembering", 5, "anew"), ("BipedalWalker-v3", 40, "anew")])
+def test_how_episodes_are_replayed_is_found_out(environment_id: str, steps: int, way: str) -> None:
+    assert prove_replay(made(environment_id), steps) == way
+
+
+def test_what_shows_its_process_is_not_deterministic() -> None:
+    with pytest.raises(ExperimentError, match=r"In another process: .* at step 1 of 20 .* not deterministic.*Allowed"):
+        prove_replay(made(f"{__name__}:make_local"), 20)
+
+
+def test_an_environment_that_does_not_end_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.training.replay_proof._TIMEOUT_S", 0.001)
+    with pytest.raises(ExperimentError, match="17 steps were not replayed in another process within 0.001 s"):
+        prove_replay(made(LIMITED), 17)
+
+
+@pytest.mark.parametrize(("environment_id", "told"), [
+    ("tests.environments:make_stateless_counter", "have no limit of steps, and Counter offers no get_state"),
+    (f"{__name__}:make_very_long", "can have 100,000 steps, .* fit a message up to 81,920 steps"),
+    (f"{__name__}:make_normalized", "wrapper NormalizeObservation keeps moments across episodes"),
+])
+def test_what_cannot_be_replayed_is_refused(tmp_path: Path, environment_id: str, told: str) -> None:
+    with pytest.raises(ExperimentError, match=told):
+        fitted(write(tmp_path / "one.yaml", environment_id))
+    cut = fitted(write(tmp_path / "two.yaml", environment_id, truncate_at_fragment=True))
+    assert cut.environment.replay == ""
+
+
+@pytest.mark.parametrize(("environment_id", "fragment_steps"), [(LIMITED, 50), ("Hopper-v5", 20)])
+def test_what_needs_no_replay_has_none(tmp_path: Path, environment_id: str, fragment_steps: int) -> None:
+    environment = fitted(write(tmp_path / "one.yaml", environment_id, fragment_steps)).environment
+    assert (environment.replay, environment.replay_steps_max) == ("", 0)
+
+
+def test_a_run_replays_the_same_whoever_continues_an_episode_and_whenever_it_is_resumed(tmp_path: Path) -> None:
+    path = write(tmp_path / "one.yaml", LIMITED)
+    runs = {name: tmp_path / name for name in ("one process", "two processes")}
+    for processes, out in enumerate(runs.values(), 1):
+        assert train(path, out, "--set", f"fleet.processes={processes}", "--set", "stop.max_rounds=2").returncode == 0
+        finished = train(path, out, "--resume", "--set", f"fleet.processes={processes}")
+        assert finished.returncode == 0, finished.stderr
+    one, two = (rounds(out) for out in runs.values())
+    assert results_only(one) == results_only(two)
+    # Two episodes of fifty steps, twenty in each round; the third round ends them and leaves ten steps of the next.
+    assert [row["replayed_steps"] for row in one] == [0, 40, 80, 20]
+    assert [row["episodes_finished"] for row in one] == [0, 0, 2, 0]
+    assert make_environment(LIMITED).episode_steps_max == 50
