@@ -37,11 +37,13 @@ LONG = ("nitro_10", "nitro_11", "nitro_14", "nitro_15", "nitro_16", "nitro_17", 
 VERDICTS = ("reproduced", "partly", "not", "not measured here")
 _PAGE = """# The papers' figures
 
-Written by `python -m benchmarks.figures`. Each figure is measured by `python -m benchmarks.figures NAME`; `make
-figures` does all but those with many whole trainings. An interrupted measurement goes on. Data and pictures lie in
-`benchmarks/results/figures`. Intervals are 95 % percentile bootstraps of interquartile means over seeds
-([guides/seeds](guides/seeds.md#the-estimates)). A claim about learning is judged on five seeds or more; they are 0 to
-4 here. What is modelled says so.
+Which figures of the papers come out again on this engine? `python -m benchmarks.figures NAME` measures one of them, and
+`make figures` all but those with many whole trainings. If it is interrupted, the same command goes on. The page is
+written by `python -m benchmarks.figures`; data and pictures are in `benchmarks/results/figures`.
+
+No claim about learning is judged on fewer than five seeds; here they are the seeds 0, 1, 2, 3 and 4. Intervals are 95 %
+percentile bootstraps of interquartile means over seeds ([guides/seeds](guides/seeds.md#the-estimates)). What is modelled
+says so. A verdict is about what the paper claims: its text has no values for most figures.
 
 """
 

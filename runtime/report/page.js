@@ -39,6 +39,9 @@
     return {data: tables.length ? uPlot.join(tables) : [[]], series, bands};
   }
 
+  // There is no round 1.5.
+  const WHOLE = [1, 2, 5].flatMap(digit => [...Array(9).keys()].map(zeros => digit * 10 ** zeros)).sort((a, b) => a - b);
+
   function draw(chart) {
     const place = document.getElementById(chart.id), {data, series, bands} = columns(chart);
     if (!data[0].length) {
@@ -51,7 +54,8 @@
     const plot = new uPlot({
       ...sizes(), series, bands, padding: [8, 14, 0, 0],
       scales: {x: {time: false}, y: chart.kind === "stack" ? {range: (_, low, high) => [0, high * 1.05]} : {}},
-      axes: [{...axis, space: 60, size: 30, values: (_, ticks) => ticks.map(tick => short.format(tick))},
+      axes: [{...axis, ...(chart.x === "round" ? {incrs: WHOLE} : {}), space: 60, size: 30,
+              values: (_, ticks) => ticks.map(tick => short.format(tick))},
              {...axis, size: axisWidth, values: (_, ticks) => ticks.map(tick => short.format(tick))}],
       legend: {mount: (_, legend) => document.getElementById(`${chart.id}-legend`).append(legend)},
       // Its interval comes and goes with a line.
