@@ -41,9 +41,9 @@ Which figures of the papers come out again on this engine? `python -m benchmarks
 `make figures` all but those with many whole trainings. If it is interrupted, the same command goes on. The page is
 written by `python -m benchmarks.figures`; data and pictures are in `benchmarks/results/figures`.
 
-No claim about learning is judged on fewer than five seeds; here they are the seeds 0, 1, 2, 3 and 4. Intervals are 95 %
-percentile bootstraps of interquartile means over seeds ([guides/seeds](guides/seeds.md#the-estimates)). What is modelled
-says so. A verdict is about what the paper claims: its text has no values for most figures.
+No claim about learning is judged on fewer than five seeds; here they are the seeds 0, 1, 2, 3 and 4. Intervals are
+95 % percentile bootstraps of interquartile means over seeds ([guides/seeds](guides/seeds.md#the-estimates)). What is
+modelled says so. A verdict is about what the paper claims: its text has no values for most figures.
 
 """
 
