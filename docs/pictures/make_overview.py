@@ -24,7 +24,7 @@ def draw() -> plt.Figure:
     arrow(axes, (44.4, 30.5), (24.6, 30.5), "experience", (34.5, 32.4))
     arrow(axes, (66.6, 36.5), (82.4, 36.5), "new policy", (76.6, 38.4))
     arrow(axes, (82.4, 30.5), (66.6, 30.5), "experience", (76.6, 32.4))
-    arrow(axes, (14, 26.4), (14, 18.6), "is its objective flat?", (14, 22.5), SAND)
+    arrow(axes, (14, 26.4), (14, 18.6), "signals, if it asks", (14, 22.5), SAND)
     arrow(axes, (24.6, 11.5), (44.4, 11.5), "actors wanted", (34.5, 13.4))
     arrow(axes, (66.6, 11.5), (82.4, 11.5), "what fits", (76.6, 13.4))
     arrow(axes, (93, 18.6), (93, 26.4), "starts them", (93, 22.5), WHITE)
