@@ -1,12 +1,13 @@
 """Policy inference without torch, in numpy, for one observation at a time.
 
-Two networks and two distributions; see docs/decisions/0009-actor-inference.md for what else was measured.
+Two networks and three distributions; see docs/decisions/0009-actor-inference.md for what else was measured.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
@@ -24,7 +25,42 @@ CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
 CONV_FEATURES = 256
 """Of its third layer, which is over all that is left."""
 PIXEL_MAX = 255.0
+ACTIVATIONS = ("tanh", "relu")
 LOG_2PI = float(np.log(2.0 * np.pi))
+_ARCHITECTURE = re.compile(rf"conv|mlp( ({'|'.join(ACTIVATIONS)})( [1-9][0-9]{{0,5}})+)?")
+_ZERO = np.float32(0.0)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What policy and critic are made of, in a text: ``mlp``, ``conv``, or as in ``mlp relu 64 64``.
+
+    Attributes:
+        kind: ``mlp`` or ``conv``.
+        hidden_sizes: Units of each hidden layer of ``mlp``.
+        activation: Of these units, ``tanh`` or ``relu``.
+    """
+
+    kind: str
+    hidden_sizes: tuple[int, ...] = HIDDEN_SIZES
+    activation: str = "tanh"
+
+    @classmethod
+    def parse(cls, text: str) -> Architecture:
+        """Reads what ``str`` wrote.
+
+        Raises:
+            SchemaError: It is no architecture's.
+        """
+        if not _ARCHITECTURE.fullmatch(text):
+            raise SchemaError(f"WEIGHTS are of network {text!r}; known: mlp | conv | mlp tanh N N … | mlp relu N N …")
+        kind, *rest = text.split()
+        return cls(kind, tuple(map(int, rest[1:])), rest[0]) if rest else cls(kind)
+
+    def __str__(self) -> str:
+        if self == Architecture(self.kind):
+            return self.kind
+        return " ".join([self.kind, self.activation, *map(str, self.hidden_sizes)])
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int, int]:
@@ -38,10 +74,11 @@ def parameter_shapes(spaces: Spaces, network: str) -> dict[str, tuple[int, ...]]
     """The policy network's parameters in a WEIGHTS message.
 
     Args:
-        network: ``mlp`` or ``conv``.
+        network: An `Architecture`'s text.
     """
-    if network == "mlp":
-        sizes = (spaces.observation_size, *HIDDEN_SIZES, spaces.output_size)
+    architecture = Architecture.parse(network)
+    if architecture.kind == "mlp":
+        sizes = (spaces.observation_size, *architecture.hidden_sizes, spaces.output_size)
         weights: list[tuple[int, ...]] = [(outputs, inputs) for inputs, outputs in pairwise(sizes)]
     else:
         channels, *sides = spaces.observation_shape
@@ -70,14 +107,16 @@ class Policy:
             SchemaError: They are no policy's.
         """
         network, distribution = (wire.field_text(fields[name]) for name in ("network", "distribution"))
-        if network not in _NETWORKS or not _KNOWN_DISTRIBUTION.fullmatch(distribution):
-            raise SchemaError(f"WEIGHTS are of network {network!r} and distribution {distribution!r}; known: "
-                              f"{' | '.join(_NETWORKS)} and gaussian | categorical | categorical N N …")
+        architecture = Architecture.parse(network)
+        if not _KNOWN_DISTRIBUTION.fullmatch(distribution):
+            raise SchemaError(f"WEIGHTS are of distribution {distribution!r}; known: gaussian | categorical | "
+                              "categorical N N …")
         # Copies: in a message they lie at any address, and NumPy would copy them at each use.
         fields = {name: np.array(array) for name, array in fields.items()}
         self.policy_version = int(fields["policy_version"])
-        self.network, self.distribution = network, distribution
-        self._network: _Network = _NETWORKS[network](fields)
+        self.network, self.distribution = architecture.kind, distribution
+        self.activation = architecture.activation
+        self._network: _Network = _Mlp(fields, self.activation) if self.network == "mlp" else _Conv(fields)
         self._distribution = _make_distribution(distribution, fields["log_std"])
         if isinstance(self._distribution, _Categoricals):
             _require("logits", self._network.output_size, sum(self._distribution.counts))
@@ -157,11 +196,12 @@ class _Distribution(Protocol):
 
 
 class _Mlp:
-    """Two hidden layers of tanh units on a vector, or on all pixels."""
+    """Hidden layers of tanh units, or rectified ones, on a vector, or on all pixels."""
 
-    def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
-        layers = _layers(fields, ranks=(2, 2, 2))
-        self._layers = [(np.ascontiguousarray(weight.T), bias) for weight, bias in layers]
+    def __init__(self, fields: Mapping[str, np.ndarray], activation: str) -> None:
+        layers = _layers(fields, ranks=(2,) * max(2, layer_count(fields)))
+        *hidden, (self._last, self._last_bias) = [(np.ascontiguousarray(weight.T), bias) for weight, bias in layers]
+        self._is_tanh = activation == "tanh"
         self.output_size = len(layers[-1][1])
         self._input_size = layers[0][0].shape[1]
         self._mean, self._is_normalised = fields["observation_mean"], len(fields["observation_mean"]) > 0
@@ -170,7 +210,7 @@ class _Mlp:
         self._lowest = -self._highest
         # What each call writes into.
         self._normalised = np.empty(len(self._mean), np.float32)
-        self._hidden = [np.empty(len(bias), np.float32) for _, bias in layers[:-1]]
+        self._hidden = [(weight, bias, np.empty(len(bias), np.float32)) for weight, bias in hidden]
 
     def check(self, spaces: Spaces) -> None:
         _require("inputs", self._input_size, spaces.observation_size)
@@ -181,16 +221,17 @@ class _Mlp:
 
     def outputs(self, observation: np.ndarray) -> np.ndarray:
         # Arguments by position and limits as arrays: what NumPy spends on a call is as much as the numbers take.
-        (weight_0, bias_0), (weight_1, bias_1), (weight_2, bias_2) = self._layers
-        first, second = self._hidden
-        np.dot(self._inputs(observation), weight_0, first)
-        first += bias_0
-        np.tanh(first, first)
-        np.dot(first, weight_1, second)
-        second += bias_1
-        np.tanh(second, second)
-        outputs: np.ndarray = np.dot(second, weight_2)
-        outputs += bias_2
+        entering = self._inputs(observation)
+        for weight, bias, leaving in self._hidden:
+            np.dot(entering, weight, leaving)
+            leaving += bias
+            if self._is_tanh:
+                np.tanh(leaving, leaving)
+            else:
+                np.maximum(leaving, _ZERO, out=leaving)
+            entering = leaving
+        outputs: np.ndarray = np.dot(entering, self._last)
+        outputs += self._last_bias
         return outputs
 
     def _inputs(self, observation: np.ndarray) -> np.ndarray:
@@ -362,7 +403,6 @@ class _Categoricals:
         return np.split(outputs, self._ends, axis=-1)
 
 
-_NETWORKS: dict[str, Callable[[Mapping[str, np.ndarray]], _Network]] = {"mlp": _Mlp, "conv": _Conv}
 _KNOWN_DISTRIBUTION = re.compile(r"gaussian|categorical( [1-9][0-9]{0,8})*")
 
 
@@ -378,6 +418,11 @@ def _require_distribution(name: str, spaces: Spaces) -> None:
     if name != spaces.distribution:
         raise SchemaError(f"WEIGHTS are of distribution {name!r}; the environment's actions need "
                           f"{spaces.distribution!r}")
+
+
+def layer_count(fields: Mapping[str, np.ndarray]) -> int:
+    """How many layers a WEIGHTS message has."""
+    return sum(name.startswith(wire.LAYER_PREFIX) and name.endswith(".weight") for name in fields)
 
 
 def _layers(fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -269,9 +269,10 @@ def policy_arrays(
     layers = {}
     for i in range(last + 1):
         outputs, inputs, *kernel = shapes[f"layer.{i}.weight"]
-        if network == "mlp" or i == last:
+        is_mlp = network.startswith("mlp")
+        if is_mlp or i == last:
             inputs = inputs if i == 0 else hidden
-        if i < last and (network == "mlp" or i == last - 1):
+        if i < last and (is_mlp or i == last - 1):
             outputs = hidden
         scale = gain if i == last else 1.0
         weight = random.standard_normal((outputs, inputs, *kernel)) * scale / np.sqrt(np.prod([inputs, *kernel]))

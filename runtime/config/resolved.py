@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
+from lambda_actor.policy import HIDDEN_SIZES, Architecture
 from lambda_actor.replay import REPLAYS
 from lambda_actor.spaces import Spaces
 from runtime.config.fleets import FLEETS
@@ -79,6 +80,11 @@ class FittedNetwork(NetworkSection):
 
     kind: Literal["mlp", "conv"]
 
+    @property
+    def architecture(self) -> str:
+        """The text of a `lambda_actor.policy.Architecture`."""
+        return str(Architecture(self.kind, self.hidden_sizes or HIDDEN_SIZES, self.activation or "tanh"))
+
 
 class ResolvedExperiment(Experiment):
     """An experiment of which only its environment can still decide something."""
@@ -104,6 +110,10 @@ class ResolvedExperiment(Experiment):
         if network == "conv" and not spaces.is_pixels:
             raise ExperimentError(f"network.kind = 'conv': {self.environment.id} is observed as a vector of "
                                   f"{spaces.observation_size} numbers, not as pixels; allowed: auto | mlp")
+        for name in ("hidden_sizes", "activation"):
+            if network == "conv" and (value := getattr(self.network, name)) is not None:
+                raise ExperimentError(f"network.{name} = {value}: the convolutional network's layers are given; "
+                                      "allowed: null, or network.kind = mlp")
         kind, settings = self.algorithm.kind, self.algorithm.chosen
         settings = settings.model_copy(update={
             "normalize_observations": _or(settings.normalize_observations, not (spaces.is_pixels or spaces.is_binary))})

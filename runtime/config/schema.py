@@ -77,8 +77,15 @@ class NetworkSection(Section):
     """The networks of policy and critic."""
 
     kind: Literal["auto", "mlp", "conv"] = Field(
-        "auto", description="of policy and critic: mlp = 256 and 256 tanh units; conv = 16 of 8×8 by 4, 32 of 4×4 by "
+        "auto", description="of policy and critic: mlp = fully connected; conv = 16 of 8×8 by 4, 32 of 4×4 by "
         "2, 256 over what is left, ReLU; auto = conv for pixels")
+    hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=16_384)], ...], Field(
+        min_length=1, strict=False)] | None = Field(
+        None, description="units of each hidden layer, the first one first (mlp); null = 256 and 256")
+    activation: Literal["tanh", "relu"] | None = Field(None, description="of the hidden units (mlp); null = tanh")
+    initialisation: Literal["orthogonal", "default"] = Field(
+        "orthogonal", description="of the weights; orthogonal = with gain √2, at the end 0.01 (policy) and 1 (critic), "
+        "biases 0; default = PyTorch's")
 
 
 @nested(ALGORITHMS, "the training algorithm")

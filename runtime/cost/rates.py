@@ -100,7 +100,7 @@ def workload(experiment: FittedExperiment) -> str:
     """Returns the name of what decides how long a unit of an experiment's work takes."""
     environment = experiment.environment
     made = f"{environment.id} {json.dumps(environment.options)}" if environment.options else environment.id
-    return f"{made} {environment.preprocessing} {experiment.network.kind} {experiment.algorithm.kind}"
+    return f"{made} {environment.preprocessing} {experiment.network.architecture} {experiment.algorithm.kind}"
 
 
 def tabled(experiment: FittedExperiment) -> Mapping[str, float]:

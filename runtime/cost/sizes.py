@@ -21,7 +21,7 @@ def traffic_bytes_max(spaces: Spaces, *, fragment_steps: int, network: str) -> i
     Args:
         spaces: Of the environment.
         fragment_steps: ``actor.fragment_steps``.
-        network: ``network.kind``.
+        network: The text of a `lambda_actor.policy.Architecture`.
     """
     return (trajectory_bytes_max(spaces, fragment_steps=fragment_steps) + weights_bytes(spaces, network)
             + EPISODE_BYTES_MAX)
@@ -42,7 +42,7 @@ def weights_bytes(spaces: Spaces, network: str) -> int:
 
     Args:
         spaces: Of the environment.
-        network: ``network.kind``.
+        network: The text of a `lambda_actor.policy.Architecture`.
     """
     parameters = sum(math.prod(shape) for shape in parameter_shapes(spaces, network).values())
     moments = 0 if spaces.is_pixels else 2 * spaces.observation_size
@@ -58,7 +58,7 @@ def check_sizes(
         spaces: Of the environment.
         environment_id: For people.
         fragment_steps: ``actor.fragment_steps``.
-        network: ``network.kind``.
+        network: The text of a `lambda_actor.policy.Architecture`.
         cache_kind: ``cache.kind``.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment
-from lambda_actor.policy import CONVOLUTIONS, PIXEL_MAX, Policy, same_padding
+from lambda_actor.policy import CONVOLUTIONS, PIXEL_MAX, Architecture, Policy, layer_count, same_padding
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
 from runtime.records.files import write_atomically
@@ -134,10 +134,12 @@ def _mlp(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, output
         graph.add("Sub", fields["observation_mean"])
         graph.add("Mul", (1.0 / fields["observation_std"]).astype(np.float32))
         graph.add("Clip", -clip, clip)
-    for layer in range(2):
+    last = layer_count(fields) - 1
+    activation = Architecture.parse(wire.field_text(fields["network"])).activation
+    for layer in range(last):
         _dense(graph, fields, layer)
-        graph.add("Tanh")
-    _dense(graph, fields, 2, output=outputs)
+        graph.add({"tanh": "Tanh", "relu": "Relu"}[activation])
+    _dense(graph, fields, last, output=outputs)
 
 
 def _conv(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:

@@ -23,9 +23,10 @@ class LearnerSpec:
     Attributes:
         algorithm: Resolved and fitted to the environment.
         spaces: The environment's.
-        network: ``mlp`` or ``conv``.
+        network: The text of a `lambda_actor.policy.Architecture`.
         seed: Of the networks and of all that is drawn later.
         threads: CPU threads of the update.
+        initialisation: Of the networks, ``orthogonal`` or ``default``.
     """
 
     algorithm: AlgorithmSection
@@ -33,6 +34,7 @@ class LearnerSpec:
     network: str
     seed: int
     threads: int = 1
+    initialisation: str = "orthogonal"
 
 
 def make_learner(spec: LearnerSpec, *, device: str, group: Group | None = None) -> Learner:
@@ -45,7 +47,7 @@ def make_learner(spec: LearnerSpec, *, device: str, group: Group | None = None) 
     """
     learner: Learner = _named(spec.algorithm.chosen.learner)(
         spec.spaces, spec.algorithm, network=spec.network, seed=spec.seed, device=device, threads=spec.threads,
-        group=group)
+        group=group, initialisation=spec.initialisation)
     return learner
 
 

@@ -30,7 +30,6 @@ import numpy as np
 import torch
 
 from lambda_actor import wire
-from lambda_actor.policy import HIDDEN_SIZES
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.config.variants import AlgorithmSettings
@@ -110,7 +109,8 @@ class ActorCritic(ABC, Generic[Settings]):
         algorithm: AlgorithmSection,
         *,
         network: str = "mlp",
-        hidden_sizes: tuple[int, int] = HIDDEN_SIZES,
+        hidden_sizes: tuple[int, ...] | None = None,
+        initialisation: str = "orthogonal",
         seed: int,
         device: str = "cpu",
         threads: int = 1,
@@ -121,8 +121,9 @@ class ActorCritic(ABC, Generic[Settings]):
         Args:
             spaces: The environment's.
             algorithm: Fitted to the environment.
-            network: ``mlp`` or ``conv``.
-            hidden_sizes: Of ``mlp``.
+            network: The text of a `lambda_actor.policy.Architecture`.
+            hidden_sizes: Of ``mlp``; None for those that the text says.
+            initialisation: ``orthogonal`` or ``default``; see `PolicyNetwork`.
             seed: Of the networks and of all that is drawn later.
             device: ``cpu`` or ``cuda``.
             threads: CPU threads of the update.
@@ -137,14 +138,16 @@ class ActorCritic(ABC, Generic[Settings]):
         self.kind, self.seed, self.device = algorithm.kind, seed, torch.device(device)
         self._threads, self._group, self._network = threads, group, network
         # Those that torch has used for one operation go on spinning for a while, in the way of the two of `descend`.
-        self._torch_threads = -(-threads // 2) if network == "mlp" else threads
+        self._torch_threads = -(-threads // 2) if network.startswith("mlp") else threads
         # Their number rounds the initial weights, which must not depend on the machine's cores.
         torch.set_num_threads(self._torch_threads)
         self.distribution = make_distribution(spaces, self.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes).to(self.device)
-            self.critic = ValueNetwork(spaces, network, hidden_sizes=hidden_sizes).to(self.device)
+            self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation)
+            self.critic = ValueNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation)
+        self.policy.to(self.device)
+        self.critic.to(self.device)
         self.learning_rate = self.settings.learning_rate
         self.trained = {name: TrainedNetwork(network, learning_rate=self.learning_rate)
                         for name, network in (("policy", self.policy), ("critic", self.critic))}

@@ -1,4 +1,4 @@
-"""Policy and critic: two hidden layers of 256 tanh units for vectors, a convolutional network for pixels.
+"""Policy and critic: hidden layers for vectors, two of 256 tanh units or others, a convolutional network for pixels.
 
 Paper: Nitro §8.1.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lambda_actor.policy import CONV_FEATURES, CONVOLUTIONS, HIDDEN_SIZES, PIXEL_MAX, same_padding
+from lambda_actor.policy import CONV_FEATURES, CONVOLUTIONS, PIXEL_MAX, Architecture, same_padding
 from lambda_actor.spaces import Spaces
 from runtime.learner.compiled import compiled
 from runtime.learner.perceptron import activations
@@ -21,13 +21,16 @@ class PolicyNetwork(nn.Module):
     """Observation → parameters of the distribution over actions; log σ is the same in every state.
 
     Args:
-        kind: ``mlp`` or ``conv``.
-        hidden_sizes: Of ``mlp``.
+        network: The text of a `lambda_actor.policy.Architecture`.
+        hidden_sizes: Of ``mlp``; None for those that the text says.
+        initialisation: ``orthogonal``, with gain √2 and 0.01 or 1 at the end and no bias, or ``default``: PyTorch's.
     """
 
-    def __init__(self, spaces: Spaces, kind: str = "mlp", *, hidden_sizes: tuple[int, int] = HIDDEN_SIZES) -> None:
+    def __init__(self, spaces: Spaces, network: str = "mlp", *, hidden_sizes: tuple[int, ...] | None = None,
+                 initialisation: str = "orthogonal") -> None:
         super().__init__()
-        self.layers = _make_layers(kind, spaces, spaces.output_size, hidden_sizes, output_gain=0.01)
+        self.layers = _make_layers(network, spaces, spaces.output_size, hidden_sizes,
+                                   output_gain=0.01 if initialisation == "orthogonal" else None)
         self.log_std = None if spaces.is_discrete else nn.Parameter(torch.zeros(spaces.action_size))
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
@@ -55,9 +58,11 @@ class PolicyNetwork(nn.Module):
 class ValueNetwork(nn.Module):
     """Observation → value, ``[N, …]`` → float32 ``[N]``; of the policy's shape."""
 
-    def __init__(self, spaces: Spaces, kind: str = "mlp", *, hidden_sizes: tuple[int, int] = HIDDEN_SIZES) -> None:
+    def __init__(self, spaces: Spaces, network: str = "mlp", *, hidden_sizes: tuple[int, ...] | None = None,
+                 initialisation: str = "orthogonal") -> None:
         super().__init__()
-        self.layers = _make_layers(kind, spaces, 1, hidden_sizes, output_gain=1.0)
+        self.layers = _make_layers(network, spaces, 1, hidden_sizes,
+                                   output_gain=1.0 if initialisation == "orthogonal" else None)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         return self.packed(self.layers(observations))
@@ -147,25 +152,37 @@ def layer_arrays(network: PolicyNetwork) -> dict[str, torch.Tensor]:
 
 
 def _make_layers(
-    kind: str, spaces: Spaces, outputs: int, hidden_sizes: tuple[int, int], *, output_gain: float
+    network: str, spaces: Spaces, outputs: int, hidden_sizes: tuple[int, ...] | None, *, output_gain: float | None
 ) -> nn.Sequential:
-    layers = {"mlp": _tanh_layers, "conv": _convolution_layers}[kind](spaces, outputs, hidden_sizes)
+    architecture = Architecture.parse(network)
+    if architecture.kind == "conv":
+        layers = _convolution_layers(spaces, outputs)
+    else:
+        layers = _perceptron_layers(spaces, outputs, hidden_sizes or architecture.hidden_sizes, architecture.activation)
+    is_by_hand = architecture.kind == "mlp" and architecture.activation == "tanh"
+    made = (TanhLayers if is_by_hand else nn.Sequential)(*layers)
+    if output_gain is None:
+        return made
     parametric = [layer for layer in layers if isinstance(layer, nn.Linear | nn.Conv2d)]
     for layer, gain in zip(parametric, [math.sqrt(2.0)] * (len(parametric) - 1) + [output_gain], strict=True):
         nn.init.orthogonal_(layer.weight, gain)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
-    return (TanhLayers if kind == "mlp" else nn.Sequential)(*layers)
+    return made
 
 
-def _tanh_layers(spaces: Spaces, outputs: int, hidden_sizes: tuple[int, int]) -> list[nn.Module]:
-    first, second = hidden_sizes
-    flattened = [Pixels(), nn.Flatten()] if spaces.is_pixels else []
-    return [*flattened, nn.Linear(spaces.observation_size, first), nn.Tanh(), nn.Linear(first, second), nn.Tanh(),
-            nn.Linear(second, outputs)]
+def _perceptron_layers(
+    spaces: Spaces, outputs: int, hidden_sizes: tuple[int, ...], activation: str
+) -> list[nn.Module]:
+    layers: list[nn.Module] = [Pixels(), nn.Flatten()] if spaces.is_pixels else []
+    inputs = spaces.observation_size
+    for units in hidden_sizes:
+        layers += [nn.Linear(inputs, units), {"tanh": nn.Tanh, "relu": nn.ReLU}[activation]()]
+        inputs = units
+    return [*layers, nn.Linear(inputs, outputs)]
 
 
-def _convolution_layers(spaces: Spaces, outputs: int, _hidden_sizes: tuple[int, int]) -> list[nn.Module]:
+def _convolution_layers(spaces: Spaces, outputs: int) -> list[nn.Module]:
     channels, height, width = spaces.observation_shape
     layers: list[nn.Module] = [Pixels()]
     for filters, kernel, stride in CONVOLUTIONS:

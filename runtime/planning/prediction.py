@@ -189,7 +189,7 @@ def predict_all(
         try:
             experiment = experiment_from_tree(_changed(tree, way.changes), source=way.name).resolved(is_deployed=True)
             fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-            check_sizes(environment.spaces, environment_id=fitted.environment.id, network=fitted.network.kind,
+            check_sizes(environment.spaces, environment_id=fitted.environment.id, network=fitted.network.architecture,
                         fragment_steps=fitted.actor.fragment_steps, cache_kind=fitted.cache.kind)
         except ExperimentError:
             if not way.changes:

@@ -211,8 +211,9 @@ class Workload:
         kind = algorithm.kind
         section = algorithm.model_copy(update={
             kind: algorithm.chosen.model_copy(update={"minibatch_steps": minibatch})})
-        return make_learner(LearnerSpec(section, self.environment.spaces, self.experiment.network.kind,
-                                        self.experiment.seed), device="cpu")
+        network = self.experiment.network
+        return make_learner(LearnerSpec(section, self.environment.spaces, network.architecture, self.experiment.seed,
+                                        initialisation=network.initialisation), device="cpu")
 
 
 def sample(path: Path, overrides: Sequence[str], seconds: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def make_cost_model(
         experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind,
         round_deadline_s=experiment.fleet.round_deadline_s,
         traffic_bytes_max=traffic_bytes_max(
-            spaces, fragment_steps=experiment.actor.fragment_steps, network=experiment.network.kind),
+            spaces, fragment_steps=experiment.actor.fragment_steps, network=experiment.network.architecture),
         instance_type=instance_type, waves=waves,
         roles={ACTOR: free_prices(prices, experiment.actor)} if experiment.fleet.is_on_learner else None)
 

@@ -92,7 +92,7 @@ def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperi
     fitted = _with_episodes(fitted, environment)
     _check_function(fitted)
     check_sizes(environment.spaces, environment_id=fitted.environment.id,
-                fragment_steps=fitted.actor.fragment_steps, network=fitted.network.kind,
+                fragment_steps=fitted.actor.fragment_steps, network=fitted.network.architecture,
                 cache_kind=fitted.cache.kind)
     return environment, fitted
 

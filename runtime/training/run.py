@@ -150,8 +150,8 @@ class _Run:
         self._meter, self._keeping = supplies.meter, supplies.keeping
         self._sampler = ServerlessSampler(ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter)
         self._actor_event = {**_actor_event(experiment, self._run_id), **supplies.actor_event}
-        spec = LearnerSpec(experiment.algorithm, environment.spaces, experiment.network.kind, experiment.seed,
-                           experiment.learner.threads)
+        spec = LearnerSpec(experiment.algorithm, environment.spaces, experiment.network.architecture, experiment.seed,
+                           experiment.learner.threads, experiment.network.initialisation)
         learner, detector = _training_parts(experiment, spec, stack)
         remote = None if supplies.learner_fleet is None else Remote(
             spec, ShieldedFleet(supplies.learner_fleet, signals), supplies.learner_store, self._run_id, self._meter,

@@ -168,7 +168,7 @@ def _weights_bytes(experiment: ResolvedExperiment) -> int:
         return weights_bytes(_GAME, "conv")
     with closing(environment):
         fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-        return weights_bytes(environment.spaces, fitted.network.kind)
+        return weights_bytes(environment.spaces, fitted.network.architecture)
 
 
 class NodeCache(Construct):

@@ -52,6 +52,7 @@ def visited(environment: ActorEnvironment, policy: Policy) -> tuple[np.ndarray, 
 @pytest.mark.parametrize(("environment_id", "network", "dtype"), [
     ("Hopper-v5", "mlp", np.float32), ("CartPole-v1", "mlp", np.int64), ("ALE/Qbert-v5", "conv", np.int64),
     ("ALE/Qbert-v5", "mlp", np.int64), ("tests.environments:make_pictures", "conv", np.int64),
+    ("CartPole-v1", "mlp relu 24 16 8", np.int64), ("CartPole-v1", "mlp tanh 24", np.int64),
     ("tests.environments:make_locks", "mlp", np.int64), ("tests.environments:make_switches", "mlp", np.int64)])
 def test_the_file_acts_as_the_actors_do(environment_id: str, network: str, dtype: type, tmp_path: Path) -> None:
     environment = make_environment(environment_id)

@@ -10,7 +10,7 @@ import torch
 
 from lambda_actor import wire
 from lambda_actor.errors import SchemaError
-from lambda_actor.policy import HIDDEN_SIZES, Policy, parameter_shapes, same_padding
+from lambda_actor.policy import HIDDEN_SIZES, Architecture, Policy, parameter_shapes, same_padding
 from lambda_actor.spaces import Spaces
 from runtime.learner.distributions import Categoricals
 from runtime.learner.networks import PolicyNetwork, layer_arrays
@@ -91,6 +91,40 @@ def test_outputs_are_equal(name: str, network: str) -> None:
     np.testing.assert_allclose(outputs, expected, rtol=0.0, atol=1e-4)
     assert np.abs(expected).mean() > 0.05, "outputs near 0 would be equal whatever is computed"
     assert expected.std(axis=0).min() > 0.01, "outputs must depend on the observation"
+
+
+@pytest.mark.parametrize("network", ["mlp relu 24 16", "mlp tanh 40", "mlp relu 8", "mlp tanh 9 8 7 6"])
+@pytest.mark.parametrize("name", ["vectors, continuous", "pixels, discrete"])
+def test_outputs_of_other_sizes_and_activations_are_equal(name: str, network: str) -> None:
+    spaces = SPACES[name]
+    torch.manual_seed(1)
+    learned = PolicyNetwork(spaces, network, initialisation="default")
+    assert parameter_shapes(spaces, network) == {
+        key: tuple(array.shape) for key, array in layer_arrays(learned).items()}
+    policy = Policy.from_bytes(message(learned, spaces, network))
+    policy.check(spaces)
+    observations = observations_of(spaces, 20, seed=5)
+    expected = torch_outputs(learned, observations)
+    np.testing.assert_allclose([policy.outputs(one) for one in observations], expected, rtol=0.0, atol=1e-4)
+    assert expected.std(axis=0).min() > 2e-3, "outputs must depend on the observation"
+    other = network.replace("relu", "tanh") if "relu" in network else network.replace("tanh", "relu")
+    mistaken = Policy.from_bytes(message(learned, spaces, other))
+    assert np.abs(mistaken.outputs(observations[0]) - expected[0]).max() > 1e-3, "the activation counts"
+
+
+@pytest.mark.parametrize("text", ["mlp", "conv", "mlp relu 256 256", "mlp tanh 64", "mlp tanh 1 2 3"])
+def test_an_architecture_is_a_text(text: str) -> None:
+    assert str(Architecture.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "mlp 64", "mlp relu", "mlp relu 0", "mlp gelu 64", "conv relu 64", "mlp  relu 6"])
+def test_other_texts_are_no_architectures(text: str) -> None:
+    with pytest.raises(SchemaError, match="known: mlp"):
+        Architecture.parse(text)
+
+
+def test_the_usual_one_has_the_shortest_name() -> None:
+    assert str(Architecture("mlp", (256, 256), "tanh")) == "mlp"
 
 
 @pytest.mark.parametrize("name", ["vectors, continuous", "vectors, discrete"])

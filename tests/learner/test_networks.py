@@ -16,7 +16,7 @@ from runtime.config.schema import AlgorithmSection
 from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwork, layer_arrays
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from tests.learner.learning import DISCRETE, PIXELS, VECTORS, scramble
+from tests.learner.learning import DISCRETE, PIXELS, VECTORS, roll, scramble
 
 ATARI = Spaces((3, 84, 84), frame_shape=(1, 84, 84), frame_stack=3, action_count=6)
 
@@ -189,3 +189,36 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     actions = np.array([policy.sample(output, row) for output, row in zip(actual, noise, strict=True)])
     log_probs = learner.distribution.log_prob(torch.from_numpy(expected), torch.from_numpy(actions))
     np.testing.assert_allclose(policy.log_probs(actual, actions, noise), log_probs, atol=1e-4)
+
+
+@pytest.mark.parametrize("network", ["mlp relu 12", "mlp tanh 9 8 7"])
+def test_gradients_of_other_perceptrons_are_autograds(network: str) -> None:
+    """Those of tanh are written out at any depth; the others are autograd's own."""
+    learner = Ppo(VECTORS, AlgorithmSection(ppo=PpoSettings(
+        normalize_observations=True, max_gradient_norm=None, entropy_coefficient=0.1)), network=network, seed=0)
+    scramble(learner.policy, 0.3)
+    batch = roll(learner.weights(), VECTORS)
+    learner.begin([batch], progress=0.0)
+    samples = learner.samples(batch)
+    found = learner.gradients(samples).tensors
+    observations = samples.tensors["observations"]
+    for parameter in learner.parameters().values():
+        parameter.grad = None
+    with torch.enable_grad():
+        loss = learner.loss(learner.policy(observations), learner.critic(observations), samples.tensors)
+        expected = torch.autograd.grad(loss, list(learner.parameters().values()))
+    for name, gradient in zip(learner.parameters(), expected, strict=True):
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
+    assert Policy.from_bytes(learner.weights()).activation == network.split()[1]
+
+
+def test_the_default_initialisation_is_pytorchs() -> None:
+    made = {}
+    for initialisation in ("orthogonal", "default"):
+        torch.manual_seed(0)
+        made[initialisation] = PolicyNetwork(VECTORS, "mlp tanh 16", initialisation=initialisation).layers[0]
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(3, 16)
+    assert torch.equal(made["default"].weight, plain.weight) and torch.equal(made["default"].bias, plain.bias)
+    gram = made["orthogonal"].weight.T @ made["orthogonal"].weight
+    torch.testing.assert_close(gram, 2.0 * torch.eye(3), atol=1e-5, rtol=0.0)

@@ -63,14 +63,16 @@ def spec_task(spec: LearnerSpec) -> Task:
     """Returns the task that makes a learner."""
     return Task("make", {
         "algorithm": spec.algorithm.model_dump(mode="json"), "spaces": dataclasses.asdict(spec.spaces),
-        "network": spec.network, "seed": spec.seed, "threads": spec.threads})
+        "network": spec.network, "seed": spec.seed, "threads": spec.threads,
+        "initialisation": spec.initialisation})
 
 
 def spec_of(task: Task) -> LearnerSpec:
     """Returns what a learner is made of, from the task that makes one."""
     spaces: dict[str, Any] = {name: _tuples(value) for name, value in task.values["spaces"].items()}
     return LearnerSpec(AlgorithmSection.model_validate(task.values["algorithm"]), Spaces(**spaces),
-                       task.values["network"], task.values["seed"], task.values["threads"])
+                       task.values["network"], task.values["seed"], task.values["threads"],
+                       task.values["initialisation"])
 
 
 def _tuples(value: Any) -> Any:
