@@ -37,8 +37,15 @@ class ActorEnvironment:
         episode_steps_max: The time limit in steps, or None if episodes can be of any length.
     """
 
-    def __init__(self, environment: gymnasium.Env, environment_id: str, preprocessing: str = "none") -> None:
+    def __init__(self, environment: gymnasium.Env, environment_id: str, preprocessing: str = "none",
+                 frame_stack: int | None = None) -> None:
         """Reads the environment's spaces.
+
+        Args:
+            environment: With all its wrappers.
+            environment_id: For people, and to find a replay's environment by.
+            preprocessing: ``atari`` or ``none``.
+            frame_stack: Frames of pixels that a policy sees at once; None = three with ``atari``, else one.
 
         Raises:
             UnusableEnvironmentError: No policy here can act in its spaces.
@@ -47,7 +54,12 @@ class ActorEnvironment:
         self._environment = environment
         self._frames = _observation_codec(environment.observation_space, environment_id)
         self._actions = _action_codec(environment.action_space, environment_id)
-        self.spaces = _spaces(self._frames, self._actions, atari.FRAME_STACK if preprocessing == "atari" else 1)
+        if frame_stack is not None and frame_stack > 1 and not isinstance(self._frames, _Pixels):
+            raise UnusableEnvironmentError(
+                f"environment.frame_stack = {frame_stack}: {environment_id} shows no pixels; allowed: 1 | null, "
+                "or environment.wrappers with gymnasium.wrappers.FrameStackObservation")
+        self.spaces = _spaces(self._frames, self._actions, frame_stack or (
+            atari.FRAME_STACK if preprocessing == "atari" else 1))
         self.episode_steps_max = _time_limit(environment)
         self._stores: list[EpisodeStore] | None = None
         self._store_error = ""
@@ -181,8 +193,9 @@ def make_environment(
         UnusableEnvironmentError: It cannot be imported or made, is no game that could be preprocessed, or its spaces
             are not supported.
     """
-    environment, is_atari = making.make(environment_id, preprocessing, options or {})
-    return ActorEnvironment(environment, environment_id, "atari" if is_atari else "none")
+    options = options or {}
+    environment, is_atari = making.make(environment_id, preprocessing, options)
+    return ActorEnvironment(environment, environment_id, "atari" if is_atari else "none", options.get("frame_stack"))
 
 
 class _Vectors:

@@ -14,9 +14,10 @@ from lambda_actor import atari
 from lambda_actor.errors import UnusableEnvironmentError
 
 PREPROCESSINGS = ("auto", "atari", "none")
-OPTIONS = ("kwargs", "wrappers", "max_episode_steps")
+OPTIONS = ("kwargs", "wrappers", "max_episode_steps", "frame_stack")
 """How an environment is made besides its id and preprocessing, each optional: keyword arguments; pairs of a wrapper's
-import path and its keyword arguments, the innermost first; and steps of an episode at most. All of it is JSON."""
+import path and its keyword arguments, the innermost first; steps of an episode at most; and frames of pixels that a
+policy sees at once. All of it is JSON."""
 _REGISTERED_BY = {
     r"MiniGrid-|BabyAI-": "minigrid",
     r"(highway|merge|roundabout|parking|intersection|racetrack|exit|u-turn|two-way|lane-keeping)-": "highway_env",

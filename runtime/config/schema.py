@@ -59,6 +59,9 @@ class EnvironmentSection(Section):
     preprocessing: Literal["auto", "atari", "none"] = Field(
         "auto", description="atari = grey frames of 84×84, four to an action, three stacked; auto = that for games of "
         "the Arcade Learning Environment")
+    frame_stack: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        None, description="frames of pixels that a policy sees at once, the last ones; null = 3 with atari "
+        "preprocessing, else 1")
     clip_rewards: bool | None = Field(None, description="train on the sign of each reward; null = true with atari "
                                       "preprocessing. Returns are always told unclipped")
     truncate_at_fragment: bool = Field(False, description="abandon the open episode at the end of each fragment "
@@ -69,7 +72,8 @@ class EnvironmentSection(Section):
         """How it is made besides id and preprocessing; see `lambda_actor.making.OPTIONS`."""
         pairs = [[path, arguments or {}] for one in self.wrappers
                  for path, arguments in ({one: None} if isinstance(one, str) else one).items()]
-        options = {"kwargs": self.kwargs, "wrappers": pairs, "max_episode_steps": self.max_episode_steps}
+        options = {"kwargs": self.kwargs, "wrappers": pairs, "max_episode_steps": self.max_episode_steps,
+                   "frame_stack": self.frame_stack}
         return {name: value for name, value in options.items() if value}
 
 

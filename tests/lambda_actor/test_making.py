@@ -8,9 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from lambda_actor.check import check
+from lambda_actor.check import check, random_policy
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import UnusableEnvironmentError
+from lambda_actor.rollout import roll_out
 from tests.environments import LIMIT_STEPS, Counter
 
 WRAPPERS = "gymnasium.wrappers."
@@ -94,3 +95,24 @@ def test_the_check_continues_an_episode_of_what_is_made_so() -> None:
     told = check("Pendulum-v1", 8, "none", {"kwargs": {"g": 9.0}, "wrappers": [
         [WRAPPERS + "ClipReward", {"min_reward": -1.0}]]})
     assert "an open episode was continued" in told
+
+
+@pytest.mark.parametrize(("environment_id", "frames", "channels"), [
+    ("ALE/Qbert-v5", 4, 1), ("ALE/Qbert-v5", 1, 1), ("tests.environments:make_pictures", 3, 2)])
+def test_pixels_are_stacked_as_often_as_is_said(environment_id: str, frames: int, channels: int) -> None:
+    environment = make_environment(environment_id, options={"frame_stack": frames})
+    spaces = environment.spaces
+    assert (spaces.frame_stack, spaces.observation_shape[0], spaces.frame_shape[0]) == (
+        frames, frames * channels, channels)
+    fragment = roll_out(environment, random_policy(environment), fragment_steps=8, seed=0, round_index=0, slot=0)
+    assert fragment.observations.shape == (8, frames)
+    assert fragment.observations[3].tolist() == [0, 1, 2, 3][-frames:]
+
+
+def test_vectors_are_stacked_by_a_wrapper() -> None:
+    with pytest.raises(UnusableEnvironmentError, match="gymnasium.wrappers.FrameStackObservation"):
+        make_environment("Pendulum-v1", options={"frame_stack": 2})
+    assert make_environment("Pendulum-v1", options={"frame_stack": 1}).spaces.observation_size == 3
+    wrapped = make_environment("Pendulum-v1", options={
+        "wrappers": [[WRAPPERS + "FrameStackObservation", {"stack_size": 2}]]})
+    assert wrapped.spaces.observation_size == 6
