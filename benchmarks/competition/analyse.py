@@ -244,8 +244,8 @@ def _while_all_run(values: Any, grid: Any, runs: Sequence[Found]) -> Any:
 
 
 def _title(name: str) -> str:
-    """``slow_hopper`` is Slow hopper; the tasks are called as Gymnasium calls them."""
-    return {"halfcheetah": "HalfCheetah"}.get(name, name.replace("_", " ").capitalize())
+    """The tasks are called as Gymnasium calls them."""
+    return {"halfcheetah": "HalfCheetah", "slow_hopper": "Hopper, a step in 5 ms"}.get(name, name.capitalize())
 
 
 def _label(rule: str, everything: Found) -> str:

@@ -34,7 +34,8 @@ def table(found: Mapping[str, Any]) -> str:
 def returns_table(found: Mapping[str, Any]) -> str:
     """Returns a workload's returns at equal dollars as a table."""
     levels = found["return_at_cents"]
-    lines = ["| rule | " + " | ".join(f"{level} cents" for level in levels) + " |", "|---" * (1 + len(levels)) + "|"]
+    heads = ["rule", *(f"{level} cent{'s' * (level != '1')}" for level in levels)]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     last = list(levels.values())[-1]["estimates"]
     for rule in sorted(last, key=lambda one: -float(last[one]["interquartile_mean"])):
         lines.append(f"| `{rule}` | " + " | ".join(
