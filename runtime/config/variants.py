@@ -45,6 +45,9 @@ class AlgorithmSettings(Section):
     normalize_observations: bool | None = Field(None, description="normalise observations by running moments, but for "
                                                 "what is 0 or 1 by its space; null = true for vectors that have more, "
                                                 "false for pixels, which are divided by 255")
+    normalize_rewards: bool = Field(False, description="divide rewards by the running deviation of the discounted sum "
+                                    "of an episode's rewards so far, and clip them to ± 10; returns are always told as "
+                                    "they are")
     observation_clip: Positive = Field(10.0, description="normalised observations are clipped to ± this")
 
     @property

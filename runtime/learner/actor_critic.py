@@ -46,7 +46,7 @@ from runtime.interfaces import (
     Update,
     UpdateMetrics,
 )
-from runtime.learner.advantages import explained_variance
+from runtime.learner.advantages import discounted_so_far, explained_variance
 from runtime.learner.compiled import compiled
 from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.distributions import make_distribution
@@ -57,6 +57,8 @@ from runtime.learner.samples import Tensors, flat, flat_samples
 from runtime.learner.trained_network import TrainedNetwork
 
 _NO_CLIP = np.float32(3.0e38)
+REWARD_CLIP = 10.0
+"""Normalised rewards are clipped to ± this, as stable-baselines3's VecNormalize clips them."""
 _READ = {"policy": ("observations", "actions", "log_probs", "advantages", "old_outputs", "log_caps"),
          "critic": ("observations", "value_targets")}
 """What each network's part of the loss is made of."""
@@ -91,6 +93,7 @@ class ActorCritic(ABC, Generic[Settings]):
         policy: Acts.
         critic: Estimates values.
         moments: Normalise observations; what is trained next acts with them.
+        return_moments: Of the returns whose deviation rewards are divided by, if they are normalised.
         acting_moments: Those of the present version's weights: `moments` before `begin` merged a batch into them.
         learning_rate: Of the update that was begun last.
         trained: Policy and critic by name, with gradients and optimisers.
@@ -141,7 +144,7 @@ class ActorCritic(ABC, Generic[Settings]):
         self._torch_threads = -(-threads // 2) if network.startswith("mlp") else threads
         # Their number rounds the initial weights, which must not depend on the machine's cores.
         torch.set_num_threads(self._torch_threads)
-        self.distribution = make_distribution(spaces, self.device)
+        self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation)
@@ -154,6 +157,7 @@ class ActorCritic(ABC, Generic[Settings]):
         self.moments = RunningMoments(spaces.observation_size if self.settings.normalize_observations else 0,
                                       spaces.binary_parts if self.settings.normalize_observations else ())
         self.acting_moments = self.moments.copy()
+        self.return_moments = RunningMoments(1)
         self.policy_version = 0
 
     # What an algorithm gives
@@ -190,7 +194,8 @@ class ActorCritic(ABC, Generic[Settings]):
 
     def all_moments(self) -> dict[str, RunningMoments]:
         """Returns, by name, all moments that belong to a state."""
-        return {"moments": self.moments}
+        return {"moments": self.moments} | (
+            {"return_moments": self.return_moments} if self.settings.normalize_rewards else {})
 
     # Steps of an update
 
@@ -210,6 +215,11 @@ class ActorCritic(ABC, Generic[Settings]):
         if self.settings.normalize_observations and not is_replay:
             for batch in batches:
                 self.moments.merge(flat(batch.observations))
+        if self.settings.normalize_rewards and not is_replay:
+            for batch in batches:
+                returns = discounted_so_far(batch.rewards, batch.terminated | batch.bootstrap_mask,
+                                            discount=self.settings.discount)
+                self.return_moments.merge(returns.reshape(-1, 1))
         self.learning_rate = self.settings.learning_rate
         if self.settings.learning_rate_schedule == "linear":
             self.learning_rate *= max(0.0, 1.0 - progress)
@@ -338,6 +348,13 @@ class ActorCritic(ABC, Generic[Settings]):
         tensors = {name: torch.from_numpy(array).to(self.device)
                    for name, array in vars(samples).items() if name != "observations"}
         return tensors | {"observations": self.inputs(samples.observations)}
+
+    def rewards(self, batch: Batch) -> np.ndarray:
+        """Returns a batch's rewards as they are trained on, float64 ``[T, B]``: divided and clipped, or as they are."""
+        if not self.settings.normalize_rewards:
+            return batch.rewards
+        scaled: np.ndarray = np.clip(batch.rewards / self.return_moments.std, -REWARD_CLIP, REWARD_CLIP)
+        return scaled
 
     def state_values(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Returns V of each observation and V of the one that followed, float32 ``[T, B]``."""

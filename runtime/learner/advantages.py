@@ -46,3 +46,23 @@ def explained_variance(values: np.ndarray, targets: np.ndarray) -> float | None:
     if targets.max() == targets.min():
         return None
     return 1.0 - float(np.var(targets - values, dtype=np.float64)) / float(np.var(targets, dtype=np.float64))
+
+
+def discounted_so_far(rewards: np.ndarray, is_over: np.ndarray, *, discount: float) -> np.ndarray:
+    """Returns the discounted sum of an episode's rewards until each step, the newest counting whole, ``[T, B]``.
+
+    Its deviation is what stable-baselines3's VecNormalize divides rewards by.
+
+    Departure: An episode that a fragment continues is summed from the fragment's first step.
+
+    Args:
+        rewards: ``[T, B]``.
+        is_over: Whether the next step is another episode's, bool ``[T, B]``.
+        discount: γ.
+    """
+    sums = np.empty(rewards.shape, np.float64)
+    before = np.zeros(rewards.shape[1:], np.float64)
+    for step in range(len(rewards)):
+        sums[step] = rewards[step] + discount * before
+        before = sums[step] * ~is_over[step]
+    return sums

@@ -104,13 +104,8 @@ class Categoricals:
     They are looked at as ``[N·A, C]``, ``C`` the largest number of values; a choice of fewer never takes the rest.
     """
 
-    def __init__(self, counts: Sequence[int], device: torch.device | str = "cpu") -> None:
-        """Says how many values each choice has.
-
-        Args:
-            counts: ``n`` of each choice.
-            device: Where the outputs will be.
-        """
+    def __init__(self, counts: Sequence[int]) -> None:
+        """Says how many values each choice has: ``n`` of each."""
         self.name = " ".join(["categorical", *map(str, counts)])
         self._one, self._choices, self._most = Categorical(), len(counts), max(counts)
         # By place in [A, C], the place in [D]; D itself is that of the value that is never taken.
@@ -119,8 +114,7 @@ class Categoricals:
         for choice, count in enumerate(counts):
             places[choice, :count] = torch.arange(first, first + count)
             first += count
-        self._is_there = (places < first).flatten().to(device)
-        self._places = places.flatten().to(device)
+        self._is_there, self._places = (places < first).flatten(), places.flatten()
 
     def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns log π(a|s).
@@ -142,21 +136,21 @@ class Categoricals:
         found = self._one.slopes(
             self._apart(outputs), actions.flatten(), self._apart(old),
             of_log_probs=of_log_probs.repeat_interleave(self._choices), of_entropy=of_entropy, of_kl=of_kl)
-        return found.view(len(outputs), -1)[:, self._is_there]
+        return found.view(len(outputs), -1)[:, self._is_there.to(found.device)]
 
     def _apart(self, outputs: torch.Tensor) -> torch.Tensor:
         """Returns each choice's logits in a row of its own, ``[N, D]`` → ``[N·A, C]``."""
         never = outputs.new_full((len(outputs), 1), _NEVER)
-        return torch.cat([outputs, never], dim=-1)[:, self._places].view(-1, self._most)
+        return torch.cat([outputs, never], dim=-1)[:, self._places.to(outputs.device)].view(-1, self._most)
 
     def _summed(self, each: torch.Tensor) -> torch.Tensor:
         return each.view(-1, self._choices).sum(-1)
 
 
-def make_distribution(spaces: Spaces, device: torch.device | str = "cpu") -> Distribution:
-    """The distribution over these actions; its outputs will be on that device."""
+def make_distribution(spaces: Spaces) -> Distribution:
+    """The distribution over these actions."""
     if spaces.action_counts:
-        return Categoricals(spaces.action_counts, device)
+        return Categoricals(spaces.action_counts)
     return Categorical() if spaces.is_discrete else Gaussian()
 
 

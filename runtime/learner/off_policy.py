@@ -36,7 +36,7 @@ class OffPolicy(ActorCritic[Settings]):
             torch.from_numpy(reference), torch.from_numpy(flat(batch.actions))).numpy()
         values, next_values = self.state_values(batch)
         targets, advantages = vtrace(
-            batch.rewards, values, next_values, log_probs.reshape(batch.rewards.shape) - batch.log_probs,
+            self.rewards(batch), values, next_values, log_probs.reshape(batch.rewards.shape) - batch.log_probs,
             batch.terminated, batch.bootstrap_mask, discount=self.settings.discount)
         return self.training_samples(batch, advantages=advantages, value_targets=targets, values=values,
                                      old_outputs=reference)

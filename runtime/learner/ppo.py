@@ -59,7 +59,7 @@ class Ppo(ActorCritic[PpoSettings]):
             raise ValueError(f"PPO trains on one policy version, not on {sorted(set(batch.policy_versions.tolist()))}")
         values, next_values = self.state_values(batch)
         advantages = generalized_advantages(
-            batch.rewards, values, next_values, batch.terminated, batch.bootstrap_mask,
+            self.rewards(batch), values, next_values, batch.terminated, batch.bootstrap_mask,
             discount=self.settings.discount, gae_lambda=self.settings.gae_lambda)
         targets = advantages + values
         if self.settings.normalize_advantages:

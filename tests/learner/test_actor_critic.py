@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from runtime.errors import ExperimentError
 from runtime.interfaces import Replays, Update
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
+from runtime.learner.advantages import discounted_so_far
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala import Impala
@@ -204,8 +206,10 @@ def test_descending_is_one_gradient_and_one_step_after_the_other(norm_max: float
 # The steps of an update
 
 
-def make(algorithm: type[ActorCritic], kind: str, section, spaces: Spaces = VECTORS, **options) -> ActorCritic:
-    settings = section(normalize_observations=True, learning_rate=1e-3, max_gradient_norm=None)
+def make(algorithm: type[ActorCritic], kind: str, section, spaces: Spaces = VECTORS, *, normalize_rewards: bool = False,
+         **options) -> ActorCritic:
+    settings = section(normalize_observations=True, learning_rate=1e-3, max_gradient_norm=None,
+                       normalize_rewards=normalize_rewards)
     return algorithm(spaces, AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), seed=0, **options)
 
 
@@ -253,6 +257,31 @@ def make_spec(kind: str, spaces: Spaces, **overrides) -> LearnerSpec:
     tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "algorithm": {"kind": kind}}
     experiment = experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
     return LearnerSpec(experiment.algorithm, spaces, **{"network": experiment.network.kind, "seed": 3, **overrides})
+
+
+@pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
+def test_normalised_rewards_have_no_unit(algorithm, kind: str, section) -> None:
+    """Rewards a thousand times as large train the same; the moments are of the state, and a replay merges nothing."""
+    learners = []
+    for unit in (1.0, 1000.0):
+        learner = make(algorithm, kind, section, normalize_rewards=True)
+        for seed in range(3):
+            batch = roll(learner.weights(), VECTORS, seed=seed)
+            learner.update(replace(batch, rewards=unit * batch.rewards), progress=0.0)
+        learners.append((learner, batch))
+    (one, batch), (other, _) = learners
+    np.testing.assert_allclose(parameters_of(one), parameters_of(other), atol=1e-4)
+    returns = discounted_so_far(batch.rewards, batch.terminated | batch.bootstrap_mask, discount=one.settings.discount)
+    assert one.return_moments.count == 3 * returns.size and 0.5 < one.return_moments.std[0] < 5.0
+    np.testing.assert_allclose(one.rewards(batch) * one.return_moments.std, batch.rewards)
+    assert np.abs(one.rewards(replace(batch, rewards=1e9 * batch.rewards))).max() == 10.0
+    restored = make(algorithm, kind, section, normalize_rewards=True)
+    restored.set_state(one.get_state())
+    assert_same(everything(restored), everything(one))
+    one.begin([batch], progress=0.0, is_replay=True)
+    assert one.return_moments.count == 3 * returns.size
+    plain = make(algorithm, kind, section)
+    assert plain.rewards(batch) is batch.rewards and "return_moments.mean" not in plain.get_state().arrays
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.learner.advantages import explained_variance, generalized_advantages
+from runtime.learner.advantages import discounted_so_far, explained_variance, generalized_advantages
 
 PLAIN = settings(max_examples=60, deadline=None, database=None, derandomize=True,
                  suppress_health_check=[HealthCheck.too_slow])
@@ -191,3 +191,10 @@ def test_explained_variance_is_null_where_the_targets_do_not_vary(constant: floa
     """Not by luck of rounding either: the mean of ten times 0.1 is not exactly 0.1."""
     values = np.random.default_rng(0).normal(size=count).astype(dtype)
     assert explained_variance(values, np.full(count, constant, dtype)) is None
+
+
+def test_the_discounted_sum_so_far_begins_anew_with_each_episode() -> None:
+    rewards = np.array([[1.0, 4.0], [2.0, 0.0], [3.0, -8.0], [5.0, 2.0]])
+    is_over = np.array([[False, True], [False, False], [True, False], [False, False]])
+    np.testing.assert_allclose(discounted_so_far(rewards, is_over, discount=0.5), [
+        [1.0, 4.0], [2.5, 0.0], [4.25, -8.0], [5.0, -2.0]])
