@@ -14,6 +14,8 @@ from runtime.report.reading import Number, RecordedGroup, RecordedRun, Row
 RESAMPLES = 2000
 """Of each point of a curve over seeds; the table of estimates takes more."""
 _GRID_POINTS = 100
+POINTS_MAX = 2000
+"""Of a line: a browser cannot show more, and the page of a run of 100,000 rounds would have 36 MB."""
 _EVALUATIONS_MIN = 3
 """With fewer evaluations in a run, the curves of several runs are those of its training episodes."""
 _EVALUATION, _TRAINING = "evaluation_return_mean", "episode_return_mean"
@@ -50,6 +52,16 @@ def modelled_parts(row: Row) -> dict[str, float | None]:
     learn, whole = row["modelled_learn_s"], row["modelled_round_s"]
     actors = None if whole is None else whole - (learn or 0.0)
     return {"actors and detector": actors, "updates": learn, "evaluations": row["modelled_evaluate_s"]}
+
+
+def thinned(line: Chart) -> Chart:
+    """A line with `POINTS_MAX` of its points at most, evenly chosen, the first and the last among them."""
+    count = len(line["x"])
+    if count <= POINTS_MAX:
+        return line
+    kept = np.linspace(0, count - 1, POINTS_MAX).round().astype(int)
+    return {key: [value[place] for place in kept] if key in ("x", "y", "low", "high") else value
+            for key, value in line.items()}
 
 
 def basis_of(groups: Iterable[RecordedGroup]) -> str:

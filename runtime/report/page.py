@@ -21,6 +21,7 @@ from runtime.records.rows import RoundRow
 from runtime.report.charts import (
     DOLLARS,
     INTERVAL,
+    POINTS_MAX,
     PartsOf,
     basis_of,
     measured_parts,
@@ -28,6 +29,7 @@ from runtime.report.charts import (
     part_charts,
     return_charts,
     round_charts,
+    thinned,
 )
 from runtime.report.reading import Number, RecordedGroup, RecordedRun, read_groups
 
@@ -74,9 +76,10 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
     basis = basis_of(groups)
     script = _text("uPlot-1.6.32.min.js") + _text("page.js")
     charts = [*return_charts(groups), *round_charts(groups), *(part_charts(runs[0]) if len(runs) == 1 else ())]
-    charts = [chart | {"id": f"chart{place}", "series": [one for one in chart["series"] if one["x"]]}
+    charts = [chart | {"id": f"chart{place}", "series": [thinned(one) for one in chart["series"] if one["x"]]}
               for place, chart in enumerate(charts)]
     return environment.from_string(_text("page.html")).render(
+        points_max=POINTS_MAX if any(len(run.rows) > POINTS_MAX for run in runs) else 0,
         title=" · ".join(group.name for group in groups), groups=groups, runs=runs, interval=INTERVAL,
         basis=basis, charts=charts, estimates=[_estimates(group) for group in groups if len(group.runs) > 1],
         resamples=RESAMPLES, confidence=CONFIDENCE, prices=_told(runs, "prices_region", "prices_as_of"),

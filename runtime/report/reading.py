@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +23,8 @@ Row = Mapping[str, Number | None]
 _UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
 _CONFIG_CHARACTERS_MAX = 100_000
 _ROUNDS_MAX = 10**9
+_NUMBER_MAX = 1e100
+"""Sums of larger ones might not be finite; nothing that a run records is as large."""
 _FAILED = ("failed", "interrupted")
 
 
@@ -87,13 +89,8 @@ class RecordedGroup:
 
 
 def number(value: Any) -> Number | None:
-    """``value`` if it is a finite number, else None."""
-    if type(value) not in (int, float):
-        return None
-    try:
-        return value if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    """``value`` if it is a number that sums can be made of, else None."""
+    return value if type(value) in (int, float) and -_NUMBER_MAX <= value <= _NUMBER_MAX else None
 
 
 def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
@@ -103,7 +100,7 @@ def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
         RunDirectoryError: One of them does not exist.
     """
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):
             raise RunDirectoryError(f"{path}: there is no such directory")
     found = [_name(path.resolve()) for path in paths]
     names = Counter(found)
@@ -122,7 +119,7 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
     problems: list[str] = []
     document = _read_object(path / layout.SEEDS, problems)
     seeds = document.get("seeds")
-    if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
+    if not isinstance(seeds, list) or not all(type(seed) is int and 0 <= seed < 2**63 for seed in seeds):
         problems.append(f"{layout.SEEDS} does not say which seeds there are: those whose directories are there count")
         seeds = sorted(int(found.name.removeprefix("seed-")) for found in path.glob("seed-*")
                        if found.name.removeprefix("seed-").isdecimal())

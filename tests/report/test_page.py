@@ -13,6 +13,7 @@ from bs4 import BeautifulSoup
 
 from runtime.cli.main import main
 from runtime.records.estimates import ESTIMATED, interquartile_mean, interval_estimate
+from runtime.report.charts import POINTS_MAX
 from runtime.report.page import report_page, try_to_write_report
 from runtime.report.reading import read_groups
 from tests.report.browser import chromium
@@ -138,6 +139,16 @@ def test_text_of_the_records_is_only_text(tmp_path: Path) -> None:
         assert "secret" not in page.text
 
 
+def test_a_long_run_is_a_page_of_usual_size_and_none_of_its_ends_is_lost(tmp_path: Path) -> None:
+    page = page_of(a_run(tmp_path / "run", rounds=2 * POINTS_MAX))
+    assert f"more than {POINTS_MAX:,} points as many are drawn" in page.text
+    for lines in charts(page).values():
+        assert all(len(line["x"]) == len(line["y"]) == POINTS_MAX for line in lines)
+    [actors] = charts(page)["Actors per round"]
+    assert (actors["x"][0], actors["x"][-1]) == (1, 2 * POINTS_MAX)
+    assert actors["y"] == [8 + index % 3 for index in actors["x"]]
+
+
 def test_it_names_no_address_to_ask(tmp_path: Path) -> None:
     text = report_page(read_groups([a_run(tmp_path / "run")]))
     assert "default-src 'none'" in text
@@ -206,6 +217,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     run = a_run(tmp_path / "run")
     for arguments, words in (
         ([run, tmp_path / "nowhere"], f"{tmp_path / 'nowhere'}: there is no such directory"),
+        ([run, "x" * 300], "xxx: there is no such directory"),
         ([run, "--out", tmp_path / "no" / "report.html"], f"--out {tmp_path}/no/report.html: cannot be written"),
         ([run, "--out", run / "rounds.jsonl"], "allowed: a name that ends in .html"),
     ):
