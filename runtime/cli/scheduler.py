@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,6 +118,7 @@ def _fit(options: argparse.Namespace) -> int:
     from runtime.scheduler.showing import fit_lines
     from runtime.scheduler.surrogate import fit
 
+    _writable(options.out, ".json")
     surrogate = fit(read_recordings(options.directories))
     surrogate.save(options.out)
     _say_all(fit_lines(surrogate))
@@ -137,10 +139,12 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _pretrain(options: argparse.Namespace) -> int:
+    from runtime.scaler.saved_scheduler import SUFFIX
     from runtime.scheduler.showing import comparison_lines
     from runtime.scheduler.surrogate import Surrogate
     from runtime.scheduler.training import compared, fresh_learner, train_on_surrogate
 
+    _writable(options.out, SUFFIX)
     surrogate = Surrogate.load(options.surrogate)
     learner = fresh_learner(surrogate.workload, minibatch_rounds=options.minibatch,
                             learning_rate=options.learning_rate, seed=options.seed)
@@ -163,8 +167,10 @@ def _finetune(options: argparse.Namespace) -> int:
 
 def _on_runs(options: argparse.Namespace, learner: SchedulerLearner, path: Path, phase: str, history: Sequence[Any],
              begun_as: str = "") -> int:
+    from runtime.scaler.saved_scheduler import SUFFIX
     from runtime.scheduler.training import train_on_runs
 
+    _writable(options.out, SUFFIX)
     experiment = _loaded(path, options.set)
     lowest, highest = learner.actors_min, learner.actors_max
     if (experiment.scaler.actors_min, experiment.scaler.actors_max) != (lowest, highest):
@@ -178,6 +184,19 @@ def _on_runs(options: argparse.Namespace, learner: SchedulerLearner, path: Path,
                                "environment_id": experiment.environment.id}, say=say)
     _save(learner.saved([*history, entry]), options.out)
     return 0
+
+
+def _writable(path: Path, suffix: str) -> Path:
+    """Returns a path to which something can be written when all work is done.
+
+    Raises:
+        RunError: It cannot.
+    """
+    if path.suffix != suffix:
+        raise RunError(f"--out {path}: allowed: a name that ends in {suffix}")
+    if os.path.isdir(path) or not os.path.isdir(path.parent) or not os.access(path.parent, os.W_OK):
+        raise RunError(f"--out {path}: cannot be written; allowed: a file in a directory that is there and writable")
+    return path
 
 
 def _play_run(path: Path, overrides: list[str]) -> PlayRun:

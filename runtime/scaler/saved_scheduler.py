@@ -202,4 +202,8 @@ def _parsed(data: bytes) -> SavedScheduler:
         raise ValueError(f"it chooses from {actors_min} to {found.actors_max} actors; allowed: 1 to {_ACTORS_MAX}")
     if not all(isinstance(entry, dict) for entry in history):
         raise ValueError("its history is no list of entries")
+    for entry in history:
+        usd = entry.get("usd", 0.0)
+        if type(usd) not in (int, float) or not 0.0 <= usd <= _LARGEST:
+            raise ValueError(f"its history has usd = {usd!r:.80}; allowed: 0 to {_LARGEST:g}")
     return found

@@ -29,10 +29,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 
+from runtime.config.section import Actors, Count, Field, Section, check_tree
 from runtime.errors import RunDirectoryError
 from runtime.records.files import to_json, write_atomically
 from runtime.scaler.saved_scheduler import Seen
@@ -62,6 +63,43 @@ FORMS: Final[Mapping[str, Callable[[Points], list[Any]]]] = {
     "log_loss": _regressors,
 }
 """Regressors of each quantity."""
+
+
+_Figure = Annotated[float, Field(ge=-1e9, le=1e9)]
+_Figures = Annotated[tuple[_Figure, ...], Field(strict=False)]
+
+
+class _Workload(Section):
+    environment_id: str
+    target_return: _Figure
+    budget_usd: Annotated[float, Field(gt=0, le=1e9)]
+    max_steps: Count | None
+    max_rounds: Count | None
+    fragment_steps: Count
+    actors_min: Actors
+    actors_max: Actors
+
+
+class _Recorded(Section):
+    runs: Count
+    rounds: Count
+    usd: Annotated[float, Field(ge=0, le=1e9)]
+    modelled_s: Annotated[float, Field(ge=0, le=1e15)]
+
+
+class _Tree(Section):
+    """What a surrogate's file holds, so that a damaged one is refused."""
+
+    workload: _Workload
+    coefficients: dict[str, _Figures]
+    noise: dict[str, _Figures]
+    start: Annotated[tuple[_Figure, _Figure], Field(strict=False)]
+    reached_share: _Figure
+    reserve_usd: _Figure
+    reference_s: Annotated[float, Field(gt=0, le=1e15)]
+    window_rounds: Count
+    held_out: dict[str, dict[str, float]]
+    recorded: _Recorded
 
 
 @dataclass(frozen=True)
@@ -107,14 +145,19 @@ class Surrogate:
             tree = json.loads(path.read_bytes())
             if tree.pop("version") != VERSION:
                 raise ValueError("it is of another version of this program")
+            check_tree(_Tree, tree)
             found = cls(**tree)
+            if found.workload["actors_max"] < found.workload["actors_min"]:
+                raise ValueError("its actors_max is below its actors_min")
             sizes = {name: len(form({key: np.zeros(1) for key in _KEYS})) for name, form in FORMS.items()}
             if {name: len(values) for name, values in found.coefficients.items()} != sizes:
                 raise ValueError("its coefficients do not fit its form")
-            if not np.isfinite([one for values in found.coefficients.values() for one in values]).all():
-                raise ValueError("its coefficients are not finite")
+            if {name: len(values) for name, values in found.noise.items()} != dict.fromkeys(sizes, 1) | {"share": 2}:
+                raise ValueError("its noise does not fit its form")
+            if "r2" not in found.held_out.get("return_gain", {}):
+                raise ValueError("it does not say how well it predicts what a run gains")
             return found
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RunDirectoryError(f"{path} is no surrogate: {error}") from None
 
     def predicted(self, name: str, points: Points) -> float:
@@ -136,9 +179,10 @@ def points_of(run: Recording) -> Points:
     shares = np.where(has_share, run.shares, np.nan)
     episodes = np.array([row.episodes_finished for row in rows], np.float64) + _TINY
     level = shares.copy()
-    around = [np.convolve(one, np.ones(_SMOOTHED_ROUNDS))[_SMOOTHED_ROUNDS // 2:][:has_share.sum()]
-              for one in (shares[has_share] * episodes[has_share], episodes[has_share])]
-    level[has_share] = around[0] / around[1]
+    if has_share.any():
+        around = [np.convolve(one, np.ones(_SMOOTHED_ROUNDS))[_SMOOTHED_ROUNDS // 2:][:has_share.sum()]
+                  for one in (shares[has_share] * episodes[has_share], episodes[has_share])]
+        level[has_share] = around[0] / around[1]
     counts = np.array([row.actor_count for row in rows], np.float64)
     actor_s = np.array([row.actor_billed_s_mean or math.nan for row in rows])
     return {
@@ -156,12 +200,15 @@ def fit(runs: Sequence[Recording]) -> Surrogate:
     """Fits the surrogate of recorded runs of one workload.
 
     Raises:
-        RunDirectoryError: They are fewer than two, or too short.
+        RunDirectoryError: They are fewer than two, too short, or one has no return.
     """
     if len(runs) < 2 or sum(len(run.rows) for run in runs) < 20:
         raise RunDirectoryError(f"{len(runs)} recorded runs with {sum(len(run.rows) for run in runs)} rounds; a "
                                 "surrogate takes two runs and 20 rounds at least")
     each = [points_of(run) for run in runs]
+    if without := [run for run, one in zip(runs, each, strict=True) if not np.isfinite(one["share"]).any()]:
+        raise RunDirectoryError(f"in {len(without)} of {len(runs)} recorded runs no episode has ended; a surrogate "
+                                "takes runs that have returns, so record longer ones")
     window = max(min(WINDOW_ROUNDS, min(len(run.rows) for run in runs) // 3), 1)
     coefficients = {name: _least_squares(_designs(name, each, window)) for name in FORMS}
     firsts = np.array([next((share for share, row in zip(run.shares, run.rows, strict=True)
@@ -258,7 +305,7 @@ class SurrogateRun:
         at: dict[str, Any] = {
             "share": self._level, "n": n, "log_n": math.log(n), "log_sum": math.log(self._actors),
             "log_k": math.log(self.round_index)}
-        at["actor_s"] = math.exp(self._drawn("log_actor_s", at))
+        at["actor_s"] = _exp(self._drawn("log_actor_s", at))
         at["learner_s"] = max(self._drawn("learner_s", at), 0.0)
         at["round_s"] = max(self._drawn("round_s", at), at["learner_s"])
         usd = max(surrogate.predicted("usd", at), 0.0)
@@ -267,8 +314,8 @@ class SurrogateRun:
         self.shares.append(_within(share))
         target = float(surrogate.workload["target_return"])
         self.seen = Seen(
-            loss=math.exp(self._drawn("log_loss", at)),
-            return_mean=target + (self.shares[-1] - 1.0) * (abs(target) or 1.0), kl=math.exp(self._drawn("log_kl", at)),
+            loss=_exp(self._drawn("log_loss", at)),
+            return_mean=target + (self.shares[-1] - 1.0) * (abs(target) or 1.0), kl=_exp(self._drawn("log_kl", at)),
             learner_s=at["learner_s"], actor_s=at["actor_s"], round_s=at["round_s"],
             spent_usd=self.seen.spent_usd + usd)
         self.is_success = self._level >= surrogate.reached_share and self._left_usd >= 0.0
@@ -290,6 +337,11 @@ class SurrogateRun:
 
     def _drawn(self, name: str, at: Points) -> float:
         return self._surrogate.predicted(name, at) + self._generator.normal() * self._surrogate.noise[name][0]
+
+
+def _exp(logarithm: float) -> float:
+    """The number of a logarithm; of one that no round has, the largest that is still finite when it is summed."""
+    return math.exp(min(logarithm, 100.0))
 
 
 def _within(share: float) -> float:

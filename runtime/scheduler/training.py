@@ -217,6 +217,8 @@ class SchedulerLearner:
                 if f"{name}.{part}" not in saved.critic:
                     raise CheckpointError("the scheduler's file has no critic, so that it cannot be trained further")
                 arrays[f"critic.{name}.{part}"] = np.array(saved.critic[f"{name}.{part}"])
+        if other := [name for name, array in arrays.items() if array.shape != state.arrays[name].shape]:
+            raise CheckpointError(f"the scheduler's file has a {other[0]} of another size than this program trains")
         arrays["moments.mean"] = fields["observation_mean"].astype(np.float64)
         arrays["moments.variance"] = np.square(fields["observation_std"].astype(np.float64))
         self._ppo.set_state(State(arrays, {**state.values, "moments_count": _MOMENTS_WEIGHT}))

@@ -68,6 +68,10 @@ def test_what_cannot_be_trained_is_refused(experiment: str, tmp_path: Path, caps
     make_scheduler().save(tmp_path / "a.safetensors")
     for words, message in (
             (["train", "--out", "x"], "name either a surrogate or --real"),
+            (["train", "s.json", "--out", "x.runs"], "--out x.runs: allowed: a name that ends in .safetensors"),
+            (["train", "--real", experiment, "--out", ""], "allowed: a name that ends in .safetensors"),
+            (["train", "s.json", "--out", "no/x.safetensors"], "--out no/x.safetensors: cannot be written"),
+            (["fit", str(tmp_path), "--out", str(tmp_path / "no" / "s.json")], "cannot be written; allowed: a file in"),
             (["show", "nobody"], "scheduler 'nobody' cannot be read"),
             (["record", experiment, "--set", "stop.target_return=null", "--out", "x"], "stop.target_return = null"),
             (["finetune", str(tmp_path / "a.safetensors"), experiment, "--out", "x"], "has no critic")):

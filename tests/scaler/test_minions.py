@@ -161,6 +161,19 @@ def test_wrong_arrays_are_refused(fields: dict[str, np.ndarray], message: str, t
             load_scheduler(str(tmp_path / "a.safetensors"))
 
 
+@pytest.mark.parametrize("usd", ["x", None, math.inf, -1.0, 10**400], ids=["text", "none", "inf", "below", "huge"])
+def test_a_history_without_dollars_is_refused(usd: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    SavedScheduler(make_scheduler().weights, 2, history=({"usd": 777},)).save(path)
+    text = json.dumps(usd).replace('"', '\\"').encode()
+    size = int.from_bytes(path.read_bytes()[:8], "little")
+    header = path.read_bytes()[8:8 + size].rstrip().replace(b"777", text)
+    header += b" " * (-len(header) % 8)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + path.read_bytes()[8 + size:])
+    with pytest.raises(ExperimentError, match="its history has usd = "):
+        load_scheduler(str(path))
+
+
 def test_what_is_not_there_is_named() -> None:
     with pytest.raises(ExperimentError, match="scheduler 'nobody' cannot be read.*allowed: the path of a"):
         load_scheduler("nobody")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from runtime.errors import RunError
+from runtime.errors import CheckpointError, RunError
 from runtime.interfaces import RoundView
 from runtime.scaler.minions import MinionsScaler, MinionsSettings
 from runtime.scaler.saved_scheduler import load_scheduler
@@ -121,3 +122,10 @@ def test_fine_tuning_goes_on_from_a_file(tmp_path: Path, one_thread: None) -> No
     other.take(load_scheduler(str(tmp_path / "a.safetensors")))
     state = np.arange(8, dtype=np.float32)
     np.testing.assert_allclose(other.policy.outputs(state), learner.policy.outputs(state), rtol=1e-5)
+
+
+def test_a_scheduler_of_other_sizes_is_not_trained_further() -> None:
+    saved = SchedulerLearner(2, 6).saved([])
+    other = replace(saved, critic=dict(saved.critic) | {"layers.4.bias": np.zeros(3, np.float32)})
+    with pytest.raises(CheckpointError, match="the scheduler's file has a critic.layers.4.bias of another size"):
+        SchedulerLearner(2, 6).take(other)
