@@ -121,7 +121,7 @@ def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:
     if get_origin(annotation) is tuple and arguments[0] == _WRAPPER:
         return "a list of import paths, each alone or with a mapping of keyword arguments"
     if get_origin(annotation) is tuple:
-        if get_origin(arguments[0]) is Annotated:
+        if get_origin(arguments[0]) is Annotated and get_origin(get_args(arguments[0])[0]) is not tuple:
             return f"a list of at least one: {_allowed(arguments[0], [])}"
         return "a list of at least one " + ("name" if arguments[0] is str else "pair, such as [1, 8]")
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[annotation]
