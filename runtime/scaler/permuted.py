@@ -69,7 +69,7 @@ class PermutedSettings(ScalerSettings):
         for round_index, count in enumerate(counts, start=1):
             if type(count) is not int or not self.actors_min <= count <= self.actors_max:
                 raise ExperimentError(
-                    f"scaler.recorded_run = {self.recorded_run!r}: {count!r} actors in its round {round_index}; "
+                    f"scaler.recorded_run = {self.recorded_run!r}: {count!r:.80} actors in its round {round_index}; "
                     f"allowed: scaler.actors_min = {self.actors_min} to scaler.actors_max = {self.actors_max}, as "
                     "that run had them")
         return counts

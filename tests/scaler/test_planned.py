@@ -105,7 +105,8 @@ def test_permuted_goes_on_with_the_counts_that_it_began_with(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("wanted", "words"), [
     ([], "has no rounds"), ([8, 65], "65 actors in its round 2; allowed: scaler.actors_min = 8"),
-    ([7], "7 actors in its round 1"), ([True], "True actors"), (["8"], "'8' actors")])
+    ([7], "7 actors in its round 1"), ([True], "True actors"), (["8"], "'8' actors"),
+    (["x" * 10**5], f"'{'x' * 79} actors")])
 def test_a_recording_that_does_not_fit_is_refused(tmp_path: Path, wanted: list[object], words: str) -> None:
     with pytest.raises(ExperimentError, match=words):
         PermutedSettings(recorded_run=recording(tmp_path, wanted)).make()
