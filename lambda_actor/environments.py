@@ -334,7 +334,7 @@ def _observation_advice(space: gym_spaces.Space[Any], pictures: list[_Keys], usa
     choices = [sorted({keys[0] for keys in usable})] if usable else []
     choices += [[keys[0]] for keys in pictures]
     filters = " or ".join(f"{{filter_keys: [{', '.join(map(str, keys))}]}}" for keys in choices)
-    return f"environment.wrappers with gymnasium.wrappers.FilterObservation: {filters} leaves what is"
+    return f"environment.wrappers with gymnasium.wrappers.FilterObservation: {filters} leaves what is supported"
 
 
 def _leaves(space: gym_spaces.Space[Any], keys: _Keys = ()) -> Iterator[tuple[_Keys, gym_spaces.Space[Any]]]:

@@ -25,6 +25,7 @@ _STATELESS_WRAPPERS = (
     gymnasium.wrappers.ClipAction,
     gymnasium.wrappers.ClipReward,
     gymnasium.wrappers.RescaleAction,
+    gymnasium.wrappers.FilterObservation,
     gymnasium.wrappers.FlattenObservation,
     gymnasium.wrappers.DtypeObservation,
     gymnasium.wrappers.GrayscaleObservation,

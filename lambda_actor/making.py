@@ -52,7 +52,7 @@ def make(environment_id: str, preprocessing: str, options: Mapping[str, Any]) ->
         raise
     except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(f"environment.id = {environment_id!r} cannot be made: {type(error).__name__}: "
-                                       f"{error}{_advice(environment_id, error)}") from error
+                                       f"{str(error).rstrip('.')}{_advice(environment_id, error)}") from error
 
 
 def _made(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -> tuple[gymnasium.Env, bool]:

@@ -17,7 +17,7 @@ from lambda_actor.handler import trajectory_fields
 from lambda_actor.rollout import roll_out
 from lambda_actor.spaces import Spaces
 from runtime.learner.batch import assemble_batch
-from tests.environments import OtherSpaces
+from tests.environments import OtherSpaces, StatefulCounter
 
 NUMBERS, PICTURE = spaces.Box(-9.0, 9.0, (2, 3)), spaces.Box(0, 255, (20, 24, 3), np.uint8)
 GRID = spaces.Box(0, 255, (7, 7, 3), np.uint8)
@@ -110,6 +110,22 @@ def test_what_is_refused_comes_with_a_wrapper_that_helps(space: spaces.Space[Any
         filtered = gymnasium.wrappers.FilterObservation(OtherSpaces(space, spaces.Discrete(2)), keys)
         environment = ActorEnvironment(filtered, "filtered")
         assert environment.to_frame(filtered.observation_space.sample()).shape == environment.spaces.observation_shape
+
+
+def test_a_filter_keeps_nothing_between_steps() -> None:
+    class Parted(StatefulCounter):
+        observation_space = spaces.Dict({"count": spaces.Box(0.0, 99.0, (2,)), "text": spaces.Text(5)})
+
+        def _observation(self) -> dict[str, object]:
+            return {"count": super()._observation(), "text": "hello"}
+
+    first, second = (ActorEnvironment(gymnasium.wrappers.FilterObservation(Parted(), ["count"]), "parted")
+                     for _ in range(2))
+    first.reset(1)
+    first.step(np.zeros(1, np.float32))
+    second.set_state(first.get_state())
+    (frame, *here), (again, *there) = (one.step(np.ones(1, np.float32)) for one in (first, second))
+    assert here == there and frame.tolist() == again.tolist()
 
 
 def test_a_picture_alone_in_a_dict_is_pixels() -> None:
