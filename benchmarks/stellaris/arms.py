@@ -5,10 +5,11 @@ r"""Six arms of Stellaris in virtual time: what asynchrony, bound, rates and tru
 
 Each arm is experiments/stellaris/hopper.yaml with other settings of `learner.stellaris` and of the minibatch, in one
 of three environments, with gradients that arrive when the durations in WORKLOAD_durations.json are over. Goes on where
-it ended, also in the middle of a training, and gives the same numbers then. Results do not depend on how busy the
-machine is. A round takes about 1.3 CPU seconds on Hopper, 1.8 on Walker2d and 3.2 on Humanoid, whose runs are shorter
-therefore: 30 rounds, not 60. All three take about three hours of one core. Writes
-benchmarks/results/stellaris/WORKLOAD.json after each finished run, of which `benchmarks.stellaris.page` makes a page.
+it ended, also in the middle of a training, and gives the same numbers then; runs that are in the results file are not
+made again, so that another machine can go on. Results do not depend on how busy the machine is. A round takes about 1.3
+CPU seconds on Hopper, 1.8 on Walker2d and 3.2 on Humanoid, whose runs are shorter therefore: 30 rounds, not 60. All
+three take about three hours of one core. Writes benchmarks/results/stellaris/WORKLOAD.json after each finished run, of
+which `benchmarks.stellaris.page` makes a page.
 """
 
 from __future__ import annotations
@@ -115,6 +116,24 @@ def kept(run: Run) -> dict[str, Any]:
             "rows": {name: [short(row[name]) for row in rows] for name in SERIES}}
 
 
+def published(workload: str) -> list[dict[str, Any]]:
+    """Returns the runs in the results file, if they are of the study as it is now."""
+    path = RESULTS / f"{workload}.json"
+    if not path.exists():
+        return []
+    found, study = json.loads(path.read_text()), study_of(workload)
+    of_study: list[dict[str, Any]] = found["runs"] if found == found | study else []
+    return of_study
+
+
+def study_of(workload: str) -> dict[str, Any]:
+    """Returns what decides about its runs, as JSON has it."""
+    found: dict[str, Any] = json.loads(json.dumps({
+        "workload": vars(WORKLOADS[workload]), "shared": SHARED,
+        "arms": {arm: ARMS[arm] for arm in arms_of(workload)}}))
+    return found
+
+
 def main() -> None:
     """Trains what is missing, and writes what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -123,27 +142,31 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=ARMS, help="default: all of the workload")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
+    parser.add_argument("--anew", action="store_true", help="make runs again that are in the results file")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after so many")
     asked = parser.parse_args()
-    work, lock, workload = asked.work.resolve(), threading.Lock(), WORKLOADS[asked.workload]
+    work, lock = asked.work.resolve(), threading.Lock()
     every, path = arms_of(asked.workload), RESULTS / f"{asked.workload}.json"
+    before = {} if asked.anew else {(one["arm"], one["seed"]): one for one in published(asked.workload)}
 
     def note() -> None:
         with lock:
-            found = [kept(run) for run in runs(asked.workload, work, every, sorted({*SEEDS, *asked.seeds}))
-                     if is_finished(run.directory)]
+            here = {(run.rule, run.seed): kept(run) for run in runs(
+                asked.workload, work, every, sorted({*SEEDS, *asked.seeds})) if is_finished(run.directory)}
+            found = sorted((before | here).values(), key=lambda one: (one["seed"], every.index(one["arm"])))
             RESULTS.mkdir(parents=True, exist_ok=True)
             temporary = path.with_suffix(".tmp")
             temporary.write_text(json.dumps({
                 "command": f"python -m benchmarks.stellaris.arms {asked.workload} --work WORK",
                 "date": time.strftime("%Y-%m-%d"),
                 "time": f"virtual, from benchmarks/stellaris/{asked.workload}_durations.json",
-                "workload": vars(workload), "shared": SHARED, "arms": {arm: ARMS[arm] for arm in every},
-                "runs": found}))
+                **study_of(asked.workload), "runs": found}))
             temporary.replace(path)
             print(f"{len(found)} runs are finished", flush=True)
 
-    train_all(runs(asked.workload, work, asked.arms or every, asked.seeds), jobs=asked.jobs,
+    missing = [run for run in runs(asked.workload, work, asked.arms or every, asked.seeds)
+               if (run.rule, run.seed) not in before]
+    train_all(missing, jobs=asked.jobs,
               until_s=time.monotonic() + 60.0 * asked.minutes, note=note)
     note()
 

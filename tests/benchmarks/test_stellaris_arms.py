@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stellaris.arms import COMBINED, FILE, WORKLOADS, arms_of, runs
+from benchmarks.stellaris.arms import COMBINED, FILE, RESULTS, WORKLOADS, arms_of, published, runs, study_of
 from runtime.config.loading import load_experiment
 from runtime.cost.durations import read_durations
 from tests.helpers import ROOT
@@ -31,3 +31,19 @@ def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_befor
     if WORKLOADS[workload].is_combined:
         assert found["nitro-sync"] == (*found["sync-1024"][:-1], "nitro")
         assert found["nitro+stellaris"] == (*found["+truncation"][:-1], "nitro")
+
+
+def test_published_runs_count_as_long_as_the_study_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.stellaris.arms.RESULTS", tmp_path)
+    assert published("hopper") == []
+    study = {**study_of("hopper"), "runs": [{"arm": "async", "seed": 3}]}
+    (tmp_path / "hopper.json").write_text(json.dumps(study))
+    assert published("hopper") == study["runs"]
+    study["shared"]["stop.max_rounds"] = 61
+    (tmp_path / "hopper.json").write_text(json.dumps(study))
+    assert published("hopper") == []
+
+
+def test_what_is_in_the_results_is_of_the_study_as_it_is() -> None:
+    for path in RESULTS.glob("*.json"):
+        assert published(path.stem), path.stem
