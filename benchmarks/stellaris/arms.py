@@ -3,7 +3,7 @@ r"""Six arms of Stellaris in virtual time: what asynchrony, bound, rates and tru
     python -m benchmarks.stellaris.arms hopper --work WORK [--arms async +bound] [--seeds 0 1 2 3 4] [--jobs 2] \
         [--minutes 60]
 
-Each arm is experiments/stellaris/hopper.yaml with other settings of `learner.stellaris` and of the minibatch, in one
+Each arm is experiments/hopper-stellaris.yaml with other settings of `learner.stellaris` and of the minibatch, in one
 of three environments, with gradients that arrive when the durations in WORKLOAD_durations.json are over. Goes on where
 it ended, also in the middle of a training, and gives the same numbers then; runs that are in the results file are not
 made again, so that another machine can go on. Results do not depend on how busy the machine is. A round takes about 1.3
@@ -29,7 +29,7 @@ from benchmarks.competition.run import COMMITS, is_finished, short, train_all
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "stellaris"
-FILE = "experiments/stellaris/hopper.yaml"
+FILE = "experiments/hopper-stellaris.yaml"
 SEEDS = range(5)
 SERIES = ("actor_count", "env_steps_total", "round_cost_usd", "learner_cost_usd", "actors_cost_usd",
           "infrastructure_cost_usd", "modelled_round_s", "modelled_learn_s", "modelled_evaluate_s",

@@ -305,7 +305,7 @@ Written by `python -m benchmarks.stellaris.page`, from what `python -m benchmark
 has found so far. [The guide](guides/stellaris.md) says when to choose Stellaris, [the design](design/stellaris.md) how
 it works.
 
-Each arm trains `experiments/stellaris/hopper.yaml` with other settings, in virtual time: gradients and returns are
+Each arm trains `experiments/hopper-stellaris.yaml` with other settings, in virtual time: gradients and returns are
 real, and a gradient arrives when a recorded duration of a function with one core is over. Seconds and dollars are
 **modelled**: they hold the dollars of requests to the bucket, but not their seconds. Estimates are interquartile means
 over seeds with 95 % intervals ([guides/seeds](guides/seeds.md#the-estimates)), of pairs of the same seed where two arms

@@ -1,6 +1,6 @@
 r"""Records how long learner functions take here, for learner.stellaris.place = virtual.
 
-    python -m benchmarks.stellaris.record experiments/stellaris/hopper.yaml --out durations.json \
+    python -m benchmarks.stellaris.record experiments/hopper-stellaris.yaml --out durations.json \
         [--minibatches 1024 4096] [--rounds 3] [--set section.key=value ...]
 
 Trains a few rounds with each size of minibatch, on processes of this machine, and writes the CPU seconds of every

@@ -232,7 +232,7 @@ def test_virtual_time_is_made_of_what_was_recorded(tmp_path: Path):
 def test_durations_of_quite_other_gradients_are_refused_before_anything_starts(tmp_path: Path):
     path = tmp_path / "durations.json"
     path.write_text('{"start_s": [1.5], "gradient_s": {"64": [0.5]}}')
-    experiment = load_experiment(ROOT / "experiments" / "stellaris" / "hopper.yaml", [
+    experiment = load_experiment(ROOT / "experiments" / "hopper-stellaris.yaml", [
         "learner.stellaris.place=virtual", f"learner.stellaris.durations={path}"])
     with pytest.raises(ExperimentError, match="has no gradients on about 1,024 samples, as algorithm.ppo.minibatch_"
                        "steps asks for; allowed: a file with some on 512 to 2,048 samples"):
