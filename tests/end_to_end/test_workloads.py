@@ -37,6 +37,20 @@ def train_here(file: str, out: Path, **settings: Any) -> tuple[Experiment, str]:
     return load_experiment(out / "config.yaml"), shown.getvalue()
 
 
+def test_how_an_environment_is_made_reaches_actors_and_evaluations(tmp_path: Path) -> None:
+    """Parts are observed, several choices made; five steps pay a half at most, here and in processes of their own."""
+    out = tmp_path / "out"
+    train_here("hopper.yaml", out, environment__id="tests.environments:make_locks", environment__max_episode_steps=5,
+               environment__wrappers="[{gymnasium.wrappers.ClipReward: {max_reward: 0.5}}]",
+               network__hidden_sizes="[16, 8]", network__activation="relu", evaluation__every_rounds=1)
+    told = rounds(out)
+    assert {row["episode_length_mean"] for row in told} == {5.0}
+    assert all(0.0 < row["episode_return_mean"] <= 2.5 for row in told)
+    assert any(0.0 < (row["evaluation_return_mean"] or 0.0) <= 2.5 for row in told)
+    policy = Policy.from_bytes(load_policy(out / "policy.safetensors"))
+    assert (policy.activation, policy.distribution.split()[0]) == ("relu", "categorical")
+
+
 @pytest.mark.parametrize(("file", "environment", "algorithm", "network", "preprocessing"), [
     ("hopper.yaml", "CartPole-v1", "impala", "mlp", "none"),
     ("hopper.yaml", "ALE/Qbert-v5", "impact", "conv", "atari"),
