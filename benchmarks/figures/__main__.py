@@ -33,7 +33,7 @@ NAMES = (*(f"nitro_{number}" for number in (2, 3, 4, 5, 7, 8, 9, 10, 11, 14, 15,
          "minions_table_2", "minions_5", "minions_6", "minions_9")
 """In the order of the page."""
 LONG = ("nitro_10", "nitro_11", "nitro_14", "nitro_15", "nitro_16", "nitro_17", "minions_9")
-"""Not of `make figures`, measured only if they are named: up to 55 whole trainings each, some of which they share."""
+"""Not of `make figures`, measured only if they are named: up to 40 whole trainings each, some of which they share."""
 VERDICTS = ("reproduced", "partly", "not", "not measured here")
 _PAGE = """# The papers' figures
 

@@ -179,8 +179,9 @@ def draw(data: dict[str, Any], path: Path) -> None:
                        ls="--" if scheme == "pause" else "-", label=labels[scheme])
     panels[1].set(xscale="log", xlabel="modelled seconds")
     panels[2].set(xlabel="round")
-    for axes, by in zip(panels[1:], ("by modelled time", "by round"), strict=True):
-        axes.set(ylabel="return, mean of five seeds", title=f"(b) Sixteen actors in round {BOOSTED} of {ROUNDS}, {by}")
+    for axes, letter, by in zip(panels[1:], "bc", ("by modelled time", "by round"), strict=True):
+        axes.set(ylabel="return, mean of five seeds",
+                 title=f"({letter}) Sixteen actors in round {BOOSTED} of {ROUNDS}, {by}")
         axes.legend(frameon=False)
     replays.saved(figure, path)
 
