@@ -55,7 +55,8 @@ class ThisMachine:
         learner = experiment.learner
         if learner.kind == "stellaris" and learner.stellaris.place not in LEARNER_PLACES:
             raise ExperimentError(f"learner.stellaris.place = {learner.stellaris.place!r} is not on this machine; "
-                                  f"allowed here: {' | '.join(LEARNER_PLACES)}")
+                                  f"allowed here: {' | '.join(LEARNER_PLACES)}"
+                                  + (", or fleet.kind = ray" if learner.stellaris.place == "ray" else ""))
         self.prices = prices
 
     def fetch(self, directory: RunDirectory) -> None:

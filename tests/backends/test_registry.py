@@ -103,6 +103,7 @@ def test_a_run_on_one_machine_gets_it_and_lambda_needs_a_deployment(file: Path):
     assert set(BACKENDS) == {"lambda", "ray"}, "all other fleets run here"
     with pytest.raises(ExperimentError, match="fleet.kind = 'lambda' needs a deployed learner"):
         make_backend(resolved(file, "fleet.kind=lambda"))
-    for place in ("lambda", "ray"):
-        with pytest.raises(ExperimentError, match=f"place = '{place}' is not on this machine; allowed here: processes"):
+    for place, others in (("lambda", ""), ("ray", ", or fleet.kind = ray")):
+        with pytest.raises(ExperimentError, match=f"place = '{place}' is not on this machine; allowed here: processes "
+                           rf"\| virtual{others}$"):
             make_backend(resolved(file, "learner.kind=stellaris", f"learner.stellaris.place={place}"))
