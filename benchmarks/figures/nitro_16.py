@@ -19,9 +19,9 @@ PAPER = (
     "0.96. (b) A window of more rounds costs less and returns less. (c) Actors get no faster beyond 1,024 MB, while "
     "they cost more.")
 METHOD = (
-    "experiments/paper/hopper-ppo.yaml with the paper's own value and both ends of its range, five seeds, fifty rounds. "
-    "Cents are modelled, of learner and actors. (c) is modelled from units of work measured here and the share of a vCPU that Lambda documents: a whole "
-    "one at 1,769 MB.")
+    "experiments/paper/hopper-ppo.yaml with the paper's own value and both ends of its range, five seeds, fifty "
+    "rounds. Cents are modelled, of learner and actors. (c) is modelled from units of work measured here and the share "
+    "of a vCPU that Lambda documents: a whole one at 1,769 MB.")
 FACTORS, LENGTHS = sorted((*DECAY_FACTORS, 0.96)), sorted((*WINDOWS, 6))
 MEMORIES_MIB = (256, 512, 1024, 1769, 2048, 3008)
 
