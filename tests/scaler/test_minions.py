@@ -152,7 +152,7 @@ def test_damaged_files_are_refused(case: str, tmp_path: Path) -> None:
     ({"layer.0.weight": np.zeros((64, 7), np.float32)}, "7 inputs; the environment needs 8"),
     ({"layer.1.weight": np.zeros((64, 32), np.float32)}, "does not fit its neighbours"),
     ({"observation_std": np.zeros(8, np.float32)}, "observation_std is not above 0"),
-    ({"distribution": wire.text_field("gaussian")}, "continuous actions"),
+    ({"distribution": wire.text_field("gaussian")}, "actions need 'categorical'"),
 ])
 def test_wrong_arrays_are_refused(fields: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
     with np.errstate(divide="ignore"):
