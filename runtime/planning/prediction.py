@@ -28,6 +28,7 @@ from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_ENDING_S, LEG_S
 from runtime.interfaces import ACTOR, LEARNER
 from runtime.training.costs import make_cost_model
+from runtime.training.preflight import with_episodes
 
 INVOKE_S = 0.02
 """From the learner's request to a warm function's first line, and back. **Modelled.**"""
@@ -188,7 +189,8 @@ def predict_all(
     for way in ways(base.resolved(is_deployed=True), prices):
         try:
             experiment = experiment_from_tree(_changed(tree, way.changes), source=way.name).resolved(is_deployed=True)
-            fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
+            fitted = with_episodes(
+                experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment)
             check_sizes(environment.spaces, environment_id=fitted.environment.id, network=fitted.network.architecture,
                         fragment_steps=fitted.actor.fragment_steps, cache_kind=fitted.cache.kind)
         except ExperimentError:
@@ -241,7 +243,10 @@ def rounds_of(
     scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
     actors = scaler.chosen.mean_actors
     batch = round(actors * steps_each)
-    fragment_s = units["invocation_s"] + steps_each * units["step_s"]
+    longest = min(environment.episode_steps_max or 1000, 1000)
+    # An episode that is replayed is half over, and half as long as it may be.
+    replayed = longest / 4 if experiment.environment.replay else 0.0
+    fragment_s = units["invocation_s"] + (steps_each + replayed) * units["step_s"]
     if parallel_speed is None:
         actor_s = fragment_s / lambda_speed(experiment.actor.memory_mib, experiment.actor.architecture)
         collect_s = INVOKE_S + actor_s
@@ -249,7 +254,6 @@ def rounds_of(
         actor_s = fragment_s / (speed * parallel_speed)
         collect_s = math.ceil(actors / experiment.fleet.processes) * actor_s
     detect_s = times.detect_s(detector_products(experiment), min(experiment.detector.subset_size, batch), 0.0)
-    longest = min(environment.episode_steps_max or 1000, 1000)
     every, episodes = experiment.evaluation.every_rounds, experiment.evaluation.episodes
     evaluate_s = times.evaluate_s(round(episodes * longest / 2), 0.0) / every if every else 0.0
     between_s = (units["round_s"] + actors * (units["trajectory_s"] + FAN_OUT_S)) / speed

@@ -89,7 +89,7 @@ def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperi
     except ActorError as error:
         raise EnvironmentNotHereError(str(error)) from None
     fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-    fitted = _with_episodes(fitted, environment)
+    fitted = with_episodes(fitted, environment)
     _check_function(fitted)
     check_sizes(environment.spaces, environment_id=fitted.environment.id,
                 fragment_steps=fitted.actor.fragment_steps, network=fitted.network.architecture,
@@ -150,7 +150,7 @@ def _check_gradients(experiment: FittedExperiment, times: FunctionTimes, samples
             f"larger algorithm.{experiment.algorithm.kind}.minibatch_steps")
 
 
-def _with_episodes(experiment: FittedExperiment, environment: ActorEnvironment) -> FittedExperiment:
+def with_episodes(experiment: FittedExperiment, environment: ActorEnvironment) -> FittedExperiment:
     """Returns the experiment with how later actors continue open episodes, if the environment cannot save them.
 
     Raises:

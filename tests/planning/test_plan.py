@@ -15,7 +15,7 @@ from runtime.config.loading import load_experiment
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import table
 from runtime.planning.drawing import scatter_lines, table_lines
-from runtime.planning.prediction import KINDS, Prediction, Sample, front, picks, predict_all
+from runtime.planning.prediction import KINDS, Prediction, Sample, front, picks, predict_all, rounds_of
 from tests.helpers import ROOT
 
 HOPPER = ROOT / "experiments" / "hopper.yaml"
@@ -142,3 +142,12 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
 def test_what_cannot_be_planned_or_written_is_told_in_a_line(tmp_path: Path, capsys, arguments: list[str], reason: str):
     assert main(["plan", str(HOPPER), *(one.format(tmp_path) for one in arguments)]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_a_prediction_counts_the_steps_that_are_replayed(environment: ActorEnvironment) -> None:
+    fitted = load_experiment(HOPPER).resolved().fitted(environment.spaces, preprocessing="none")
+    replayed = fitted.model_copy(update={"environment": fitted.environment.model_copy(update={"replay": "reset"})})
+    sample = replace(SAMPLE, units={**UNITS_OF_HOPPER, "invocation_s": 0.0})
+    once, again = (rounds_of(one, sample, environment, steps=10**6, instance_type="c7i.large",
+                             parallel_speed=None).actor_s for one in (fitted, replayed))
+    assert again / once == pytest.approx((256 + 250) / 256)
