@@ -163,6 +163,12 @@ class ActorEnvironment:
     def _choose_step(self) -> None:
         self._lean_step = self._lean if self._lean is not None and self._lean.is_usable else None
 
+    def flattened(self, observation: Any) -> Any:
+        """Returns one observation of a space that is no Box as a vector ``[O]``; anything else as it is."""
+        space = self._environment.observation_space
+        is_flat = isinstance(space, gym_spaces.Box) or not space.contains(observation)
+        return observation if is_flat else self.to_frame(observation)
+
     def to_frame(self, observation: object) -> np.ndarray:
         """Returns a frame of what the environment observes.
 

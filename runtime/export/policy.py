@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from lambda_actor.environments import ActorEnvironment, make_environment
@@ -146,12 +145,11 @@ class _RunPolicy:
         self._is_pixels, self._is_discrete = environment.spaces.is_pixels, environment.spaces.is_discrete
         self._action_space = outside.action_space
         self.observation_dtype = np.dtype(np.uint8 if self._is_pixels else np.float32)
-        self._observation_space, self._to_frame = outside.observation_space, environment.to_frame
+        self._flattened = environment.flattened
         self.observation_shape = environment.observation_shape
 
     def flattened(self, observation: Any) -> Any:
-        space = self._observation_space
-        return observation if isinstance(space, Box) or not space.contains(observation) else self._to_frame(observation)
+        return self._flattened(observation)
 
     def _seen(self, batch: Array) -> Array:
         return batch if self._is_pixels else batch.reshape(len(batch), -1)

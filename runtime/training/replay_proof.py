@@ -15,19 +15,15 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import gymnasium
-
 from lambda_actor.check import random_policy
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.episode_state import layers
+from lambda_actor.episode_state import spanning_wrapper
 from lambda_actor.errors import EpisodeReplayError
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import OpenEpisode, roll_out
 from runtime.errors import ExperimentError, one_line
 from runtime.fleet.local import ACTOR_VARIABLES
 
-SPANNING = (gymnasium.wrappers.NormalizeObservation, gymnasium.wrappers.NormalizeReward)
-"""Wrappers whose state goes on from one episode to the next, in each process in its own way."""
 _ROOT = Path(__file__).resolve().parents[2]
 _FRAGMENTS, _STEPS_MAX, _TIMEOUT_S = 6, 256, 120
 
@@ -38,13 +34,11 @@ def check_wrappers(environment: ActorEnvironment) -> None:
     Raises:
         ExperimentError: One does.
     """
-    for layer in layers(environment.gymnasium_environment):
-        if isinstance(layer, SPANNING):
-            name = type(layer).__name__
-            raise ExperimentError(
-                f"environment.id = {environment.environment_id!r}: wrapper {name} keeps moments across episodes, so "
-                "that each actor would see something else; allowed: without it, as algorithm.*.normalize_observations "
-                "does the same for all actors at once")
+    if name := spanning_wrapper(environment.gymnasium_environment):
+        raise ExperimentError(
+            f"environment.id = {environment.environment_id!r}: wrapper {name} keeps moments across episodes, so that "
+            "each actor would see something else; allowed: without it, as algorithm.*.normalize_observations and "
+            "normalize_rewards do the same for all actors at once")
 
 
 @cache
