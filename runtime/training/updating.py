@@ -95,7 +95,7 @@ class Updating:
         spaces: Spaces,
         *,
         clip_rewards: bool,
-        replays_episodes: bool,
+        replays_episodes: bool = False,
         learning_rate_key: str,
         clock: Callable[[], float] = time.monotonic,
         time_limit: TimeLimit,

@@ -196,7 +196,6 @@ def test_a_directory_that_holds_a_run_is_refused(reference: Path, experiment: Pa
     ("scaler.actors_min=7", ["scaler.actors_min = 7", "scaler.actors_max = 6"]),
     ("budget.usd=0.00001", ["budget.usd = 1e-05", "allowed: budget.usd from 0.0"]),
     ("environment.id=Hoper-v5", ["environment.id", "Hoper-v5", "Hopper"]),
-    ("environment.id=FrozenLake-v1", ["environment.id", "FrozenLake-v1", "Discrete(16)", "FlattenObservation"]),
     ("environment.id=nowhere:make", ["environment.id", "nowhere"]),
     ("learner.instance_types=[t2.nano]", ["learner.instance_types", "t2.nano", "g5.xlarge"]),
     ("actor.timeout_s=0", ["actor.timeout_s = 0", "1 to 900"]),
