@@ -106,8 +106,8 @@ def verdict(data: dict[str, Any]) -> tuple[str, str]:
         f"{replays.text(one['times'], 2)} times as much after {replays.text(one['times_the_steps'], 1)} times the steps"
         for name, one in found.items())
     sooner = " and ".join(f"{replays.text(one['sooner'], 0)} on {ENVIRONMENTS[name]}" for name, one in found.items())
-    return status, (f"Final returns with Nitro and with 16 actors: {finals}. By modelled time it is otherwise: at half of "
-                    f"the seconds that 16 actors take in all, Nitro's return differs from theirs by {sooner}.")
+    return status, (f"Final returns with Nitro and with 16 actors: {finals}. By modelled time it is otherwise: at half "
+                    f"of the seconds that 16 actors take in all, Nitro's return differs from theirs by {sooner}.")
 
 
 def draw_bills(data: dict[str, dict[str, Any]], path: Path) -> None:
