@@ -111,8 +111,8 @@ def verdict(data: dict[str, Any]) -> tuple[str, str]:
         f"{replays.text(one['times'], 2)} times as much after {replays.text(one['times_the_steps'], 1)} times the steps"
         for name, one in found.items())
     sooner = " and ".join(f"{replays.text(one['sooner'], 0)} on {ENVIRONMENTS[name]}" for name, one in found.items())
-    return status, (f"Final returns with Nitro and with 16 actors: {finals}. By modelled time it is otherwise: at half "
-                    f"of the seconds that 16 actors take in all, Nitro's return differs from theirs by {sooner}.")
+    return status, (f"Final returns with Nitro and with 16 actors: {finals}. At half of the modelled seconds that 16 "
+                    f"actors take in all, Nitro's return differs from theirs by {sooner}.")
 
 
 def draw_bills(data: dict[str, dict[str, Any]], path: Path) -> None:
@@ -130,6 +130,6 @@ def draw_bills(data: dict[str, dict[str, Any]], path: Path) -> None:
                     bottom += value
         titles = [ENVIRONMENTS[name] for name in of_algorithm["runs"]]
         axes.set_xticks(range(len(titles)), [f"{title}\n16 actors | Nitro" for title in titles])
-        axes.set(title=algorithm, ylabel="modelled cents of a training")
-    panels[0].legend(frameon=False)
+        axes.set(title=algorithm, ylabel="modelled cents of a training", xlim=(-0.5, len(ENVIRONMENTS) - 0.5))
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(PARTS), frameon=False)
     replays.saved(figure, path)
