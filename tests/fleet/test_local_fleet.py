@@ -177,7 +177,8 @@ def test_a_process_that_stops_reading_holds_up_nobody_else(local_fleet, actors_o
     """Nor whoever asks the fleet: without a cache, an event is larger than what a socket takes at once."""
     fleet = local_fleet(2, timeout_s=3.0)
     actors = actors_of(fleet)
-    actors.run("steady", "steady")
+    # One that still starts would get no event.
+    wait_for(lambda: all(one.is_ready for one in fleet._processes) or not actors.run("steady"), "both processes")
     stopped, _ = processes(tmp_path)
     os.kill(stopped, signal.SIGSTOP)
     ids = actors.start("steady", "steady", "steady", weights="x" * 3_000_000)
