@@ -118,7 +118,7 @@ def _fit(options: argparse.Namespace) -> int:
     from runtime.scheduler.showing import fit_lines
     from runtime.scheduler.surrogate import fit
 
-    _writable(options.out, ".json")
+    _check_writable(options.out, ".json")
     surrogate = fit(read_recordings(options.directories))
     surrogate.save(options.out)
     _say_all(fit_lines(surrogate))
@@ -144,7 +144,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     from runtime.scheduler.surrogate import Surrogate
     from runtime.scheduler.training import compared, fresh_learner, train_on_surrogate
 
-    _writable(options.out, SUFFIX)
+    _check_writable(options.out, SUFFIX)
     surrogate = Surrogate.load(options.surrogate)
     learner = fresh_learner(surrogate.workload, minibatch_rounds=options.minibatch,
                             learning_rate=options.learning_rate, seed=options.seed)
@@ -170,7 +170,7 @@ def _on_runs(options: argparse.Namespace, learner: SchedulerLearner, path: Path,
     from runtime.scaler.saved_scheduler import SUFFIX
     from runtime.scheduler.training import train_on_runs
 
-    _writable(options.out, SUFFIX)
+    _check_writable(options.out, SUFFIX)
     experiment = _loaded(path, options.set)
     lowest, highest = learner.actors_min, learner.actors_max
     if (experiment.scaler.actors_min, experiment.scaler.actors_max) != (lowest, highest):
@@ -186,8 +186,8 @@ def _on_runs(options: argparse.Namespace, learner: SchedulerLearner, path: Path,
     return 0
 
 
-def _writable(path: Path, suffix: str) -> Path:
-    """Returns a path to which something can be written when all work is done.
+def _check_writable(path: Path, suffix: str) -> None:
+    """Checks that something can be written there when all work is done.
 
     Raises:
         RunError: It cannot.
@@ -196,7 +196,6 @@ def _writable(path: Path, suffix: str) -> Path:
         raise RunError(f"--out {path}: allowed: a name that ends in {suffix}")
     if os.path.isdir(path) or not os.path.isdir(path.parent) or not os.access(path.parent, os.W_OK):
         raise RunError(f"--out {path}: cannot be written; allowed: a file in a directory that is there and writable")
-    return path
 
 
 def _play_run(path: Path, overrides: list[str]) -> PlayRun:
