@@ -41,6 +41,12 @@ ACTOR_VARIABLES = {
 _ROOT = Path(__file__).resolve().parents[2]
 
 
+def process_variables() -> dict[str, str]:
+    """Returns the variables of a process with environments: this one's, `ACTOR_VARIABLES`, and where modules are."""
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, **ACTOR_VARIABLES, "PYTHONPATH": path}
+
+
 class _Channel:
     """Messages to and from an actor process, framed as `multiprocessing.connection` does; never waits for it.
 
@@ -170,9 +176,7 @@ class LocalFleet:
         self.concurrency = processes
         self._timeout_s, self._share = timeout_s, vcpu_share(memory_mib)
         self._log_path, self._handler = log_path, handler
-        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._environment = {**os.environ, **ACTOR_VARIABLES, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1",
-                             **(credentials or {})}
+        self._environment = {**process_variables(), "PYTHONUNBUFFERED": "1", **(credentials or {})}
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)
         self._lock = threading.Lock()

@@ -22,17 +22,15 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import UnusableEnvironmentError
 from runtime.errors import ERROR_CHARACTERS_MAX, BudgetError, one_line
-from runtime.fleet.local import ACTOR_VARIABLES
+from runtime.fleet.local import process_variables
 from runtime.interfaces import Evaluation
 from runtime.training.evaluation import Evaluator, evaluate_and_confirm
 
-_ROOT = Path(__file__).resolve().parents[2]
 _DEATH_PATIENCE_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
@@ -97,12 +95,11 @@ class EvaluationProcess:
 
     def _start(self) -> Connection:
         ours, theirs = socket.socketpair()
-        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "runtime.training.evaluation_process", str(theirs.fileno()), self._settings],
                 pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, env={**os.environ, **ACTOR_VARIABLES, "PYTHONPATH": path},
+                stderr=subprocess.DEVNULL, env=process_variables(),
                 start_new_session=True)
         self._connection = Connection(ours.detach())
         return self._connection

@@ -8,12 +8,10 @@ environment after the other: if they differ there, each episode needs an environ
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 from lambda_actor.check import random_policy
 from lambda_actor.environments import ActorEnvironment, make_environment
@@ -22,9 +20,8 @@ from lambda_actor.errors import EpisodeReplayError
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import OpenEpisode, roll_out
 from runtime.errors import ExperimentError, one_line
-from runtime.fleet.local import ACTOR_VARIABLES
+from runtime.fleet.local import process_variables
 
-_ROOT = Path(__file__).resolve().parents[2]
 _FRAGMENTS, _STEPS_MAX, _TIMEOUT_S = 6, 256, 120
 
 
@@ -83,12 +80,11 @@ def _open_episodes(environment: ReplayedEnvironment, steps: int) -> Iterator[Ope
 
 def _replay_elsewhere(made: str, episode: OpenEpisode) -> None:
     environment_id = json.loads(made)[0]
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
         finished = subprocess.run(
             [sys.executable, "-m", "lambda_actor.replay", made],
             input=episode.to_bytes(), capture_output=True, timeout=_TIMEOUT_S, check=False,
-            env={**os.environ, **ACTOR_VARIABLES, "PYTHONPATH": path})
+            env=process_variables())
     except subprocess.TimeoutExpired:
         raise ExperimentError(f"environment.id = {environment_id!r}: {episode.length} steps were not replayed in "
                               f"another process within {_TIMEOUT_S} s") from None
