@@ -93,30 +93,28 @@ class CountingFleet(_Counting):
         super().__init__(fleet)
         self._rates = rates
         self._fragment_steps, self._timeout_s, self._speed = fragment_steps, timeout_s, speed
-        self._limits_s: dict[str, float] = {}
-        self._replayed: dict[str, int] = {}
+        self._begun: dict[str, Invocation] = {}
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         """Starts these actors."""
-        self._limits_s |= {one.invocation_id: min(one.timeout_s, self._timeout_s) for one in invocations}
-        self._replayed |= {one.invocation_id: one.replayed_steps for one in invocations if one.replayed_steps}
+        self._begun |= {one.invocation_id: one for one in invocations}
         super().start(invocations)
 
     def _billed(self, outcome: Outcome) -> Outcome:
-        limit_s = self._limits_s.pop(outcome.invocation_id, self._timeout_s)
-        replayed = self._replayed.pop(outcome.invocation_id, 0)
+        invocation = self._begun.pop(outcome.invocation_id, Invocation(outcome.invocation_id, {}))
+        limit_s = min(invocation.timeout_s, self._timeout_s)
         if not outcome.was_started:
             return outcome
         response = outcome.response or {}
-        steps = response.get("env_steps", self._fragment_steps) + replayed
+        steps = response.get("env_steps", self._fragment_steps)
         if outcome.status == "ok" and outcome.cpu_s:
-            self._rates.known(
-                "step_s", outcome.cpu_s, max(1, steps - replayed + response.get("replayed_steps", 0)))
+            self._rates.known("step_s", outcome.cpu_s, max(1, steps + response.get("replayed_steps", 0)))
             self._rates.known("init_s", outcome.init_cpu_s, 1)
         units = self._rates.units
         if outcome.status == "timeout" or "step_s" not in units:
             billed_s = limit_s if outcome.status == "timeout" else outcome.billed_s
         else:
-            billed_s = (units.get("invocation_s", 0.0) + steps * units["step_s"]) / self._speed
+            work_s = units.get("invocation_s", 0.0) + (steps + invocation.replayed_steps) * units["step_s"]
+            billed_s = work_s / self._speed
         return replace(outcome, billed_s=min(billed_s, limit_s),
                        init_s=units["init_s"] / self._speed if "init_s" in units else outcome.init_s)
