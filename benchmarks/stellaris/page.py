@@ -328,7 +328,7 @@ _END = """## What this does not say
   saves more time.
 - Baseline and control are learner functions, too, with requests to the bucket. An instance that trains needs none, and
   is cheaper ([guide](guides/stellaris.md#what-it-costs)).
-- Humanoid is trained for 30 rounds only, because it is dear to simulate.
+- Walker2d is trained for 40 rounds and Humanoid for 30, not 60, because they are dear to simulate.
 - The learning rate is 3e-4, because the artifact's 5e-5 learns too slowly here.
 - Atari was not run, and the HPC setting (PAR-RL) is not reproduced.
 """
