@@ -16,6 +16,7 @@ from runtime.backends.cache import NO_CACHE, actor_event, connect, open_cache, t
 from runtime.backends.cache_server import EmbeddedServer
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
+from runtime.cost.durations import KEY as DURATIONS_KEY
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
@@ -78,6 +79,7 @@ class ThisMachine:
                               speed=lambda_speed(actor.memory_mib, actor.architecture))
         times = make_times(rates, experiment)
         learner_fleet, store = None, run.directory.updates_path.resolve()
+        durations = times.durations if isinstance(times, GradientTimes) else None
         if isinstance(times, FunctionTimes):
             learner_fleet = CountingLearner(
                 _open_learner(run, store, times), times, timeout_s=experiment.learner.function.timeout_s)
@@ -88,7 +90,8 @@ class ThisMachine:
             facts={"server": actors.server,
                    "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}",
                    "seconds in the bill": rates.source},
-            times=times, learner_fleet=learner_fleet, learner_store=str(store))
+            times=times, learner_fleet=learner_fleet, learner_store=str(store),
+            digests={} if durations is None else {DURATIONS_KEY: durations.digest})
 
 
 class NotKept:

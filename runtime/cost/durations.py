@@ -8,6 +8,7 @@ samples of their minibatch. benchmarks/stellaris/record.py writes such a file. `
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import re
@@ -17,13 +18,17 @@ from typing import Any
 
 from runtime.errors import ExperimentError, one_line
 
-_KEY = "learner.stellaris.durations"
+KEY = "learner.stellaris.durations"
 _SECONDS_MAX = 900
 _BYTES_MAX = 2**24
 
 
 class Durations:
-    """Draws from what was recorded, each invocation's from its own number: the order of invocations is no matter."""
+    """Draws from what was recorded, each invocation's from its own number: the order of invocations is no matter.
+
+    Attributes:
+        digest: SHA-256 of all that is drawn from; what a file says about itself is no part of it.
+    """
 
     def __init__(self, start_s: Sequence[float], gradient_s: Mapping[int, Sequence[float]]) -> None:
         """Takes recorded durations.
@@ -33,6 +38,8 @@ class Durations:
             gradient_s: Of gradients, in seconds, by the samples of their minibatch.
         """
         self._start_s, self._gradient_s = start_s, gradient_s
+        self.digest = hashlib.sha256(
+            json.dumps([list(start_s), [[one, list(found)] for one, found in gradient_s.items()]]).encode()).hexdigest()
 
     def gradient_s(self, samples: int, *, key: str) -> float:
         """Returns the seconds of a gradient on so many samples, or on as near a number as was recorded.
@@ -81,7 +88,7 @@ def read_durations(path: Path) -> Durations:
 
 
 def _refused(path: Path, why: str) -> ExperimentError:
-    return ExperimentError(f"{_KEY} = {one_line(repr(str(path)))} {one_line(why)}; allowed: a file that "
+    return ExperimentError(f"{KEY} = {one_line(repr(str(path)))} {one_line(why)}; allowed: a file that "
                            "benchmarks/stellaris/record.py has written")
 
 

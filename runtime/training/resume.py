@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,17 +67,20 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
         return None
 
 
-def continue_rounds(loop: RoundLoop, directory: RunDirectory, identity: Any, events: EventLog) -> None:
+def continue_rounds(
+    loop: RoundLoop, directory: RunDirectory, identity: Any, digests: Mapping[str, str], events: EventLog
+) -> None:
     """Has the loop go on after the newest sound checkpoint, and removes the rows of later rounds.
 
     Args:
         loop: New.
         directory: The run's.
         identity: Of the experiment, as its checkpoints name it.
+        digests: Of files that decide what rounds are, by their keys; those of the checkpoint must not differ.
         events: Is told of damaged checkpoints.
 
     Raises:
-        CheckpointError: No checkpoint is sound, or the newest is of another experiment.
+        CheckpointError: No checkpoint is sound, or the newest is of another experiment or file.
         RunDirectoryError: The rows are not those of the checkpoint's run.
     """
     checkpoint: Checkpoint | None = load_newest_checkpoint(
@@ -87,11 +90,22 @@ def continue_rounds(loop: RoundLoop, directory: RunDirectory, identity: Any, eve
         raise CheckpointError(f"the checkpoint of round {checkpoint.round_index} in {directory.path} "
                               "belongs to another experiment, or another version of this program wrote it: that "
                               "version can continue it")
+    if checkpoint is not None:
+        _check_files(checkpoint, digests)
     round_index = checkpoint.round_index if checkpoint is not None else 0
     directory.check_rounds(round_index)
     if checkpoint is not None:
         loop.restore(checkpoint, directory.read_rounds(until=round_index))
     directory.cut_rounds_back(round_index)
+
+
+def _check_files(checkpoint: Checkpoint, digests: Mapping[str, str]) -> None:
+    """Checks that files hold what they held; a checkpoint of an earlier version of this program does not know."""
+    known = checkpoint.values.get("digests", {})
+    for key, digest in digests.items():
+        if known.get(key, digest) != digest:
+            raise CheckpointError(f"--resume: {key} names a file that holds something else than when round "
+                                  f"{checkpoint.round_index} ended; allowed: what it held then, or another --out")
 
 
 def count_what_was_spent(

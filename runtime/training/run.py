@@ -177,7 +177,7 @@ class _Run:
         from torch.utils.tensorboard import SummaryWriter
 
         directory, experiment = self._directory, self._experiment
-        continue_rounds(self._loop, directory, self._identity, self._events)
+        continue_rounds(self._loop, directory, self._identity, self._supplies.digests, self._events)
         count_what_was_spent(self._meter, directory.ledger_path, self._events,
                              elsewhere_usd=self._keeping.spent_usd(), save_ledger=self._save_ledger)
         write_atomically(directory.config_path, experiment.to_yaml().encode())
@@ -272,7 +272,7 @@ class _Run:
         save_policy(self._directory.policy_path, policy, environment_id=self._experiment.environment.id)
         save_checkpoint(self._directory.checkpoints_path, Checkpoint(
             checkpoint.round_index, checkpoint.arrays,
-            {**checkpoint.values, "experiment": self._identity}))
+            {**checkpoint.values, "experiment": self._identity, "digests": dict(self._supplies.digests)}))
         self._to_tensorboard(row)
         if self._wandb is not None:
             self._wandb.round_saved()

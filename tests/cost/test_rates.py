@@ -212,6 +212,10 @@ def test_virtual_time_is_made_of_what_was_recorded(tmp_path: Path):
     assert set(drawn) == {0.25, 0.5}
     assert drawn[::-1] == [found.gradient_s(32, key=f"{job}") for job in reversed(range(20))]
     assert [found.is_of(samples) for samples in (15, 16, 64, 65, 256, 257)] == [False, True, True, True, True, False]
+    path.write_text('{"about": "them", "gradient_s": {"32": [0.25, 0.5], "128": [2.0]}, "start_s": [1.5]}')
+    assert read_durations(path).digest == found.digest
+    path.write_text('{"start_s": [1.5], "gradient_s": {"32": [0.25, 0.5], "128": [2, 2]}}')
+    assert read_durations(path).digest != found.digest
     for text, told in (("{", "does not hold durations"), ("[]", "gradient_s is no list"),
                        ('{"start_s": [], "gradient_s": {}}', "gradient_s is no list"),
                        ('{"gradient_s": {"1": [1]}}', "start_s is no list"),

@@ -9,10 +9,14 @@ from tests.helpers import bill_only, events, overrides, results_only, rounds, tr
 
 def virtual(tmp_path: Path) -> list[str]:
     """Arguments for four learners in virtual time; small parts of a batch, so that there are enough gradients."""
-    path = tmp_path / "durations.json"
-    path.write_text(json.dumps({"start_s": [1.5, 2.5], "gradient_s": {"32": [0.02, 0.03, 0.07], "128": [0.1]}}))
+    write_durations(tmp_path, start_s=[1.5, 2.5])
     return overrides(learner__kind="stellaris", learner__stellaris__place="virtual", stop__max_rounds=3,
-                     learner__stellaris__durations=path, algorithm__ppo__minibatch_steps=32)
+                     learner__stellaris__durations=tmp_path / "durations.json", algorithm__ppo__minibatch_steps=32)
+
+
+def write_durations(tmp_path: Path, **values: object) -> None:
+    (tmp_path / "durations.json").write_text(json.dumps(
+        {"gradient_s": {"32": [0.02, 0.03, 0.07], "128": [0.1]}, **values}))
 
 
 def test_boosting_learner_functions_and_actors_train_together_and_again_after_kill_9(
@@ -34,6 +38,11 @@ def test_boosting_learner_functions_and_actors_train_together_and_again_after_ki
     wait_for(lambda: finished_rounds(killed) >= 2 and any((killed / ".updates").glob("*-gradient-2-*")), "an update")
     process.kill()
     process.communicate()
+    write_durations(tmp_path, start_s=[1.5])
+    other = train(experiment, killed, "--resume", *arguments)
+    assert (other.returncode, finished_rounds(killed)) == (2, 2)
+    assert "learner.stellaris.durations names a file that holds something else than when round 2 ended" in other.stderr
+    write_durations(tmp_path, about="the same durations", start_s=[1.5, 2.5])
     again = train(experiment, killed, "--resume", *arguments)
     assert again.returncode == 0, again.stderr
     assert events(killed, "run_started")[-1]["resumed_after_round"] == 2
