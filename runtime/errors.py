@@ -37,6 +37,10 @@ class BudgetError(RunError):
     """The budget cannot hold what was asked of it."""
 
 
+class NotFiniteError(RunError):
+    """Training diverged: its text names a figure and the value that it has instead of a finite one."""
+
+
 class ActorsKeepFailingError(RunError):
     """The circuit breaker: actors fail again and again; carries the root error's text."""
 

@@ -310,7 +310,7 @@ class UpdateMetrics:
 
     Attributes:
         kl: KL(old ‖ new) in nats, of the distribution that the update kept close to; for IMPALA the acting policy's,
-            estimated from the samples.
+            estimated from the samples. Infinite if the new policy's σ is too large for a float.
     """
 
     policy_loss: float

@@ -19,6 +19,7 @@ Derivatives of the loss with respect to what the networks give are written out, 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -309,6 +310,9 @@ class ActorCritic(ABC, Generic[Settings]):
             The report.
         """
         kl = self.kl(samples)
+        if self.policy.log_std is not None and torch.exp(self.policy.log_std).isinf().any():
+            # The formula takes its logarithm; an actor takes σ itself, and cannot act.
+            kl = math.inf
         total = sum(one.sample_count for one in losses)
         shares = [one.means * (one.sample_count / total) for one in losses]
         policy_loss, value_loss, entropy = torch.stack(shares, dim=1).sum(1).tolist()

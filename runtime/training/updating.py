@@ -13,7 +13,7 @@ import numpy as np
 
 from lambda_actor.spaces import Spaces
 from runtime.cost.rates import WorkTimes
-from runtime.errors import RunError
+from runtime.errors import NotFiniteError
 from runtime.interfaces import Aggregation, Trajectory, Update, UpdateMetrics, Updater
 from runtime.learner.batch import assemble_batch
 from runtime.sampling.episodes import OpenEpisodes
@@ -128,7 +128,7 @@ class Updating:
             The newest of the updates that have ended.
 
         Raises:
-            RunError: Training diverged.
+            NotFiniteError: Training diverged.
         """
         batch = assemble_batch(trajectories, self._spaces, clip_rewards=self._clip_rewards)
 
@@ -152,7 +152,7 @@ class Updating:
         """Trains once more on trajectories that the updater keeps; False if it may not.
 
         Raises:
-            RunError: Training diverged.
+            NotFiniteError: Training diverged.
         """
 
         def again() -> list[Update]:
@@ -165,19 +165,24 @@ class Updating:
         """Checks figures of the updater.
 
         Raises:
-            RunError: One of them is not finite: training diverged.
+            NotFiniteError: One of them is not finite: training diverged.
         """
         for name, value in figures.items():
             if value is not None and not math.isfinite(value):
-                raise RunError(
-                    f"training diverged in round {self._progress.current_round}: {name} is {value}. Rewards may be too "
-                    f"large (scale them in the environment), or {self._learning_rate_key}. The last checkpoint is from "
-                    "before that round")
+                raise self._diverged(f"{name} is {value}")
+
+    def _diverged(self, what: str) -> NotFiniteError:
+        return NotFiniteError(
+            f"training diverged in round {self._progress.current_round}: {what}. Rewards may be too large (scale them "
+            f"in the environment), or {self._learning_rate_key}. The last checkpoint is from before that round")
 
     def _learn(self, step: Callable[[], list[Update]], training: RoundTraining, limit_s: float) -> list[Update]:
         started_s = self._clock()
         with self._time_limit(limit_s, "the update"):
-            updates = step()
+            try:
+                updates = step()
+            except NotFiniteError as error:
+                raise self._diverged(str(error)) from None
         learn_s = self._clock() - started_s
         training.learn_s += learn_s
         for update in updates:

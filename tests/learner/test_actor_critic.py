@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -211,6 +212,19 @@ def make(algorithm: type[ActorCritic], kind: str, section, spaces: Spaces = VECT
     settings = section(normalize_observations=True, learning_rate=1e-3, max_gradient_norm=None,
                        normalize_rewards=normalize_rewards)
     return algorithm(spaces, AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), seed=0, **options)
+
+
+@pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
+def test_a_policy_whose_deviation_is_too_large_for_an_actor_is_no_finite_step_away(
+    algorithm, kind: str, section
+) -> None:
+    learner = make(algorithm, kind, section)
+    batch = roll(learner.weights(), VECTORS)
+    assert learner.update(batch, progress=0.0).metrics.kl < math.inf
+    learner = make(algorithm, kind, section)
+    with torch.no_grad():
+        learner.policy.log_std.fill_(100.0)
+    assert learner.update(batch, progress=0.0).metrics.kl == math.inf
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)

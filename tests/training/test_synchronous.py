@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambda_actor.rollout import OpenEpisode
-from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError, RunError
+from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError, NotFiniteError
 from runtime.learner.updater import InPlaceUpdater
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.events import EventLog
@@ -793,7 +793,21 @@ def test_an_interrupt_settles_the_round_and_goes_on_up(tmp_path: Path, where: st
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_training_that_diverges_is_an_error_in_words(tmp_path: Path, value: float):
     rig = Rig(tmp_path, metrics=lambda version: {"kl": value} if version == 3 else {})
-    with pytest.raises(RunError, match="diverged in round 2: kl"):
+    with pytest.raises(NotFiniteError, match="diverged in round 2: kl"):
+        rig.run()
+    assert len(rig.rows) == 1
+    assert_settled(rig)
+
+
+def test_divergence_that_an_updater_sees_itself_is_explained_as_well(tmp_path: Path):
+    def metrics(version: int) -> dict[str, float]:
+        if version == 3:
+            raise NotFiniteError("value_loss of a gradient is inf")
+        return {}
+
+    rig = Rig(tmp_path, metrics=metrics)
+    with pytest.raises(NotFiniteError, match="diverged in round 2: value_loss of a gradient is inf. Rewards .*, or "
+                       "algorithm.ppo.learning_rate. The last checkpoint is from before"):
         rig.run()
     assert len(rig.rows) == 1
     assert_settled(rig)

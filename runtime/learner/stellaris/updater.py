@@ -6,7 +6,8 @@
     4. the parameter function takes it as it arrives, applies what is due, and puts the next policy there
     5. when no job is left, what still waits is applied, and the next policy version begins
 
-A learner function that dies, is slow, or answers twice costs its own gradient and its own bill.
+A learner function that dies, is slow, or answers twice costs its own gradient and its own bill. So does a gradient that
+is not finite; but if two learners' gradients of an update are not, training has diverged, and no further one is begun.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 
 from lambda_actor.errors import WireError
-from runtime.errors import BudgetError, RunError
+from runtime.errors import BudgetError, NotFiniteError, RunError
 from runtime.interfaces import (
     LEARNER,
     Aggregation,
@@ -44,6 +45,7 @@ from runtime.learner.stellaris.parameter import ParameterFunction, Step
 from runtime.learner.updater import InPlaceUpdater
 
 _STATE_KEY = "parameter_function"
+_LOSSES = ("policy_loss", "value_loss", "entropy")
 
 
 @dataclass
@@ -58,6 +60,7 @@ class _UnderWay:
         reserved: The first so many of all jobs have been reserved.
         learners: The learner of each job that is being done.
         named: The policies that its event names: they must stay in the store until it has ended.
+        not_finite: What the gradients of each learner had that was not finite, for those that had something.
     """
 
     number: int
@@ -73,6 +76,7 @@ class _UnderWay:
     order: list[int] = field(default_factory=list)
     lost: int = 0
     last_error: str = ""
+    not_finite: dict[int, str] = field(default_factory=dict)
     samples_seen: int = 0
     samples_cut: int = 0
 
@@ -131,6 +135,7 @@ class StellarisUpdater(InPlaceUpdater):
         """Takes the gradients that have arrived; returns the update if none is to come.
 
         Raises:
+            NotFiniteError: Gradients of two learners, or of the only one, are not finite.
             RunError: No gradient of the update has arrived, or the store cannot be used.
         """
         under_way = self._under_way
@@ -215,7 +220,8 @@ class StellarisUpdater(InPlaceUpdater):
         if job is None:
             self._late += 1
             return
-        del under_way.learners[job], under_way.named[job]
+        learner = under_way.learners.pop(job)
+        del under_way.named[job]
         self._remote.meter.settle(Work(LEARNER, job), Usage(
             outcome.billed_s, outcome.init_s, outcome.is_metered) if outcome.was_started else None)
         name = gradient_name(self._token, under_way.number, job)
@@ -226,6 +232,10 @@ class StellarisUpdater(InPlaceUpdater):
         if data is not None:
             try:
                 sent = self._checked(under_way, decode_gradient(data))
+            except NotFiniteError as problem:
+                error = under_way.not_finite[learner] = str(problem)
+                if self._has_diverged(under_way):
+                    self._drop_jobs(under_way)
             except (WireError, ValueError) as problem:
                 error = str(problem)
         if sent is None:
@@ -251,7 +261,20 @@ class StellarisUpdater(InPlaceUpdater):
         if under_way.jobs:
             self._publish(under_way)
 
+    def _has_diverged(self, under_way: _UnderWay) -> bool:
+        """Whether it is the policy's fault that gradients are not finite: more than one learner has computed such."""
+        return len(under_way.not_finite) >= min(2, self._settings.learners)
+
+    def _drop_jobs(self, under_way: _UnderWay) -> None:
+        """Gives back what is reserved for gradients that nobody has begun, and drops them."""
+        for job, _ in under_way.jobs:
+            if job < under_way.reserved:
+                self._remote.meter.settle(Work(LEARNER, job), None)
+        under_way.jobs.clear()
+
     def _finish(self, under_way: _UnderWay) -> None:
+        if self._has_diverged(under_way):
+            raise NotFiniteError(next(iter(under_way.not_finite.values())))
         bound = self._parameters.bound
         steps, mean = self._parameters.end_update()
         self._apply(under_way, steps)
@@ -269,7 +292,7 @@ class StellarisUpdater(InPlaceUpdater):
         self._delete(set(self._names))
 
     def _checked(self, under_way: _UnderWay, sent: SentGradient) -> SentGradient:
-        """Refuses a gradient that is not of this learner, or of a policy that nobody can have pulled."""
+        """Refuses a gradient that is not of this learner, not finite, or of a policy that nobody can have pulled."""
         shapes = {name: tuple(one.shape) for name, one in self.learner.parameters().items()}
         if {name: array.shape for name, array in sent.arrays.items()} != shapes:
             raise ValueError("the gradient is of other parameters")
@@ -278,8 +301,9 @@ class StellarisUpdater(InPlaceUpdater):
         if not (1 <= sent.sample_count <= len(under_way.samples.values)
                 and 0 <= sent.truncated_count <= sent.sample_count):
             raise ValueError(f"the gradient is of {sent.sample_count} samples, {sent.truncated_count} of them cut")
-        if not all(np.isfinite(array).all() for array in (sent.losses, *sent.arrays.values())):
-            raise ValueError("the gradient is not finite: training diverged, or its function computed nonsense")
+        for name, array in [*zip(_LOSSES, sent.losses.reshape(3, 1), strict=True), *sent.arrays.items()]:
+            if len(wrong := array[~np.isfinite(array)]):
+                raise NotFiniteError(f"{name} of a gradient is {wrong[0]}")
         if sent.pulled_version not in self._versions:
             raise ValueError(f"the gradient is of policy {sent.pulled_version}, which is not there")
         return sent

@@ -17,7 +17,7 @@ from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import StellarisSection
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.errors import RunError
+from runtime.errors import NotFiniteError, RunError
 from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
 from runtime.fleet.virtual import VirtualFleet
 from runtime.interfaces import Fleet, Update
@@ -147,16 +147,30 @@ def test_several_learners_are_stale_within_the_bound_and_the_run_repeats_itself(
 
 def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
     one = Stellaris(tmp_path, fates={2: "dead", 5: "damaged", 7: "twice", 9: "slow", 10: "infinite",
-                                     11: "without losses", 12: "of no samples", 13: "cut too often"})
+                                     12: "of no samples", 13: "cut too often"})
     update = one.update(0)
-    assert (update.aggregation.gradients, update.aggregation.lost) == (11, 7)
-    told = {2: "it is dead", 5: "checksum", 9: "timed out", 10: "not finite", 11: "not finite", 12: "of 0 samples",
+    assert (update.aggregation.gradients, update.aggregation.lost) == (12, 6)
+    told = {2: "it is dead", 5: "checksum", 9: "timed out", 10: "a gradient is inf", 12: "of 0 samples",
             13: "1000000000 of them cut"}
     failed = {fields["attempt"]: fields["error"] for _, fields in one.told}
     assert sorted(failed) == sorted(told)
     assert all(word in failed[job] for job, word in told.items())
     assert all(np.isfinite(array).all() for array in one.updater.get_state().arrays.values())
     assert 0.0 <= update.aggregation.truncated_fraction <= 1.0
+    assert one.meter.reserved_usd == 0.0
+
+
+@pytest.mark.parametrize(("learners", "fates", "begun"), [
+    (1, {3: "infinite"}, 4), (4, {1: "without losses", 3: "infinite"}, 6)])
+def test_gradients_of_two_learners_that_are_not_finite_end_the_run_before_others_begin(
+    tmp_path: Path, learners: int, fates: Mapping[int, str], begun: int
+) -> None:
+    one = Stellaris(tmp_path, StellarisSection(learners=learners), fates)
+    with pytest.raises(NotFiniteError, match=r"^\w+(\.[\w.]+)? of a gradient is (inf|nan)$"):
+        one.update(0)
+    assert len(one.functions.events) == begun < 18
+    assert {fields["attempt"] for _, fields in one.told} <= fates.keys()
+    one.meter.close_round(actors_started=0, seconds=0.0)
     assert one.meter.reserved_usd == 0.0
 
 
