@@ -35,8 +35,17 @@ class TrainingResult:
 
     @property
     def policy(self) -> TrainedPolicy:
-        """The newest policy, loaded anew by each access."""
+        """The policy that reached the target, else the newest; loaded anew by each access."""
         return load_policy(self.directory)
+
+    @property
+    def best_policy(self) -> TrainedPolicy:
+        """The policy of the best evaluation; loaded anew by each access.
+
+        Raises:
+            RunError: The run evaluated none.
+        """
+        return load_policy(self.directory, best=True)
 
 
 def train(

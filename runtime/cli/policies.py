@@ -24,7 +24,7 @@ def add_commands(commands: Any) -> None:
     """Adds the commands to a parser's subparsers."""
     evaluate = commands.add_parser("evaluate", help="evaluate a run's policy",
                                    description="Evaluate the policy of a run with deterministic actions; prints JSON.")
-    evaluate.add_argument("directory", type=Path, metavar="DIR", help="a run's directory")
+    _add_policy(evaluate)
     evaluate.add_argument("--episodes", type=positive, metavar="N",
                           help="episodes (default: evaluation.episodes of the experiment)")
     evaluate.add_argument("--seed", type=not_negative, default=0, metavar="N",
@@ -32,20 +32,22 @@ def add_commands(commands: Any) -> None:
     evaluate.add_argument("--video", type=Path, metavar="FILE",
                           help="film the first episode, its first five minutes at most, as .mp4 or, in less time, "
                           ".webm (default: no video)")
-    _add_environment(evaluate)
     evaluate.set_defaults(command=_evaluate)
     export = commands.add_parser(
         "export", help="write a run's policy as an ONNX file", description="Write a run's policy as one ONNX file, "
         "with normalisation and clipping inside: raw observations in, the environment's actions out. See "
         "docs/guides/export.md.")
-    export.add_argument("directory", type=Path, metavar="DIR", help="a run's directory")
+    _add_policy(export)
     export.add_argument("--onnx", type=Path, metavar="FILE", required=True,
                         help="the file, which is replaced where it exists; needs the package onnx")
-    _add_environment(export)
     export.set_defaults(command=_export)
 
 
-def _add_environment(command: argparse.ArgumentParser) -> None:
+def _add_policy(command: argparse.ArgumentParser) -> None:
+    command.add_argument("directory", type=Path, metavar="DIR", help="a run's directory")
+    command.add_argument("--best", action="store_true",
+                         help="take the policy of the run's best evaluation (default: the policy that reached the "
+                         "target, else the newest)")
     command.add_argument("--environment", metavar="ID",
                          help="the environment; needed where the run was downloaded and its environment is code of "
                          "your own (default: the run's)")
@@ -60,7 +62,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         check_path(options.video)
         choose_renderer()
     try:
-        weights, experiment, environment = _trained(options.directory, options.environment)
+        weights, experiment, environment = _trained(options)
     except ActorError as error:
         raise RunError(f"{error}{advice() if options.video else ''}") from error
     episodes = options.episodes or experiment.evaluation.episodes
@@ -88,7 +90,7 @@ def _export(options: argparse.Namespace) -> int:
     from runtime.export.onnx import check_onnx, save_onnx
 
     check_onnx(options.onnx)
-    weights, experiment, environment = _trained(options.directory, options.environment)
+    weights, experiment, environment = _trained(options)
     facts = {"environment_id": experiment.environment.id, "preprocessing": environment.preprocessing,
              "frame_stack": str(environment.spaces.frame_stack), "algorithm": experiment.algorithm.kind}
     # Of a run that goes on, nothing says it.
@@ -98,7 +100,7 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _trained(directory: Path, environment_id: str | None) -> tuple[bytes, Experiment, ActorEnvironment]:
+def _trained(options: argparse.Namespace) -> tuple[bytes, Experiment, ActorEnvironment]:
     """A run's policy as a WEIGHTS message, its experiment, and an environment to act in.
 
     Raises:
@@ -106,12 +108,9 @@ def _trained(directory: Path, environment_id: str | None) -> tuple[bytes, Experi
         UnusableEnvironmentError: The environment cannot be made here.
     """
     from lambda_actor.environments import make_environment
-    from runtime.records.policy_file import load_policy
-    from runtime.training.seeds import holds_seeds
+    from runtime.records.policy_file import load_run_policy
 
-    if holds_seeds(directory):
-        raise RunError(f"{directory} holds several seeds: name one of its directories, seed-S")
-    weights = load_policy(directory / layout.POLICY)
-    experiment = load_run_experiment(directory, environment_id)
+    weights = load_run_policy(options.directory, is_best=options.best)
+    experiment = load_run_experiment(options.directory, options.environment)
     section = experiment.environment
     return weights, experiment, make_environment(section.id, section.preprocessing, section.options)

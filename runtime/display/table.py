@@ -240,6 +240,7 @@ def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
     return [
         f"stopped by   {summary['stop_reason']}" + (f": {summary['error']}" if summary["error"] else ""),
         f"return       {_evaluated(summary, out)}",
+        *_best_lines(summary),
         f"             {_number(summary['episode_return_mean'], 1)} in training, where actions are noisy",
         f"rounds       {summary['rounds']:,} with {summary['actors']:,} actors"
         + (f", {summary['actors_failed']:,} failed" if summary["actors_failed"] else ""),
@@ -274,8 +275,16 @@ def _basis(summary: Mapping[str, Any]) -> str:
 def _evaluated(summary: Mapping[str, Any], out: str) -> str:
     if summary["evaluation_return_mean"] is None:
         return f"not evaluated: python -m runtime evaluate {out}"
-    return (f"{summary['evaluation_return_mean']:,.1f}, evaluated after round {summary['evaluation_round']} "
-            f"(best {summary['evaluation_return_best']:,.1f})")
+    best = " (the best)" if summary["evaluation_round"] == summary["evaluation_round_best"] else ""
+    return f"{summary['evaluation_return_mean']:,.1f}, evaluated after round {summary['evaluation_round']}{best}"
+
+
+def _best_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Where the best evaluated policy is, if that is not the last evaluated one."""
+    if summary["evaluation_round_best"] in (None, summary["evaluation_round"]):
+        return []
+    return [f"             best {summary['evaluation_return_best']:,.1f}, after round "
+            f"{summary['evaluation_round_best']}: {summary['best_policy_file']}"]
 
 
 def _number(value: float | None, digits: int) -> str:

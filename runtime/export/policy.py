@@ -14,31 +14,40 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError
 from lambda_actor.policy import Policy
 from runtime.errors import RunDirectoryError, RunError
-from runtime.records import layout, policy_file
 from runtime.records.downloaded import load_run_experiment
+from runtime.records.policy_file import load_run_policy
 
 Array = NDArray[Any]
 
 
 def load_policy(
-    path: str | os.PathLike[str], *, seed: int | np.random.Generator | None = None, environment: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    best: bool = False,
+    seed: int | np.random.Generator | None = None,
+    environment: str | None = None,
 ) -> TrainedPolicy:
-    """Loads the newest policy of a run, or an exported ONNX file.
+    """Loads a policy of a run, or an exported ONNX file.
 
     Args:
         path: A run's directory, or a file that ``export --onnx`` wrote, which needs the package onnxruntime.
+        best: Take the policy of the run's best evaluation, not the one that reached the target or else the newest.
         seed: Of the noise of sampled actions, or a generator that draws it; None draws a fresh seed.
         environment: The run's environment; needed where the run was downloaded and its environment is code of your
             own; None for what the run says.
 
     Raises:
-        RunError: There is no policy, it cannot be read, onnxruntime is not installed, or a downloaded run names code.
+        RunError: There is no such policy, it cannot be read, onnxruntime is not installed, or a downloaded run names
+            code; or ``best`` was asked of an exported file.
         UnusableEnvironmentError: The run's environment cannot be made here; its action space is needed.
     """
     place, generator = Path(path), np.random.default_rng(seed)
     if place.suffix.lower() == ".onnx":
+        if best:
+            raise RunError(f"{place} holds one policy; best=True is for a run's directory, and `export --best` "
+                           "exports its best policy")
         return TrainedPolicy(_OnnxPolicy(place), generator)
-    return TrainedPolicy(_RunPolicy(place, environment), generator)
+    return TrainedPolicy(_RunPolicy(place, environment, is_best=best), generator)
 
 
 class TrainedPolicy:
@@ -115,11 +124,8 @@ class _Source(Protocol):
 class _RunPolicy:
     """The policy of a run's directory, with the actors' own inference in numpy."""
 
-    def __init__(self, directory: Path, environment_id: str | None) -> None:
-        if (directory / layout.SEEDS).exists():
-            raise RunDirectoryError(f"{directory} holds several seeds: name one of its directories, seed-S")
-        path = directory / layout.POLICY
-        weights = policy_file.load_policy(path)
+    def __init__(self, directory: Path, environment_id: str | None, *, is_best: bool) -> None:
+        weights = load_run_policy(directory, is_best=is_best)
         section = load_run_experiment(directory, environment_id).environment
         environment = make_environment(section.id, section.preprocessing, section.options)
         try:
@@ -127,7 +133,7 @@ class _RunPolicy:
             self._policy.check(environment.spaces)
             self._set_spaces(environment)
         except SchemaError as error:
-            raise RunDirectoryError(f"{path} does not fit {section.id}: {error}") from None
+            raise RunDirectoryError(f"{directory}: its policy does not fit {section.id}: {error}") from None
         finally:
             environment.close()
         self.environment_id, self.policy_version = section.id, self._policy.policy_version

@@ -13,6 +13,7 @@ EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
 LEDGER = "ledger.json"
 POLICY = "policy.safetensors"
+BEST_POLICY = "best_policy.safetensors"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 ACTORS_LOG = "actors.log"
@@ -32,7 +33,7 @@ ENDED, REFUSED = "ended.json", "refused.json"
 
 CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/round_\d{{1,20}}\.(?:json|safetensors)", re.ASCII)
 RUN_FILE = re.compile("|".join([
-    *map(re.escape, (ROUNDS, EVENTS, CONFIG, PRICES, RATES, LEDGER, SUMMARY, POLICY, ACTORS_LOG, REPORT)),
+    *map(re.escape, (ROUNDS, EVENTS, CONFIG, PRICES, RATES, LEDGER, SUMMARY, POLICY, BEST_POLICY, ACTORS_LOG, REPORT)),
     rf"{TENSORBOARD}/events\.out\.tfevents\.[\w.-]{{1,200}}", CHECKPOINT_FILE.pattern]), re.ASCII)
 """The names of all files of a run that a bucket keeps; none of them is anything that Python or a shell would run,
 or longer than a file system takes. A browser would run a report, which is never downloaded but made anew."""
@@ -58,6 +59,7 @@ class RunFiles:
         self.summary_path = path / SUMMARY
         self.ledger_path = path / LEDGER
         self.policy_path = path / POLICY
+        self.best_policy_path = path / BEST_POLICY
         self.checkpoints_path = path / CHECKPOINTS
         self.tensorboard_path = path / TENSORBOARD
         self.actors_log_path = path / ACTORS_LOG

@@ -1,4 +1,4 @@
-"""policy.safetensors: the trained policy, complete with its normaliser, for whoever wants to use it."""
+"""policy.safetensors and best_policy.safetensors: trained policies, each complete with its normaliser."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import safetensors.numpy
 from lambda_actor import wire
 from lambda_actor.errors import SchemaError
 from runtime.errors import RunDirectoryError
+from runtime.records import layout
 from runtime.records.files import write_atomically
 
 
@@ -19,6 +20,21 @@ def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
     arrays: Mapping[str, np.ndarray] = wire.decode(weights, wire.Kind.WEIGHTS)
     write_atomically(path, safetensors.numpy.save(
         {name: np.array(array) for name, array in arrays.items()}, metadata={"environment.id": environment_id}))
+
+
+def load_run_policy(directory: Path, *, is_best: bool) -> bytes:
+    """A run's policy as a WEIGHTS message: the one that reached the target, else the newest; or the best evaluated one.
+
+    Raises:
+        RunDirectoryError: The directory does not hold one run, or not this policy of it; or the file is damaged.
+    """
+    if (directory / layout.SEEDS).exists():
+        raise RunDirectoryError(f"{directory} holds several seeds: name one of its directories, seed-S")
+    newest, best = directory / layout.POLICY, directory / layout.BEST_POLICY
+    if is_best and newest.exists() and not best.exists():
+        raise RunDirectoryError(f"{best} is not there: none of the run's evaluations (evaluation.every_rounds) has "
+                                "ended, or an earlier version of this program made the run")
+    return load_policy(best if is_best else newest)
 
 
 def load_policy(path: Path) -> bytes:

@@ -41,6 +41,21 @@ class Decided:
     modelled_s: float | None = None
 
 
+@dataclass(frozen=True)
+class BestPolicy:
+    """The policy whose evaluation had the highest mean return so far; of equal ones the first.
+
+    Attributes:
+        weights: A WEIGHTS message.
+        return_mean: Of the evaluation.
+        round_index: The round that left this policy.
+    """
+
+    weights: bytes
+    return_mean: float
+    round_index: int
+
+
 @dataclass
 class _Pending:
     """An evaluation that is under way."""
@@ -59,6 +74,7 @@ class Evaluations:
 
     Attributes:
         kept: The policy that reached the target; None before.
+        best: The best evaluated one; None before the first evaluation.
     """
 
     def __init__(
@@ -84,8 +100,9 @@ class Evaluations:
         self._lag = max(1, every_rounds // _LAG_SHARE)
         self._pending: _Pending | None = None
         self._first_return: float | None = None
-        self._best: deque[float | None] = deque(maxlen=max(1, every_rounds))
+        self._best_episodes: deque[float | None] = deque(maxlen=max(1, every_rounds))
         self.kept: bytes | None = None
+        self.best: BestPolicy | None = None
 
     def may_take_time(self, round_index: int, *, steps_max: int) -> bool:
         """Whether an evaluation may be due in a round of so many environment steps at most."""
@@ -142,6 +159,8 @@ class Evaluations:
         self._progress.evaluated(evaluation.return_mean, policy_round=pending.round_index, decided_round=round_index)
         if self._progress.is_target_reached(evaluation.return_mean):
             self.kept = pending.weights
+        if self.best is None or evaluation.return_mean > self.best.return_mean:
+            self.best = BestPolicy(pending.weights, evaluation.return_mean, pending.round_index)
         work_s = self._times.evaluate_s(sum(evaluation.lengths) + evaluation.steps_before, evaluation.seconds)
         return Decided(evaluation, pending.round_index, evaluation.seconds, work_s,
                        max(0.0, work_s - pending.idle_s))
@@ -151,7 +170,7 @@ class Evaluations:
         found = list(returns) if self._has_whole_episodes else []
         if found and self._first_return is None:
             self._first_return = float(np.mean(found))
-        self._best.append(max(found, default=None))
+        self._best_episodes.append(max(found, default=None))
 
     def _decides(self, round_index: int) -> bool:
         """Whether what is under way decides at the end of this round."""
@@ -161,23 +180,27 @@ class Evaluations:
         target, first = self._progress.stop.target_return, self._first_return
         if target is None or first is None:
             return round_index % self._every_rounds == 0
-        best = max((one for one in self._best if one is not None), default=first)
+        best = max((one for one in self._best_episodes if one is not None), default=first)
         return best - first >= _PLAUSIBLE_SHARE * (target - first)
 
     def get_state(self) -> State:
-        """What is under way, and what makes a hit plausible."""
-        pending = self._pending
-        arrays = {} if pending is None else {"weights": np.frombuffer(pending.weights, np.uint8)}
-        return State(arrays, {
+        """What is under way, what makes a hit plausible, and the best policy so far."""
+        pending, best = self._pending, self.best
+        found = {"weights": pending and pending.weights, "best_weights": best and best.weights}
+        return State({name: np.frombuffer(weights, np.uint8) for name, weights in found.items() if weights}, {
             "round_index": pending and pending.round_index, "idle_s": pending.idle_s if pending else 0.0,
-            "first_return": self._first_return, "best": list(self._best)})
+            "first_return": self._first_return, "best_episodes": list(self._best_episodes),
+            "best_return_mean": best and best.return_mean, "best_round_index": best and best.round_index})
 
     def set_state(self, state: State) -> None:
         """Goes on from a state; `begin_again` begins what was under way."""
         values = state.values
-        self._pending = None
+        self._pending, self.best = None, None
         if values["round_index"] is not None:
             self._pending = _Pending(int(values["round_index"]), state.arrays["weights"].tobytes(),
                                      float(values["idle_s"]))
         self._first_return = values["first_return"]
-        self._best = deque(values["best"], maxlen=self._best.maxlen)
+        self._best_episodes = deque(values["best_episodes"], maxlen=self._best_episodes.maxlen)
+        if values["best_round_index"] is not None:
+            self.best = BestPolicy(state.arrays["best_weights"].tobytes(), float(values["best_return_mean"]),
+                                   int(values["best_round_index"]))

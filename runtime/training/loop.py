@@ -15,6 +15,7 @@ from runtime.errors import CheckpointError
 from runtime.interfaces import State
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.rows import RoundRow
+from runtime.training.evaluations import BestPolicy
 from runtime.training.pacings import Pacing, Parts
 
 
@@ -68,7 +69,12 @@ class RoundLoop:
             self.progress.round_index = row.round_index
             self._parts.scaling.observe(row)
             policy = self._parts.evaluations.kept or self._parts.updating.updater.weights()
-            self._parts.saving.hold(row, self.checkpoint(), policy)
+            self._parts.saving.hold(row, self.checkpoint(), policy, self.best)
+
+    @property
+    def best(self) -> BestPolicy | None:
+        """The best evaluated policy; None before the first evaluation."""
+        return self._parts.evaluations.best
 
     def checkpoint(self) -> Checkpoint:
         """Everything that the rounds to come depend on.

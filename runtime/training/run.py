@@ -30,6 +30,7 @@ from runtime.sampling.prewarm import prewarm
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler
 from runtime.training.evaluation_process import EvaluationProcess
+from runtime.training.evaluations import BestPolicy
 from runtime.training.preflight import preflight
 from runtime.training.resume import (
     check_same_experiment,
@@ -178,6 +179,7 @@ class _Run:
 
         directory, experiment = self._directory, self._experiment
         continue_rounds(self._loop, directory, self._identity, self._supplies.digests, self._events)
+        self._keep_best(self._loop.best)
         count_what_was_spent(self._meter, directory.ledger_path, self._events,
                              elsewhere_usd=self._keeping.spent_usd(), save_ledger=self._save_ledger)
         write_atomically(directory.config_path, experiment.to_yaml().encode())
@@ -213,7 +215,7 @@ class _Run:
         error = _text(result.error)
         summary = summarise(
             rows, name=self._name, experiment=self._experiment, backend=self._backend,
-            stop_reason=result.summary["stop_reason"], error=error, spent_usd=self._meter.spent_usd,
+            best=self._best, stop_reason=result.summary["stop_reason"], error=error, spent_usd=self._meter.spent_usd,
             session_s=time.monotonic() - self._started_s)
         with suppress(OSError, RunError):
             # Nothing finished depends on these: a full disk or a lost bucket must not hide the reason why the run ends.
@@ -266,10 +268,12 @@ class _Run:
         self._keeping.ledger_changed(ledger)
         write_atomically(self._directory.ledger_path, ledger)
 
-    def _save_round(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes) -> None:
+    def _save_round(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None) -> None:
         self._directory.append_round(row)
         # Before the checkpoint: a run whose last one is there has nothing left to do.
         save_policy(self._directory.policy_path, policy, environment_id=self._experiment.environment.id)
+        if best is not self._best:
+            self._keep_best(best)
         save_checkpoint(self._directory.checkpoints_path, Checkpoint(
             checkpoint.round_index, checkpoint.arrays,
             {**checkpoint.values, "experiment": self._identity, "digests": dict(self._supplies.digests)}))
@@ -278,6 +282,15 @@ class _Run:
             self._wandb.round_saved()
         self._keeping.round_saved(row)
         self._display.round_finished(row)
+
+    def _keep_best(self, best: BestPolicy | None) -> None:
+        """Puts the best policy on disk; what a killed process wrote after its last checkpoint does not stay there."""
+        path = self._directory.best_policy_path
+        if best is None:
+            path.unlink(missing_ok=True)
+        else:
+            save_policy(path, best.weights, environment_id=self._experiment.environment.id)
+        self._best = best
 
     def _to_tensorboard(self, row: RoundRow) -> None:
         for tag, value in row.scalars().items():

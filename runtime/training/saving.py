@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.rows import RoundRow
+from runtime.training.evaluations import BestPolicy
 
-SaveRound = Callable[[RoundRow, Checkpoint, bytes], None]
-"""Takes a finished round's row, its checkpoint, and the policy that is kept as a WEIGHTS message."""
+SaveRound = Callable[[RoundRow, Checkpoint, bytes, BestPolicy | None], None]
+"""Takes a finished round's row, its checkpoint, the policy that is kept as a WEIGHTS message, and the best so far."""
 
 
 class Saving:
@@ -30,11 +31,11 @@ class Saving:
             shield: Entered around writes that an interrupt must not cut in two.
         """
         self._save_round, self._shield = save_round, shield
-        self._held: tuple[RoundRow, Checkpoint, bytes] | None = None
+        self._held: tuple[RoundRow, Checkpoint, bytes, BestPolicy | None] | None = None
 
-    def hold(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes) -> None:
+    def hold(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None) -> None:
         """Takes a finished round; the one before it is written."""
-        self._held = (row, checkpoint, policy)
+        self._held = (row, checkpoint, policy, best)
 
     def flush(self) -> None:
         """Writes the round that is held, if there is one; only one attempt is made.

@@ -29,7 +29,8 @@ from runtime.training.run import RunResult, train
 from runtime.training.signals import Interrupted
 
 _KEPT = ("stop_reason", "error", "rounds", "env_steps_total", "evaluation_return_mean", "evaluation_return_best",
-         "episode_return_mean", "spent_usd", "budget_usd", "modelled_s", "measured_session_s")
+         "evaluation_round_best", "best_policy_file", "episode_return_mean", "spent_usd", "budget_usd", "modelled_s",
+         "measured_session_s")
 
 
 MakeBackend = Callable[[ResolvedExperiment], Backend]

@@ -8,7 +8,9 @@ from typing_extensions import TypedDict
 
 from runtime.config.resolved import ResolvedExperiment
 from runtime.interfaces import Backend
+from runtime.records import layout
 from runtime.records.rows import RoundRow
+from runtime.training.evaluations import BestPolicy
 
 
 class Summary(TypedDict):
@@ -23,6 +25,8 @@ class Summary(TypedDict):
     evaluation_return_mean: float | None
     evaluation_round: int | None
     evaluation_return_best: float | None
+    evaluation_round_best: int | None
+    best_policy_file: str | None
     episode_return_mean: float | None
     actors: int
     actors_failed: int
@@ -47,6 +51,7 @@ def summarise(
     name: str,
     experiment: ResolvedExperiment,
     backend: Backend,
+    best: BestPolicy | None,
     stop_reason: str,
     error: str,
     spent_usd: float,
@@ -59,6 +64,7 @@ def summarise(
         name: Of the experiment, for people.
         experiment: Resolved.
         backend: Where it took place.
+        best: The best evaluated policy, which the directory holds; None if none was evaluated.
         stop_reason: Why it ended.
         error: What went wrong; empty if nothing did.
         spent_usd: In all, in US dollars.
@@ -77,7 +83,9 @@ def summarise(
         "env_steps_total": steps,
         "evaluation_return_mean": evaluated[-1][1] if evaluated else None,
         "evaluation_round": evaluated[-1][0] if evaluated else None,
-        "evaluation_return_best": max((mean for _, mean in evaluated), default=None),
+        "evaluation_return_best": best.return_mean if best else None,
+        "evaluation_round_best": best.round_index if best else None,
+        "best_policy_file": layout.BEST_POLICY if best else None,
         "episode_return_mean": finished[-1] if finished else None,
         "actors": sum(row.actors_billed for row in rows),
         "actors_failed": sum(row.actors_failed for row in rows),

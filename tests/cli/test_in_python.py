@@ -32,16 +32,22 @@ def test_it_does_what_the_command_does_and_leaves_no_handler_behind(
     assert result.directory == tmp_path / "called"
     assert (result.summary["stop_reason"], result.summary["experiment"]) == ("max_rounds", "small")
     assert result.policy.predict(np.zeros(11)).shape == (3,)
+    assert result.best_policy.policy_version == result.summary["evaluation_round_best"]
     assert train_by_command(file, tmp_path / "commanded", "--set", "stop.max_rounds=2").returncode == 0
     assert results_only(rounds(tmp_path / "called")) == results_only(rounds(tmp_path / "commanded"))
 
 
 def test_a_dict_will_do_and_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(TREE | {"stop": {"max_rounds": 1}}, out=tmp_path / "run")
+    tree, out = TREE | {"evaluation": {"every_rounds": 0}}, tmp_path / "run"
+    train(tree | {"stop": {"max_rounds": 1}}, out=out)
     assert "round    1" in capsys.readouterr().out
     with pytest.raises(RunError, match="holds a run already"):
-        train(TREE, out=tmp_path / "run")
-    assert train(TREE, out=tmp_path / "run", resume=True, is_quiet=True).summary["rounds"] == 2
+        train(tree, out=out)
+    (out / "best_policy.safetensors").write_bytes(b"of an evaluation that no checkpoint knows")
+    result = train(tree, out=out, resume=True, is_quiet=True)
+    assert (result.summary["rounds"], result.summary["best_policy_file"]) == (2, None)
+    with pytest.raises(RunError, match="best_policy.safetensors is not there: none of the run's evaluations"):
+        _ = result.best_policy
 
 
 def test_what_cannot_begin_is_refused(tmp_path: Path) -> None:

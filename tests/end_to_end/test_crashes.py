@@ -65,7 +65,8 @@ def test_kill_and_resume_gives_the_same_rounds(
     assert results_only(rounds(out)) == results_only(rounds(reference))
     assert bill_only(rounds(out)) == bill_only(rounds(reference))
     assert summary(out)["spent_usd"] >= spent_before_usd
-    assert (out / "policy.safetensors").read_bytes() == (reference / "policy.safetensors").read_bytes()
+    for name in ("policy.safetensors", "best_policy.safetensors"):
+        assert (out / name).read_bytes() == (reference / name).read_bytes(), name
 
 
 def test_updates_by_a_function_give_the_same_rounds_and_may_be_continued_without_it(
@@ -94,9 +95,11 @@ def test_a_run_killed_between_row_and_checkpoint_resumes_without_a_gap_or_a_doub
     newest.unlink()
     with (out / "rounds.jsonl").open("ab") as file:
         file.write(b'{"round_index": 6, "half a ro')
+    (out / "best_policy.safetensors").write_bytes(b"of an evaluation that decided in the lost round")
     finished = train(experiment, out, "--resume")
     assert (finished.returncode, "resumed: after round 4\n" in finished.stdout) == (0, True)
     assert results_only(rounds(out)) == results_only(rounds(reference))
+    assert (out / "best_policy.safetensors").read_bytes() == (reference / "best_policy.safetensors").read_bytes()
 
 
 def test_a_damaged_checkpoint_is_passed_over(reference: Path, experiment: Path, tmp_path: Path) -> None:
@@ -188,7 +191,9 @@ def test_a_damaged_summary_of_a_finished_run_is_written_anew(
     shutil.copytree(reference, out)
     sound = summary(out)
     (out / "summary.json").write_text(json.dumps({key: sound[key] for key in ("stop_reason", "rounds")}))
+    (out / "best_policy.safetensors").write_bytes(b"another than the checkpoint knows")
     assert train(experiment, out, "--resume").returncode == 0
+    assert (out / "best_policy.safetensors").read_bytes() == (reference / "best_policy.safetensors").read_bytes()
     assert {**summary(out), "measured_session_s": 0.0} == {**sound, "measured_session_s": 0.0}
 
 

@@ -265,7 +265,8 @@ def test_a_replacement_continues_from_the_bucket_and_then_there_is_nothing_left_
     assert events(tmp_path / "second", "run_started")[-1]["resumed_after_round"] >= 1
     assert results_only(rounds(tmp_path / "second")) == results_only(rounds(reference))
     assert account.kept("rounds.jsonl") == (tmp_path / "second" / "rounds.jsonl").read_bytes()
-    assert account.kept("policy.safetensors") == (reference / "policy.safetensors").read_bytes()
+    for name in ("policy.safetensors", "best_policy.safetensors"):
+        assert account.kept(name) == (reference / name).read_bytes(), name
     assert events(tmp_path / "second", "reservation_forfeited"), "the first one had reserved a round"
     assert account.spent() == sorted(account.spent())
     assert account.desired == 0
@@ -328,7 +329,7 @@ def test_of_two_learners_the_older_ends_and_one_that_is_stopped_keeps_everything
     assert account.desired == 1
     assert "ended.json" not in account.names()
     assert json.loads(account.kept("summary.json"))["stop_reason"] == "interrupted"
-    for name in ("rounds.jsonl", "ledger.json", "policy.safetensors", "events.jsonl"):
+    for name in ("rounds.jsonl", "ledger.json", "policy.safetensors", "best_policy.safetensors", "events.jsonl"):
         assert account.kept(name) == (tmp_path / "newer" / name).read_bytes(), name
 
 

@@ -83,6 +83,9 @@ def test_the_summary_is_of_both_and_is_printed(two: Path) -> None:
         assert estimate["interquartile_mean"] == pytest.approx(sum(values) / 2)
         assert (estimate["interval_low"], estimate["interval_high"]) == (min(values), max(values))
         assert estimate["seeds"] == 2
+    for row, one in zip(both["seeds"], of_seeds, strict=True):
+        assert row["evaluation_round_best"] == one["evaluation_round_best"]
+        assert (two / row["directory"] / row["best_policy_file"]).exists()
     assert both["spent_usd"] == pytest.approx(sum(one["spent_usd"] for one in of_seeds))
     printed = (two / "printed.txt").read_text()
     for words in ("seed 4, 2 of 2", "interquartile mean over seeds", "2 seeds say little", str(two),

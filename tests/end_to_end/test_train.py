@@ -33,7 +33,8 @@ actors_cost_usd learner_cost_usd round_cost_usd spent_usd reserved_usd""".split(
 
 
 def test_a_run_leaves_what_the_readme_promises(reference: Path) -> None:
-    for name in ("config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "policy.safetensors", "report.html"):
+    for name in ("config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "policy.safetensors",
+                 "best_policy.safetensors", "report.html"):
         assert (reference / name).stat().st_size > 0, name
     assert list((reference / "checkpoints").glob("round_000005.*"))
     assert load_experiment(reference / "config.yaml").seed == 3

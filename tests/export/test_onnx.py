@@ -140,7 +140,13 @@ def test_the_command_replaces_the_file_and_says_in_it_what_it_is(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "policy.onnx"
+    assert "best_policy.safetensors is not there: none of the run's evaluations" in failure(
+        capsys, run, "--best", "--onnx", path)
+    save_policy(run / "best_policy.safetensors", wire.encode(wire.Kind.WEIGHTS, policy_arrays(
+        spaces=make_environment("CartPole-v1").spaces, policy_version=7)), environment_id="CartPole-v1")
     path.write_bytes(b"older")
+    assert main(["export", str(run), "--best", "--onnx", str(path)]) == 0
+    assert "policy version 7" in capsys.readouterr().out
     assert main(["export", str(run), "--onnx", str(path)]) == 0
     assert capsys.readouterr().out == f"{path}: policy version 12, observation batch×4 → action batch\n"
     assert {entry.key: entry.value for entry in onnx.load(path).metadata_props} == {

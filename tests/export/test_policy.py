@@ -60,6 +60,13 @@ def test_it_takes_the_best_action_within_bounds(environment_id: str, file: str, 
     assert (policy.environment_id, policy.policy_version) == (environment_id, 12)
 
 
+def test_the_best_policy_is_another_file_of_the_run(tmp_path: Path) -> None:
+    environment, _ = make_run(tmp_path / "run", "CartPole-v1")
+    best = wire.encode(wire.Kind.WEIGHTS, policy_arrays(spaces=environment.spaces, policy_version=7))
+    save_policy(tmp_path / "run" / "best_policy.safetensors", best, environment_id="CartPole-v1")
+    assert [load_policy(tmp_path / "run", best=one).policy_version for one in (False, True)] == [12, 7]
+
+
 @pytest.mark.parametrize("environment_id", [
     "FrozenLake-v1", "Blackjack-v1", "tests.environments:make_locks", "tests.environments:make_switches"])
 def test_it_takes_what_the_environment_observes_or_that_flattened(environment_id: str, tmp_path: Path) -> None:
@@ -127,6 +134,8 @@ def test_what_is_no_policy_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
                        ("noise.onnx", "cannot be read as an ONNX file"), ("seeds", "seed-S")):
         with pytest.raises(RunError, match=text):
             load_policy(tmp_path / name)
+    with pytest.raises(RunError, match="holds one policy; best=True is for a run's directory"):
+        load_policy(tmp_path / "noise.onnx", best=True)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(RunError, match="python -m pip install onnxruntime"):
         load_policy(tmp_path / "noise.onnx")
@@ -137,7 +146,7 @@ def test_a_policy_of_another_environment_or_that_diverged_is_refused(tmp_path: P
     make_run(tmp_path / "cart", "CartPole-v1")
     config = tmp_path / "hopper" / "config.yaml"
     config.write_bytes((tmp_path / "cart" / "config.yaml").read_bytes())
-    with pytest.raises(RunError, match=r"policy.safetensors does not fit CartPole-v1: WEIGHTS"):
+    with pytest.raises(RunError, match="its policy does not fit CartPole-v1: WEIGHTS"):
         load_policy(tmp_path / "hopper")
     fields = policy_arrays(policy_version=12, gain=float("nan"))
     save_policy(tmp_path / "cart" / "policy.safetensors", wire.encode(wire.Kind.WEIGHTS, fields), environment_id="x")

@@ -211,7 +211,8 @@ def test_every_file_lies_in_the_directory(directory: RunDirectory):
     named = {name: path for name, path in vars(directory).items() if name.endswith("_path")}
     assert {path.name for path in named.values()} == {
         "config.yaml", "prices.json", "rates.json", "rounds.jsonl", "events.jsonl", "summary.json", "ledger.json",
-        "policy.safetensors", "checkpoints", "tensorboard", "actors.log", "report.html", ".updates"}
+        "policy.safetensors", "best_policy.safetensors", "checkpoints", "tensorboard", "actors.log", "report.html",
+        ".updates"}
     assert all(path.parent == directory.path for path in named.values())
 
 

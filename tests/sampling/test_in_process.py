@@ -52,7 +52,7 @@ def make_loop(experiment: ResolvedExperiment, environment: ActorEnvironment, pat
         evaluator=FakeEvaluator(ManualClock()), events=EventLog(path / "events.jsonl", lambda: "now"),
         event_fields={"fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed},
         spaces=environment.spaces, save_ledger=lambda: None,
-        save_round=lambda row, checkpoint, policy: kept.append((row, checkpoint)))
+        save_round=lambda row, checkpoint, *_: kept.append((row, checkpoint)))
 
 
 def train_in_process(experiment: ResolvedExperiment, path: Path) -> list[RoundRow]:

@@ -186,7 +186,7 @@ class Rig:
             self.disk.ledger = json.loads(json.dumps(self.meter.get_state()))
             self.disk.most_usd = self.disk.promised_usd
 
-    def save_round(self, finished: RoundRow, checkpoint: Checkpoint, policy: bytes) -> None:
+    def save_round(self, finished: RoundRow, checkpoint: Checkpoint, *_: object) -> None:
         row = json.loads(finished.to_json_line())
         assert self.is_shielded
         returned = {one for one in self.fleet.returned if one in self.fleet.accepted} - self.unusable

@@ -44,6 +44,7 @@ from runtime.testing.fakes import (
     trajectory_fields,
 )
 from runtime.training.assembly import make_round_loop
+from runtime.training.evaluations import BestPolicy
 from tests.sampling.parts import (
     EVENT,
     STEPS,
@@ -65,6 +66,7 @@ class Rig:
         self.rows: list[dict[str, Any]] = []
         self.checkpoints: list[Checkpoint] = []
         self.policies: list[bytes] = []
+        self.bests: list[BestPolicy | None] = []
         self.handed_out: list[Checkpoint] = []
         self.ledgers: list[tuple[float, float]] = []
         self.is_shielded = False
@@ -105,8 +107,9 @@ class Rig:
         self.log.append(("ledger", budget.reserved_usd))
         assert budget.spent_usd + budget.reserved_usd <= self.experiment.budget.usd
 
-    def _save_round(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes) -> None:
+    def _save_round(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None) -> None:
         assert self.is_shielded
+        self.bests.append(best)
         self.rows.append(json.loads(row.to_json_line()))
         self.policies.append(policy)
         self.checkpoints.append(copy.deepcopy(checkpoint))
@@ -208,6 +211,19 @@ def test_it_stops_when_an_evaluation_reaches_the_target(tmp_path: Path):
     assert rig.column("evaluation_return_mean") == [None, None, 1.0, None, 9.9, None, 10.0]
     assert rig.column("evaluation_round") == [None, None, 2, None, 4, None, 6]
     assert rig.policies[-1] == rig.evaluator.weights[-1] != rig.learner.weights(), "the policy that hit is kept"
+
+
+def test_the_policy_of_the_best_evaluation_is_kept_also_where_two_decide_in_the_last_round(tmp_path: Path):
+    """Evaluations of rounds 2, 4, 6 and 8 decide in rounds 3, 5, 7 and 8; of 7 and 8, both in 8."""
+    rig = Rig(tmp_path, returns=[3.0, 7.0, 7.0, 5.0], stop={"max_rounds": 8}, evaluation={"every_rounds": 2})
+    rig.run()
+    assert [best and (best.return_mean, best.round_index) for best in rig.bests] == [
+        None, None, (3.0, 2), (3.0, 2), (7.0, 4), (7.0, 4), (7.0, 4), (7.0, 4)], "of equal ones the first"
+    assert rig.bests[-1].weights == rig.evaluator.weights[1] != rig.policies[-1]
+    both = Rig(tmp_path, returns=[9.0, 5.0], stop={"max_rounds": 2}, evaluation={"every_rounds": 1})
+    both.run()
+    assert both.column("evaluation_return_mean")[-1] == 5.0
+    assert (both.bests[-1].return_mean, both.bests[-1].round_index) == (9.0, 1)
 
 
 def playing(returns: Sequence[float]) -> Callable[[Mapping[str, Any], int], Play]:
@@ -826,16 +842,19 @@ def test_an_update_that_takes_too_long_ends_the_run_and_is_paid(tmp_path: Path):
 # Checkpoint and resume
 
 
-@pytest.mark.parametrize("after", [1, 3, 4])
-def test_a_restored_run_goes_on_as_if_it_had_never_ended(tmp_path: Path, after: int):
+@pytest.mark.parametrize(("after", "returns"), [(1, [2.0, 1.0]), (3, [2.0, 1.0]), (4, [1.0])])
+def test_a_restored_run_goes_on_as_if_it_had_never_ended(tmp_path: Path, after: int, returns: list[float]):
     sections = {"stop": {"max_rounds": 7}, "evaluation": {"every_rounds": 3}, "actor": {"provisioned": 3}}
-    whole = Rig(tmp_path / "whole", **self_made(tmp_path / "whole"), **sections)
+    whole = Rig(tmp_path / "whole", returns=[2.0, 1.0], **self_made(tmp_path / "whole"), **sections)
     whole.run()
     save_checkpoint(tmp_path / "checkpoints", whole.checkpoints[after - 1])
-    rest = Rig(tmp_path / "rest", **self_made(tmp_path / "rest"), **sections)
+    rest = Rig(tmp_path / "rest", returns=returns, **self_made(tmp_path / "rest"), **sections)
     rest.loop.restore(load_newest_checkpoint(tmp_path / "checkpoints", lambda *_: None))
     assert rest.loop.progress.round_index == after
+    assert rest.loop.best == whole.bests[after - 1]
     rest.run()
+    assert whole.bests[-1].return_mean == 2.0, "of round 3"
+    assert rest.loop.best == whole.bests[-1]
     assert len(set(whole.column("actor_count"))) > 1, "the detector's ratios tell rounds apart"
     assert rest.rows == whole.rows[after:]
     assert [i.event for i in rest.fleet.started] == [

@@ -293,9 +293,13 @@ class ResultsBucket:
             raise ResultsError(f"the results bucket {self._bucket}: {error}") from error
 
 
-def _upload_order(name: str) -> tuple[bool, bool]:
-    """Rows before the checkpoint that follows them; a checkpoint's JSON, which makes it exist, last."""
-    return bool(layout.CHECKPOINT_FILE.fullmatch(name)), name.endswith(".json")
+def _upload_order(name: str) -> tuple[int, bool]:
+    """Rows before the checkpoint that follows them; then its JSON, which makes it exist; then the best policy.
+
+    The checkpoint holds that policy, too: the bucket's may be too old, but is never one that no checkpoint knows.
+    """
+    is_best = name == layout.BEST_POLICY
+    return 2 if is_best else int(bool(layout.CHECKPOINT_FILE.fullmatch(name))), name.endswith(".json")
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -163,6 +163,7 @@ class Learner:
         self.meter.close_round(actors_started=ACTORS, seconds=5.0)
         self.used_usd = self.meter.spent_usd
         self.directory.append_round(a_row(round_index, kl=round_index / 7))
+        write_atomically(self.directory.best_policy_path, b"%d" % round_index)
         save_checkpoint(self.directory.checkpoints_path, Checkpoint(
             round_index, {"weights": np.full(3, round_index)}, {"meter": self.meter.get_state()}))
         write_atomically(self.directory.policy_path, b"policy %d" % round_index)
@@ -221,8 +222,8 @@ def test_what_was_uploaded_comes_down_byte_for_byte(s3: Any, tmp_path: Path) -> 
     assert second.bucket.download()
     assert contents(tmp_path / "second") == contents(tmp_path / "first")
     assert {key.removeprefix(PREFIX) for key in objects(s3)} == contents(tmp_path / "first").keys() == {
-        "actors.log", "config.yaml", "events.jsonl", "ledger.json", "policy.safetensors", "rounds.jsonl",
-        "summary.json", "tensorboard/events.out.tfevents.17.ip-10-0-0-1.7.0",
+        "actors.log", "best_policy.safetensors", "config.yaml", "events.jsonl", "ledger.json", "policy.safetensors",
+        "rounds.jsonl", "summary.json", "tensorboard/events.out.tfevents.17.ip-10-0-0-1.7.0",
         *(f"checkpoints/round_00000{index}.{kind}" for index in (2, 3) for kind in ("json", "safetensors"))}
 
 
@@ -306,9 +307,9 @@ def test_only_what_changed_is_sent(s3: Any, tmp_path: Path) -> None:
         wire.calls.clear()
         learner.round()
         counts.append({name: wire.calls.count(name) for name in sorted(set(wire.calls))})
-    # The ledger twice; rows, policy, two files of a checkpoint; the configuration once.
-    assert counts == [{"head_object": 1, "put_object": 7}, {"head_object": 1, "put_object": 6},
-                      *[{"delete_object": 2, "head_object": 1, "put_object": 6}] * 2]
+    # The ledger twice; rows, policy, best policy, two files of a checkpoint; the configuration once.
+    assert counts == [{"head_object": 1, "put_object": 8}, {"head_object": 1, "put_object": 7},
+                      *[{"delete_object": 2, "head_object": 1, "put_object": 7}] * 2]
     wire.calls.clear()
     learner.bucket.finish()
     assert wire.calls == ["put_object", "head_object"]
@@ -364,6 +365,8 @@ def test_wherever_the_machine_vanishes_the_next_one_goes_on(s3: Any, tmp_path: P
         second.restore()
         assert second.meter.spent_usd >= first.used_usd
         resumed.append(second.round_index)
+        with suppress(FileNotFoundError):
+            assert int(second.directory.best_policy_path.read_bytes()) <= second.round_index
         with suppress(FileNotFoundError):
             assert rows.startswith(second.directory.rounds_path.read_bytes())
         if at % 4:
