@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     """Adds the commands to a parser's subparsers."""
     evaluate = commands.add_parser("evaluate", help="evaluate a run's policy",
-                                   description="Evaluate the policy of a run with deterministic actions; prints JSON.")
+                                   description="Evaluate the policy of a run: mean, standard deviation, least and most "
+                                   "of return and episode length, for people on standard error, as JSON on standard "
+                                   "output.")
     _add_policy(evaluate)
     evaluate.add_argument("--episodes", type=positive, metavar="N",
                           help="episodes (default: evaluation.episodes of the experiment)")
     evaluate.add_argument("--seed", type=not_negative, default=0, metavar="N",
-                          help="seed of the start states (default: 0)")
+                          help="seed of the start states, and of sampled actions (default: 0)")
+    evaluate.add_argument("--stochastic", action="store_true",
+                          help="sample the actions, as training does (default: the Gaussian's mean, or the most "
+                          "probable action)")
     evaluate.add_argument("--video", type=Path, metavar="FILE",
                           help="film the first episode, its first five minutes at most, as .mp4 or, in less time, "
                           ".webm (default: no video)")
@@ -54,6 +60,7 @@ def _add_policy(command: argparse.ArgumentParser) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
+    from lambda_actor.policy import Policy
     from runtime.export.video import Video, advice, check_path, choose_renderer
     from runtime.training.evaluation import Evaluator
     from runtime.training.signals import Interrupted, Signals
@@ -67,7 +74,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise RunError(f"{error}{advice() if options.video else ''}") from error
     episodes = options.episodes or experiment.evaluation.episodes
     video = Video(options.video, environment) if options.video else None
-    evaluate = Evaluator(environment, episodes, seed=options.seed, episode_over=video.end if video else lambda: None)
+    evaluate = Evaluator(environment, episodes, seed=options.seed, is_stochastic=options.stochastic,
+                         episode_over=video.end if video else lambda: None)
     try:
         with Signals(), video.filming() if video else nullcontext():
             evaluation = evaluate(weights)
@@ -77,13 +85,31 @@ def _evaluate(options: argparse.Namespace) -> int:
     if video:
         print(f"{video.path}: the first episode, {video.frames} frames, {video.frames / video.frames_per_s:.1f} s",
               file=sys.stderr)
+    actions = "stochastic" if options.stochastic else "deterministic"
+    returns, lengths = _statistics(evaluation.returns), _statistics(evaluation.lengths)
+    print(f"{episodes} episodes with {actions} actions, mean ± standard deviation (least … most):\n"
+          f"return  {_described(returns)}\nlength  {_described(lengths)} steps", file=sys.stderr)
+    if options.best and options.seed == experiment.seed:
+        print("the run chose this policy by its return on these very start states, so it looks better than it is: take "
+              "another --seed", file=sys.stderr)
     print(json.dumps({
-        "environment_id": experiment.environment.id, "episodes": episodes,
-        "evaluation_return_mean": evaluation.return_mean,
-        "evaluation_return_min": min(evaluation.returns), "evaluation_return_max": max(evaluation.returns),
-        "episode_length_mean": sum(evaluation.lengths) / episodes,
+        "environment_id": experiment.environment.id, "policy_version": Policy.from_bytes(weights).policy_version,
+        "actions": actions, "seed": options.seed, "episodes": episodes,
+        **{f"evaluation_return_{name}": value for name, value in returns.items()},
+        **{f"episode_length_{name}": value for name, value in lengths.items()},
     }, indent=2))
     return 0
+
+
+def _statistics(values: Sequence[float]) -> dict[str, float]:
+    """Mean, standard deviation of these values alone (divided by n), least and most."""
+    import numpy as np
+
+    return {"mean": float(np.mean(values)), "std": float(np.std(values)), "min": min(values), "max": max(values)}
+
+
+def _described(found: Mapping[str, float]) -> str:
+    return "{mean:,.1f} ± {std:,.1f} ({min:,.1f} … {max:,.1f})".format(**found)
 
 
 def _export(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes under the policy's best action, in an environment of its own, with frozen moments."""
+"""Evaluation: whole episodes under the policy's best actions, in an environment of its own, with frozen moments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lambda_actor.policy import Policy
 from runtime.errors import RunError
 from runtime.interfaces import Evaluation
 
-_EVALUATION_STREAM = 0xE7A1
+_EVALUATION_STREAM, _ACTION_STREAM = 0xE7A1, 0xAC70
 UNLIMITED_EPISODE_STEPS_MAX = 10_000
 """Episodes of environments without a time limit are cut here."""
 
@@ -23,19 +23,21 @@ class Evaluator:
     """Evaluates policies on the same start states each time, or on fresh ones."""
 
     def __init__(
-        self, environment: ActorEnvironment, episodes: int, *, seed: int,
+        self, environment: ActorEnvironment, episodes: int, *, seed: int, is_stochastic: bool = False,
         episode_over: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepares evaluations in an environment of its own.
 
         Args:
+            seed: Of the start states, and of sampled actions.
+            is_stochastic: Sample the actions, as training does.
             episode_over: Called after each episode.
         """
         self._environment, self._episodes, self._seed = environment, episodes, seed
-        self._episode_over = episode_over
+        self._is_stochastic, self._episode_over = is_stochastic, episode_over
 
     def __call__(self, weights: bytes, *, fresh: int | None = None) -> Evaluation:
-        """Plays the episodes with the policy's best actions.
+        """Plays the episodes.
 
         Args:
             weights: A WEIGHTS message.
@@ -63,15 +65,22 @@ class Evaluator:
         stack = FrameStack(self._environment.spaces)
         observation = stack.begin(self._environment.reset(seed))
         limit = self._environment.episode_steps_max or UNLIMITED_EPISODE_STEPS_MAX
+        act = _sampling(policy, seed) if self._is_stochastic else policy.best_action
         total, length, is_over = 0.0, 0, False
         while not is_over and length < limit:
-            frame, reward, terminated, truncated = self._environment.step(policy.best_action(observation))
+            frame, reward, terminated, truncated = self._environment.step(act(observation))
             observation = stack.push(frame)
             total += reward
             length += 1
             is_over = terminated or truncated
         self._episode_over()
         return total, length
+
+
+def _sampling(policy: Policy, seed: int) -> Callable[[np.ndarray], np.ndarray | int]:
+    """Chooses actions as actors do, with numbers of an episode's own."""
+    stream = np.random.default_rng((_ACTION_STREAM, seed))
+    return lambda observation: policy.sample(policy.outputs(observation), policy.noise(stream, 1)[0])
 
 
 def evaluate_and_confirm(

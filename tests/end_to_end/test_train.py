@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import signal
+import statistics
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from benchmarks.boosting.trainer import Trainer
 from lambda_actor import wire
+from lambda_actor.environments import make_environment
 from runtime.cli.main import main
 from runtime.config.loading import load_experiment
 from runtime.interfaces import RoundView
@@ -22,7 +24,7 @@ from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 from runtime.training.evaluation import Evaluator
-from tests.helpers import ROOT, bill_only, events, overrides, results_only, rounds, run_command, summary, train
+from tests.helpers import ROOT, bill_only, events, overrides, results_only, rounds, summary, train
 
 ROW_KEYS = """round_index policy_version eigenvalue_min eigenvalue_max convexity_ratio gradient_noise gradient_square
 noise_scale boosting_score decay_weight
@@ -162,10 +164,28 @@ def test_max_steps_ends_the_run(experiment: Path, tmp_path: Path) -> None:
     assert rounds(tmp_path / "run")[-1]["evaluation_return_mean"] is not None, "the last round is evaluated"
 
 
-def test_evaluate_prints_json_and_repeats_the_training_evaluation(reference: Path) -> None:
-    finished = run_command("evaluate", str(reference), "--episodes", "1", "--seed", "3")
-    assert finished.returncode == 0, finished.stderr
-    assert json.loads(finished.stdout)["evaluation_return_mean"] == rounds(reference)[-1]["evaluation_return_mean"]
+@pytest.mark.parametrize(("policy", "key"), [([], "evaluation_return_mean"), (["--best"], "evaluation_return_best")])
+def test_evaluate_prints_json_and_repeats_the_training_evaluation(
+    reference: Path, capsys: pytest.CaptureFixture[str], policy: list[str], key: str
+) -> None:
+    assert main(["evaluate", str(reference), *policy, "--episodes", "1", "--seed", "3"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["evaluation_return_mean"] == summary(reference)[key]
+    assert ("take another --seed" in printed.err) == bool(policy)
+
+
+def test_evaluate_tells_how_episodes_differ(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(reference), "--episodes", "3", "--seed", "8", "--stochastic"]) == 0
+    printed = capsys.readouterr()
+    weights, environment = load_policy(reference / "policy.safetensors"), make_environment("Hopper-v5")
+    expected = Evaluator(environment, 3, seed=8, is_stochastic=True)(weights)
+    found = json.loads(printed.out)
+    assert (found["actions"], found["seed"], found["episodes"], found["policy_version"]) == ("stochastic", 8, 3, 5)
+    for name, values in (("evaluation_return", expected.returns), ("episode_length", expected.lengths)):
+        assert [found[f"{name}_{one}"] for one in ("mean", "std", "min", "max")] == pytest.approx(
+            [statistics.fmean(values), statistics.pstdev(values), min(values), max(values)])
+        assert found[f"{name}_std"] > 0.0
+        assert f" {statistics.fmean(values):,.1f} ± {statistics.pstdev(values):,.1f} (" in printed.err
 
 
 def test_an_evaluation_ends_in_order_when_it_is_told_to(

@@ -68,6 +68,17 @@ def test_the_best_action_is_taken_on_stacked_frames() -> None:
     assert evaluated.lengths == (60,)
 
 
+def test_sampled_actions_follow_from_the_seed_and_are_not_the_best_ones() -> None:
+    environment = make_environment("CartPole-v1")
+    weights = weights_for(environment)
+    sampled = [Evaluator(environment, 4, seed=seed, is_stochastic=True)(weights) for seed in (4, 4, 5)]
+    assert sampled[0] == sampled[1] != sampled[2]
+    assert sampled[0] != Evaluator(environment, 4, seed=4)(weights)
+    certain = weights_for(environment, gain=1e6)
+    assert (Evaluator(environment, 4, seed=4, is_stochastic=True)(certain)
+            == Evaluator(environment, 4, seed=4)(certain)), "of the same start states"
+
+
 def test_a_policy_of_other_spaces_is_no_fault_of_the_environment() -> None:
     with pytest.raises(SchemaError, match="WEIGHTS"):
         Evaluator(made("counter"), 1, seed=0)(weights_for(made("pictures")))
