@@ -25,6 +25,8 @@ CODECS = {".mp4": "vp09", ".webm": "VP80"}
 _GAME_FRAMES_PER_S = 60.0
 _FRAMES_PER_S = 30.0
 """Where the environment does not say."""
+_FOLLOWING = (1, 2)
+"""MuJoCo's mjCAMLIGHT_TRACK and mjCAMLIGHT_TRACKCOM: a camera that moves with a body, or with a centre of mass."""
 
 
 def choose_renderer() -> None:
@@ -37,40 +39,42 @@ class Video:
     """Films one environment until `end`: a frame after each reset and each of its own steps, at its own speed."""
 
     def __init__(self, path: Path, environment: ActorEnvironment) -> None:
-        """Draws the environment's first frame, and opens the file.
+        """Has the environment draw itself; opens nothing yet.
 
         Args:
             path: Ends in one of `CODECS`.
-            environment: Is reset; it is drawn as its creator makes it, unwrapped.
+            environment: It is drawn as its creator makes it, unwrapped: without a wrapper's smaller or grey pictures.
 
         Raises:
-            RunError: The environment cannot be drawn, or the file cannot be written.
+            RunError: The environment cannot be drawn.
         """
         self.path = path
         # Anything: its methods are replaced while it is filmed.
         self._environment: Any = environment.gymnasium_environment.unwrapped
+        self._name = environment.environment_id
         self._temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
-        frame = self._first_frame(environment)
+        if "rgb_array" not in self._environment.metadata.get("render_modes", ()):
+            raise self._refusal("it has no render mode rgb_array")
+        # The environment was made for actors, who look at nothing.
+        self._environment.render_mode = "rgb_array"
+        follow_body(self._environment)
         frames_per_s = _GAME_FRAMES_PER_S if atari.is_game(self._environment) else float(
             self._environment.metadata.get("render_fps") or _FRAMES_PER_S)
         self._stride = math.ceil(frames_per_s / FRAMES_PER_S_MAX)
         self.frames_per_s = frames_per_s / self._stride
-        self._shown, self.frames, self._is_over = 0, 0, False
-        self._writer = _open_writer(self._temporary, frame.shape, self.frames_per_s, path)
+        self._shown, self.frames, self._is_over, self._is_within = 0, 0, False, False
+        self._writer: Any = None
 
-    def _first_frame(self, environment: ActorEnvironment) -> np.ndarray:
-        name = environment.environment_id
-        if "rgb_array" not in self._environment.metadata.get("render_modes", ()):
-            raise RunError(f"--video: {name} cannot be drawn: it has no render mode rgb_array")
-        # The environment was made for actors, who look at nothing.
-        self._environment.render_mode = "rgb_array"
+    def _refusal(self, why: str) -> RunError:
+        return RunError(f"--video: {self._name} cannot be drawn: {why}")
+
+    def _frame(self) -> np.ndarray:
         try:
-            environment.reset(0)
             frame = self._environment.render()
         except Exception as error:
-            raise RunError(f"--video: {name} cannot be drawn: {type(error).__name__}: {error}{advice()}") from error
+            raise self._refusal(f"{type(error).__name__}: {error}{advice()}") from error
         if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-            raise RunError(f"--video: {name} cannot be drawn: render() returns no picture uint8 [H, W, 3]")
+            raise self._refusal("render() returns no picture uint8 [H, W, 3]")
         return frame
 
     @contextmanager
@@ -78,7 +82,7 @@ class Video:
         """Films inside; afterwards the file is there, whole, or nothing is.
 
         Raises:
-            RunError: The file cannot be written.
+            RunError: The environment cannot be drawn, which its methods raise, or the file cannot be written.
         """
         bare = self._environment
         step, reset = bare.step, bare.reset
@@ -88,7 +92,8 @@ class Video:
             self._finish()
         finally:
             bare.step, bare.reset = step, reset
-            self._writer.release()
+            if self._writer is not None:
+                self._writer.release()
             self._temporary.unlink(missing_ok=True)
 
     def end(self) -> None:
@@ -97,16 +102,24 @@ class Video:
 
     def _filmed(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            result = method(*arguments, **options)
-            if not self._is_over:
+            # Some reset() takes a step itself: what it shows then is not drawn.
+            is_within, self._is_within = self._is_within, True
+            try:
+                result = method(*arguments, **options)
+            finally:
+                self._is_within = is_within
+            if not (self._is_over or is_within):
                 self._add()
             return result
         return call
 
     def _add(self) -> None:
         if self._shown % self._stride == 0:
+            frame = self._frame()
+            if self._writer is None:
+                self._writer = _open_writer(self._temporary, frame.shape, self.frames_per_s, self.path)
             # OpenCV's colours are blue, green, red.
-            self._writer.write(np.ascontiguousarray(self._environment.render()[..., ::-1]))
+            self._writer.write(np.ascontiguousarray(frame[..., ::-1]))
             self.frames += 1
             self._is_over = self.frames >= VIDEO_S_MAX * self.frames_per_s
         self._shown += 1
@@ -121,6 +134,24 @@ class Video:
             raise RunError(f"--video {self.path}: cannot be written: {max(written, 0.0):.0f} of {self.frames} frames "
                            "are there; is the disk full?")
         self._temporary.replace(self.path)
+
+
+def follow_body(environment: Any) -> None:
+    """Has a MuJoCo environment be drawn by the first camera of its model that follows a body.
+
+    Gymnasium's own default stands still, so that whoever walks leaves the picture. Nothing changes without such a
+    camera, or if whoever made the environment chose a view.
+
+    Args:
+        environment: Unwrapped; any.
+    """
+    renderer, spec = getattr(environment, "mujoco_renderer", None), environment.spec
+    is_chosen = (getattr(environment, "camera_id", None) is not None
+                 or getattr(environment, "camera_name", None) is not None
+                 or (spec is not None and "default_camera_config" in spec.kwargs))
+    if renderer is not None and not is_chosen:
+        following = np.flatnonzero(np.isin(environment.model.cam_mode, _FOLLOWING))
+        renderer.camera_id = int(following[0]) if len(following) else renderer.camera_id
 
 
 def check_path(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import UnusableEnvironmentError
 from runtime.errors import RunError
 from runtime.export import video as video_module
-from runtime.export.video import Video, check_path, choose_renderer
+from runtime.export.video import Video, check_path, choose_renderer, follow_body
 from runtime.training.evaluation import Evaluator
 from tests.environments import EPISODE_STEPS, FaultyCounter, StatefulCounter, policy_arrays
 
@@ -39,6 +40,40 @@ class FaultyDrawn(FaultyCounter, Drawn):
 class Dark(Drawn):
     def render(self):
         raise RuntimeError("no light")
+
+
+class Sight(Drawn):
+    """Is seen as it is drawn, as a square."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self._side = side
+        self.observation_space = gymnasium.spaces.Box(0, 255, (side, side, 3), np.uint8)
+
+    def _observation(self):
+        return np.full((self._side, self._side, 3), 20 * self.count, np.uint8)
+
+    def render(self):
+        return self._observation()
+
+
+def make_sight(**options: int) -> Sight:
+    return Sight(**options)
+
+
+class Remembering(Drawn):
+    """Pays for each episode that it has begun, and takes a step in each reset."""
+
+    episodes = 0
+
+    def reset(self, **options):
+        self.episodes += 1
+        super().reset(**options)
+        return self.step(np.zeros(1))[0], {}
+
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, float(self.episodes), *rest
 
 
 def weights_for(environment: ActorEnvironment) -> bytes:
@@ -81,6 +116,41 @@ def test_a_game_is_shown_as_it_is_seen_by_people(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_pixels_of_wrapped_environments_are_shown_as_the_environment_draws_them(tmp_path: Path) -> None:
+    """Not as the policy sees them: small, grey and stacked."""
+    small, grey = "gymnasium.wrappers.ResizeObservation", "gymnasium.wrappers.GrayscaleObservation"
+    environment = make_environment(f"{__name__}:make_sight", options={
+        "kwargs": {"side": 96}, "wrappers": [[small, {"shape": [20, 20]}], [grey, {}]], "frame_stack": 3})
+    assert environment.spaces.observation_shape == (3, 20, 20)
+    filmed(tmp_path / "sight.webm", environment, 1)
+    frames, _ = frames_of(tmp_path / "sight.webm")
+    assert frames.shape[1:] == (96, 96, 3)
+    np.testing.assert_allclose(frames.mean(axis=(1, 2, 3)), 20.0 * np.arange(0, EPISODE_STEPS + 1, 3), atol=4.0)
+
+
+def test_nothing_but_the_evaluation_resets_what_is_filmed(tmp_path: Path) -> None:
+    """An environment may remember earlier episodes: with a video it is evaluated as without."""
+    plain, shown = (ActorEnvironment(Remembering(), "remembering") for _ in range(2))
+    evaluation = Evaluator(plain, 2, seed=4)(weights_for(plain))
+    assert len(set(evaluation.returns)) == 2
+    assert filmed(tmp_path / "remembering.webm", shown, 2)[1] == evaluation
+    # Every third of what is there after the reset, whose own step is no frame, and after each step.
+    assert len(frames_of(tmp_path / "remembering.webm")[0]) == math.ceil(EPISODE_STEPS / 3)
+
+
+@pytest.mark.parametrize(("environment_id", "options", "camera"), [
+    ("Hopper-v5", {}, "track"), ("Humanoid-v5", {"max_episode_steps": 5}, "track"), ("InvertedPendulum-v5", {}, None),
+    ("Hopper-v5", {"kwargs": {"camera_id": -1}}, None),
+    ("Hopper-v5", {"kwargs": {"default_camera_config": {"distance": 9.0}}}, None)])
+def test_a_camera_of_the_model_follows_the_body_unless_a_view_was_chosen(
+    environment_id: str, options: dict[str, object], camera: str | None
+) -> None:
+    bare = make_environment(environment_id, options=options).gymnasium_environment.unwrapped
+    before = bare.mujoco_renderer.camera_id
+    follow_body(bare)
+    assert bare.mujoco_renderer.camera_id == (before if camera is None else bare.model.camera(camera).id)
+
+
 def test_of_more_frames_than_60_a_second_only_some_are_shown(tmp_path: Path) -> None:
     environment = ActorEnvironment(Drawn(), "counter")
     filmed(tmp_path / "counter.mp4", environment, 3)
@@ -106,7 +176,7 @@ def test_an_episode_that_fails_leaves_no_video(tmp_path: Path) -> None:
     (StatefulCounter(), "no render mode rgb_array"), (Dark(), "RuntimeError: no light")])
 def test_what_cannot_be_drawn_is_refused(environment: gymnasium.Env, words: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=f"--video: counter cannot be drawn: .*{words}"):
-        Video(tmp_path / "counter.mp4", ActorEnvironment(environment, "counter"))
+        filmed(tmp_path / "counter.mp4", ActorEnvironment(environment, "counter"), 1)
     assert not list(tmp_path.iterdir())
 
 
@@ -114,7 +184,7 @@ def test_where_mujoco_cannot_draw_the_error_says_what_helps(tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "mujoco", None)
     monkeypatch.setenv("MUJOCO_GL", "glfw")
     with pytest.raises(RunError, match="(?s)no light.*MUJOCO_GL is glfw.*MUJOCO_GL=egl.*libosmesa6"):
-        Video(tmp_path / "dark.mp4", ActorEnvironment(Dark(), "dark"))
+        filmed(tmp_path / "dark.mp4", ActorEnvironment(Dark(), "dark"), 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere MuJoCo draws without a screen by itself")
