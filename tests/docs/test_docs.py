@@ -9,7 +9,8 @@ import pytest
 
 from tests.helpers import ROOT
 
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")),
+             *sorted((ROOT / "docs").rglob("*.ipynb"))]
 
 
 def script(name: str) -> ModuleType:
@@ -75,5 +76,6 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         reached.add(page)
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             path = (page.parent / target).resolve()
-            waiting.extend([path] if path.suffix == ".md" else sorted(path.glob("*.md")) if path.is_dir() else [])
+            is_page = path.suffix in (".md", ".ipynb")
+            waiting.extend([path] if is_page else sorted(path.glob("*.md")) if path.is_dir() else [])
     assert {page for page in DOCUMENTS if page not in reached} == set()
