@@ -3,7 +3,8 @@
 `Popen` takes the place of `subprocess.Popen`. For the modules in `IMPORTS` it asks a helper process, which has imported
 what they need, to fork; all other commands start as ever. What is started this way is a real process and a child of the
 caller: it has its own pid, command line, environment, files, working directory and exit code, and may be killed. It
-differs from a fresh interpreter in what is imported already, so tests of imports must not use these modules.
+differs from a fresh interpreter in what is imported already and in its hashes, so tests of either must not use these
+modules.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from fcntl import F_DUPFD, F_DUPFD_CLOEXEC, fcntl
 from pathlib import Path
@@ -35,13 +37,15 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "runtime.fleet.actor_process": ACTOR,
     "runtime": LEARNER,
     "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER, *MODELS),
-    "runtime.training.evaluation_process": ("runtime.training.evaluation", *ACTOR),
+    "runtime.training.evaluation_process": ("runtime.training.evaluation", "runtime.config.resolved", *ACTOR),
     "runtime.learner.parallel": ("runtime.learner.parallel.learner", "torch.distributed"),
     "tests.simulators.aws.lambda_endpoint": ("tests.simulators.aws.lambda_endpoint",),
     "tests.simulators.aws.moto_server": ("moto.moto_server.werkzeug_app", "tests.simulators.aws.moto_types"),
 }
 STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "tests.simulators.aws.lambda_endpoint"}
 INTERPRETER_VARIABLES = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONSTARTUP", "LC_ALL", "LD_PRELOAD", "PYTHONHASHSEED"}
+OWN_VARIABLES = {"PYTHONHASHSEED": "0"}
+"""Of the helper, whoever asks: what plays environments has the same. Who asks for none gets it, too."""
 PR_SET_CHILD_SUBREAPER = 36
 HIGH_FD = 512
 _FreshPopen = subprocess.Popen
@@ -91,7 +95,7 @@ def helper() -> Helper:
                 # Room for the command lines of the processes to be.
                 [sys.executable, "-m", "tests.warm", str(theirs.fileno()), "." * 2048], cwd=ROOT,
                 pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"})
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", **OWN_VARIABLES})
             theirs.close()
             _helper = Helper(ours, process.pid)
             process.returncode = 0  # Waited for by `close`.
@@ -116,7 +120,7 @@ class Popen(subprocess.Popen):
         is_path_safe = "-P" in words[1:2]
         module = words[2 + is_path_safe] if words[1 + is_path_safe:2 + is_path_safe] == ["-m"] else ""
         if (not words or words[0] != sys.executable or executable or module not in IMPORTS or preexec_fn
-                or not close_fds or uid is not None or INTERPRETER_VARIABLES & variables.keys() - _same(variables)
+                or not close_fds or uid is not None or unlike(variables)
                 or not _is_ours([*([] if is_path_safe else [directory]),
                                  *variables.get("PYTHONPATH", "").split(os.pathsep)])):
             super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
@@ -141,8 +145,10 @@ def _is_ours(path: list[str]) -> bool:
     return not any(found for folder in before for found in [*Path(folder).glob("*.py"), *Path(folder).glob("*/*.py")])
 
 
-def _same(variables: dict[Any, Any]) -> set[Any]:
-    return {name for name in INTERPRETER_VARIABLES if name in variables and os.environ.get(name) == variables[name]}
+def unlike(variables: Mapping[Any, Any]) -> set[str]:
+    """By which of these variables a fresh interpreter would differ from the helper; then that is not asked."""
+    own = os.environ | OWN_VARIABLES
+    return {name for name in INTERPRETER_VARIABLES if name in variables and own.get(name) != variables[name]}
 
 
 # The helper

@@ -151,17 +151,11 @@ def test_the_checkpoint_of_another_experiment_is_refused(reference: Path, experi
     assert "belongs to another experiment" in finished.stderr
 
 
-LEDGER = (b'{"budget": {"units_per_usd": 68719476736, "spent": %d, "reserved": {}}, "billed_s": 0, "blocks": 0, '
-          b'"warm_environments": 0}')
-
-
-@pytest.mark.parametrize("ledger", [b"{", b"[]", LEDGER % -1, LEDGER % 1],
-                         ids=["broken", "list", "negative", "too little"])
 def test_a_ledger_that_cannot_be_right_does_not_give_money_back(
-    reference: Path, experiment: Path, tmp_path: Path, ledger: bytes
+    reference: Path, experiment: Path, tmp_path: Path
 ) -> None:
     out = interrupted_copy(reference, tmp_path / "run")
-    (out / "ledger.json").write_bytes(ledger)
+    (out / "ledger.json").write_bytes(b"{")
     assert train(experiment, out, "--resume").returncode == 0
     assert events(out, "ledger_unreadable")
     assert summary(out)["spent_usd"] == pytest.approx(rounds(reference)[-1]["spent_usd"], abs=1e-9)
@@ -239,9 +233,9 @@ def test_an_interrupt_stops_cleanly(
 
 def test_a_killed_actor_costs_its_own_trajectory_only(experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start(experiment, out, *overrides(stop__max_rounds=30, evaluation__every_rounds=0))
+    process = start(experiment, out, *overrides(stop__max_rounds=12, evaluation__every_rounds=0))
     wait_for(lambda: finished_rounds(out) >= 1, "a round")
-    while finished_rounds(out) < 25 and not events(out, "actor_failed"):
+    while finished_rounds(out) < 10 and not events(out, "actor_failed"):
         for pid in descendants(process.pid):
             if _is_actor(pid):
                 os.kill(pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import PATIENCE_S, SMALL_EXPERIMENT
+from tests.helpers import PATIENCE_S, SMALL_EXPERIMENT, overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +39,8 @@ def runtime(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_trains_and_its_decisions_follow_the_returns(copy: Path) -> None:
-    done = runtime(copy, "train", "mine.yaml", "--out", "out", "--set", "stop.max_rounds=3")
+    done = runtime(copy, "train", "mine.yaml", "--out", "out", *overrides(
+        stop__max_rounds=3, fleet__processes=1, evaluation__every_rounds=0))
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (copy / "out" / "rounds.jsonl").read_text().splitlines()]
     count, best = 2, None

@@ -1,0 +1,12 @@
+"""What starts most often starts warm: each fresh interpreter with an environment takes half a second of a core."""
+
+from __future__ import annotations
+
+from runtime.fleet.local import process_variables
+from tests import warm
+
+
+def test_what_plays_environments_is_forked_and_what_hashes_otherwise_is_not() -> None:
+    for variables in (process_variables(), {}):
+        assert not warm.unlike(variables)
+    assert warm.unlike({"PYTHONHASHSEED": "1", "PATH": "/bin"}) == {"PYTHONHASHSEED"}
