@@ -1,18 +1,20 @@
 """The Ray fleet: each invocation is a task of a Ray cluster, which runs the very handler that Lambda runs.
 
 Ray queues what does not fit. A task is a stream of two messages, both bytes: that it has begun, and its answer. What
-dies with its worker has no answer, is never tried again, and costs nobody else anything.
+dies with its worker or its node has no answer, is never tried again, and costs nobody else anything. If the head dies,
+Ray ends this process after a minute, in the middle of whatever it does: so the head is asked, and the run ends before.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -34,6 +36,10 @@ _ANSWER_S = 10.0
 _STORE_BYTES = 256 * 2**20
 """Room for messages on their way, in a cluster that is started here."""
 _LOCAL_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0"}
+_LOOK_S = 5.0
+"""Seconds between two looks at the head."""
+_SILENCE_S = 20.0
+"""For so long the head may be silent: another one may take its place. After 60 Ray ends this process."""
 
 
 def play(message: bytes) -> Iterator[bytes]:
@@ -57,6 +63,45 @@ class _Task:
     begun_s: float | None = None
 
 
+class Head:
+    """The head of a Ray cluster, which keeps it together.
+
+    Attributes:
+        is_gone: Whether it has been silent for too long; nothing is asked of its cluster then, which might not return.
+    """
+
+    def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Looks at nothing yet.
+
+        Args:
+            address: ``HOST:PORT``.
+            clock: Monotonic seconds.
+        """
+        host, _, port = address.rpartition(":")
+        self._address, self._place, self._clock = address, (host.strip("[]"), int(port)), clock
+        self._next_look_s, self._silent_since_s, self.is_gone = -math.inf, math.inf, False
+
+    def look(self) -> None:
+        """Asks whether it is there, if it was not asked just now.
+
+        Raises:
+            FleetError: It has been silent for too long.
+        """
+        now_s = self._clock()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + _LOOK_S
+        try:
+            socket.create_connection(self._place, _LOOK_S).close()
+            self._silent_since_s = math.inf
+        except OSError as error:
+            self._silent_since_s = min(self._silent_since_s, now_s)
+            if now_s - self._silent_since_s >= _SILENCE_S:
+                self.is_gone = True
+                raise FleetError(f"the head of the Ray cluster, {self._address}, has not answered for {_SILENCE_S:g} s "
+                                 f"({error}): --resume continues the run on a cluster that does") from None
+
+
 class RayFleet:
     """Runs invocations as tasks of a Ray cluster; see `runtime.interfaces.Fleet`.
 
@@ -73,6 +118,7 @@ class RayFleet:
         cpus_per_task: float = 1.0,
         credentials: Mapping[str, str] | None = None,
         handler: str = ACTOR_HANDLER,
+        head: Head | None = None,
     ) -> None:
         """Joins a cluster, or starts one here, unless this process belongs to one already.
 
@@ -83,6 +129,7 @@ class RayFleet:
             cpus_per_task: CPUs that an invocation takes.
             credentials: Environment variables that only the workers get.
             handler: What they run, as ``module:function``.
+            head: Of the cluster; None for that which Ray names.
 
         Raises:
             FleetError: Ray is not installed, the cluster does not answer, or no node of it has so many CPUs.
@@ -92,6 +139,7 @@ class RayFleet:
         self._has_opened = not ray.is_initialized()
         if self._has_opened:
             _open(ray, address, cpus)
+        self._head = head or Head(ray.get_runtime_context().gcs_address)
         self._tasks: dict[Any, _Task] = {}
         self._ended: list[Outcome] = []
         found = _cpus_by_node(ray)
@@ -117,12 +165,13 @@ class RayFleet:
         """Returns what ended since the last call; see `runtime.interfaces.Fleet`.
 
         Raises:
-            FleetError: The cluster does not answer.
+            FleetError: The cluster, or its head, does not answer.
         """
         until_s = time.monotonic() + timeout_s
         while True:
+            self._head.look()
             left_s = until_s - time.monotonic()
-            self._look(0.0 if self._ended else max(0.0, min(left_s, self._until_overdue_s())))
+            self._look(0.0 if self._ended else max(0.0, min(left_s, self._until_overdue_s(), _LOOK_S)))
             self._end([stream for stream, task in self._tasks.items() if self._left_s(task) <= 0.0], "timeout")
             if self._ended or left_s <= 0.0:
                 ended, self._ended = self._ended, []
@@ -130,13 +179,14 @@ class RayFleet:
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
         """Kills the workers of those that have begun, and drops those that wait."""
-        self._look(0.0)
+        if not self._head.is_gone:
+            self._look(0.0)
         given_up = set(invocation_ids)
         self._end([stream for stream, task in self._tasks.items() if task.invocation_id in given_up], "abandoned")
 
     def close(self) -> None:
         """Ends all tasks, and leaves the cluster, which ends if it was started here; idempotent."""
-        if self._ray.is_initialized():
+        if self._ray.is_initialized() and not self._head.is_gone:
             for stream in self._tasks:
                 self._ray.cancel(stream, force=True)
             if self._has_opened:
@@ -184,8 +234,9 @@ class RayFleet:
         """Ends tasks, whose outcomes do not wait for Ray's word."""
         for stream in streams:
             task = self._tasks.pop(stream)
-            with self._talking():
-                self._ray.cancel(stream, force=True)
+            if not self._head.is_gone:
+                with self._talking():
+                    self._ray.cancel(stream, force=True)
             error = f"timed out after {self._timeout_s:g} s" if status == "timeout" else "nobody waits for it any more"
             self._ended.append(Outcome(
                 task.invocation_id, status, error=error, was_started=task.begun_s is not None,

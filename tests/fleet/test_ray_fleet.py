@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +16,9 @@ from unittest import mock
 import pytest
 
 from runtime.errors import FleetError
-from runtime.fleet.ray_cluster import RayFleet
+from runtime.fleet.ray_cluster import Head, RayFleet
 from runtime.interfaces import Fleet
+from runtime.testing.fakes import ManualClock
 from tests.fleet.fleet_actors import Actors, Kind, MakeFleet, marks
 from tests.fleet.test_fleets import (  # noqa: F401  # The contract, with `kind` of this file.
     test_a_hanging_actor_is_ended_after_its_time,
@@ -73,6 +76,40 @@ def test_a_worker_that_is_killed_costs_its_own_invocation_only(
     actors.cache.take(other)
     # It saw that nobody wanted it, and raised.
     assert actors.outcomes([other])[other].status == "error"
+
+
+def test_a_head_that_stays_silent_ends_the_run_before_ray_does() -> None:
+    clock = ManualClock()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        head = Head(f"{host}:{port}", clock=clock)
+        head.look()
+    begun_s = clock()
+    for _ in range(4):
+        clock.advance(5.0)
+        head.look()
+    with socket.create_server((host, port)):
+        clock.advance(5.0)
+        head.look()
+    with pytest.raises(FleetError, match=f"the Ray cluster, {host}:{port}, has not answered for 20 s .*refused"):
+        while clock() < begun_s + 60.0:
+            clock.advance(1.0)
+            head.look()
+    assert (head.is_gone, clock() - begun_s) == (True, 50.0)
+
+
+def test_without_a_head_the_fleet_ends_and_asks_nothing_of_the_cluster(
+    shared_fleet: Fleet, actors_of: Callable[..., Actors]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "{}:{}".format(*server.getsockname())
+    fleet = RayFleet(timeout_s=LONG_S, cpus=CPUS, head=Head(address, clock=itertools.count(0.0, 10.0).__next__))
+    ids = actors_of(fleet).start("steady")
+    with pytest.raises(FleetError, match="has not answered"):
+        for _ in range(3):
+            fleet.wait(0.0)
+    fleet.abandon(ids)
+    fleet.close()
 
 
 def test_what_cannot_be_joined_or_held_is_refused_in_words(shared_fleet: Fleet) -> None:
