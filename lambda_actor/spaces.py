@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Spaces:
@@ -72,3 +74,9 @@ class Spaces:
     def output_size(self) -> int:
         """Outputs of the policy's network: the Gaussian's means ``A``, or logits, ``n`` of each choice."""
         return self.action_size or sum(self.choice_counts)
+
+    def has_choices(self, actions: np.ndarray) -> bool:
+        """Whether each choice of these actions exists, int64 ``[T]`` or ``[T, A]``; True if they are continuous."""
+        if not self.is_discrete:
+            return True
+        return bool(((actions >= 0) & (actions < np.reshape(self.choice_counts, self.action_shape))).all())

@@ -83,7 +83,5 @@ def _observations(trajectory: Mapping[str, np.ndarray], spaces: Spaces) -> tuple
 def _check_actions(actions: np.ndarray, spaces: Spaces) -> None:
     if actions.shape[1:] != spaces.action_shape or (actions.dtype == np.int64) != spaces.is_discrete:
         raise ValueError(f"actions {actions.dtype} of shape {actions.shape[1:]} are not of {spaces}")
-    if not spaces.is_discrete:
-        return
-    if not ((actions >= 0) & (actions < np.reshape(spaces.choice_counts, spaces.action_shape))).all():
+    if not spaces.has_choices(actions):
         raise ValueError(f"actions {actions.min()} to {actions.max()}, of {spaces.choice_counts} from 0")

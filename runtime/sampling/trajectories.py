@@ -64,8 +64,7 @@ def _check_identity(trajectory: Trajectory, actor: Actor, whose: str) -> None:
 def _check_values(trajectory: Trajectory, actor: Actor, whose: str) -> None:
     spaces, steps = actor.spec.spaces, actor.spec.event["fragment_steps"]
     actions, bootstrap_steps = trajectory["actions"], trajectory["bootstrap_steps"]
-    counts = np.reshape(spaces.choice_counts, spaces.action_shape) if spaces.is_discrete else 0
-    if spaces.is_discrete and not ((actions >= 0) & (actions < counts)).all():
+    if not spaces.has_choices(actions):
         raise SchemaError(f"{whose}: actions are {actions.min()} to {actions.max()}, allowed are 0 to "
                           f"{' and '.join(str(one - 1) for one in spaces.choice_counts)}")
     if not ((bootstrap_steps >= 0) & (bootstrap_steps < steps)).all() or (np.diff(bootstrap_steps) <= 0).any():
