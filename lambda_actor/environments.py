@@ -114,11 +114,16 @@ class ActorEnvironment:
 
         Returns:
             frame, reward, terminated, truncated.
+
+        Raises:
+            UnusableEnvironmentError: The reward is not one number.
         """
         taken = self._actions.to_environment(action)
         if self._lean_step is not None:
             return self._lean_step(taken)
         observation, reward, terminated, truncated, _ = self._environment.step(taken)
+        if not isinstance(reward, float):
+            reward = self._one_number(reward)
         return self.to_frame(observation), float(reward), bool(terminated), bool(truncated)
 
     def get_state(self) -> State:
@@ -159,6 +164,15 @@ class ActorEnvironment:
 
     def close(self) -> None:
         self._environment.close()
+
+    def _one_number(self, reward: object) -> float:
+        """Returns a reward as a float; some environments return an array of one number."""
+        try:
+            return float(np.asarray(reward).item())
+        except (TypeError, ValueError) as error:
+            raise UnusableEnvironmentError(
+                f"{self.environment_id} returned a reward {_described(reward)}; allowed: one number; a wrapper of "
+                "gymnasium.RewardWrapper can make one of it, such as mo_gymnasium.wrappers.LinearReward") from error
 
     def _choose_step(self) -> None:
         self._lean_step = self._lean if self._lean is not None and self._lean.is_usable else None

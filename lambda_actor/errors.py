@@ -1,5 +1,10 @@
 """One tree of errors for everything an actor can fail with."""
 
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
 
 class ActorError(Exception):
     """Base of every error that the actor raises on purpose."""
@@ -67,3 +72,12 @@ class CacheFullError(CacheError):
 
 class CacheMissError(CacheError):
     """What was asked for (weights, an open episode) is not in the cache."""
+
+
+def told(error: BaseException) -> str:
+    """Returns what an exception says, on one line; where it was raised, if it says nothing."""
+    if text := " ".join(str(error).split()).rstrip("."):
+        return f"{type(error).__name__}: {text}"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    return f"{type(error).__name__}{where}"

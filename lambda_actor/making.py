@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 
 from lambda_actor import atari
-from lambda_actor.errors import UnusableEnvironmentError
+from lambda_actor.errors import UnusableEnvironmentError, told
 
 PREPROCESSINGS = ("auto", "atari", "none")
 OPTIONS = ("kwargs", "wrappers", "max_episode_steps", "frame_stack")
@@ -51,8 +51,8 @@ def make(environment_id: str, preprocessing: str, options: Mapping[str, Any]) ->
     except UnusableEnvironmentError:
         raise
     except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(f"environment.id = {environment_id!r} cannot be made: {type(error).__name__}: "
-                                       f"{str(error).rstrip('.')}{_advice(environment_id, error)}") from error
+        raise UnusableEnvironmentError(f"environment.id = {environment_id!r} cannot be made: {told(error)}"
+                                       f"{_advice(environment_id, error)}") from error
 
 
 def _made(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -> tuple[gymnasium.Env, bool]:
@@ -90,13 +90,13 @@ def _wrapped(environment: gymnasium.Env, path: str, arguments: Mapping[str, Any]
     try:
         wrapper = getattr(importlib.import_module(module_name), name)
     except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
+        raise UnusableEnvironmentError(f"{what} cannot be imported: {told(error)}") from error
     try:
         # JSON has no tuples, which some of Gymnasium's wrappers insist on.
         wrapped = wrapper(environment, **{key: tuple(value) if isinstance(value, list) else value
                                           for key, value in arguments.items()})
     except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(f"{what} cannot wrap {environment}: {type(error).__name__}: {error}") from error
+        raise UnusableEnvironmentError(f"{what} cannot wrap {environment}: {told(error)}") from error
     if not isinstance(wrapped, gymnasium.Env):
         raise UnusableEnvironmentError(f"{what} returned {type(wrapped).__name__}, not a gymnasium.Env")
     return wrapped
@@ -113,7 +113,7 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} does not import: "
-                                       f"{type(error).__name__}: {error}{_installation(module_name)}") from error
+                                       f"{told(error)}{_installation(module_name)}") from error
     factory = getattr(module, attribute, None)
     if factory is None and _is_registered(attribute):
         return None, attribute

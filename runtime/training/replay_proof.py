@@ -16,13 +16,13 @@ from functools import cache
 from lambda_actor.check import random_policy
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.episode_state import spanning_wrapper
-from lambda_actor.errors import EpisodeReplayError
+from lambda_actor.errors import ActorError, EpisodeReplayError, told
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import OpenEpisode, roll_out
-from runtime.errors import ExperimentError, one_line
+from runtime.errors import ExperimentError, RunError, one_line
 from runtime.fleet.local import process_variables
 
-_FRAGMENTS, _STEPS_MAX, _TIMEOUT_S = 6, 256, 120
+_FRAGMENTS, _STEPS_MAX, _TIMEOUT_S = 6, 256, 600
 
 
 def check_wrappers(environment: ActorEnvironment) -> None:
@@ -47,12 +47,13 @@ def prove_replay(made: str, fragment_steps: int) -> str:
         fragment_steps: ``actor.fragment_steps``; episodes of so many steps are replayed, of 256 at most.
 
     Raises:
-        ExperimentError: An episode goes on differently when it is replayed.
-        ActorError: The environment raises.
+        ExperimentError: An episode goes on differently when it is replayed, or the environment raises.
+        ActorError: It observes or returns what nobody here can use.
     """
     def make() -> ActorEnvironment:
         return make_environment(*json.loads(made))
 
+    environment_id = json.loads(made)[0]
     environment, used = (ReplayedEnvironment(make, is_made_anew=is_anew) for is_anew in (True, False))
     try:
         episodes = list(_open_episodes(environment, min(fragment_steps, _STEPS_MAX)))
@@ -64,6 +65,11 @@ def prove_replay(made: str, fragment_steps: int) -> str:
         except EpisodeReplayError:
             return "anew"
         return "reset"
+    except (RunError, ActorError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise ExperimentError(f"environment.id = {environment_id!r}: it raised when it was tried: "
+                              f"{one_line(told(error))}") from error
     finally:
         environment.close()
         used.close()

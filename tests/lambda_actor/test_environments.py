@@ -106,6 +106,10 @@ def make_rescaled() -> gymnasium.Env:
     return gymnasium.wrappers.RescaleAction(inner, np.float32(-4.0), np.float32(2.0))
 
 
+def make_asserting() -> gymnasium.Env:
+    raise AssertionError
+
+
 def make_clipping() -> gymnasium.Env:
     return gymnasium.wrappers.ClipAction(gymnasium.make("HalfCheetah-v5", disable_env_checker=True))
 
@@ -374,6 +378,7 @@ def test_a_foreign_state_is_refused(environment_id: str, source_id: str, changes
     ("tests.environments:make_nothing", "NoneType"),
     ("tests.environments:make_failing", "no licence for this simulator"),
     ("tests.environments:make_text_observation", "Text("),
+    (f"{__name__}:make_asserting", "AssertionError in test_environments.py, line"),
 ])
 def test_unusable_environments_are_named(environment_id: str, named: str) -> None:
     with pytest.raises(UnusableEnvironmentError) as caught:
@@ -499,6 +504,34 @@ def test_observations_are_float32() -> None:
     environment = make_environment("Hopper-v5")
     assert environment.reset(SEED).dtype == np.float32
     assert environment.step(np.zeros(3, np.float32))[0].dtype == np.float32
+
+
+class Rewarding(helpers.Counter):
+    """Returns the reward that it is made with."""
+
+    def __init__(self, reward: object) -> None:
+        super().__init__()
+        self.reward = reward
+
+    def step(self, action):
+        observation, _, *ends = super().step(action)
+        return observation, self.reward, *ends
+
+
+@pytest.mark.parametrize("reward", [2, np.float32(2.0), np.array(2.0), np.array([2.0]), np.array([[2]])], ids=repr)
+def test_a_reward_may_be_any_one_number(reward: object) -> None:
+    environment = ActorEnvironment(Rewarding(reward), "odd")
+    environment.reset(0)
+    found = environment.step(np.zeros(1))[1]
+    assert (found, type(found)) == (2.0, float)
+
+
+@pytest.mark.parametrize("reward", [np.array([1.0, 2.0]), None, {"money": 1.0}, "much"], ids=repr)
+def test_a_reward_that_is_not_one_number_is_refused_with_the_wrapper_that_helps(reward: object) -> None:
+    environment = ActorEnvironment(Rewarding(reward), "odd")
+    environment.reset(0)
+    with pytest.raises(UnusableEnvironmentError, match=r"odd returned a reward .*allowed: one number; .*LinearReward"):
+        environment.step(np.zeros(1))
 
 
 def test_a_seed_gives_the_same_episode_whatever_was_before() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 from pathlib import Path
@@ -77,6 +78,19 @@ evaluation: {{every_rounds: 0}}
     return path
 
 
+class Broken(Counter):
+    """Raises at its third step."""
+
+    def __init__(self, error: str) -> None:
+        super().__init__()
+        self.error = getattr(builtins, error)
+
+    def step(self, action):
+        if self.count == 2:
+            raise self.error("the motor is on fire")
+        return super().step(action)
+
+
 def made(environment_id: str) -> str:
     return json.dumps([environment_id, "auto", {}])
 
@@ -94,6 +108,12 @@ def test_how_episodes_are_replayed_is_found_out(environment_id: str, steps: int,
 def test_what_shows_its_process_is_not_deterministic() -> None:
     with pytest.raises(ExperimentError, match=r"In another process: .* at step 1 of 20 .* not deterministic.*Allowed"):
         prove_replay(made(f"{__name__}:make_local"), 20)
+
+
+@pytest.mark.parametrize("error", ["RuntimeError", "SystemExit"])
+def test_an_environment_that_raises_is_refused_with_what_it_said(error: str) -> None:
+    with pytest.raises(ExperimentError, match=f"it raised when it was tried: {error}: the motor is on fire"):
+        prove_replay(json.dumps([f"{__name__}:Broken", "auto", {"kwargs": {"error": error}}]), 20)
 
 
 def test_an_environment_that_does_not_end_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
