@@ -19,7 +19,7 @@ from lambda_actor.spaces import Spaces
 
 PIXELS_MIN = 16
 """Sides of a picture at least; anything smaller is a vector of numbers."""
-_CHANNELS_MAX = 4
+_CHANNELS_MAX, _BRIGHTEST = 4, 255
 _FLATTENED = (gym_spaces.Box, gym_spaces.Discrete, gym_spaces.MultiDiscrete, gym_spaces.MultiBinary)
 """What an observation's numbers may come from; all but Box become zeros and ones."""
 _Keys = tuple[str | int, ...]
@@ -398,7 +398,7 @@ def _described(observation: object) -> str:
 
 
 def _is_picture(space: gym_spaces.Box) -> bool:
-    if space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+    if space.dtype != np.uint8 or len(space.shape) not in (2, 3) or (space.high != _BRIGHTEST).any():
         return False
     sides = space.shape[1:] if len(space.shape) == 3 and _is_channels_first(space.shape) else space.shape[:2]
     return min(sides) >= PIXELS_MIN

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from lambda_actor.atari import AleState, AtariPreprocessingState, is_game
-from lambda_actor.errors import EpisodeStateError
+from lambda_actor.errors import EpisodeStateError, told
 from lambda_actor.mujoco_v5 import MujocoState, is_mujoco
 
 State = dict[str, np.ndarray]
@@ -68,7 +68,7 @@ def episode_stores(environment: gymnasium.Env) -> list[EpisodeStore]:
     for layer in layers(environment):
         if _offers_state(layer):
             # Its own methods answer for it and for everything that it wraps.
-            return [*stores, _UserState(layer)]
+            return [*stores, _own_state(layer)]
         if type(layer) is gymnasium.wrappers.TimeLimit:
             stores.append(_TimeLimitState(layer))
         elif type(layer) is gymnasium.wrappers.AtariPreprocessing:
@@ -89,6 +89,23 @@ def _offers_state(layer: gymnasium.Env) -> bool:
     required = [p for p in inspect.signature(set_state).parameters.values()
                 if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return len(required) == 1
+
+
+def _own_state(layer: gymnasium.Env) -> EpisodeStore:
+    """Tries an environment's own methods: others than ours may have these names, and return an object.
+
+    Raises:
+        EpisodeStateError: They do not give numbers by name.
+    """
+    store = _UserState(layer)
+    try:
+        layer.reset(seed=0)
+        store.get_state()
+    except EpisodeStateError:
+        raise
+    except Exception as error:
+        raise EpisodeStateError(f"{type(layer).__name__}.get_state() after reset() raised {told(error)}") from error
+    return store
 
 
 def _builtin_store(environment: gymnasium.Env) -> EpisodeStore:

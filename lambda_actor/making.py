@@ -6,9 +6,11 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from lambda_actor import atari
 from lambda_actor.errors import UnusableEnvironmentError, told
@@ -70,8 +72,10 @@ def _made(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -
         environment = gymnasium.make(registered_id, max_episode_steps=limit, disable_env_checker=True, **kwargs)
         limit = None
     if not isinstance(environment, gymnasium.Env):
-        raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: the factory returned "
-                                       f"{type(environment).__name__}, not a gymnasium.Env")
+        kind = type(environment)
+        raise UnusableEnvironmentError(
+            f"environment.id = {environment_id!r}: the factory returned {kind.__module__}.{kind.__name__}, not a "
+            "gymnasium.Env; allowed: an environment of one agent, or a function that makes one of it")
     if is_preprocessed:
         if not atari.is_game(environment.unwrapped):
             raise UnusableEnvironmentError(f"environment.preprocessing = 'atari': {environment_id!r} is no game of the "
@@ -92,14 +96,26 @@ def _wrapped(environment: gymnasium.Env, path: str, arguments: Mapping[str, Any]
     except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(f"{what} cannot be imported: {told(error)}") from error
     try:
-        # JSON has no tuples, which some of Gymnasium's wrappers insist on.
-        wrapped = wrapper(environment, **{key: tuple(value) if isinstance(value, list) else value
-                                          for key, value in arguments.items()})
+        wrapped = _with_sequences(wrapper, environment, arguments)
     except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(f"{what} cannot wrap {environment}: {told(error)}") from error
     if not isinstance(wrapped, gymnasium.Env):
         raise UnusableEnvironmentError(f"{what} returned {type(wrapped).__name__}, not a gymnasium.Env")
     return wrapped
+
+
+def _with_sequences(wrapper: Callable[..., object], environment: gymnasium.Env, arguments: Mapping[str, Any]) -> object:
+    """Wraps it. JSON has lists only: Gymnasium's wrappers insist on tuples, others on arrays."""
+    def wrapped(sequence: Callable[[list[Any]], object]) -> object:
+        return wrapper(environment, **{key: sequence(value) if isinstance(value, list) else value
+                                       for key, value in arguments.items()})
+
+    try:
+        return wrapped(tuple)
+    except (AttributeError, TypeError):
+        with suppress(Exception):
+            return wrapped(np.array)
+        raise
 
 
 def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:

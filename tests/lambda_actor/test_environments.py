@@ -76,6 +76,18 @@ class TextState(helpers.StatefulCounter):
         return {"mood": "gloomy"}
 
 
+class ObjectState(helpers.StatefulCounter):
+    """As Tetris Gymnasium's: other methods of these names."""
+
+    def get_state(self):
+        return object()
+
+
+class RaisingState(helpers.StatefulCounter):
+    def get_state(self):
+        raise NotImplementedError
+
+
 class ListState(helpers.StatefulCounter):
     def get_state(self):
         return [self.count]
@@ -116,6 +128,14 @@ def make_clipping() -> gymnasium.Env:
 
 def make_text_state() -> gymnasium.Env:
     return TextState()
+
+
+def make_object_state() -> gymnasium.Env:
+    return ObjectState()
+
+
+def make_raising_state() -> gymnasium.Env:
+    return RaisingState()
 
 
 def make_list_state() -> gymnasium.Env:
@@ -325,11 +345,18 @@ def test_a_users_wrapper_answers_for_all_that_it_wraps() -> None:
     assert sorted(environment.get_state()) == ["0.qpos", "0.qvel"]
 
 
-@pytest.mark.parametrize(("factory", "named"), [("make_text_state", "mood"), ("make_list_state", "ListState")])
-def test_a_users_state_must_be_numbers_by_name(factory: str, named: str) -> None:
-    environment = make_environment(f"{__name__}:{factory}")
+@pytest.mark.parametrize(("name", "told"), [
+    ("text", "get_state()['mood'] is <U6; supported are numbers and arrays of them"),
+    ("list", "ListState.get_state() returned list, not a dict of arrays"),
+    ("object", "ObjectState.get_state() returned object, not a dict of arrays"),
+    ("raising", "RaisingState.get_state() after reset() raised NotImplementedError in test_environments.py, line "),
+])
+def test_a_state_that_is_not_numbers_by_name_is_not_used(name: str, told: str) -> None:
+    environment = make_environment(f"{__name__}:make_{name}_state")
+    assert not environment.can_save_episode
+    assert told in environment.cannot_save_reason
     environment.reset(SEED)
-    with pytest.raises(EpisodeStateError, match=named):
+    with pytest.raises(EpisodeStateError, match="get_state"):
         environment.get_state()
 
 
@@ -450,6 +477,13 @@ def test_what_a_policy_sees_of_a_box(
     assert frame.flags["C_CONTIGUOUS"]
     is_channels_last = len(shape) == 3 and frame_shape and shape != frame_shape
     np.testing.assert_array_equal(frame, (np.moveaxis(raw, -1, 0) if is_channels_last else raw).reshape(frame.shape))
+
+
+@pytest.mark.parametrize("space", [
+    spaces.Box(0, 9, (24, 18), np.uint8), spaces.Box(0, np.full((24, 18), 254, np.uint8), dtype=np.uint8)], ids=str)
+def test_a_board_of_small_numbers_is_no_picture(space: spaces.Box) -> None:
+    environment = ActorEnvironment(helpers.OtherSpaces(space, spaces.Discrete(2)), "board")
+    assert environment.spaces == Spaces((432,), action_count=2)
 
 
 def test_pixels_of_another_type_than_the_space_says_are_refused() -> None:

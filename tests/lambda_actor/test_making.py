@@ -25,6 +25,14 @@ def no_wrapper(environment: gymnasium.Env) -> int:
     return 5
 
 
+class Weighted(gymnasium.Wrapper):
+    """Takes an array only, as MO-Gymnasium's LinearReward does."""
+
+    def __init__(self, environment: gymnasium.Env, weight: np.ndarray) -> None:
+        super().__init__(environment)
+        self.weight = weight.reshape(-1)
+
+
 def steps_of_an_episode(environment_id: str, preprocessing: str = "auto", **options: Any) -> int:
     environment = make_environment(environment_id, preprocessing, options)
     environment.reset(0)
@@ -58,6 +66,14 @@ def test_the_first_wrapper_is_the_innermost_and_lists_are_tuples() -> None:
     assert [type(outermost), type(outermost.env)] == [gymnasium.wrappers.TimeLimit,
                                                       gymnasium.wrappers.ReshapeObservation]
     assert (outermost.observation_space.shape, environment.episode_steps_max) == ((3, 1), 2)
+
+
+def test_a_wrapper_that_takes_no_tuple_gets_an_array() -> None:
+    wrapper = f"{__name__}.Weighted"
+    environment = make_environment("Pendulum-v1", options={"wrappers": [[wrapper, {"weight": [1.0, 0.5]}]]})
+    assert environment.gymnasium_environment.weight.tolist() == [1.0, 0.5]
+    with pytest.raises(UnusableEnvironmentError, match="cannot wrap .* 'tuple' object has no attribute 'reshape'"):
+        make_environment("Pendulum-v1", options={"wrappers": [[wrapper, {"weight": [[1.0], [0.5, 2.0]]}]]})
 
 
 @pytest.mark.parametrize(("options", "named"), [
