@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import runtime
 from tests.helpers import ROOT
@@ -22,7 +24,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clone, environment = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("environment")
     for name in ("runtime", "lambda_actor", "stacks"):
         shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "requirements.txt"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
     venv.create(environment)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
@@ -64,3 +66,13 @@ def test_importing_the_package_loads_nothing_of_it() -> None:
     assert {"train", "load_policy"} <= set(dir(runtime))
     with pytest.raises(AttributeError, match="nothing_like_it"):
         _ = runtime.nothing_like_it
+
+
+def test_the_package_asks_for_what_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [Requirement(one) for one in project["dependencies"]]
+    pins = dict(line.split(";")[0].split("==") for line in (ROOT / "requirements.txt").read_text().splitlines()
+                if "==" in line)
+    assert {one.name: pins[one.name] in one.specifier for one in asked} == dict.fromkeys(
+        [one.name for one in asked], True)
+    assert "3.17.0" in next(one.specifier for one in asked if one.name == "mujoco")
