@@ -187,6 +187,7 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
      | {"runtime/training/resume.py"}),
     ("rich", {"runtime/display/table.py"}),
     ("jinja2", {"runtime/report/page.py"}),
+    ("matplotlib", {"runtime/report/figure.py"}),
 ])
 def test_each_vendor_library_has_one_door(name: str, doors: set[str]) -> None:
     assert uses(name).keys() == doors

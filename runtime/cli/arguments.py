@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,6 +48,14 @@ def _at_least(text: str, lowest: int) -> int:
     if value < lowest:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number from {lowest}")
     return value
+
+
+def launcher() -> list[str]:
+    """Returns the words with which the user called this program, as they were typed, without its arguments."""
+    words = sys.orig_argv[:len(sys.orig_argv) - len(sys.argv[1:])]
+    name = Path(words[-1]).name
+    # Of an installed command, Python gets the path at which the shell has found it.
+    return [name] if shutil.which(name) == words[-1] else words
 
 
 def say(line: str) -> None:

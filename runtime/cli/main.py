@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from lambda_actor.errors import ActorError
 from runtime import __version__
-from runtime.cli import deployments, explain, plan, policies, report, scheduler, train
+from runtime.cli import deployments, explain, looking, plan, policies, report, scheduler, train
+from runtime.cli.arguments import launcher
 from runtime.errors import RunError
 
 
@@ -23,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The words behind the command's name; None for this process' own.
     """
-    options = _parser().parse_args(arguments)
+    called = launcher() if arguments is None else ["python", "-m", "runtime"]
+    options = _parser().parse_args(arguments, argparse.Namespace(launcher=called))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -58,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     policies.add_commands(commands)
     scheduler.add_command(commands)
     report.add_command(commands)
+    looking.add_commands(commands)
     explain.add_command(commands)
     deployments.add_commands(commands)
     return parser

@@ -103,17 +103,16 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _check_places(options: argparse.Namespace) -> None:
     """Refuses what could not be written, before half a minute is spent on it."""
+    from runtime.report.figure import check_picture
+
     if options.write is not None and options.write.exists():
         raise RunError(f"--write {options.write}: exists already; name another")
-    if options.picture is not None and (options.picture.suffix not in _PICTURES or options.picture.is_dir()):
-        raise RunError(f"--picture {options.picture}: allowed: a file that ends with {' | '.join(_PICTURES)}")
-    for name in ("write", "picture"):
-        path = getattr(options, name)
-        if path is not None and not os.access(path.parent, os.W_OK):
-            raise RunError(f"--{name} {path}: allowed: a file in a folder that is there and can be written to")
+    if options.write is not None and not os.access(options.write.parent, os.W_OK):
+        raise RunError(f"--write {options.write}: allowed: a file in a folder that is there and can be written to")
+    if options.picture is not None:
+        check_picture(options.picture, "--picture")
 
 
-_PICTURES = (".png", ".pdf", ".svg")
 _UNIT_NAMES = {"init_s": "cold start", "step_s": "a step", "sample_s": "a trained sample",
                "gradient_step_s": "a gradient step", "evaluated_step_s": "an evaluated step"}
 

@@ -23,6 +23,7 @@ from runtime.config.schema import (
     FleetSection,
     LearnerSection,
     NetworkSection,
+    StellarisSection,
 )
 from runtime.config.section import Field, Section
 from runtime.errors import ExperimentError
@@ -115,7 +116,7 @@ class ResolvedExperiment(Experiment):
                 raise ExperimentError(f"network.{name} = {value}: the convolutional network's layers are given; "
                                       "allowed: null, or network.kind = mlp")
         kind, settings = self.algorithm.kind, self.algorithm.chosen
-        settings = settings.model_copy(update={
+        settings = _as(type(settings), settings, {
             "normalize_observations": _or(settings.normalize_observations, not (spaces.is_pixels or spaces.is_binary))})
         if settings.normalize_observations and spaces.is_pixels:
             raise ExperimentError(f"algorithm.{kind}.normalize_observations = true: the observations of "
@@ -147,7 +148,7 @@ def resolve(
         kind = "lambda" if is_deployed else "local"
     is_on_learner = is_deployed and kind == "local"
     place = learner.stellaris.place
-    if place == "auto":
+    if place == "auto" and not learner.has_instance:
         place = "lambda" if is_deployed else "processes"
     # Without an instance nothing stands between rounds, if nobody asks for it.
     warm_actors = most_actors if learner.has_instance else 0
@@ -160,7 +161,7 @@ def resolve(
             "provisioned": 0 if is_on_learner else _or(provisioned, _or(actor.provisioned, warm_actors))}),
         "learner": _as(ResolvedLearner, learner, {
             "device": learner.device if learner.has_instance else "cpu",
-            "stellaris": learner.stellaris.model_copy(update={"place": place}),
+            "stellaris": _as(StellarisSection, learner.stellaris, {"place": place}),
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {
@@ -180,9 +181,12 @@ def _is_convolved(experiment: Experiment) -> bool:
 
 
 def _as(kind: type[Resolved], section: Section, values: Mapping[str, Any]) -> Resolved:
-    """Returns the section with these values, as one of that kind; all of them have been checked before."""
+    """Returns the section with these values, as one of that kind; all of them have been checked before.
+
+    What the file gives stays told apart from what is filled in: see `Experiment.given_yaml`.
+    """
     values = {**dict(section), **values}
-    return kind.model_construct(**values)  # type: ignore[return-value]  # the plugin takes the type variable's bound
+    return kind.model_construct(section.model_fields_set, **values)  # type: ignore[return-value]  # the plugin takes the type variable's bound
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
@@ -390,18 +390,32 @@ class Experiment(Section):
         return hashlib.sha256(json.dumps(unchangeable(self), sort_keys=True).encode()).hexdigest()
 
     def to_yaml(self) -> str:
-        """Returns the whole tree as YAML, without the password that ``cache.url`` may hold."""
-        tree = self.model_dump(mode="json")
-        if tree["cache"]["url"]:
-            tree["cache"]["url"] = redacted(tree["cache"]["url"])
-        return yaml_text.dump(tree)
+        """Returns the tree as YAML, which makes the same experiment again.
+
+        It lacks what nothing reads and the file does not set, such as the settings of other algorithms than its own,
+        and the password that ``cache.url`` may hold.
+        """
+        from runtime.config.shown import whole_tree
+
+        return yaml_text.dump(whole_tree(self))
+
+    def given_yaml(self) -> str:
+        """Returns as YAML what the file and the command line give, where that is no default and something reads it."""
+        from runtime.config.shown import given_tree
+
+        return yaml_text.dump(given_tree(self))
 
 
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
     """Returns what may not differ between a run and its resumption, by dotted path."""
     found = {path: value for path, value in leaves(experiment.model_dump(mode="json"))
-             if not any(path == one or path.startswith(f"{one}.") for one in CHANGEABLE)}
+             if not is_below(path, CHANGEABLE)}
     return found | ({_KIND: " | ".join(EQUAL_UPDATERS)} if found[_KIND] in EQUAL_UPDATERS else {})
+
+
+def is_below(path: str, sections: Iterable[str]) -> bool:
+    """Whether a dotted path is one of ``sections``, or in one of them."""
+    return any(path == one or path.startswith(f"{one}.") for one in sections)
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 
-from runtime.errors import RunError
 from runtime.planning.prediction import KINDS, Prediction, front
+from runtime.report.figure import new_figure, save_figure
 
 _MARKS = {"cheapest": "C", "fastest": "F", "knee": "K"}
 WIDTH, HEIGHT = 66, 14
@@ -80,15 +80,8 @@ def draw(predictions: Sequence[Prediction], picks: Mapping[str, Prediction], pic
     Raises:
         RunError: matplotlib is not installed, or the picture cannot be written.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise RunError("--picture: needs matplotlib; install requirements-dev.txt") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import FuncFormatter
-
-    figure, axes = pyplot.subplots(figsize=(9, 5.6), constrained_layout=True)
+    figure = new_figure(9, 5.6, "--picture")
+    axes = figure.add_subplot()
     for kind, colour in zip(KINDS, ("#3a8f4d", "#2f6fb0", "#d9822b", "#8e4aa8"), strict=True):
         of_it = [one for one in predictions if one.way.kind == kind]
         if not of_it:
@@ -108,13 +101,8 @@ def draw(predictions: Sequence[Prediction], picks: Mapping[str, Prediction], pic
     axes.set(xscale="log", yscale="log", title=title, xlabel="minutes, start included (modelled)",
              ylabel="dollars, all in (modelled)")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "2346" else ""))
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "2346" else "")
     axes.grid(alpha=0.25, which="both", lw=0.5)
     axes.legend(frameon=False, fontsize=9)
-    try:
-        figure.savefig(picture, dpi=130)
-    except (OSError, ValueError) as error:
-        raise RunError(f"--picture {picture}: cannot be written: {error}") from None
-    finally:
-        pyplot.close(figure)
+    save_figure(figure, picture, "--picture")

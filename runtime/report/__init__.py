@@ -1,1 +1,1 @@
-"""The report: one page of HTML about one run, several seeds, or several of them beside each other."""
+"""Shows runs, several seeds, or several of them beside each other: a page of HTML, a table, a picture."""

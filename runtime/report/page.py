@@ -31,7 +31,14 @@ from runtime.report.charts import (
     round_charts,
     thinned,
 )
-from runtime.report.reading import Number, RecordedGroup, RecordedRun, read_groups
+from runtime.report.reading import (
+    Number,
+    RecordedGroup,
+    RecordedRun,
+    differences,
+    read_groups,
+    separated,
+)
 
 _FILES = Path(__file__).parent
 _EVENTS_SHOWN = 300
@@ -186,10 +193,6 @@ def _detail(event: Mapping[str, Any]) -> str:
 
 def _differences(groups: Sequence[RecordedGroup]) -> tuple[Sequence[str], Mapping[str, Sequence[str]]] | None:
     """Settings that differ between groups or, if there is one only, between its runs; with what each of them has."""
-    sides = ({group.name: group.runs for group in groups} if len(groups) > 1 else
-             {run.name: [run] for run in groups[0].runs})
-    keys = dict.fromkeys(key for runs in sides.values() for run in runs for key in run.settings)
-    values = {key: [", ".join(dict.fromkeys(run.settings.get(key, "–") for run in runs)) for runs in sides.values()]
-              for key in keys}
-    different = {key: found for key, found in values.items() if len(set(found)) > 1}
-    return (list(sides), different) if different else None
+    sides = separated(groups)
+    different = differences(sides)
+    return ([side.name for side in sides], different) if different else None

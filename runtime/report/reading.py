@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from runtime.config import yaml_text
-from runtime.config.schema import leaves
+from runtime.config.schema import is_below, leaves
+from runtime.config.shown import unread_paths
 from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
 from runtime.records import layout
 from runtime.records.layout import RunFiles
@@ -25,6 +27,7 @@ _CONFIG_CHARACTERS_MAX = 100_000
 _ROUNDS_MAX = 10**9
 _NUMBER_MAX = 1e100
 """Sums of larger ones might not be finite; nothing that a run records is as large."""
+_VALUES_SHOWN = 5
 _FAILED = ("failed", "interrupted")
 
 
@@ -36,7 +39,7 @@ class RecordedRun:
         name: For people.
         rows: Its finished rounds in order; each key of `RoundRow` has a finite number or None.
         summary: What `summary.json` holds; empty if the run has not ended.
-        settings: What `config.yaml` holds, by dotted path.
+        settings: What `config.yaml` holds and something reads, by dotted path.
         config_text: The same as text.
         events: What `events.jsonl` holds, in order.
         spent_usd: What is certainly spent, and after it what it may have spent besides, in US dollars.
@@ -62,6 +65,12 @@ class RecordedRun:
         """What its dollars and its seconds of the bill are: ``modelled`` or ``metered``."""
         started = next((event.get("cost_basis") for event in self.events if event["event"] == "run_started"), None)
         return "metered" if "metered" in (self.summary.get("cost_basis"), started) else "modelled"
+
+    @property
+    def seed(self) -> int | None:
+        """Its seed; None if its settings do not tell."""
+        text = self.settings.get("seed", "")
+        return int(text) if text.isdecimal() else None
 
     def value(self, key: str) -> Number | None:
         """A number of `summary.json`; None if it is not there."""
@@ -108,9 +117,90 @@ def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
             for path, name in zip(paths, found, strict=True)]
 
 
+def read_comparable(paths: Sequence[Path]) -> list[RecordedGroup]:
+    """Reads runs and directories of seeds, each of which has something to compare.
+
+    Raises:
+        RunDirectoryError: One of them does not exist, is not a run's, or has no finished round.
+    """
+    groups = read_groups(paths)
+    for path, group in zip(paths, groups, strict=True):
+        if not path.is_dir():
+            raise RunDirectoryError(f"{path}: is a file; allowed: the directory of a run or of several seeds")
+        if not any(run.rows for run in group.runs):
+            inside = next((one for one in sorted(path.iterdir()) if _is_run(one)), None)
+            raise RunDirectoryError(f"{path}: " + (
+                "no round has finished yet" if _is_run(path) else
+                f"holds no run, nor several seeds: neither {layout.CONFIG} nor {layout.SEEDS} is there"
+                + (f"; did you mean {inside}?" if inside else "")))
+    return groups
+
+
+def _is_run(path: Path) -> bool:
+    return (path / layout.SEEDS).exists() or (path / layout.CONFIG).exists()
+
+
+def merged_seeds(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
+    """Puts single runs that differ only in their seed into one group, where the first of them stands."""
+    members: list[list[RecordedGroup]] = []
+    for group in groups:
+        home = next((found for found in members if len(group.runs) == 1 and _differ_only_in_seed(
+            [run for one in (*found, group) for run in one.runs])), None)
+        if home is None:
+            members.append([group])
+        else:
+            home.append(group)
+    merged = [found[0] if len(found) == 1 else RecordedGroup(
+        _common_name([one.name for one in found]),
+        sorted((run for one in found for run in one.runs), key=lambda run: run.seed or 0),
+        [problem for one in found for problem in one.problems]) for found in members]
+    names = Counter(group.name for group in merged)
+    values = {key: found for key, found in differences(merged).items() if key != "seed"}
+
+    def distinct_name(place: int, name: str) -> str:
+        """What differs tells groups of one name apart."""
+        told = [f"{key.rpartition('.')[2]} {found[place]}" for key, found in values.items()]
+        return name if names[name] == 1 else ", ".join([name, *told])
+
+    return [RecordedGroup(distinct_name(place, group.name), group.runs, group.problems)
+            for place, group in enumerate(merged)]
+
+
+def _common_name(names: Sequence[str]) -> str:
+    """What the names begin with, without the seed; all of them if that is nothing."""
+    return re.sub(r"[\W_]+(seed|s)?[\W_]*\d*$", "", os.path.commonprefix(list(names))) or ", ".join(names)
+
+
+def _differ_only_in_seed(runs: Sequence[RecordedRun]) -> bool:
+    settings = [{key: value for key, value in run.settings.items() if key != "seed"} for run in runs]
+    seeds = {run.seed for run in runs} - {None}
+    return all(one and one == settings[0] for one in settings) and len(seeds) == len(runs)
+
+
+def separated(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
+    """The groups or, if there is one only, each of its runs as one."""
+    return list(groups) if len(groups) > 1 else [RecordedGroup(run.name, [run]) for run in groups[0].runs]
+
+
+def differences(groups: Sequence[RecordedGroup]) -> dict[str, list[str]]:
+    """Settings that differ between groups: what each of them has, by dotted path."""
+    keys = dict.fromkeys(key for group in groups for run in group.runs for key in run.settings)
+    values = {key: [_together([run.settings.get(key, "–") for run in group.runs]) for group in groups] for key in keys}
+    return {key: found for key, found in values.items() if len(set(found)) > 1}
+
+
+def _together(values: Sequence[str]) -> str:
+    """The values of a group's runs, each once; of many the first and the last."""
+    unique = list(dict.fromkeys(values))
+    if len(unique) <= _VALUES_SHOWN:
+        return ", ".join(unique)
+    return f"{unique[0]} … {unique[-1]} ({len(unique)} values)"
+
+
 def _name(path: Path) -> str:
-    """The directory's, with what it is in if it is a mere number."""
-    return path.name if any(letter.isalpha() for letter in path.name) else f"{path.parent.name}/{path.name}"
+    """The directory's, with what it is in if it is a mere number, or one of several seeds."""
+    is_telling = any(letter.isalpha() for letter in path.name) and not (path.parent / layout.SEEDS).exists()
+    return path.name if is_telling else f"{path.parent.name}/{path.name}"
 
 
 def _read_group(path: Path, name: str) -> RecordedGroup:
@@ -147,8 +237,13 @@ def read_run(path: Path, name: str) -> RecordedRun:
     settings: dict[str, Any] = {}
     try:
         text = without_credentials(files.config_path.read_text()[:_CONFIG_CHARACTERS_MAX])
-        settings = {key: "null" if value is None else str(value)
-                    for key, value in leaves(yaml_text.parse(text, layout.CONFIG))}
+        found = dict(leaves(yaml_text.parse(text, layout.CONFIG)))
+        # Runs of earlier versions have the settings of all algorithms.
+        settings = {key: "null" if value is None else str(value) for key, value in found.items()
+                    if not is_below(key, unread_paths(found))}
+        if (path.parent / layout.SUMMARY).exists() and (path.parent / layout.SEEDS).exists():
+            # Its own is but its share of what all seeds together may spend.
+            settings["budget.usd"] = str(_read_object(path.parent / layout.SUMMARY, problems).get("budget_usd"))
     except FileNotFoundError:
         problems.append(f"there is no {layout.CONFIG}")
     except (AttributeError, ExperimentError, *_UNREADABLE) as error:

@@ -1,0 +1,95 @@
+"""An experiment as a tree to be shown: all that counts, or what its file gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lambda_actor.cache import redacted
+from runtime.config.explaining import section_of, walk_fields
+from runtime.config.fleets import FLEETS
+from runtime.config.schema import Experiment, ScalerSection, is_below, leaves
+from runtime.config.section import Section
+from runtime.config.updaters import FUNCTION_UPDATERS, UPDATERS
+from runtime.config.variants import ALGORITHMS, SCALERS
+
+Tree = dict[str, Any]
+
+
+def whole_tree(experiment: Experiment) -> Tree:
+    """Returns what makes the same experiment again, without what nothing reads; see `Experiment.to_yaml`."""
+    tree = _tree(experiment)
+    unread, defaults = unread_paths(dict(leaves(tree))), _defaults()
+    return _without(tree, lambda path, value: is_below(path, unread) and value == defaults[path])
+
+
+def given_tree(experiment: Experiment) -> Tree:
+    """Returns what was given and differs from the defaults; see `Experiment.given_yaml`."""
+    tree = _tree(experiment)
+    given, unread, defaults = _given(experiment), unread_paths(dict(leaves(tree))), _defaults()
+    return _without(tree, lambda path, value: path not in given or value == defaults[path] or is_below(path, unread))
+
+
+def unread_paths(settings: Mapping[str, Any]) -> list[str]:
+    """Returns the sections and keys that nothing reads, as other kinds are chosen than theirs.
+
+    Args:
+        settings: By dotted path; where a kind is not there, or not known, everything counts as read.
+    """
+    algorithm, scaler, learner, fleet = (
+        settings.get(f"{section}.kind") for section in ("algorithm", "scaler", "learner", "fleet"))
+    found: list[str] = []
+    if algorithm in ALGORITHMS.settings:
+        found += [f"algorithm.{kind}" for kind in ALGORITHMS.settings if kind != algorithm]
+    if settings.get("algorithm.rounds") == "synchronous":
+        found += ["algorithm.round_steps", "algorithm.staleness_max"]
+    if scaler in SCALERS.settings:
+        own = {"kind", *SCALERS.settings[scaler].model_fields}
+        found += [f"scaler.{key}" for key in ScalerSection.model_fields if key not in own]
+    if learner in UPDATERS:
+        found += [] if learner in FUNCTION_UPDATERS else ["learner.function"]
+        found += [] if learner == "stellaris" else ["learner.stellaris"]
+    if fleet in FLEETS and fleet != "ray":
+        found.append("fleet.ray")
+    return found
+
+
+def _tree(experiment: Experiment) -> Tree:
+    tree = experiment.model_dump(mode="json")
+    if tree["cache"]["url"]:
+        tree["cache"]["url"] = redacted(tree["cache"]["url"])
+    return tree
+
+
+def _defaults() -> Tree:
+    """Each key's default as JSON has it, by dotted path; of a required one what equals no value."""
+    return {path: info.default if info.is_required() else json.loads(json.dumps(info.default))
+            for path, info in walk_fields() if path not in _SECTIONS}
+
+
+def _given(section: Section, prefix: str = "") -> set[str]:
+    found: set[str] = set()
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            found |= _given(value, f"{prefix}{name}.")
+        elif name in section.model_fields_set:
+            found.add(prefix + name)
+    return found
+
+
+_SECTIONS = frozenset(path for path, info in walk_fields() if section_of(info) is not None)
+
+
+def _without(tree: Tree, is_left_out: Callable[[str, Any], bool], prefix: str = "") -> Tree:
+    """The tree without some of its keys, and without sections that are empty then."""
+    found: Tree = {}
+    for key, value in tree.items():
+        path = prefix + key
+        if path in _SECTIONS:
+            inner = _without(value, is_left_out, f"{path}.")
+            found |= {key: inner} if inner else {}
+        elif not is_left_out(path, value):
+            found[key] = value
+    return found

@@ -1,0 +1,60 @@
+"""The door to matplotlib: figures that become files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtime.errors import RunError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".pdf", ".svg")
+COLOURS = ("#2f6fb0", "#d9822b", "#3a8f4d", "#8e4aa8", "#777777", "#b5403a", "#17808c", "#a08020")
+
+
+def check_picture(path: Path, option: str) -> None:
+    """Checks that a picture can be written to ``path``, before anything is read or computed for it.
+
+    Args:
+        option: Which option named the path, such as ``--out``.
+
+    Raises:
+        RunError: It cannot be; the message says what is allowed.
+    """
+    if path.suffix not in FORMATS or path.is_dir():
+        raise RunError(f"{option} {path}: allowed: a file that ends with {' | '.join(FORMATS)}")
+    if not os.access(path.parent, os.W_OK):
+        raise RunError(f"{option} {path}: allowed: a file in a folder that is there and can be written to")
+
+
+def new_figure(width_inches: float, height_inches: float, option: str) -> Figure:
+    """Returns an empty figure, which lays itself out.
+
+    Raises:
+        RunError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RunError(f"{option}: needs the package matplotlib: python -m pip install matplotlib") from None
+    return Figure(figsize=(width_inches, height_inches), layout="constrained")
+
+
+def save_figure(figure: Figure, path: Path, option: str) -> None:
+    """Writes a figure; the name's ending decides the format.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    try:
+        figure.savefig(path, dpi=130)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{option} {path}: cannot be written: {error}") from None
+
+
+def plain(text: str) -> str:
+    """Text from a user or a file as it stands: matplotlib would read $ as mathematics, and hide a leading _."""
+    return ("\u200a" if text.startswith("_") else "") + text.replace("$", r"\$")

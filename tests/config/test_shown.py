@@ -1,0 +1,76 @@
+"""What is shown of an experiment, and what its config.yaml holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lambda_actor.spaces import Spaces
+from runtime.config.loading import experiment_from_tree, load_experiment
+from runtime.config.schema import Experiment
+from runtime.config.shown import given_tree, unread_paths, whole_tree
+
+MINIMAL: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
+
+
+def made(**sections: Any) -> Experiment:
+    return experiment_from_tree(MINIMAL | sections, source="x.yaml")
+
+
+def fitted(**sections: Any) -> Experiment:
+    return made(**sections).resolved().fitted(Spaces((11,), action_size=3), preprocessing="none")
+
+
+@pytest.mark.parametrize(("sections", "there", "gone"), [
+    ({}, {"algorithm.ppo", "scaler.actors_max"},
+     {"algorithm.impact", "algorithm.impala", "learner.function", "learner.stellaris", "fleet.ray",
+      "scaler.actors_fixed", "scaler.schedule"}),
+    ({"algorithm": {"kind": "impala"}, "scaler": {"kind": "fixed"}}, {"algorithm.impala", "scaler.actors_fixed"},
+     {"algorithm.ppo", "scaler.decay_factor"}),
+    ({"learner": {"kind": "stellaris"}, "cache": {"kind": "none"}}, {"learner.stellaris", "learner.function"}, set()),
+    ({"fleet": {"kind": "ray"}}, {"fleet.ray"}, set()),
+])
+def test_what_nothing_reads_is_not_in_config_yaml(
+    sections: dict[str, Any], there: set[str], gone: set[str], tmp_path: Path
+) -> None:
+    experiment = fitted(**sections)
+    paths = {f"{section}.{key}" for section, keys in whole_tree(experiment).items() if isinstance(keys, dict)
+             for key in keys}
+    assert there <= paths
+    assert not gone & paths
+    (tmp_path / "config.yaml").write_text(experiment.to_yaml())
+    again = load_experiment(tmp_path / "config.yaml")
+    assert again.identity == experiment.identity
+
+
+def test_what_the_file_sets_is_kept_even_if_nothing_reads_it_so_that_a_run_can_be_resumed(tmp_path: Path) -> None:
+    experiment = made(algorithm={"impact": {"learning_rate": 0.5}},
+                      scaler={"kind": "fixed", "window_rounds": 7}).resolved()
+    tree = whole_tree(experiment)
+    assert tree["algorithm"]["impact"] == {"learning_rate": 0.5}
+    assert tree["scaler"]["window_rounds"] == 7
+    (tmp_path / "new.yaml").write_text(experiment.to_yaml())
+    # As versions before wrote it.
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump(experiment.model_dump(mode="json")))
+    for name in ("new.yaml", "old.yaml"):
+        assert load_experiment(tmp_path / name).identity == experiment.identity
+
+
+def test_what_was_given_is_told_from_defaults_and_from_what_is_filled_in() -> None:
+    experiment = fitted(
+        algorithm={"kind": "ppo", "ppo": {"epochs": 3, "discount": 0.99}, "impala": {"discount": 0.5}},
+        cache={"url": "redis://me:h1dden@host"}, learner={"instance_types": ["c7i.xlarge"]}, seed=0)
+    assert given_tree(experiment) == {
+        **MINIMAL, "algorithm": {"ppo": {"epochs": 3}}, "cache": {"url": "redis://me:***@host"},
+        "learner": {"instance_types": ["c7i.xlarge"]}}
+    assert yaml.safe_load(experiment.given_yaml()) == given_tree(experiment)
+    other = experiment.model_copy(update={"seed": 4})
+    assert given_tree(other)["seed"] == 4
+
+
+def test_of_kinds_that_are_not_known_everything_is_read() -> None:
+    assert unread_paths({}) == []
+    assert unread_paths({"algorithm.kind": "mine", "scaler.kind": "mine", "learner.kind": "mine"}) == []
