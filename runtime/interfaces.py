@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from lambda_actor.spaces import Spaces
     from runtime.config.resolved import FittedExperiment
+    from runtime.config.schema import Experiment
     from runtime.cost.meter import Meter
     from runtime.cost.prices import PriceTable
     from runtime.cost.rates import WorkTimes
@@ -1007,9 +1008,18 @@ class Backend(Protocol):
 class Display(Protocol):
     """Shows a run while it runs."""
 
-    def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None: ...
+    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None: ...
 
     def round_finished(self, row: RoundRow) -> None: ...
+
+    def evaluating(self, round_index: int, done: int, episodes: int) -> None:
+        """Shows how many episodes of an evaluation are done; another thread than the training's may call it.
+
+        Args:
+            round_index: The round that left the evaluated policy.
+            done: Episodes that are over.
+            episodes: Of the evaluation; it has ended when as many are done.
+        """
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None: ...
 

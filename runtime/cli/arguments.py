@@ -52,7 +52,11 @@ def _at_least(text: str, lowest: int) -> int:
 
 def launcher() -> list[str]:
     """Returns the words with which the user called this program, as they were typed, without its arguments."""
-    words = sys.orig_argv[:len(sys.orig_argv) - len(sys.argv[1:])]
+    arguments = sys.argv[1:]
+    words = sys.orig_argv[:len(sys.orig_argv) - len(arguments)]
+    if not words or sys.orig_argv != [*words, *arguments]:
+        # A program has started this one in its own process.
+        return [sys.executable, "-m", "runtime"]
     name = Path(words[-1]).name
     # Of an installed command, Python gets the path at which the shell has found it.
     return [name] if shutil.which(name) == words[-1] else words

@@ -13,11 +13,13 @@ from typing import Any
 
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import ResolvedExperiment
+from runtime.config.schema import Experiment
 from runtime.display.table import make_display
 from runtime.errors import ExperimentError, RunError
 from runtime.export.policy import TrainedPolicy, load_policy
 from runtime.interfaces import Display
 from runtime.records.downloaded import load_trusted_experiment
+from runtime.records.layout import default_directory
 from runtime.records.rows import RoundRow
 
 
@@ -63,7 +65,8 @@ def train(
 
     Args:
         experiment: An experiment file, or its content as a dict.
-        out: Directory for the results; None makes one named ``runs/EXPERIMENT-DATE-TIME``.
+        out: Directory for the results; None makes one below ``runs``, named as the experiment,
+            environment, algorithm, scaler, seed and time.
         overrides: Keys of the file to change, each ``section.key=value``, as ``--set`` takes them.
         resume: Continue the run in ``out`` after its last finished round, or begin it if there is none.
         is_quiet: Print nothing.
@@ -84,7 +87,7 @@ def train(
     if resume and out is None:
         raise RunError("resume=True needs the run's directory: out=…")
     resolved, name = _loaded(experiment, overrides)
-    directory = Path(out) if out is not None else default_directory(name)
+    directory = Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
     display = _Silent() if is_quiet else make_display(resolved)
     try:
         result = run(resolved, directory, backend=make_backend(resolved), resume=resume, display=display, name=name)
@@ -101,11 +104,6 @@ def train(
     return TrainingResult(directory, result.summary)
 
 
-def default_directory(name: str) -> Path:
-    """Where a run of that name leaves its results if nobody says where."""
-    return Path("runs") / f"{name}-{datetime.datetime.now().strftime('%Y%m%d-%H%M%S')}"
-
-
 def _loaded(
     experiment: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str]
 ) -> tuple[ResolvedExperiment, str]:
@@ -120,10 +118,13 @@ def _loaded(
 
 
 class _Silent(Display):
-    def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
+    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
         pass
 
     def round_finished(self, row: RoundRow) -> None:
+        pass
+
+    def evaluating(self, round_index: int, done: int, episodes: int) -> None:
         pass
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:

@@ -74,8 +74,18 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise RunError(f"{error}{advice() if options.video else ''}") from error
     episodes = options.episodes or experiment.evaluation.episodes
     video = Video(options.video, environment) if options.video else None
+    done = 0
+
+    def episode_over() -> None:
+        nonlocal done
+        done += 1
+        if video:
+            video.end()
+        if sys.stderr.isatty():
+            print(f"\r{done} of {episodes} episodes", end="\n" if done == episodes else "", file=sys.stderr, flush=True)
+
     evaluate = Evaluator(environment, episodes, seed=options.seed, is_stochastic=options.stochastic,
-                         episode_over=video.end if video else lambda: None)
+                         episode_over=episode_over)
     try:
         with Signals(), video.filming() if video else nullcontext():
             evaluation = evaluate(weights)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import shlex
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,9 @@ from runtime.cli.arguments import project, say_unused, seeds
 from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_keys
 from runtime.config.resolved import ResolvedExperiment
-from runtime.errors import RunDirectoryError, RunError
+from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.records.downloaded import load_trusted_experiment
+from runtime.records.layout import default_directory
 
 if TYPE_CHECKING:
     from runtime.display.wandb_log import WandbLog
@@ -48,13 +51,16 @@ def add_command(commands: Any) -> None:
     train.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",
                        help="override one key of the experiment file; may be repeated (default: none)")
     train.add_argument("--out", type=Path, metavar="DIR",
-                       help="directory for the results (default: runs/EXPERIMENT-DATE-TIME)")
+                       help="directory for the results (default: "
+                       "runs/EXPERIMENT-ENVIRONMENT-ALGORITHM-SCALER-seed-S-DATE-TIME)")
     train.add_argument("--resume", action="store_true",
                        help="continue the run in DIR after its last finished round; starts afresh if there is none "
                        "(default: refuse a DIR that holds a run)")
     train.add_argument("--seeds", type=seeds, metavar="N",
                        help="train N seeds under the one budget, the experiment's own and those after it, each in "
                        "DIR/seed-S, and estimate what they have in common (default: one run, in DIR itself)")
+    train.add_argument("--verbose", action="store_true",
+                       help="print all settings before the run (default: those that differ from the defaults)")
     train.add_argument("--wandb", type=project, metavar="PROJECT",
                        help="show the run in this project of Weights & Biases, too; PROJECT or ENTITY/PROJECT; needs "
                        "the package wandb and `wandb login` (default: not)")
@@ -74,14 +80,13 @@ def _train(options: argparse.Namespace) -> int:
     say_unused(written)
     experiment = written.resolved()
     name = options.experiment.stem
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    out = options.out or Path("runs") / f"{name}-{stamp}"
+    out = options.out or default_directory(name, experiment, datetime.datetime.now(), has_seed=options.seeds is None)
     if options.seeds is not None:
         return _train_seeds(options, experiment, out, name)
     if holds_seeds(out):
         raise RunDirectoryError(f"--out {out}: holds runs of several seeds; continue them with --seeds N --resume, or "
                                 "name another")
-    wandb, display = _wandb(options), make_display(experiment)
+    wandb, display = _wandb(options), make_display(experiment, is_verbose=options.verbose)
     try:
         result = train(experiment, out, backend=make_backend(experiment), resume=options.resume, display=display,
                        name=name, wandb=wandb)
@@ -91,8 +96,20 @@ def _train(options: argparse.Namespace) -> int:
     finally:
         display.close()
     with suppress(OSError):
-        print("\n".join(["", *summary_lines(result.summary, str(out))]), flush=True)
+        print("\n".join(["", *summary_lines(
+            result.summary, str(out), launcher=options.launcher, resume_command=_resume_command(options, out),
+            are_actors_to_blame=isinstance(result.error, ActorsKeepFailingError))]), flush=True)
     return result.exit_code
+
+
+def _resume_command(options: argparse.Namespace, out: Path) -> str:
+    """What goes on with the run, or the seeds, in ``out``: to be pasted into the shell it was started from."""
+    given = [word for one in options.set for word in ("--set", one)]
+    given += ["--out", str(out)]
+    given += ["--seeds", str(options.seeds)] if options.seeds is not None else []
+    given += ["--wandb", options.wandb] if options.wandb is not None else []
+    given += ["--verbose"] if options.verbose else []
+    return shlex.join([*options.launcher, "train", str(options.experiment), *given, "--resume"])
 
 
 def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | None:
@@ -107,7 +124,7 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
 
 def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str) -> int:
     from runtime.backends.registry import make_backend
-    from runtime.display.table import make_display
+    from runtime.display.table import actors_log_lines, make_display, resume_lines
     from runtime.training.seeds import table_lines, train_seeds
 
     def say(line: str) -> None:
@@ -115,6 +132,13 @@ def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, ou
             print_line(line)
 
     result = train_seeds(experiment, out, make_backend=make_backend, seeds=options.seeds, resume=options.resume,
-                         make_display=make_display, say=say, name=name, wandb=_wandb(options, out.name))
-    say("\n".join(["", *table_lines(result.summary, str(out))]))
+                         make_display=partial(make_display, is_verbose=options.verbose), say=say, name=name,
+                         wandb=_wandb(options, out.name))
+    lines = table_lines(result.summary, str(out))
+    if isinstance(result.error, ActorsKeepFailingError):
+        lines += [line for row in result.summary["seeds"] if row["stop_reason"] == "failed"
+                  for line in actors_log_lines(str(out / row["directory"]))]
+    if result.exit_code:
+        lines += resume_lines(_resume_command(options, out))
+    say("\n".join(["", *lines]))
     return result.exit_code

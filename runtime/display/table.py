@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,14 +29,33 @@ _WIDE_COLUMNS, _NARROW_COLUMNS = 90, 66
 _QUIET_EVENTS = ("run_started", "run_ended", "actor_replaced")
 """Each replacement follows a failure, which is shown."""
 _ALIKE_SHOWN = 3
+_BAR_CELLS = 20
+_OTHER_LINES = 8
+"""Of the live display besides rounds and events: a heading, four bars, an evaluation, the pace, and an empty one."""
+_EVALUATION_LINE_S = 30.0
+"""So often the plain display tells how far a long evaluation is."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9][0-9.]*")
 
 
-def make_display(experiment: Experiment, stream: TextIO | None = None) -> Display:
-    """The live display where ``stream`` (standard output) is a terminal, else the plain one."""
+def make_display(experiment: Experiment, stream: TextIO | None = None, *, is_verbose: bool = False) -> Display:
+    """The live display where ``stream`` (standard output) is a terminal, else the plain one.
+
+    Args:
+        experiment: Resolved.
+        stream: None for standard output.
+        is_verbose: Whether all settings are shown, and not only those that differ from the defaults.
+    """
     stream = stream or sys.stdout
-    return FailSafeDisplay(
-        LiveDisplay(experiment, stream) if stream.isatty() else PlainDisplay(experiment, stream))
+    made = LiveDisplay if stream.isatty() else PlainDisplay
+    return FailSafeDisplay(made(experiment, stream, is_verbose=is_verbose))
+
+
+def _opening_lines(experiment: Experiment, facts: Mapping[str, str], is_verbose: bool) -> list[str]:
+    """What is shown of a run before its first round: its settings, as they could stand in a file, and facts."""
+    settings = experiment.to_yaml() if is_verbose else (
+        "# what differs from the defaults; config.yaml and --verbose have the rest\n"
+        + experiment.given_yaml())
+    return [*settings.rstrip().splitlines(), "", *(f"{name}: {value}" for name, value in facts.items())]
 
 
 class FailSafeDisplay:
@@ -43,11 +64,14 @@ class FailSafeDisplay:
     def __init__(self, display: Display) -> None:
         self._display: Display | None = display
 
-    def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
-        self._call("started", experiment_yaml, facts)
+    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+        self._call("started", experiment, facts)
 
     def round_finished(self, row: RoundRow) -> None:
         self._call("round_finished", row)
+
+    def evaluating(self, round_index: int, done: int, episodes: int) -> None:
+        self._call("evaluating", round_index, done, episodes)
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         self._call("event", kind, fields)
@@ -64,12 +88,20 @@ class FailSafeDisplay:
 
 
 class Forecast:
-    """Steps per second and time left, from the pace of the last rounds."""
+    """Steps per second and time left, from the pace of the last rounds and the length of the last evaluation."""
 
     def __init__(self, experiment: Experiment, clock: Callable[[], float] = time.monotonic) -> None:
         self._stop, self._budget_usd, self._clock = experiment.stop, experiment.budget.usd, clock
         self._marks: deque[tuple[float, int, int, float]] = deque(maxlen=_RATE_ROUNDS + 1)
         self._started_s = clock()
+        self._evaluation_begun_s = self._evaluation_s = 0.0
+
+    def evaluating(self, done: int, episodes: int) -> None:
+        """Notes how long an evaluation takes, by the episodes that are done."""
+        if done == 0:
+            self._evaluation_begun_s = self._clock()
+        else:
+            self._evaluation_s = (self._clock() - self._evaluation_begun_s) / done * episodes
 
     def add(self, row: RoundRow) -> None:
         if not self._marks:
@@ -84,15 +116,68 @@ class Forecast:
 
     @property
     def seconds_left(self) -> float:
-        """Until the first of the limits is reached at the present pace; a target return may come earlier."""
+        """Until the first of the limits is reached at the present pace; a target return may come earlier.
+
+        The last round's policy is evaluated, too, unless the budget is what ends the run.
+        """
         start, end = self._marks[0], self._marks[-1]
         elapsed_s = max(end[0] - start[0], 1e-9)
         left = []
-        for column, limit in ((1, self._stop.max_rounds), (2, self._stop.max_steps), (3, self._budget_usd)):
+        for column, limit, last_s in ((1, self._stop.max_rounds, self._evaluation_s),
+                                      (2, self._stop.max_steps, self._evaluation_s), (3, self._budget_usd, 0.0)):
             pace = (end[column] - start[column]) / elapsed_s
             if limit is not None and pace > 0:
-                left.append(max(0.0, limit - end[column]) / pace)
-        return min(left, default=0.0)
+                left.append(max(0.0, limit - end[column]) / pace + (last_s if limit > end[column] else 0.0))
+        return max(0.0, min(left, default=0.0) - (self._clock() - end[0]))
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How far a run is on its way to one of its ends.
+
+    Attributes:
+        name: ``target``, ``steps``, ``rounds`` or ``budget``.
+        share: From 0 to 1.
+        words: The same in numbers, for people.
+    """
+
+    name: str
+    share: float
+    words: str
+
+
+class Goals:
+    """How far a run is on its way to its target return, and to each of its limits."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._stop, self._budget_usd = experiment.stop, experiment.budget.usd
+        self._first: float | None = None
+        self._evaluated: float | None = None
+
+    def after(self, row: RoundRow) -> list[Goal]:
+        """Returns one for each end that the experiment file names, after a round."""
+        self._evaluated = row.evaluation_return_mean if row.evaluation_return_mean is not None else self._evaluated
+        now = self._evaluated if self._evaluated is not None else row.episode_return_mean
+        if self._first is None:
+            self._first = row.episode_return_mean
+        found, stop = [], self._stop
+        if (target := stop.target_return) is not None:
+            words = f"{_number(now, 1)} of {target:,g}" + ("" if self._evaluated is not None else " in training")
+            found.append(Goal("target", self._way(now, target), words))
+        for name, value, limit in (("steps", row.env_steps_total, stop.max_steps),
+                                   ("rounds", row.round_index, stop.max_rounds)):
+            if limit is not None:
+                found.append(Goal(name, min(1.0, value / limit), f"{value:,} of {limit:,}"))
+        return [*found, Goal("budget", min(1.0, row.spent_usd / self._budget_usd),
+                             f"${row.spent_usd:.4f} of ${self._budget_usd:g}")]
+
+    def _way(self, now: float | None, target: float) -> float:
+        """The share of the way from the first return: returns may begin far below 0."""
+        if now is None or self._first is None:
+            return 0.0
+        if now >= target or self._first >= target:
+            return float(now >= target)
+        return max(0.0, (now - self._first) / (target - self._first))
 
 
 class EventLines:
@@ -123,17 +208,29 @@ class EventLines:
 class PlainDisplay:
     """One line for each round and each event."""
 
-    def __init__(self, experiment: Experiment, stream: TextIO) -> None:
-        self._experiment, self._stream, self._forecast = experiment, stream, Forecast(experiment)
-        self._lines = EventLines()
+    def __init__(
+        self, experiment: Experiment, stream: TextIO, *, is_verbose: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._experiment, self._stream, self._forecast = experiment, stream, Forecast(experiment, clock)
+        self._goals, self._lines, self._is_verbose = Goals(experiment), EventLines(), is_verbose
+        self._clock, self._told_s = clock, 0.0
 
-    def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
-        self._print(experiment_yaml.rstrip())
-        for name, value in facts.items():
-            self._print(f"{name}: {value}")
+    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+        self._print("\n".join(_opening_lines(experiment, facts, self._is_verbose)))
+
+    def evaluating(self, round_index: int, done: int, episodes: int) -> None:
+        self._forecast.evaluating(done, episodes)
+        now_s = self._clock()
+        if done == 0:
+            self._told_s = now_s
+        elif done < episodes and now_s - self._told_s >= _EVALUATION_LINE_S:
+            self._told_s = now_s
+            self._print(f"evaluating the policy of round {round_index}: {done} of {episodes} episodes")
 
     def round_finished(self, row: RoundRow) -> None:
         self._forecast.add(row)
+        shares = ", ".join(f"{goal.name} {goal.share:.0%}" for goal in self._goals.after(row))
         self._print(
             f"round {row.round_index:>4}  steps {row.env_steps_total:>9,}  "
             f"return {_number(row.episode_return_mean, 1):>8}  "
@@ -142,7 +239,7 @@ class PlainDisplay:
             + "".join(f"{name} {show(row):>8}  " for name, show in _staleness_columns(self._experiment).items()) +
             f"{self._forecast.steps_per_s:>7,.0f} steps/s  "
             f"${row.spent_usd:.4f} of ${self._experiment.budget.usd:g}  "
-            f"ETA {_duration(self._forecast.seconds_left)}")
+            f"ETA {_duration(self._forecast.seconds_left)}  ({shares})")
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         if (line := self._lines.line(kind, fields)) is not None:
@@ -152,31 +249,44 @@ class PlainDisplay:
         pass
 
     def _print(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        # In one piece: two threads write.
+        self._stream.write(f"{line}\n")
+        self._stream.flush()
 
 
 class LiveDisplay:
     """A table of the last rounds that is redrawn in place."""
 
-    def __init__(self, experiment: Experiment, stream: TextIO) -> None:
-        self._experiment, self._forecast = experiment, Forecast(experiment)
+    def __init__(
+        self, experiment: Experiment, stream: TextIO, *, is_verbose: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._experiment, self._forecast = experiment, Forecast(experiment, clock)
         self._console = Console(file=stream)
         self._rows: deque[RoundRow] = deque(maxlen=_ROUNDS_SHOWN)
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
-        self._lines = EventLines()
+        self._goals, self._lines, self._is_verbose = Goals(experiment), EventLines(), is_verbose
+        self._ways: list[Goal] = []
+        self._evaluation: Goal | None = None
         self._live: Live | None = None
 
-    def started(self, experiment_yaml: str, facts: Mapping[str, str]) -> None:
-        self._console.print(experiment_yaml.rstrip(), markup=False, highlight=False)
-        for name, value in facts.items():
-            self._console.print(f"{name}: {value}", markup=False, highlight=False)
+    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+        self._console.print("\n".join(_opening_lines(experiment, facts, self._is_verbose)), markup=False,
+                            highlight=False, soft_wrap=True)
         self._live = Live(self._picture(), console=self._console, refresh_per_second=4)
         self._live.start()
 
     def round_finished(self, row: RoundRow) -> None:
         self._forecast.add(row)
+        self._ways = self._goals.after(row)
         self._rows.append(row)
         self._refresh()
+
+    def evaluating(self, round_index: int, done: int, episodes: int) -> None:
+        self._forecast.evaluating(done, episodes)
+        # It is drawn with the next refresh, in the thread that redraws.
+        words = f"{done} of {episodes} episodes, after round {round_index}"
+        self._evaluation = Goal("evaluation", done / episodes, words) if done < episodes else None
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         if (line := self._lines.line(kind, fields)) is not None:
@@ -213,33 +323,55 @@ class LiveDisplay:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in columns:
             table.add_column(heading, justify="right", no_wrap=True)
-        for row in self._rows:
+        room = self._console.height - _OTHER_LINES - len(self._events)
+        for row in list(self._rows)[-max(1, room):]:
             table.add_row(*(show(row) for show in columns.values()))
-        parts: list[Any] = [table, self._status()]
+        parts: list[Any] = [table, _Redrawn(self._status)]
         parts += [Text(event, style="yellow", overflow="ellipsis", no_wrap=True) for event in self._events]
         return Group(*parts)
 
     def _status(self) -> Text:
-        budget_usd = self._experiment.budget.usd
-        if not self._rows:
-            return Text(f"first round … budget ${budget_usd:g}", style="dim")
-        row = self._rows[-1]
-        share = min(1.0, row.spent_usd / budget_usd)
-        bar = "█" * round(10 * share)
-        return Text(f"{self._forecast.steps_per_s:,.0f} steps/s · ETA {_duration(self._forecast.seconds_left)} · "
-                    f"{bar:░<10} ${row.spent_usd:.4f} of ${budget_usd:g}", style="cyan", overflow="ellipsis",
-                    no_wrap=True)
+        """Bars of all ways to an end, and the pace."""
+        lines = [] if self._rows else [f"first round … budget ${self._experiment.budget.usd:g}"]
+        cells = _BAR_CELLS if self._console.width >= _NARROW_COLUMNS else _BAR_CELLS // 2
+        evaluation = self._evaluation
+        for goal in [*self._ways, *([evaluation] if evaluation is not None else [])]:
+            lines.append(f"{goal.name:<11}{'█' * int(cells * goal.share):░<{cells}} {goal.share:>4.0%}  {goal.words}")
+        if self._rows:
+            lines.append(f"{self._forecast.steps_per_s:,.0f} steps/s · ETA {_duration(self._forecast.seconds_left)}")
+        return Text("\n".join(lines), style="cyan" if self._rows else "dim", overflow="ellipsis", no_wrap=True)
 
 
-def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
-    """A finished run, for people; lines of 79 characters at most, but for paths and errors."""
+class _Redrawn:
+    """What is made anew whenever the screen is redrawn, and so keeps up between two rounds."""
+
+    def __init__(self, make: Callable[[], Text]) -> None:
+        self._make = make
+
+    def __rich__(self) -> Text:
+        return self._make()
+
+
+def summary_lines(
+    summary: Mapping[str, Any], out: str, *, launcher: Sequence[str] = ("python", "-m", "runtime"),
+    resume_command: str = "", are_actors_to_blame: bool = False,
+) -> list[str]:
+    """A finished run, for people; lines of 79 characters at most, but for paths, errors and commands.
+
+    Args:
+        summary: What `summary.json` holds.
+        out: The run's directory.
+        launcher: How the user calls this program.
+        resume_command: What goes on with the run, to be shown if that makes sense; empty to show none.
+        are_actors_to_blame: Whether it failed because its actors did.
+    """
     parts = {"actors": "actors_cost_usd", "provisioned": "provisioned_cost_usd", "learner": "learner_cost_usd",
              "rest": "infrastructure_cost_usd"}
     if summary["unfinished_rounds_cost_usd"] >= 0.00005:
         parts["unfinished rounds"] = "unfinished_rounds_cost_usd"
     return [
         f"stopped by   {summary['stop_reason']}" + (f": {summary['error']}" if summary["error"] else ""),
-        f"return       {_evaluated(summary, out)}",
+        f"return       {_evaluated(summary, [*launcher, 'evaluate', out])}",
         *_best_lines(summary),
         f"             {_number(summary['episode_return_mean'], 1)} in training, where actions are noisy",
         f"rounds       {summary['rounds']:,} with {summary['actors']:,} actors"
@@ -254,9 +386,20 @@ def summary_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         "             with every actor on a machine of its own",
         f"results      {out}",
         *report_lines(out),
-        *([f"go on with    the same command, --out {out} and --resume"]
-          if summary["stop_reason"] in ("interrupted", "failed") else []),
+        *(actors_log_lines(out) if are_actors_to_blame else []),
+        *(resume_lines(resume_command) if summary["stop_reason"] in ("interrupted", "failed") else []),
     ]
+
+
+def resume_lines(command: str) -> list[str]:
+    """How to go on, with a line that can be pasted; empty if there is no command."""
+    return ["", "go on with", command] if command else []
+
+
+def actors_log_lines(out: str) -> list[str]:
+    """Where to read what the actors printed; empty if they printed nothing."""
+    path = Path(out) / layout.ACTORS_LOG
+    return [f"actors' log  {path}"] if path.exists() and path.stat().st_size else []
 
 
 def report_lines(out: str) -> list[str]:
@@ -272,9 +415,9 @@ def _basis(summary: Mapping[str, Any]) -> str:
     return f"modelled, {prices}; nothing was billed"
 
 
-def _evaluated(summary: Mapping[str, Any], out: str) -> str:
+def _evaluated(summary: Mapping[str, Any], command: Sequence[str]) -> str:
     if summary["evaluation_return_mean"] is None:
-        return f"not evaluated: python -m runtime evaluate {out}"
+        return f"not evaluated: {shlex.join(command)}"
     best = " (the best)" if summary["evaluation_round"] == summary["evaluation_round_best"] else ""
     return f"{summary['evaluation_return_mean']:,.1f}, evaluated after round {summary['evaluation_round']}{best}"
 

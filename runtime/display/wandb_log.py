@@ -59,6 +59,8 @@ class WandbLog:
     def open(self, experiment: Experiment, directory: RunDirectory, name: str) -> None:
         """Begins a run in W&B, or goes on with the one that ``directory`` was shown as; `place` says where.
 
+        ``name`` is the experiment's.
+
         Raises:
             RunError: W&B refuses, or cannot be reached, at the first of the runs.
         """
@@ -66,7 +68,7 @@ class WandbLog:
         run_id, had_files = _known_id(id_path) or uuid.uuid4().hex, files.exists()
         try:
             answer = self._start({
-                "id": run_id, "project": self._project, "group": self._group, "name": f"{name}-seed-{experiment.seed}",
+                "id": run_id, "project": self._project, "group": self._group, "name": layout.run_name(name, experiment),
                 "dir": str(directory.path), "config": yaml.safe_load(experiment.to_yaml())})
         except BaseException:
             self._stop()
@@ -216,8 +218,8 @@ def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
         is_open = await_more()
         rows, position = _whole_rows(directory / layout.ROUNDS, position)
         for row in rows:
-            if row.round_index >= first:
-                run.log(row.scalars(), step=row.round_index)
+            if row.env_steps_total >= first:
+                run.log(row.scalars(), step=row.env_steps_total)
     summary = {}
     # Without one, the training was killed.
     with suppress(FileNotFoundError):

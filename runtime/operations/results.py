@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,8 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     Raises:
         ExperimentError: The run's config.yaml is damaged.
     """
-    lines = [f"evaluate it:      python -m runtime evaluate {out}"] if (out / layout.POLICY).exists() else []
+    here = shlex.quote(str(out))
+    lines = [f"evaluate it:      python -m runtime evaluate {here}"] if (out / layout.POLICY).exists() else []
     config = out / layout.CONFIG
     if not config.exists():
         return [*lines, "it cannot be gone on with: it was never begun"]
@@ -95,7 +97,7 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     budget_usd = 2 * stored.budget.usd
     source, named = (file, load_experiment(file)) if file and _is_same(file, stored) else (config, stored)
     local = "" if named.fleet.kind in ("auto", "local") else " --set fleet.kind=local"
-    lines += [f"go on here:       python -m runtime train {source} --out {out} --resume{local} "
+    lines += [f"go on here:       python -m runtime train {shlex.quote(str(source))} --out {here} --resume{local} "
               f"--set budget.usd={budget_usd:g}",
               "                  (modelled dollars from here on; the bucket does not hear of it)"]
     if stored.learner.device == "cuda":

@@ -1,9 +1,14 @@
-"""The names of all files that a run leaves, once."""
+"""The names of runs and of all files that a run leaves, once."""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runtime.config.schema import Experiment
 
 CONFIG = "config.yaml"
 PRICES = "prices.json"
@@ -39,6 +44,28 @@ RUN_FILE = re.compile("|".join([
 or longer than a file system takes. A browser would run a report, which is never downloaded but made anew."""
 DOWNLOADED = ".download.json"
 """In a directory that a run was downloaded to: from where."""
+
+
+_NOT_IN_A_NAME = re.compile(r"[^\w.]+")
+_NAME_CHARACTERS_MAX = 120
+
+
+def run_name(name: str, experiment: Experiment, *, has_seed: bool = True) -> str:
+    """Names a run for people, so that a list of runs tells them apart: ``hopper-Hopper-v5-ppo-fixed-seed-0``.
+
+    Args:
+        name: The experiment's.
+        experiment: What is trained.
+        has_seed: Whether it is one run; else the name is that of several seeds.
+    """
+    parts = [name, experiment.environment.id, experiment.algorithm.kind, experiment.scaler.kind]
+    text = _NOT_IN_A_NAME.sub("-", "-".join(parts)).strip("-.")[:_NAME_CHARACTERS_MAX]
+    return f"{text}-seed-{experiment.seed}" if has_seed else text
+
+
+def default_directory(name: str, experiment: Experiment, begun: datetime, *, has_seed: bool = True) -> Path:
+    """Where a run, or several seeds, leave their results if nobody says where; arguments as of `run_name`."""
+    return Path("runs") / f"{run_name(name, experiment, has_seed=has_seed)}-{begun:%Y%m%d-%H%M%S}"
 
 
 class RunFiles:

@@ -226,10 +226,13 @@ class RoundRow:
         return json.dumps(vars(self), allow_nan=False).encode() + b"\n"
 
     def scalars(self) -> dict[str, float]:
-        """Returns the row's numbers under their names in TensorBoard and W&B; what is None is left out."""
+        """Returns the row's numbers under their names in TensorBoard and W&B; what is None is left out.
+
+        Both show them against `env_steps_total`.
+        """
         values = vars(self)
         return {f"{column.group}/{key}": values[key] for key, column in self.columns().items()
-                if key != "round_index" and values[key] is not None}
+                if values[key] is not None}
 
 
 @cache

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -33,6 +33,7 @@ from runtime.training.evaluation import Evaluator, evaluate_and_confirm
 
 _DEATH_PATIENCE_S = 1.0
 _PR_SET_PDEATHSIG = 1
+_EPISODE_OVER = "episode_over"
 
 
 class EvaluationProcess:
@@ -40,7 +41,7 @@ class EvaluationProcess:
 
     def __init__(
         self, environment_id: str, preprocessing: str, options: Mapping[str, Any] | None = None, *, episodes: int,
-        seed: int, target_return: float | None,
+        seed: int, target_return: float | None, tell: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
         """Starts nothing yet.
 
@@ -50,7 +51,10 @@ class EvaluationProcess:
             episodes: Of an evaluation.
             seed: Of the start states.
             target_return: What is confirmed when it is reached; None for nothing.
+            tell: Called, also in another thread, when an evaluation begins, after each of its episodes and at its end,
+                with the policy's round, how many are done, and of how many; see `Display.evaluating`.
         """
+        self._episodes, self._tell = episodes, tell
         self._settings = json.dumps({"environment_id": environment_id, "preprocessing": preprocessing,
                                      "options": options or {}, "episodes": episodes, "seed": seed,
                                      "target_return": target_return})
@@ -63,7 +67,7 @@ class EvaluationProcess:
         """Begins to evaluate a policy; only one evaluation is under way at a time."""
         # Here and not in the thread: the kernel ends the process when the thread that started it does.
         connection = self._connection or self._start()
-        self._answer = self._thread.submit(_ask, connection, weights, round_index)
+        self._answer = self._thread.submit(self._ask, connection, weights, round_index)
 
     def result(self, timeout_s: float) -> Evaluation:
         """Waits for the evaluation that is under way.
@@ -104,6 +108,22 @@ class EvaluationProcess:
         self._connection = Connection(ours.detach())
         return self._connection
 
+    def _ask(self, connection: Connection, weights: bytes, round_index: int) -> Mapping[str, Any]:
+        self._tell(round_index, 0, self._episodes)
+        connection.send_bytes(str(round_index).encode())
+        connection.send_bytes(weights)
+        done, answer = 0, None
+        while answer is None:
+            message: Mapping[str, Any] = json.loads(connection.recv_bytes())
+            if _EPISODE_OVER in message:
+                done += 1
+                # A hit is confirmed on as many fresh ones.
+                self._tell(round_index, done, self._episodes * (1 if done <= self._episodes else 2))
+            else:
+                answer = message
+        self._tell(round_index, done, done)
+        return answer
+
     def _end(self, patience_s: float) -> int:
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
@@ -112,13 +132,6 @@ class EvaluationProcess:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait()
-
-
-def _ask(connection: Connection, weights: bytes, round_index: int) -> Mapping[str, Any]:
-    connection.send_bytes(str(round_index).encode())
-    connection.send_bytes(weights)
-    answer: Mapping[str, Any] = json.loads(connection.recv_bytes())
-    return answer
 
 
 def _described(code: int) -> str:
@@ -136,6 +149,10 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
     asked: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, asked), daemon=True).start()
     evaluator: Evaluator | None = None
+
+    def tell() -> None:
+        connection.send_bytes(json.dumps({_EPISODE_OVER: True}).encode())
+
     while True:
         round_index, weights = asked.get()
         started_s = time.process_time()
@@ -143,7 +160,7 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
             if evaluator is None:
                 evaluator = Evaluator(
                     make_environment(settings["environment_id"], settings["preprocessing"], settings["options"]),
-                    settings["episodes"], seed=settings["seed"])
+                    settings["episodes"], seed=settings["seed"], episode_over=tell)
             evaluation = evaluate_and_confirm(evaluator, weights, round_index, settings["target_return"])
             answer: dict[str, Any] = {**vars(evaluation), "seconds": time.process_time() - started_s}
         except BaseException as error:

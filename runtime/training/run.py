@@ -162,7 +162,7 @@ class _Run:
         evaluator = EvaluationProcess(
             experiment.environment.id, experiment.environment.preprocessing, experiment.environment.options,
             episodes=experiment.evaluation.episodes, seed=experiment.seed,
-            target_return=experiment.stop.target_return)
+            target_return=experiment.stop.target_return, tell=display.evaluating)
         stack.callback(evaluator.close)
         self._loop = make_round_loop(
             experiment, updater=self._updater, detector=detector,
@@ -197,8 +197,8 @@ class _Run:
         self._events.append("run_started", run_id=self._run_id, resumed_after_round=done,
                             cost_basis=self._backend.cost_basis, **facts)
         resumed = {"resumed": f"after round {done}" if done else "no finished round is there: begun anew"}
-        self._display.started(experiment.to_yaml(),
-                              {"results": str(directory.path), **facts, **(resumed if is_resumption else {})})
+        self._display.started(
+            experiment, {"results": str(directory.path), **facts, **(resumed if is_resumption else {})})
 
     def to_the_end(self) -> RunResult:
         """Runs the loop; whatever happens, leaves a summary."""
@@ -294,7 +294,7 @@ class _Run:
 
     def _to_tensorboard(self, row: RoundRow) -> None:
         for tag, value in row.scalars().items():
-            self._tensorboard.add_scalar(tag, value, row.round_index)
+            self._tensorboard.add_scalar(tag, value, row.env_steps_total)
         self._tensorboard.flush()
 
 

@@ -123,11 +123,13 @@ def _train_all(
     make_display: MakeDisplay, say: Callable[[str], None],
 ) -> RunResult:
     reason, code, trained = "finished", 0, 0
+    cause: Exception | None = None
     while following is not None and not code:
         say(f"\nseed {following.seed}, {runs.seeds.index(following.seed) + 1} of {len(runs.seeds)}: "
             f"up to ${following.budget.usd:.4f} of ${runs.experiment.budget.usd:g}\n")
         try:
-            code = _train_one(runs, following, make_backend, make_display)
+            result = _train_one(runs, following, make_backend, make_display)
+            code, cause = result.exit_code, result.error
             trained += 1
             if not code:
                 runs.finish(following.seed)
@@ -137,25 +139,25 @@ def _train_all(
                 # The first of them was refused.
                 raise
             say(f"error: {error}")
-            code = 1
+            code, cause = 1, error
         reason = {0: "finished" if following is None else "unfinished", 1: "failed"}.get(code, "interrupted")
         runs.write_summary(reason)
     runs.write_summary(reason)
     if why := try_to_write_report(runs.out):
         say(f"! no report could be written: {why}")
-    return RunResult(runs.summary(reason), code)
+    return RunResult(runs.summary(reason), code, cause)
 
 
 def _train_one(
     runs: _Seeds, experiment: ResolvedExperiment, make_backend: MakeBackend,
     make_display: MakeDisplay,
-) -> int:
+) -> RunResult:
     display, path = make_display(experiment), runs.path_of(experiment.seed)
     try:
         return train(experiment, path, backend=make_backend(experiment), resume=path.exists(), display=display,
-                     name=runs.name, wandb=runs.wandb).exit_code
+                     name=runs.name, wandb=runs.wandb)
     except (Interrupted, KeyboardInterrupt) as interrupt:
-        return 128 + int(getattr(interrupt, "signal_number", signal.SIGINT))
+        return RunResult({}, 128 + int(getattr(interrupt, "signal_number", signal.SIGINT)))
     finally:
         display.close()
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import runtime
+from runtime.cli.arguments import launcher
 from runtime.cli.main import main
 from runtime.config.explaining import section_of, walk_fields
+from runtime.training.run import RunResult
+from runtime.training.summary import Summary
 from tests.helpers import ROOT
 
 
@@ -98,3 +103,39 @@ def test_whoever_reads_a_part_gets_no_error() -> None:
         done = subprocess.run([sys.executable, "-m", "runtime", "explain"], cwd=ROOT, stdout=closed,
                               stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_the_program_is_named_as_it_was_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    arguments = ["train", "an experiment.yaml", "--set", "seed=1"]
+    for called, found in {
+        (".venv/bin/python", "-X", "dev", "-m", "runtime"): [".venv/bin/python", "-X", "dev", "-m", "runtime"],
+        ("/usr/bin/python", str(tmp_path / "nitro-rl")): ["nitro-rl"],
+        ("/usr/bin/python", "elsewhere/nitro-rl"): ["/usr/bin/python", "elsewhere/nitro-rl"],
+    }.items():
+        monkeypatch.setattr(sys, "orig_argv", [*called, *arguments])
+        monkeypatch.setattr(sys, "argv", [called[-1], *arguments])
+        monkeypatch.setenv("PATH", str(tmp_path))
+        (tmp_path / "nitro-rl").touch(mode=0o755)
+        assert launcher() == found
+    monkeypatch.setattr(sys, "argv", ["", "evaluate", "runs/x"])
+    assert launcher() == [sys.executable, "-m", "runtime"], "another program's arguments are not ours"
+
+
+def test_what_goes_on_with_an_interrupted_run_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_arguments: Any, **_options: Any) -> RunResult:
+        return RunResult(summary, 130)
+
+    summary = dict.fromkeys(Summary.__annotations__, 0) | {
+        "stop_reason": "interrupted", "error": None, "evaluation_return_mean": None,
+        "evaluation_round_best": None}
+    monkeypatch.setattr("runtime.training.run.train", interrupted)
+    file, out = tmp_path / "my experiment.yaml", tmp_path / "out"
+    file.write_text("environment: {id: CartPole-v1}\nbudget: {usd: 1.0}\n")
+    words = ["train", str(file), "--set", "stop.max_rounds=3", "--set", "environment.kwargs={a: 1}"]
+    assert main([*words, "--out", str(out), "--verbose"]) == 130
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(command) == ["python", "-m", "runtime", *words, "--out", str(out), "--verbose", "--resume"]
+    main(shlex.split(command)[3:])
+    assert capsys.readouterr().out.splitlines()[-1] == command

@@ -1,9 +1,136 @@
-"""What is shown of events, and of a run that has ended."""
+"""What is shown of a run while it runs, and when it has ended."""
 
 from __future__ import annotations
 
-from runtime.display.table import EventLines, summary_lines
+import io
+from pathlib import Path
+
+import pytest
+
+from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import Experiment
+from runtime.display.table import (
+    EventLines,
+    Forecast,
+    Goal,
+    Goals,
+    LiveDisplay,
+    PlainDisplay,
+    actors_log_lines,
+    summary_lines,
+)
+from runtime.testing.fakes import ManualClock
 from runtime.training.summary import Summary
+from tests.records.rows import a_row
+
+
+def experiment(**stop: float) -> Experiment:
+    return experiment_from_tree({
+        "environment": {"id": "Hopper-v5"}, "budget": {"usd": 2.0}, "stop": stop,
+        "algorithm": {"ppo": {"epochs": 3}, "impact": {"discount": 0.5}}}, source="a test").resolved()
+
+
+def test_before_a_run_only_what_differs_is_shown_unless_all_is_asked_for() -> None:
+    shown = {}
+    for is_verbose in (False, True):
+        stream = io.StringIO()
+        PlainDisplay(experiment(max_rounds=9), stream, is_verbose=is_verbose).started(
+            experiment(max_rounds=9), {"results": "runs/x"})
+        shown[is_verbose] = stream.getvalue()
+    assert shown[False].split("\n", 1)[1] == (
+        "environment:\n  id: Hopper-v5\nalgorithm:\n  ppo:\n    epochs: 3\nbudget:\n  usd: 2.0\n"
+        "stop:\n  max_rounds: 9\n\nresults: runs/x\n")
+    assert "--verbose" in shown[False].split("\n")[0]
+    assert experiment(max_rounds=9).to_yaml() in shown[True]
+
+
+def test_goals_are_shares_of_the_way_to_each_end() -> None:
+    goals = Goals(experiment(target_return=100.0, max_steps=1000, max_rounds=20))
+    first = a_row(1, env_steps_total=100, episode_return_mean=-100.0, evaluation_return_mean=None, spent_usd=0.5)
+    assert goals.after(first) == [
+        Goal("target", 0.0, "-100.0 of 100 in training"), Goal("steps", 0.1, "100 of 1,000"),
+        Goal("rounds", 0.05, "1 of 20"), Goal("budget", 0.25, "$0.5000 of $2")]
+    evaluated = a_row(2, env_steps_total=1000, episode_return_mean=-60.0, evaluation_return_mean=50.0, spent_usd=2.5)
+    assert [goal.share for goal in goals.after(evaluated)] == [0.75, 1.0, 0.1, 1.0]
+    later = a_row(3, env_steps_total=1000, episode_return_mean=-50.0, evaluation_return_mean=None, spent_usd=2.5)
+    assert goals.after(later)[0] == Goal("target", 0.75, "50.0 of 100"), "the last evaluation counts until the next"
+    assert [goal.name for goal in Goals(experiment()).after(first)] == ["budget"]
+
+
+def test_the_time_left_counts_the_last_evaluation_and_runs_on_between_rounds() -> None:
+    clock = ManualClock()
+    forecast = Forecast(experiment(max_rounds=10), clock)
+    for index in (1, 2):
+        forecast.evaluating(0, 7)
+        clock.advance(3.0)
+        # The last one is still under way.
+        forecast.evaluating(3, 7)
+        clock.advance(2.0)
+        forecast.add(a_row(index, env_steps=50, env_steps_total=50 * index, spent_usd=0.0001 * index,
+                           round_cost_usd=0.0001))
+    assert forecast.steps_per_s == 10.0
+    assert forecast.seconds_left == 8 * 5.0 + 7.0
+    clock.advance(2.0)
+    assert forecast.seconds_left == 45.0
+    clock.advance(100.0)
+    assert forecast.seconds_left == 0.0
+
+
+def test_lines_tell_the_shares_and_how_far_a_long_evaluation_is() -> None:
+    stream, clock = io.StringIO(), ManualClock()
+    display = PlainDisplay(experiment(max_rounds=10), stream, clock=clock)
+    clock.advance(1.0)
+    display.round_finished(a_row(1, spent_usd=1.0))
+    assert stream.getvalue().endswith("(rounds 10%, budget 50%)\n")
+    for done in range(4):
+        display.evaluating(1, done, 3)
+        clock.advance(20.0)
+    assert stream.getvalue().splitlines()[1:] == ["evaluating the policy of round 1: 2 of 3 episodes"]
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40), (60, 15)])
+def test_the_live_table_fits_the_terminal(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(lines))
+    stream, clock = io.StringIO(), ManualClock()
+    shown = experiment(target_return=3000.0, max_steps=600_000, max_rounds=400)
+    display = LiveDisplay(shown, stream, clock=clock)
+    display.started(shown, {})
+    for index in range(1, 31):
+        clock.advance(1.0)
+        display.round_finished(a_row(index, env_steps_total=2048 * index, evaluation_return_mean=100.0 * index,
+                                     spent_usd=0.01 * index))
+    for _ in range(9):
+        display.event("round_shrunk", {"granted": 1, "reason": "x" * 200})
+    display.evaluating(30, 3, 10)
+    before = len(stream.getvalue())
+    display.close()
+    picture = stream.getvalue()[before:].splitlines()
+    assert max(map(len, picture)) <= columns
+    assert len(picture) <= lines
+    text = "\n".join(picture)
+    assert "target" in text
+    assert "3,000.0 of 3,000" in text
+    assert " 30%  3 of 10 episodes, after round 30" in text
+    assert "$0.3000 of $2" in text
+    assert picture[0].split()[0] == "round"
+
+
+def test_after_a_run_there_is_a_command_to_paste_and_the_log_of_actors_that_failed(tmp_path: Path) -> None:
+    summary = dict.fromkeys(Summary.__annotations__, 0) | {
+        "stop_reason": "failed", "error": "on fire", "evaluation_return_mean": None, "evaluation_round_best": None}
+    out = tmp_path / "a run"
+    out.mkdir()
+    (out / "actors.log").write_text("Traceback")
+    lines = summary_lines(summary, str(out), launcher=["py", "-m", "runtime"], resume_command="py -m runtime train x",
+                          are_actors_to_blame=True)
+    assert lines[-3:] == ["", "go on with", "py -m runtime train x"]
+    assert f"actors' log  {out / 'actors.log'}" in lines
+    assert f"return       not evaluated: py -m runtime evaluate '{out}'" in lines
+    finished = summary_lines(summary | {"stop_reason": "budget"}, str(out), resume_command="py -m runtime train x")
+    assert not {"go on with", f"actors' log  {out / 'actors.log'}"} & set(finished)
+    (out / "actors.log").write_text("")
+    assert actors_log_lines(str(out)) == []
 
 
 def test_the_same_error_over_and_over_is_shown_a_few_times_only() -> None:

@@ -83,7 +83,7 @@ def shown(run: Path) -> tuple[Any, dict[int, dict[str, float]], dict[str, Any], 
 
 def add_rows(directory: RunDirectory, *indices: int) -> None:
     for index in indices:
-        directory.append_round(a_row(index, kl=0.5 * index, spent_usd=0.01, boosting_score=None))
+        directory.append_round(a_row(index, env_steps_total=100 * index, kl=0.5 * index, boosting_score=None))
 
 
 def test_a_run_is_shown_whole(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_a_run_is_shown_whole(tmp_path: Path) -> None:
     assert finished.stderr == ""
     begun, history, last, config = shown(run)
     assert (begun.entity, begun.project, begun.display_name, begun.run_group) == (
-        "us", "hoppers", "small-seed-3", "runs")
-    assert history == {row["round_index"]: RoundRow.from_mapping(row).scalars() for row in rounds(run)}
+        "us", "hoppers", "small-Hopper-v5-ppo-nitro-seed-3", "runs")
+    assert history == {row["env_steps_total"]: RoundRow.from_mapping(row).scalars() for row in rounds(run)}
     assert len(history) == 2
     assert {key: last[key] for key, value in summary(run).items() if value is not None} == {
         key: value for key, value in summary(run).items() if value is not None}
@@ -112,7 +112,7 @@ def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_a_broken_one_is_
     log.open(experiment, directory, "hopper")
     log.close()
     first, history, _, config = shown(directory.path)
-    assert history == {1: a_row(1, kl=0.5, spent_usd=0.01, boosting_score=None).scalars()}
+    assert history == {100: a_row(1, env_steps_total=100, kl=0.5, boosting_score=None).scalars()}
     assert config["cache"]["url"] == "redis://me:***@host"
     assert "h1dden" not in "".join(path.read_bytes().decode("latin1") for path in directory.path.rglob("*")
                                    if path.is_file())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def _evaluates(pid: int) -> bool:
     return b"evaluation_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def begun(started: list[EvaluationProcess], environment_id: str, **options: float) -> EvaluationProcess:
+def begun(started: list[EvaluationProcess], environment_id: str, **options: Any) -> EvaluationProcess:
     process = EvaluationProcess(environment_id, "none", **{"episodes": 3, "seed": 4, "target_return": None, **options})
     started.append(process)
     process.begin(weights_for(make_environment(environment_id)), 7)
@@ -71,6 +72,17 @@ def test_a_hit_is_told_by_fresh_episodes_and_a_miss_by_those_of_always(started: 
         assert found.seconds > 0.0
         process.begin(weights, 8)
         assert process.result(60.0) == (always if expected is always else later)
+
+
+def test_it_tells_how_many_episodes_are_done_those_that_confirm_a_hit_included(
+    started: list[EvaluationProcess]
+) -> None:
+    for target, total in ((None, 3), (-1.0, 6)):
+        told: list[tuple[int, int, int]] = []
+        begun(started, "CartPole-v1", target_return=target,
+              tell=lambda *what, told=told: told.append(what)).result(60.0)
+        assert told == [*((7, done, 3) for done in range(4)), *((7, done, 6) for done in range(4, total + 1)),
+                        (7, total, total)]
 
 
 def test_what_goes_wrong_has_a_name(started: list[EvaluationProcess]) -> None:
