@@ -104,7 +104,8 @@ class Trainer:
             learner.set_state(self.learner.get_state())
         update = Updating(
             InPlaceUpdater(learner), self._episodes, self._progress, self.environment.spaces,
-            clip_rewards=self.experiment.environment.clip_rewards, learning_rate_key="learning_rate",
+            clip_rewards=self.experiment.environment.clip_rewards,
+            settings_key=f"algorithm.{self.experiment.algorithm.kind}",
             time_limit=lambda seconds, what: nullcontext(), times=WorkTimes(),
         ).train(trajectories, RoundTraining(), 0.0)
         self._progress.round_index += 1

@@ -81,7 +81,7 @@ def make_round_loop(
         updating=Updating(
             updater, episodes, progress, spaces, clip_rewards=experiment.environment.clip_rewards,
             replays_episodes=bool(experiment.environment.replay),
-            learning_rate_key=f"algorithm.{algorithm.kind}.learning_rate", clock=clock, time_limit=time_limit,
+            settings_key=f"algorithm.{algorithm.kind}", clock=clock, time_limit=time_limit,
             times=times),
         detection=Detection(
             detector, updater, signals=scaler.signals, timeout_s=learner.update_timeout_s,

@@ -96,7 +96,7 @@ class Updating:
         *,
         clip_rewards: bool,
         replays_episodes: bool = False,
-        learning_rate_key: str,
+        settings_key: str,
         clock: Callable[[], float] = time.monotonic,
         time_limit: TimeLimit,
         times: WorkTimes,
@@ -108,12 +108,12 @@ class Updating:
             progress: Counts the environment steps.
             clip_rewards: Whether the updater sees only the signs of rewards.
             replays_episodes: Whether actors replay the episodes that they continue.
-            learning_rate_key: The experiment file's key that is named if training diverges.
+            settings_key: The algorithm's section of the experiment file, which is named if training diverges.
             clock: Monotonic seconds.
             times: For how long an update counts in the bill.
         """
         self.updater, self._episodes, self._progress = updater, episodes, progress
-        self._spaces, self._clip_rewards, self._learning_rate_key = spaces, clip_rewards, learning_rate_key
+        self._spaces, self._clip_rewards, self._settings_key = spaces, clip_rewards, settings_key
         self._clock, self._time_limit, self._times = clock, time_limit, times
         self._replays_episodes = replays_episodes
 
@@ -173,8 +173,9 @@ class Updating:
 
     def _diverged(self, what: str) -> NotFiniteError:
         return NotFiniteError(
-            f"training diverged in round {self._progress.current_round}: {what}. Rewards may be too large (scale them "
-            f"in the environment), or {self._learning_rate_key}. The last checkpoint is from before that round")
+            f"training diverged in round {self._progress.current_round}: {what}. Rewards may be too large "
+            f"({self._settings_key}.normalize_rewards: true scales them), or {self._settings_key}.learning_rate. "
+            "The last checkpoint is from before that round")
 
     def _learn(self, step: Callable[[], list[Update]], training: RoundTraining, limit_s: float) -> list[Update]:
         started_s = self._clock()

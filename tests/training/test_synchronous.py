@@ -822,8 +822,9 @@ def test_divergence_that_an_updater_sees_itself_is_explained_as_well(tmp_path: P
         return {}
 
     rig = Rig(tmp_path, metrics=metrics)
-    with pytest.raises(NotFiniteError, match="diverged in round 2: value_loss of a gradient is inf. Rewards .*, or "
-                       "algorithm.ppo.learning_rate. The last checkpoint is from before"):
+    with pytest.raises(NotFiniteError, match="diverged in round 2: value_loss of a gradient is inf. Rewards .*"
+                       "algorithm.ppo.normalize_rewards: true scales them.*, or algorithm.ppo.learning_rate. "
+                       "The last checkpoint is from before"):
         rig.run()
     assert len(rig.rows) == 1
     assert_settled(rig)
