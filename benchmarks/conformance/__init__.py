@@ -1,0 +1,1 @@
+"""Which environments train here, which are refused and why, and which are broken (docs/environments_table.md)."""
