@@ -162,8 +162,8 @@ def with_episodes(experiment: FittedExperiment, environment: ActorEnvironment) -
         return experiment
     if limit is None:
         raise ExperimentError(
-            f"environment.id = {experiment.environment.id!r}: its episodes have no limit of steps, and "
-            f"{environment.cannot_save_reason}, so that a later actor would replay ever more steps to continue one; "
+            f"environment.id = {experiment.environment.id!r}: its episodes have no limit of steps that Gymnasium knows, "
+            f"and {environment.cannot_save_reason}, so that a later actor would replay ever more steps to continue one; "
             "allowed: environment.max_episode_steps, get_state() and set_state(state) in the environment, or "
             "environment.truncate_at_fragment: true")
     spaces = environment.spaces

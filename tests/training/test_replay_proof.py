@@ -123,7 +123,7 @@ def test_an_environment_that_does_not_end_elsewhere_is_refused(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("environment_id", "told"), [
-    ("tests.environments:make_stateless_counter", "have no limit of steps, and Counter offers no get_state"),
+    ("tests.environments:make_stateless_counter", "no limit of steps that Gymnasium knows, and Counter offers no"),
     (f"{__name__}:make_very_long", "can have 100,000 steps, .* fit a message up to 81,920 steps"),
     (f"{__name__}:make_normalized", "wrapper NormalizeObservation keeps moments across episodes"),
 ])
