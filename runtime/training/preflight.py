@@ -162,10 +162,10 @@ def with_episodes(experiment: FittedExperiment, environment: ActorEnvironment) -
         return experiment
     if limit is None:
         raise ExperimentError(
-            f"environment.id = {experiment.environment.id!r}: its episodes have no limit of steps that Gymnasium knows, "
-            f"and {environment.cannot_save_reason}, so that a later actor would replay ever more steps to continue one; "
-            "allowed: environment.max_episode_steps, get_state() and set_state(state) in the environment, or "
-            "environment.truncate_at_fragment: true")
+            f"environment.id = {experiment.environment.id!r}: its episodes have no limit of steps that Gymnasium "
+            f"knows, and {environment.cannot_save_reason}, so that a later actor would replay ever more steps to "
+            "continue one; allowed: environment.max_episode_steps, get_state() and set_state(state) in the "
+            "environment, or environment.truncate_at_fragment: true")
     spaces = environment.spaces
     action_bytes = (8 if spaces.is_discrete else 4) * math.prod(spaces.action_shape)
     limit_max = (EPISODE_BYTES_MAX - _EPISODE_EXTRA_BYTES) // (action_bytes + 8)
