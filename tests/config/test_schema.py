@@ -155,8 +155,8 @@ def test_every_field_is_described(path: str):
     path for path in ROOT.glob("experiments/**/*.yaml") if path.parent.name != "bases"), ids=lambda path: path.stem)
 def test_shipped_experiments_load(path: Path):
     experiment = load_experiment(path).resolved()
-    assert experiment.environment.id.startswith("".join(
-        word.capitalize() for word in path.stem.split("-")[0].replace("halfcheetah", "half_cheetah").split("_")))
+    name = experiment.environment.id.rpartition(":")[2].lower().replace("-", "")
+    assert name.startswith(path.stem.split("-")[0].replace("_", ""))
     is_nitro = "paper" in path.parts or path.stem.endswith("-nitro")
     assert experiment.scaler.kind == ("nitro" if is_nitro else "fixed")
 

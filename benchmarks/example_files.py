@@ -1,0 +1,217 @@
+r"""Do the example files learn? Trains each with three seeds, and lists steps, time and dollars beside rl-zoo3's results.
+
+    python -m benchmarks.example_files train --work WORK [--files cartpole acrobot] [--seeds 0 1 2]
+    python -m benchmarks.example_files page
+
+`train` evaluates each final policy on 100 other episodes, because the evaluation that ended a run chose it. It writes
+benchmarks/results/example_files.json after each run, keeps what is there of files that have not changed, and goes on
+where it was stopped. `page` makes docs/example_files.md and its picture of that. MiniGrid and highway-env have to be
+installed: their files say how. Times are of a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.seeds import EPISODES, commit_of, train_and_evaluate
+from runtime.config.loading import load_experiment
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "example_files.json"
+PICTURE = RESULTS.with_suffix(".png")
+PAGE = ROOT / "docs" / "example_files.md"
+SEEDS = (0, 1, 2)
+CURVE = ("env_steps_total", "episode_return_mean", "evaluation_return_mean", "evaluation_round")
+
+
+@dataclass(frozen=True)
+class Published:
+    """What rl-zoo3 publishes of its PPO.
+
+    Attributes:
+        mean, deviation: Of the returns of a trained policy.
+        steps: Environment steps that it was trained for.
+        version: Of the environment, if it is another one.
+    """
+
+    mean: float
+    deviation: float
+    steps: float
+    version: str = ""
+
+
+ZOO = "https://github.com/DLR-RM/rl-baselines3-zoo/blob/22e3ff2/benchmark.md"
+FILES: Mapping[str, Published | None] = {
+    "cartpole": Published(500.0, 0.0, 1e5),
+    "acrobot": Published(-73.506, 18.201, 1e6),
+    "pendulum": Published(-172.225, 104.159, 1e5),
+    "mountain_car_continuous": Published(88.343, 2.572, 2e4),
+    "frozen_lake": None,
+    "minigrid_empty": Published(0.968, 0.013, 1e5),
+    "lunar_lander": Published(242.119, 31.823, 1e6, "v2"),
+    "lunar_lander_continuous": Published(270.863, 32.072, 1e6, "v2"),
+    "bipedal_walker": Published(287.939, 2.448, 5e6),
+    "highway": None,
+}
+"""By the name of a file in experiments/; None if rl-zoo3 publishes nothing."""
+
+
+
+CHANGED = "of other settings than the file's"
+
+Found = Mapping[str, Any]
+"""Of one run."""
+
+
+def path_of(name: str) -> Path:
+    """Returns where an example file is."""
+    return ROOT / "experiments" / f"{name}.yaml"
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Returns what an example file sets, as JSON has it: runs with other settings are not of this file."""
+    settings: dict[str, Any] = load_experiment(path_of(name)).model_dump(mode="json", exclude_unset=True)
+    return settings
+
+
+def read(path: Path = RESULTS) -> dict[str, Any]:
+    """Returns what was found so far."""
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"files": {}}
+    return found
+
+
+def run_of(name: str, seed: int, work: Path) -> dict[str, Any]:
+    """Trains and evaluates one run to its end, from wherever it is."""
+    out = work / name / str(seed)
+    found = train_and_evaluate(ROOT, str(path_of(name).relative_to(ROOT)), seed, [], out)
+    rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    return {**found,
+            "commit": commit_of(ROOT), "date": time.strftime("%Y-%m-%d"),
+            "curve": {"env_steps_total": [row["env_steps_total"] for row in rows],
+                      "episode_return_mean": [row["episode_return_mean"] for row in rows]}}
+
+
+def train(names: Sequence[str], seeds: Sequence[int], work: Path) -> None:
+    """Trains what is missing, seed by seed, and writes what is there after each run."""
+    for seed in seeds:
+        for name in names:
+            found, settings = read(), settings_of(name)
+            of_file = found["files"].get(name)
+            if of_file is None or of_file["settings"] != settings:
+                of_file = {"settings": settings, "runs": []}
+            if any(run["seed"] == seed for run in of_file["runs"]):
+                continue
+            runs = sorted([*of_file["runs"], run_of(name, seed, work)], key=lambda run: run["seed"])
+            files = {**found["files"], name: {"settings": settings, "runs": runs}}
+            temporary = RESULTS.with_suffix(".tmp")
+            temporary.write_text(json.dumps({
+                "command": "python -m benchmarks.example_files train --work WORK",
+                "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
+                "files": {each: files[each] for each in FILES if each in files}}, indent=1))
+            temporary.replace(RESULTS)
+            print(f"{name}, seed {seed}: {runs[-1]['stop_reason'] if runs[-1]['seed'] == seed else 'done'}", flush=True)
+
+
+def table(files: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each file, as Markdown."""
+    lines = ["| file | environment | target | seeds that got there | return of other episodes | steps | minutes | "
+             "cents | rl-zoo3's PPO | its steps |", "|---" * 10 + "|"]
+    for name, of_file in files.items():
+        settings, runs, zoo = of_file["settings"], of_file["runs"], FILES[name]
+        got = [run for run in runs if run["stop_reason"] == "target_return"]
+        returns = [run[f"evaluation_return_mean_of_{EPISODES}_others"] for run in runs]
+        columns = [
+            f"[{name}](../experiments/{name}.yaml)", settings["environment"]["id"].rpartition(":")[2],
+            f"{settings['stop']['target_return']:g}", f"{len(got)} of {len(runs)}",
+            ", ".join(f"{one:.4g}" for one in returns),
+            _range([run["env_steps_total"] for run in runs], "{:,.0f}"),
+            _range([run["seconds_of_rounds_and_evaluations"] / 60.0 for run in runs], "{:.1f}"),
+            _range([100.0 * run["modelled_spent_usd"] for run in runs], "{:.2f}"),
+            f"{zoo.mean:.4g} ± {zoo.deviation:.2g}" + (f" ({zoo.version})" if zoo.version else "") if zoo else "–",
+            f"{zoo.steps:,.0f}" if zoo else "–"]
+        lines.append("| " + " | ".join(columns).replace("-", "−") .replace("| [", "| [") + " |")
+    return lines
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Returns docs/example_files.md."""
+    files = found["files"]
+    missing = [name for name in FILES if name not in files]
+    commits = sorted({run["commit"] for of_file in files.values() for run in of_file["runs"]})
+    return "\n".join([
+        _BEGIN, *table(files), "",
+        *([f"Not trained yet: {', '.join(missing)}.", ""] if missing else []),
+        "![Returns in training, by environment steps](../benchmarks/results/example_files.png)", "",
+        _END,
+        f"`{found['command']}` on {found['hardware']}; commits {', '.join(commits)}; "
+        "[data](../benchmarks/results/example_files.json).", ""])
+
+
+def draw(found: Mapping[str, Any], path: Path) -> None:
+    """Draws the returns in training of every seed, a panel for each file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as pyplot
+
+    files, columns = found["files"], 5
+    lines = -(-len(files) // columns)
+    figure, panels = pyplot.subplots(lines, columns, figsize=(13, 2.4 * lines), constrained_layout=True, squeeze=False)
+    for axes, name in zip(panels.flat, files, strict=False):
+        for run in files[name]["runs"]:
+            points = [(steps / 1000.0, value) for steps, value in zip(*run["curve"].values(), strict=True)
+                      if value is not None]
+            axes.plot(*zip(*points, strict=True), lw=1.0, color="#3569b3", alpha=0.8)
+        axes.axhline(files[name]["settings"]["stop"]["target_return"], color="#c33", lw=0.8, ls="--")
+        axes.set_title(name, fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in panels.flat[len(files):]:
+        axes.set_axis_off()
+    figure.supxlabel("thousand environment steps", fontsize=9)
+    figure.supylabel("return in training", fontsize=9)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    """The median of the seeds, and their range."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    text = form.format(middle)
+    return text if low == high else f"{text} ({form.format(low)} to {form.format(high)})"
+
+
+_BEGIN = """# Example files that learn
+
+"""
+_END = """
+"""
+
+
+def main() -> None:
+    """Trains, or writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    training = commands.add_parser("train", help="train what is missing")
+    training.add_argument("--work", type=Path, required=True, help="where the runs are kept")
+    training.add_argument("--files", nargs="+", choices=FILES, default=list(FILES), metavar="FILE")
+    training.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    commands.add_parser("page", help="write the page and its picture")
+    asked = parser.parse_args()
+    if asked.command == "train":
+        train(asked.files, asked.seeds, asked.work.resolve())
+    else:
+        draw(read(), PICTURE)
+        PAGE.write_text(page(read()))
+
+
+if __name__ == "__main__":
+    main()
