@@ -1,4 +1,4 @@
-r"""Do the example files learn? Trains each with three seeds, and lists steps, time and dollars beside rl-zoo3's results.
+r"""Do the example files learn? Trains each with three seeds; lists steps, time and dollars beside rl-zoo3's results.
 
     python -m benchmarks.example_files train --work WORK [--files cartpole acrobot] [--seeds 0 1 2]
     python -m benchmarks.example_files page
@@ -6,7 +6,7 @@ r"""Do the example files learn? Trains each with three seeds, and lists steps, t
 `train` evaluates each final policy on 100 other episodes, because the evaluation that ended a run chose it. It writes
 benchmarks/results/example_files.json after each run, keeps what is there of files that have not changed, and goes on
 where it was stopped. `page` makes docs/example_files.md and its picture of that. MiniGrid and highway-env have to be
-installed: their files say how. Times are of a machine that does nothing else.
+installed: their files say how. A run that goes on after a stop counts the CPU time of its last session only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -66,12 +67,6 @@ FILES: Mapping[str, Published | None] = {
 
 
 
-CHANGED = "of other settings than the file's"
-
-Found = Mapping[str, Any]
-"""Of one run."""
-
-
 def path_of(name: str) -> Path:
     """Returns where an example file is."""
     return ROOT / "experiments" / f"{name}.yaml"
@@ -89,13 +84,18 @@ def read(path: Path = RESULTS) -> dict[str, Any]:
     return found
 
 
+def cpu_s() -> float:
+    """Returns the CPU seconds of all processes that were started here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def run_of(name: str, seed: int, work: Path) -> dict[str, Any]:
     """Trains and evaluates one run to its end, from wherever it is."""
-    out = work / name / str(seed)
+    out, before_s = work / name / str(seed), cpu_s()
     found = train_and_evaluate(ROOT, str(path_of(name).relative_to(ROOT)), seed, [], out)
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    return {**found,
-            "commit": commit_of(ROOT), "date": time.strftime("%Y-%m-%d"),
+    return {**found, "cpu_s": cpu_s() - before_s, "commit": commit_of(ROOT), "date": time.strftime("%Y-%m-%d"),
             "curve": {"env_steps_total": [row["env_steps_total"] for row in rows],
                       "episode_return_mean": [row["episode_return_mean"] for row in rows]}}
 
@@ -118,12 +118,12 @@ def train(names: Sequence[str], seeds: Sequence[int], work: Path) -> None:
                 "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
                 "files": {each: files[each] for each in FILES if each in files}}, indent=1))
             temporary.replace(RESULTS)
-            print(f"{name}, seed {seed}: {runs[-1]['stop_reason'] if runs[-1]['seed'] == seed else 'done'}", flush=True)
+            print(f"{name}, seed {seed}: done", flush=True)
 
 
 def table(files: Mapping[str, Any]) -> list[str]:
     """Returns a line for each file, as Markdown."""
-    lines = ["| file | environment | target | seeds that got there | return of other episodes | steps | minutes | "
+    lines = ["| file | environment | target | seeds that got there | return of other episodes | steps | CPU minutes | "
              "cents | rl-zoo3's PPO | its steps |", "|---" * 10 + "|"]
     for name, of_file in files.items():
         settings, runs, zoo = of_file["settings"], of_file["runs"], FILES[name]
@@ -134,11 +134,11 @@ def table(files: Mapping[str, Any]) -> list[str]:
             f"{settings['stop']['target_return']:g}", f"{len(got)} of {len(runs)}",
             ", ".join(f"{one:.4g}" for one in returns),
             _range([run["env_steps_total"] for run in runs], "{:,.0f}"),
-            _range([run["seconds_of_rounds_and_evaluations"] / 60.0 for run in runs], "{:.1f}"),
+            _range([run["cpu_s"] / 60.0 for run in runs], "{:.1f}"),
             _range([100.0 * run["modelled_spent_usd"] for run in runs], "{:.2f}"),
             f"{zoo.mean:.4g} ± {zoo.deviation:.2g}" + (f" ({zoo.version})" if zoo.version else "") if zoo else "–",
             f"{zoo.steps:,.0f}" if zoo else "–"]
-        lines.append("| " + " | ".join(columns).replace("-", "−") .replace("| [", "| [") + " |")
+        lines.append("| " + " | ".join(columns) + " |")
     return lines
 
 
@@ -189,10 +189,31 @@ def _range(values: Sequence[float], form: str) -> str:
     return text if low == high else f"{text} ({form.format(low)} to {form.format(high)})"
 
 
-_BEGIN = """# Example files that learn
+_BEGIN = f"""# Example files that learn
 
+Written by `python -m benchmarks.example_files page`, from what `python -m benchmarks.example_files train --work WORK`
+has found.
+
+Each file was trained until its target, or its last step. Then the final policy played {EPISODES} other episodes: the
+evaluation that ended a run chose its policy, and is too good for it. Steps, CPU minutes and cents are the median of the
+seeds, and their range. CPU minutes are those of all processes, evaluations included; so two cores take half of them at
+best. Cents are **modelled** from list prices, and nothing was billed. rl-zoo3's are
+[what it publishes]({ZOO}) of its PPO:
+mean and deviation over the episodes of one policy, after all of its steps. It does not stop at a target, so its steps
+are what it was given, not what it needed.
 """
-_END = """
+_END = """Each line is a seed; the dashed one is the target. Returns in training are those of noisy actions, so they may
+stay below it.
+
+- **FrozenLake**: the ice turns a step aside twice in three times; no policy reaches the goal in more than 0.82 of the
+  episodes.
+- **Pendulum**: an episode's return depends on where it starts, from 0 to −400 under a good policy.
+- **MountainCarContinuous**: only the goal pays, and each step costs; a seed that does not find the goal in time learns
+  to stand still.
+- **highway-env**: its steps take long, so it is trained for few.
+
+MuJoCo's files have results of their own: Hopper in the [README](../README.md), the others at the head of each file.
+
 """
 
 
