@@ -1,4 +1,4 @@
-r"""Do the example files learn? Trains each with three seeds; lists steps, time and dollars beside rl-zoo3's results.
+r"""Do the example files learn? Trains each with three seeds; lists steps and time beside rl-zoo3's results.
 
     python -m benchmarks.example_files train --work WORK [--files cartpole acrobot] [--seeds 0 1 2]
     python -m benchmarks.example_files page
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.seeds import EPISODES, commit_of, train_and_evaluate
+from benchmarks.seeds import EPISODES, train_and_evaluate
 from runtime.config.loading import load_experiment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,7 +94,7 @@ def run_of(name: str, seed: int, work: Path) -> dict[str, Any]:
     out, before_s = work / name / str(seed), cpu_s()
     found = train_and_evaluate(ROOT, str(path_of(name).relative_to(ROOT)), seed, [], out)
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    return {**found, "cpu_s": cpu_s() - before_s, "commit": commit_of(ROOT), "date": time.strftime("%Y-%m-%d"),
+    return {**found, "cpu_s": cpu_s() - before_s, "date": time.strftime("%Y-%m-%d"),
             "curve": {"env_steps_total": [row["env_steps_total"] for row in rows],
                       "episode_return_mean": [row["episode_return_mean"] for row in rows]}}
 
@@ -123,7 +123,7 @@ def train(names: Sequence[str], seeds: Sequence[int], work: Path) -> None:
 def table(files: Mapping[str, Any]) -> list[str]:
     """Returns a line for each file, as Markdown."""
     lines = ["| file | environment | target | seeds that got there | return of other episodes | steps | CPU minutes | "
-             "cents | rl-zoo3's PPO | its steps |", "|---" * 10 + "|"]
+             "rl-zoo3's PPO | its steps |", "|---" * 9 + "|"]
     for name, of_file in files.items():
         settings, runs, zoo = of_file["settings"], of_file["runs"], FILES[name]
         got = [run for run in runs if run["stop_reason"] == "target_return"]
@@ -134,8 +134,7 @@ def table(files: Mapping[str, Any]) -> list[str]:
             ", ".join(f"{one:.4g}" for one in returns),
             _range([run["env_steps_total"] for run in runs], "{:,.0f}"),
             _range([run["cpu_s"] / 60.0 for run in runs], "{:.1f}"),
-            _range([100.0 * run["modelled_spent_usd"] for run in runs], "{:.2f}"),
-            f"{zoo.mean:.4g} ± {zoo.deviation:.2g}" + (f" ({zoo.version})" if zoo.version else "") if zoo else "–",
+            f"{zoo.mean:.4g} ± {zoo.deviation:.3g}" + (f" ({zoo.version})" if zoo.version else "") if zoo else "–",
             f"{zoo.steps:,.0f}" if zoo else "–"]
         lines.append("| " + " | ".join(columns) + " |")
     return lines
@@ -145,13 +144,13 @@ def page(found: Mapping[str, Any]) -> str:
     """Returns docs/example_files.md."""
     files = found["files"]
     missing = [name for name in FILES if name not in files]
-    commits = sorted({run["commit"] for of_file in files.values() for run in of_file["runs"]})
+    dates = sorted({run["date"] for of_file in files.values() for run in of_file["runs"]})
     return "\n".join([
         _BEGIN, *table(files), "",
         *([f"Not trained yet: {', '.join(missing)}.", ""] if missing else []),
         "![Returns in training, by environment steps](../benchmarks/results/example_files.png)", "",
         _END,
-        f"`{found['command']}` on {found['hardware']}; commits {', '.join(commits)}; "
+        f"`{found['command']}` on {found['hardware']}; {', '.join(dates)}; "
         "[data](../benchmarks/results/example_files.json).", ""])
 
 
@@ -194,9 +193,10 @@ Written by `python -m benchmarks.example_files page`, from what `python -m bench
 has found.
 
 Each file was trained until its target, or its last step. Then the final policy played {EPISODES} other episodes: the
-evaluation that ended a run chose its policy, and is too good for it. Steps, CPU minutes and cents are the median of the
+evaluation that ended a run chose its policy, and is too good for it. Steps and CPU minutes are the median of the
 seeds, and their range. CPU minutes are those of all processes, evaluations included; so two cores take half of them at
-best. Cents are **modelled** from list prices, and nothing was billed. rl-zoo3's are
+best. Dollars are not listed: the bill of a workload that is not in its table of rates counts seconds of the machine
+that trains, and that was busy with other work. rl-zoo3's are
 [what it publishes]({ZOO}) of its PPO:
 mean and deviation over the episodes of one policy, after all of its steps. It does not stop at a target, so its steps
 are what it was given, not what it needed.
@@ -205,10 +205,10 @@ _END = """Each line is a seed; the dashed one is the target. Returns in training
 stay below it.
 
 - **FrozenLake**: the ice turns a step aside twice in three times; no policy reaches the goal in more than 0.74 of the
-  episodes.
+  episodes in the mean, and a hundred of them differ from that by 0.04.
 - **Pendulum**: an episode's return depends on where it starts, from 0 to −400 under a good policy.
 - **MountainCarContinuous**: only the goal pays, and each step costs; a seed that does not find the goal in time learns
-  to stand still.
+  to stand still. rl-zoo3 explores by state-dependent noise there, which is not implemented here.
 - **highway-env**: its steps take long, so it is trained for few.
 
 MuJoCo's files have results of their own: Hopper in the [README](../README.md), the others at the head of each file.
