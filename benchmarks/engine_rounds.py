@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> dict[str, float]:
         "algorithm": {"kind": "ppo", "ppo": {
             "epochs": args.epochs, "minibatch_steps": args.minibatch, "learning_rate": args.learning_rate,
             "discount": args.gamma, "gae_lambda": args.gae_lambda, "clip": args.clip}},
-        "scaler": {"kind": "fixed", "actors_fixed": args.actors, "actors_min": args.actors, "actors_max": args.actors},
+        "scaler": {"kind": "fixed", "actors_fixed": args.actors, "actors_min": args.actors},
         "actor": {"fragment_steps": args.batch // args.actors, "provisioned": 0},
         "learner": {"threads": args.threads}, "evaluation": {"every_rounds": 0},
         "budget": {"usd": 1000.0}, "stop": {"max_rounds": rounds + 1}, "seed": args.seed,

@@ -17,20 +17,21 @@ import sys
 from pathlib import Path
 
 COMMON = ("stop.target_return=null", "stop.max_steps=null", "evaluation.every_rounds=3", "evaluation.episodes=2",
-          "scaler.actors_min=2", "scaler.actors_max=6", "actor.fragment_steps=128", "budget.usd=5.0",
+          "scaler.actors_min=2", "actor.fragment_steps=128", "budget.usd=5.0",
           "fleet.processes=2", "learner.threads=1")
+NITRO = ("scaler.kind=nitro", "scaler.actors_max=6")
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "hopper": ("hopper", ("stop.max_rounds=9",)),
-    "walker2d-total-loss": ("hopper", ("environment.id=Walker2d-v5", "stop.max_rounds=6",
+    "hopper": ("hopper", (*NITRO, "stop.max_rounds=9")),
+    "walker2d-total-loss": ("hopper", (*NITRO, "environment.id=Walker2d-v5", "stop.max_rounds=6",
                                        "detector.objective=total_loss", "seed=1")),
     "halfcheetah-fixed": ("halfcheetah", ("stop.max_rounds=6", "scaler.kind=fixed", "scaler.actors_fixed=3")),
-    "cartpole": ("hopper", ("environment.id=CartPole-v1", "stop.max_rounds=9", "seed=2",
+    "cartpole": ("hopper", (*NITRO, "environment.id=CartPole-v1", "stop.max_rounds=9", "seed=2",
                             "detector.objective=surrogate")),
-    "pendulum-impact": ("hopper", ("environment.id=Pendulum-v1", "stop.max_rounds=6", "algorithm.kind=impact",
+    "pendulum-impact": ("hopper", (*NITRO, "environment.id=Pendulum-v1", "stop.max_rounds=6", "algorithm.kind=impact",
                                    "algorithm.rounds=synchronous", "seed=3")),
-    "cartpole-impala": ("hopper", ("environment.id=CartPole-v1", "stop.max_rounds=6", "algorithm.kind=impala",
+    "cartpole-impala": ("hopper", (*NITRO, "environment.id=CartPole-v1", "stop.max_rounds=6", "algorithm.kind=impala",
                                    "algorithm.rounds=synchronous", "seed=4")),
-    "qbert": ("qbert", ("stop.max_rounds=2", "actor.fragment_steps=32", "evaluation.every_rounds=0",
+    "qbert": ("qbert", (*NITRO, "stop.max_rounds=2", "actor.fragment_steps=32", "evaluation.every_rounds=0",
                         "detector.subset_size=64", "algorithm.ppo.epochs=1")),
 }
 """By name: an experiment file and what is set on top."""

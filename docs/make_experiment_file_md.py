@@ -12,8 +12,12 @@ HEAD = """\
 # The experiment file
 
 YAML, one section for each part of the system. Only `environment.id` and `budget.usd` are required. Any key can be
-overridden on the command line: `--set scaler.actors_max=32`. Unknown keys and values out of range are refused before
+overridden on the command line: `--set stop.max_rounds=20`. Unknown keys and values out of range are refused before
 anything starts.
+
+So is a key that the run would never read, such as `scaler.decay_factor` with `scaler.kind: fixed`. If what decides that
+stands above the key, on the command line or in the file that extends, the key is ignored, and named in one line (`not
+used`): `--set scaler.kind=fixed` may be given for a file with Nitro's scaler.
 
 `extends: FILE.yaml`, a path relative to the file, names another file whose keys count if this one does not have them;
 that file may extend another in turn; each is a regular file of at most 256 KiB, and a downloaded run's own

@@ -6,13 +6,42 @@ import argparse
 import re
 import shutil
 import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runtime.config.schema import Experiment
 
 SEEDS_MAX = 1000
+
+
+def add_parser(
+    commands: Any, name: str, *, needs: str, summary: str, description: str, examples: Sequence[str],
+    exit_codes: str = "",
+) -> argparse.ArgumentParser:
+    """Adds a command, whose help begins with what must be given and with examples.
+
+    Args:
+        commands: A parser's subparsers.
+        name: The command's.
+        needs: The arguments that must be given, and those that often are, as they stand behind the name.
+        summary: What it does, in a line of the help that lists all commands.
+        description: What it does, in sentences.
+        examples: Whole lines, without ``python -m runtime``.
+        exit_codes: What they say.
+    """
+    def folded(text: str, indent: str = "") -> str:
+        return textwrap.fill(text, 96, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, usage=f"%(prog)s {needs} [options]".replace("  ", " "),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="\n".join([folded(description), "", "examples:"]
+                              + [f"  python -m runtime {example}" for example in examples]),
+        epilog=f"exit codes:\n{folded(exit_codes, '  ')}" if exit_codes else None)
+    return parser
 
 
 def positive(text: str) -> int:
@@ -70,7 +99,9 @@ def say(line: str) -> None:
 
 
 def say_unused(experiment: Experiment) -> None:
-    """Prints which keys of an experiment file nobody reads, if there are some."""
-    if experiment.unused:
-        say(f"not used     {', '.join(experiment.unused)}: there is no instance "
-            f"(learner.kind = {experiment.learner.kind})")
+    """Prints which keys of an experiment's files a run never reads, if there are some."""
+    from runtime.display.terminal import laid_out
+
+    if text := experiment.unused_text:
+        for line in laid_out({"not used": text}):
+            say(line)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.cli.arguments import say_unused
 from runtime.config.loading import experiment_from_tree
-from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import Experiment
 from runtime.display.table import make_display
 from runtime.errors import ExperimentError, RunError
@@ -86,7 +86,10 @@ def train(
         raise RunError("train() must be called in the main thread: signals and time limits need it")
     if resume and out is None:
         raise RunError("resume=True needs the run's directory: out=…")
-    resolved, name = _loaded(experiment, overrides)
+    written, name = _loaded(experiment, overrides)
+    if not is_quiet:
+        say_unused(written)
+    resolved = written.resolved()
     directory = Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
     display = _Silent() if is_quiet else make_display(resolved)
     try:
@@ -106,15 +109,15 @@ def train(
 
 def _loaded(
     experiment: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str]
-) -> tuple[ResolvedExperiment, str]:
+) -> tuple[Experiment, str]:
     if isinstance(overrides, str):
         raise ExperimentError(f"overrides = {overrides!r} is not a list; allowed: [{overrides!r}]")
     if not isinstance(experiment, Mapping):
         path = Path(experiment)
-        return load_trusted_experiment(path, list(overrides)).resolved(), path.stem
+        return load_trusted_experiment(path, list(overrides)), path.stem
     if list(overrides):
         raise ExperimentError("overrides are for an experiment file; change the dict instead")
-    return experiment_from_tree(experiment, source="experiment").resolved(), "experiment"
+    return experiment_from_tree(experiment, source="experiment"), "experiment"
 
 
 class _Silent(Display):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.cli.arguments import not_negative, positive, say
+from runtime.cli.arguments import add_parser, not_negative, positive, say, say_unused
 from runtime.errors import ExperimentError, RunError
 
 if TYPE_CHECKING:
@@ -37,22 +37,37 @@ def add_command(commands: Any) -> None:
     """Adds the commands to a parser's subparsers."""
     scheduler = commands.add_parser(
         "scheduler", help="record, fit, train, fine-tune or show a learned scheduler of actors",
+        usage="%(prog)s COMMAND [ARGUMENT ...]",
         formatter_class=argparse.RawDescriptionHelpFormatter, description=_DESCRIPTION)
-    kinds = scheduler.add_subparsers(required=True, metavar="COMMAND")
-    record = kinds.add_parser("record", help="train with counts that are drawn anew in each round")
+    kinds = scheduler.add_subparsers(required=True, metavar="COMMAND", title="commands",
+                                     prog="python -m runtime scheduler")
+    record = add_parser(
+        kinds, "record", needs="EXPERIMENT.yaml --out DIR",
+        summary="train with counts that are drawn anew in each round",
+        description="Train with numbers of actors that are drawn anew in each round, so that a surrogate can be "
+        "fitted to what came out.",
+        examples=["scheduler record experiments/hopper.yaml --runs 6 --out runs/recorded"])
     _add_experiment(record)
+    record.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the runs (required)")
     record.add_argument("--runs", type=positive, default=6, metavar="N", help="runs, each of its own seed; those that "
                         "DIR holds already are kept (default: 6)")
-    record.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the runs")
     record.set_defaults(command=_record)
 
-    fit = kinds.add_parser("fit", help="fit a surrogate to recorded runs")
+    fit = add_parser(
+        kinds, "fit", needs="DIR [DIR ...] --out FILE.json", summary="fit a surrogate to recorded runs",
+        description="Fit a surrogate to recorded runs: a model of a training, on which a scheduler learns in seconds.",
+        examples=["scheduler fit runs/recorded --out surrogate.json"])
     fit.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="what `scheduler record` has written; "
                      "what was recorded between different bounds may be taken together")
-    fit.add_argument("--out", type=Path, required=True, metavar="FILE.json", help="the surrogate")
+    fit.add_argument("--out", type=Path, required=True, metavar="FILE.json", help="the surrogate (required)")
     fit.set_defaults(command=_fit)
 
-    train = kinds.add_parser("train", help="train a scheduler, on a surrogate or on real runs")
+    train = add_parser(
+        kinds, "train", needs="SURROGATE.json --out FILE.safetensors",
+        summary="train a scheduler, on a surrogate or on real runs",
+        description="Train a scheduler on a surrogate; or, with --real and without a surrogate, on real runs.",
+        examples=["scheduler train surrogate.json --episodes 1000 --out mine.safetensors",
+                  "scheduler train --real experiments/hopper.yaml --episodes 100 --out real.safetensors"])
     train.add_argument("surrogate", type=Path, nargs="?", metavar="SURROGATE.json", help="what `scheduler fit` wrote")
     train.add_argument("--real", type=Path, metavar="EXPERIMENT.yaml", help="train on real runs of this experiment "
                        "instead, as the paper does")
@@ -64,13 +79,21 @@ def add_command(commands: Any) -> None:
                        "(default: 0.005, the paper's)")
     train.set_defaults(command=_train)
 
-    finetune = kinds.add_parser("finetune", help="train a scheduler further on real runs, of another task, too")
+    finetune = add_parser(
+        kinds, "finetune", needs="SCHEDULER EXPERIMENT.yaml --out FILE.safetensors",
+        summary="train a scheduler further on real runs, of another task, too",
+        description="Train a scheduler further on real runs, which may be of another task.",
+        examples=["scheduler finetune mine.safetensors experiments/walker2d.yaml --out walker.safetensors"])
     finetune.add_argument("scheduler", metavar="SCHEDULER", help="its file, or a shipped one's name")
     _add_experiment(finetune)
     _add_training(finetune, episodes=10, has_overrides=False)
     finetune.set_defaults(command=_finetune, seed=0)
 
-    show = kinds.add_parser("show", help="show what a scheduler was trained on, what that cost, and what it decides")
+    show = add_parser(
+        kinds, "show", needs="SCHEDULER",
+        summary="show what a scheduler was trained on, what that cost, and what it decides",
+        description="Show what a scheduler was trained on, what that cost, and what it decides.",
+        examples=["scheduler show mine.safetensors", "scheduler show hopper --run runs/hopper"])
     show.add_argument("scheduler", metavar="SCHEDULER", help="its file, or a shipped one's name")
     show.add_argument("--run", type=Path, metavar="DIR", help="also what it would have decided in this run")
     show.set_defaults(command=_show)
@@ -88,10 +111,10 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_training(parser: argparse.ArgumentParser, *, episodes: int, has_overrides: bool = True) -> None:
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors", help="the scheduler "
+                        "(required); real runs are kept in FILE.runs, from which a killed training goes on")
     parser.add_argument("--episodes", type=positive, default=episodes, metavar="N",
                         help=f"runs to train on; of real ones, those of earlier calls count (default: {episodes})")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors",
-                        help="the scheduler; real runs are kept in FILE.runs, from which a killed training goes on")
     if has_overrides:
         _add_overrides(parser)
 
@@ -221,6 +244,7 @@ def _loaded(path: Path, overrides: Sequence[str]) -> Experiment:
     from runtime.records.downloaded import load_trusted_experiment
 
     experiment = load_trusted_experiment(path, [*overrides, "scaler.kind=random"])
+    say_unused(experiment)
     if experiment.stop.target_return is None:
         raise ExperimentError(f"{path}: stop.target_return = null; a scheduler is trained to reach it: allowed is a "
                               "number")

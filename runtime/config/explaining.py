@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from runtime.config.schema import EnvironmentSection, Experiment
 from runtime.config.section import Section
+from runtime.config.unused import Unused, reason, value_at
 from runtime.errors import without_credentials
 
 EXTENDS = "extends"
@@ -33,6 +34,11 @@ def section_of(info: FieldInfo) -> type[Section] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
+DEFAULT_KINDS = {path.removesuffix(".kind"): str(info.default) for path, info in walk_fields()
+                 if path.endswith(".kind")}
+"""By section, the kind that it has if nothing is chosen."""
+
+
 def allowed_values(info: FieldInfo) -> str:
     """Returns what a field takes, in words: its choices, or its type and range."""
     section = section_of(info)
@@ -49,11 +55,13 @@ def default_text(info: FieldInfo) -> str:
     return json.dumps(list(default) if isinstance(default, tuple) else default).strip('"')
 
 
-def nearest(path: str) -> str:
+def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
     """Returns words that lead from an unknown key to a known one, to be put behind a message.
 
     Args:
         path: Dotted; nothing to be found there.
+        kinds: By section, the kind that is chosen; what only other kinds have is not proposed if there is anything
+            else. None if nothing is chosen.
     """
     if path == EXTENDS:
         return "; it stands in an experiment file, at its top, and nowhere else"
@@ -63,26 +71,46 @@ def nearest(path: str) -> str:
     if section not in sections and (similar := difflib.get_close_matches(section, sections, 1, 0.75)):
         there = f"{similar[0]}.{key}"
         return f"; did you mean {there if there in known else similar[0]}?"
-    namesakes = [one for one, last in known.items() if last == key]
+    namesakes = _of_chosen((one for one, last in known.items() if last == key), kinds)
     if not section and namesakes:
         return f"; did you mean {' or '.join(namesakes)}?"
     siblings = [one for one in known if one.rpartition(".")[0] == section] + ([] if section else [EXTENDS])
     matches = difflib.get_close_matches(key, [one.rpartition(".")[2] for one in siblings], 1, 0.5)
-    if matches:
-        return f"; did you mean {f'{section}.{matches[0]}'.lstrip('.')}?"
     elsewhere = difflib.get_close_matches(key, known.values(), 1, 0.75)
+    if matches and (not elsewhere or _likeness(key, matches[0]) >= _likeness(key, elsewhere[0])):
+        return f"; did you mean {f'{section}.{matches[0]}'.lstrip('.')}?"
     if elsewhere:
-        return f"; did you mean {next(one for one, key in known.items() if key == elsewhere[0])}?"
+        return f"; did you mean {_of_chosen((one for one, last in known.items() if last == elsewhere[0]), kinds)[0]}?"
     return f"; known there: {', '.join(one.rpartition('.')[2] for one in siblings) or 'nothing'}"
 
 
-def explain_problem(problem: Mapping[str, Any]) -> str:
-    """Returns one of pydantic's problems in words: the field, its value and what is allowed."""
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, other, one).ratio()
+
+
+def _of_chosen(paths: Iterable[str], kinds: Mapping[str, str] | None) -> list[str]:
+    """Those of the paths that are not in the section of a kind that is not chosen; all of them, if there are none."""
+    found = list(paths)
+
+    def is_chosen(path: str) -> bool:
+        section, _, rest = path.partition(".")
+        return kinds is None or "." not in rest or rest.partition(".")[0] == kinds.get(section)
+
+    return [path for path in found if is_chosen(path)] or found
+
+
+def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str:
+    """Returns one of pydantic's problems in words: the field, its value and what is allowed.
+
+    Args:
+        problem: As pydantic describes it.
+        kinds: As of `nearest`.
+    """
     location = [str(part) for part in problem["loc"]]
     name = ".".join(location) or "experiment"
     kind, value = problem["type"], problem["input"]
     if kind == "extra_forbidden":
-        return f"{name} is not a known key{nearest(name)}"
+        return f"{name} is not a known key{nearest(name, kinds)}"
     info = _field(location)
     if kind == "missing":
         return f"{name} is missing: {info.description if info else ''}"
@@ -90,6 +118,19 @@ def explain_problem(problem: Mapping[str, Any]) -> str:
         return str(problem["ctx"]["error"])
     allowed = allowed_values(info) if info else problem["msg"]
     return f"{name} = {_shown(value)} is not allowed; allowed: {allowed}"
+
+
+def explain_unused(experiment: Experiment, found: Unused, keys: Sequence[str]) -> str:
+    """Returns in words that keys are set which a run never reads.
+
+    Args:
+        experiment: What the file and the command line make together.
+        found: Why they are not read.
+        keys: Those of its keys that are to be named.
+    """
+    named = ", ".join(f"{key} = {_shown(value_at(experiment, key))}" for key in keys)
+    are, them = ("are", "them") if len(keys) > 1 else ("is", "it")
+    return f"{named} {are} never read with {reason(experiment, found)}; allowed: {found.allowed}, or leave {them} out"
 
 
 def _shown(value: Any) -> str:

@@ -12,8 +12,9 @@ from typing import Any
 import pydantic
 
 from runtime.config import yaml_text
-from runtime.config.explaining import EXTENDS, explain_problem
-from runtime.config.schema import Experiment
+from runtime.config.explaining import DEFAULT_KINDS, EXTENDS, explain_problem, explain_unused
+from runtime.config.schema import Experiment, without_keys
+from runtime.config.unused import is_set, unused
 from runtime.errors import ExperimentError
 
 Tree = dict[str, Any]
@@ -24,48 +25,65 @@ _MAX_BYTES = 2**18
 
 @dataclass(frozen=True)
 class _Layer:
-    """What one file says."""
+    """What one file says, or the command line."""
 
-    path: Path
+    path: Path | None
     tree: Tree
 
 
-def load_experiment(path: Path, overrides: Iterable[str] = (), *, may_extend: bool = True) -> Experiment:
+def load_experiment(path: Path, overrides: Iterable[str] = (), *, is_of_run: bool = False) -> Experiment:
     """Returns the experiment in a file, validated but not resolved.
 
     A file may name another one by its key ``extends``, whose keys count where it has none of its own; and so on.
     ``stop.target_return`` is that of its file's environment: with another one, it is not taken over.
 
+    A key that the run never reads is refused, unless what decides that stands above it: ``--set scaler.kind=fixed`` may
+    be given for a file with Nitro's scaler. Such keys are `Experiment.unused`.
+
     Args:
         path: The experiment file.
         overrides: Each ``section.key=value``; they count before all files.
-        may_extend: Whether the file may name another one. A run's own config.yaml needs none, and a downloaded one
-            could name any file of this machine.
+        is_of_run: Whether it is a run's own config.yaml. That may not name another file: a downloaded one could name
+            any of this machine. It may have keys that the run never reads: older versions wrote all.
 
     Raises:
         ExperimentError: A file cannot be read, or something in it is wrong; the message names every field, its value
             and what is allowed.
     """
-    layers = _layers(path, [], may_extend=may_extend)
+    overrides = list(overrides)
+    layers = _layers(path, [], may_extend=not is_of_run)
     tree = _merged(layers)
     environment = _value_at(tree, "environment", "id")
     overridden = {_apply_override(tree, override) for override in overrides}
     if _value_at(tree, "environment", "id") != environment and "stop.target_return" not in overridden:
         _forget_target(tree)
-    return _validated(tree, str(path), layers, overridden)
+    experiment = _validated(tree, str(path), layers, overridden)
+    _check_used(experiment, str(path), [*layers, _Layer(None, changed_keys(overrides))],
+                first_checked=len(layers) if is_of_run else 0)
+    return experiment
 
 
-def experiment_from_tree(tree: Mapping[str, Any], *, source: str) -> Experiment:
+def experiment_from_tree(
+    tree: Mapping[str, Any], *, source: str, base: Mapping[str, Any] | None = None
+) -> Experiment:
     """Returns the experiment that a tree describes.
 
     Args:
         tree: As YAML gives it.
         source: What to call it in an error.
+        base: Another one, whose keys count if the tree has none of its own, as those of a file that is extended.
 
     Raises:
         ExperimentError: As `load_experiment`.
     """
-    return _validated(tree, source)
+    if base is None:
+        experiment = _validated(tree, source)
+        _check_used(experiment, source, [_Layer(None, dict(tree))])
+        return experiment
+    layers = [_Layer(None, dict(base)), _Layer(None, dict(tree))]
+    experiment = _validated(_merged(layers), source)
+    _check_used(experiment, source, layers)
+    return experiment
 
 
 def changed_keys(overrides: Iterable[str]) -> dict[str, Any]:
@@ -84,10 +102,13 @@ def self_contained(path: Path) -> bytes:
     """Returns an experiment file such that no other file is needed: itself, or what it and those it extends say.
 
     Raises:
-        ExperimentError: A file cannot be read.
+        ExperimentError: As `load_experiment`.
     """
     layers = _layers(path, [])
-    return path.read_bytes() if len(layers) == 1 else yaml_text.dump(_merged(layers)).encode()
+    if len(layers) == 1:
+        return path.read_bytes()
+    unused = [key for keys in load_experiment(path).unused.values() for key in keys]
+    return yaml_text.dump(without_keys(_merged(layers), unused)).encode()
 
 
 def _validated(
@@ -99,17 +120,48 @@ def _validated(
         problems = error.errors()
         # A list whose entry is refused counts as too short, too.
         refused = {problem["loc"][:length] for problem in problems for length in range(len(problem["loc"]))}
-        lines = [explain_problem(problem) + _origin(problem["loc"], layers, overridden) for problem in problems
+        kinds = {name: str((_value_at(tree, name, "kind") if isinstance(tree, Mapping) else None) or default)
+                 for name, default in DEFAULT_KINDS.items()}
+        lines = [explain_problem(problem, kinds) + _origin(problem["loc"], layers, overridden) for problem in problems
                  if problem["type"] != "too_short" or problem["loc"] not in refused]
-        raise ExperimentError("\n".join([f"{source}: {len(lines)} problem{'s' * (len(lines) > 1)}:"]
-                                        + [f"  {line}" for line in lines])) from None
+        raise _problems(source, lines) from None
 
 
-def _origin(location: Sequence[Any], layers: Sequence[_Layer], overridden: Iterable[str]) -> str:
+def _problems(source: str, lines: Sequence[str]) -> ExperimentError:
+    return ExperimentError("\n".join([f"{source}: {len(lines)} problem{'s' * (len(lines) > 1)}:"]
+                                     + [f"  {line}" for line in lines]))
+
+
+def _check_used(experiment: Experiment, source: str, layers: Sequence[_Layer], *, first_checked: int = 0) -> None:
+    """Refuses keys that are never read, if they stand in the layer of what decides that, or in a later one.
+
+    Args:
+        experiment: What the layers make together.
+        source: What to call it in an error.
+        layers: The farthest one first.
+        first_checked: Keys in earlier layers than this one are never refused.
+    """
+    def place(key: str) -> int:
+        return max((index for index, layer in enumerate(layers) if _holds(layer.tree, key.split("."))), default=-1)
+
+    lines = []
+    for found in unused(experiment):
+        decided = max(first_checked, *map(place, found.deciders))
+        refused = [key for key in found.keys if is_set(experiment, key) and place(key) >= decided]
+        if refused:
+            lines.append(explain_unused(experiment, found, refused)
+                         + "".join(dict.fromkeys(_origin(key.split("."), layers) for key in refused)))
+    if lines:
+        raise _problems(source, lines)
+
+
+def _origin(location: Sequence[Any], layers: Sequence[_Layer], overridden: Iterable[str] = ()) -> str:
     """Names the file that a wrong value stands in, unless it is the one that is loaded, or the command line."""
     name = ".".join(map(str, location))
+    files = [layer for layer in layers if layer.path is not None]
     found = next((layer for layer in reversed(layers) if location and _holds(layer.tree, location)), None)
-    if found is None or found is layers[-1] or any(f"{name}.".startswith(f"{one}.") for one in overridden):
+    if (found is None or found.path is None or found is files[-1]
+            or any(f"{name}.".startswith(f"{one}.") for one in overridden)):
         return ""
     return f" (in {found.path})"
 
@@ -182,7 +234,8 @@ def _read(path: Path, above: Sequence[Path]) -> Tree:
 def _relocated(layer: _Layer, path: Path) -> _Layer:
     """Makes a base's ``environment.package``, if it is a folder, relative to the file that extends the base."""
     package = _value_at(layer.tree, "environment", "package")
-    if not isinstance(package, str) or layer.path.parent == path.parent or not (layer.path.parent / package).is_dir():
+    if (layer.path is None or not isinstance(package, str) or layer.path.parent == path.parent
+            or not (layer.path.parent / package).is_dir()):
         return layer
     there = os.path.relpath(layer.path.parent / package, path.parent)
     return _Layer(layer.path, {**layer.tree, "environment": {**layer.tree["environment"], "package": there}})

@@ -140,6 +140,7 @@ def resolve(
     experiment: Experiment, *, is_deployed: bool = False, provisioned: int | None = None
 ) -> ResolvedExperiment:
     """Fills in every computed default that does not need the environment; see `Experiment.resolved`."""
+    experiment = experiment.without_unused()
     algorithm, actor, learner, fleet = experiment.algorithm, experiment.actor, experiment.learner, experiment.fleet
     most_actors = experiment.scaler.most_actors
     instance_types = _or(learner.instance_types, GPU_TYPES if _is_convolved(experiment) else CPU_TYPES)
@@ -154,7 +155,7 @@ def resolve(
     warm_actors = most_actors if learner.has_instance else 0
     return _as(ResolvedExperiment, experiment, {
         "algorithm": _as(ResolvedAlgorithm, algorithm, {
-            "rounds": _or(algorithm.rounds, "asynchronous" if algorithm.chosen.is_off_policy else "synchronous"),
+            "rounds": "asynchronous" if algorithm.is_asynchronous else "synchronous",
             "round_steps": _or(algorithm.round_steps, actor.fragment_steps * most_actors),
             "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
         "actor": _as(ResolvedActor, actor, {

@@ -11,16 +11,17 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 
-from lambda_actor.cache import redacted
 from runtime.config import yaml_text
 from runtime.config.fleets import FLEETS
 from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.section import Count, Field, Json, Section, Share
+from runtime.config.unused import is_set, reason, unused
 from runtime.config.updaters import EQUAL_UPDATERS, FUNCTION_UPDATERS, STELLARIS_PLACES, UPDATERS
 from runtime.config.variants import ALGORITHMS, SCALERS, AlgorithmSettings, ScalerSettings, flat, nested
 
@@ -114,6 +115,11 @@ class AlgorithmSection(Section):
         """The settings of the algorithm that ``kind`` names."""
         settings: AlgorithmSettings = getattr(self, self.kind)
         return settings
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether its rounds are asynchronous."""
+        return self.rounds == "asynchronous" or (self.rounds is None and self.chosen.is_off_policy)
 
 
 class DetectorSection(Section):
@@ -378,11 +384,23 @@ class Experiment(Section):
         return resolve(self, is_deployed=is_deployed, provisioned=provisioned)
 
     @property
-    def unused(self) -> tuple[str, ...]:
-        """Keys that the file gives about an instance, if there is none."""
-        if self.learner.has_instance or self.fleet.kind == "ray":
-            return ()
-        return tuple(f"learner.{key}" for key in _OF_INSTANCES if key in self.learner.model_fields_set)
+    def unused(self) -> Mapping[str, Sequence[str]]:
+        """Keys that are set although a run never reads them, by the reason, such as ``scaler.kind = fixed``."""
+        found: dict[str, list[str]] = {}
+        for one in unused(self):
+            if keys := [key for key in one.keys if is_set(self, key)]:
+                found.setdefault(reason(self, one), []).extend(keys)
+        return found
+
+    @property
+    def unused_text(self) -> str:
+        """The same for people; empty if there are none."""
+        return "; ".join(f"{', '.join(keys)} ({why})" for why, keys in self.unused.items())
+
+    def without_unused(self) -> Experiment:
+        """Returns the same experiment with their defaults for all keys that a run never reads."""
+        keys = [key for keys in self.unused.values() for key in keys]
+        return Experiment.model_validate(without_keys(self.model_dump(exclude_unset=True), keys)) if keys else self
 
     @property
     def identity(self) -> str:
@@ -392,8 +410,8 @@ class Experiment(Section):
     def to_yaml(self) -> str:
         """Returns the tree as YAML, which makes the same experiment again.
 
-        It lacks what nothing reads and the file does not set, such as the settings of other algorithms than its own,
-        and the password that ``cache.url`` may hold.
+        It lacks what a run never reads, such as the settings of other algorithms than its own, and the password that
+        ``cache.url`` may hold.
         """
         from runtime.config.shown import whole_tree
 
@@ -418,6 +436,20 @@ def is_below(path: str, sections: Iterable[str]) -> bool:
     return any(path == one or path.startswith(f"{one}.") for one in sections)
 
 
+def without_keys(tree: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Returns a copy of a tree without some dotted keys, nor the sections that are empty without them."""
+    tree = dict(tree)
+    for section, found in groupby(sorted(keys), lambda key: key.partition(".")[0]):
+        inner = [key.partition(".")[2] for key in found]
+        if section in tree and "" in inner:
+            del tree[section]
+        elif isinstance(tree.get(section), Mapping):
+            tree[section] = without_keys(tree[section], inner)
+            if not tree[section]:
+                del tree[section]
+    return tree
+
+
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
@@ -434,9 +466,6 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
             yield (f"environment.wrappers = {wrapper!r} is not allowed; allowed: an import path such as "
                    "gymnasium.wrappers.FlattenObservation, alone or with its keyword arguments, each in its own item "
                    "of the list")
-    if experiment.cache.kind == "none" and experiment.cache.url is not None:
-        yield (f"cache.url = {redacted(experiment.cache.url)} is never used with cache.kind = none; allowed: null, or "
-               "cache.kind = serverless | node | learner")
     yield from scaler.chosen.contradictions()
     if scaler.chosen.needs_target and stop.target_return is None:
         yield (f"scaler.kind = {scaler.kind} compares returns with stop.target_return = null; allowed: a number there, "
@@ -467,9 +496,6 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
                "stop.max_rounds")
 
 
-_OF_INSTANCES = ("instance_types", "market", "image_parameter", "volume_gib")
-
-
 def _contradictions_of_functions(experiment: Experiment) -> Iterator[str]:
     """What a learner that is a function cannot have."""
     learner, algorithm = experiment.learner, experiment.algorithm
@@ -485,7 +511,7 @@ def _contradictions_of_functions(experiment: Experiment) -> Iterator[str]:
     if learner.kind == "stellaris" and algorithm.kind != "ppo":
         yield (f"algorithm.kind = {algorithm.kind} has no truncated loss, and updates that {kind} does not know; "
                "allowed: ppo, or learner.kind = instance | function")
-    elif algorithm.rounds == "asynchronous" or (algorithm.rounds is None and algorithm.chosen.is_off_policy):
+    elif algorithm.is_asynchronous:
         yield (f"algorithm.rounds = {algorithm.rounds or 'null (asynchronous)'}: each update is an invocation "
                f"({kind}), too dear for the few trajectories that an asynchronous one trains on; "
                "allowed: synchronous, or learner.kind = instance")

@@ -9,8 +9,9 @@ from typing import Any
 from lambda_actor.cache import redacted
 from runtime.config.explaining import section_of, walk_fields
 from runtime.config.fleets import FLEETS
-from runtime.config.schema import Experiment, ScalerSection, is_below, leaves
+from runtime.config.schema import Experiment, ScalerSection, without_keys
 from runtime.config.section import Section
+from runtime.config.unused import unused
 from runtime.config.updaters import FUNCTION_UPDATERS, UPDATERS
 from runtime.config.variants import ALGORITHMS, SCALERS
 
@@ -19,16 +20,14 @@ Tree = dict[str, Any]
 
 def whole_tree(experiment: Experiment) -> Tree:
     """Returns what makes the same experiment again, without what nothing reads; see `Experiment.to_yaml`."""
-    tree = _tree(experiment)
-    unread, defaults = unread_paths(dict(leaves(tree))), _defaults()
-    return _without(tree, lambda path, value: is_below(path, unread) and value == defaults[path])
+    return without_keys(_tree(experiment), _unused(experiment))
 
 
 def given_tree(experiment: Experiment) -> Tree:
     """Returns what was given and differs from the defaults; see `Experiment.given_yaml`."""
     tree = _tree(experiment)
-    given, unread, defaults = _given(experiment), unread_paths(dict(leaves(tree))), _defaults()
-    return _without(tree, lambda path, value: path not in given or value == defaults[path] or is_below(path, unread))
+    given, unread, defaults = _given(experiment), _unused(experiment), _defaults()
+    return _without(tree, lambda path, value: path not in given or value == defaults[path] or path in unread)
 
 
 def unread_paths(settings: Mapping[str, Any]) -> list[str]:
@@ -53,6 +52,10 @@ def unread_paths(settings: Mapping[str, Any]) -> list[str]:
     if fleet in FLEETS and fleet != "ray":
         found.append("fleet.ray")
     return found
+
+
+def _unused(experiment: Experiment) -> set[str]:
+    return {key for found in unused(experiment) for key in found.keys}
 
 
 def _tree(experiment: Experiment) -> Tree:

@@ -7,7 +7,7 @@ because configuration is below the rooms that it names; none of these modules ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -62,9 +62,13 @@ class ScalerSettings(Section):
     Attributes:
         about: What the scaler does, in a few words.
         needs_target: Whether it reads `RoundView.target_return`, which then must be given by ``stop.target_return``.
+        signals: Names of the signals that it reads; what nobody reads is neither measured nor shown.
+        has_score: Whether its decisions have a `ScalingDecision.score`.
     """
 
     about: ClassVar[str]
+    signals: ClassVar[frozenset[str]] = frozenset()
+    has_score: ClassVar[bool] = False
     needs_target: ClassVar[bool] = False
 
     actors_min: Actors = Field(8, description="I_min, fewest actors of a round")
@@ -89,6 +93,13 @@ class ScalerSettings(Section):
     def mean_actors(self) -> float:
         """Actors of a round, on average, as far as the settings tell: plans are made with it."""
         return (self.smallest_round + self.most_actors) / 2
+
+    def unused(self) -> Mapping[str, tuple[Sequence[str], str]]:
+        """Returns the scaler's keys that do not count with these values.
+
+        By key: the keys that decide it, besides ``kind``, and what would have the key count.
+        """
+        return {}
 
     def contradictions(self) -> Iterator[str]:
         """Yields what is wrong with values that are each allowed."""

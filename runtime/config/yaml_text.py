@@ -29,7 +29,7 @@ class _Loader(yaml.SafeLoader):
                 continue
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
-                                                        node.start_mark)
+                                                        key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 

@@ -117,7 +117,7 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
 
 def detector_products(experiment: FittedExperiment) -> int:
     """Returns the most Hessian-vector products, or what takes as long, that a round measures; 0 if it measures none."""
-    signals = experiment.scaler.chosen.make().signals
+    signals = experiment.scaler.chosen.signals
     return (experiment.detector.lanczos_steps * bool(signals & CURVATURE_SIGNALS)
             + GradientNoise.products * bool(signals & NOISE_SIGNALS))
 

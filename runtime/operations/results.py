@@ -90,7 +90,7 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     config = out / layout.CONFIG
     if not config.exists():
         return [*lines, "it cannot be gone on with: it was never begun"]
-    stored = load_experiment(config, may_extend=False)
+    stored = load_experiment(config, is_of_run=True)
     if code_of(stored):
         lines.append("                  (its environment is code, which a download does not bring: name your own with "
                      "--environment ID, or --set environment.id=ID for train)")
@@ -109,7 +109,7 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
 def _is_same(file: Path, stored: Experiment) -> bool:
     """Whether the file would go on with that run."""
     try:
-        named, known = unchangeable(load_experiment(file).resolved()), unchangeable(stored)
+        named, known = unchangeable(load_experiment(file).resolved()), unchangeable(stored.resolved())
     except ExperimentError:
         return False
     # What the file leaves open follows from its environment, which is not made here.

@@ -163,13 +163,13 @@ def _text(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _changed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of an experiment's tree with other values at some keys of its sections."""
-    changed = dict(tree)
+def _tree(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes as a tree of sections."""
+    tree: dict[str, Any] = {}
     for key, value in changes.items():
         section, name = key.split(".")
-        changed[section] = {**changed[section], name: value}
-    return changed
+        tree.setdefault(section, {})[name] = value
+    return tree
 
 
 def predict_all(
@@ -185,10 +185,11 @@ def predict_all(
         steps: Environment steps of each seed.
         seeds: Runs, one after the other on one deployment.
     """
-    found, tree = [], base.model_dump(mode="json")
+    found, tree = [], base.without_unused().model_dump(mode="json", exclude_unset=True)
     for way in ways(base.resolved(is_deployed=True), prices):
         try:
-            experiment = experiment_from_tree(_changed(tree, way.changes), source=way.name).resolved(is_deployed=True)
+            experiment = experiment_from_tree(
+                _tree(way.changes), base=tree, source=way.name).resolved(is_deployed=True)
             fitted = with_episodes(
                 experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment)
             check_sizes(environment.spaces, environment_id=fitted.environment.id, network=fitted.network.architecture,

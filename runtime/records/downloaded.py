@@ -21,12 +21,13 @@ _NO_CODE = {"kwargs": "environment.kwargs={}", "wrappers": "environment.wrappers
 """Overrides by the keys, besides the id, that can have code run."""
 
 
-def load_trusted_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+def load_trusted_experiment(path: Path, overrides: Sequence[str] = (), *, is_of_run: bool = False) -> Experiment:
     """Loads an experiment file whose environment is about to be made.
 
     Args:
         path: The file; a run's own, or anybody's.
         overrides: As of `load_experiment`.
+        is_of_run: Whether it is a run's own; a downloaded run's always is.
 
     Raises:
         ExperimentError: It cannot be loaded; or it is a downloaded run's and extends another file, or names code,
@@ -36,7 +37,7 @@ def load_trusted_experiment(path: Path, overrides: Sequence[str] = ()) -> Experi
     if is_downloaded and _is_named("id", overrides):
         # What the download says was said of another environment.
         overrides = [*(nothing for name, nothing in _NO_CODE.items() if not _is_named(name, overrides)), *overrides]
-    experiment = load_experiment(path, overrides, may_extend=not is_downloaded)
+    experiment = load_experiment(path, overrides, is_of_run=is_of_run or is_downloaded)
     unnamed = [f"environment.{name} = {value!r}" for name, value in code_of(experiment).items()
                if not _is_named(name, overrides)]
     if unnamed and is_downloaded:
@@ -69,4 +70,4 @@ def load_run_experiment(directory: Path, environment_id: str | None) -> Experime
         ExperimentError: As `load_trusted_experiment`.
     """
     overrides = [_KEY + environment_id] if environment_id is not None else []
-    return load_trusted_experiment(directory / layout.CONFIG, overrides)
+    return load_trusted_experiment(directory / layout.CONFIG, overrides, is_of_run=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from runtime.config.section import Actors, Field
@@ -10,7 +11,7 @@ from runtime.scaler.counts import PlannedScaler
 
 
 class FixedSettings(ScalerSettings):
-    """Settings of the fixed scaler; ``actors_max`` does not count for it."""
+    """Settings of the fixed scaler; ``actors_max`` does not count for it, and ``actors_min`` is at most its count."""
 
     about: ClassVar[str] = "never changes"
 
@@ -30,6 +31,17 @@ class FixedSettings(ScalerSettings):
     def mean_actors(self) -> float:
         """Actors of every round."""
         return self.actors_fixed
+
+    def unused(self) -> Mapping[str, tuple[Sequence[str], str]]:
+        """Returns the most actors, and more fewest actors than there are."""
+        found: dict[str, tuple[Sequence[str], str]] = {"actors_max": ((), "any other scaler.kind")}
+        if self.actors_min > self.actors_fixed:
+            found["actors_min"] = (("actors_fixed",), f"scaler.actors_min from 1 to {self.actors_fixed}")
+        return found
+
+    def contradictions(self) -> Iterator[str]:
+        """Yields nothing: bounds that are out of order do not count."""
+        yield from ()
 
     def make(self) -> PlannedScaler:
         """Makes the scaler."""

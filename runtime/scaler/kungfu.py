@@ -20,6 +20,7 @@ class KungFuSettings(ScalerSettings):
     """Settings of KungFu's scaler, which begins with ``actors_min``."""
 
     about: ClassVar[str] = "grows with the gradient noise scale"
+    signals: ClassVar[frozenset[str]] = frozenset({"noise_scale"})
 
     def make(self) -> KungFuScaler:
         """Makes the scaler."""
@@ -38,7 +39,7 @@ class KungFuScaler:
     so that a noise scale that stands still doubles the actors over and over.
     """
 
-    signals = frozenset({"noise_scale"})
+    signals = KungFuSettings.signals
 
     def __init__(self, settings: KungFuSettings) -> None:
         self.actors_min, self.actors_max = settings.actors_min, settings.actors_max

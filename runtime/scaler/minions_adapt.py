@@ -19,6 +19,7 @@ class MinionsAdaptSettings(ScalerSettings):
 
     about: ClassVar[str] = "grows with the return"
     needs_target: ClassVar[bool] = True
+    has_score: ClassVar[bool] = True
 
     return_rounds: Annotated[int, Field(ge=1, le=ROWS_MAX)] = Field(
         5, description="n, the last rounds with a return, whose mean counts")

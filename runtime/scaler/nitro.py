@@ -23,6 +23,8 @@ class NitroSettings(ScalerSettings):
     """Settings of Nitro's scaler. Paper: Nitro Table 1."""
 
     about: ClassVar[str] = "boosts flat rounds"
+    signals: ClassVar[frozenset[str]] = frozenset({"convexity_ratio"})
+    has_score: ClassVar[bool] = True
 
     window_rounds: Count = Field(6, description="n, rounds whose convexity ratios are compared")
     decay_factor: Annotated[float, Field(gt=0, le=1)] = Field(0.96, description="d, the score's weight is d^k")
@@ -43,7 +45,7 @@ class NitroScaler:
     equal; there S_k = d^k, so early rounds are boosted and late ones are not (docs/decisions/0004-scaler.md).
     """
 
-    signals = frozenset({"convexity_ratio"})
+    signals = NitroSettings.signals
 
     def __init__(self, settings: NitroSettings) -> None:
         self.actors_min, self.actors_max = settings.actors_min, settings.actors_max

@@ -18,6 +18,7 @@ class NoiseScaleSettings(ScalerSettings):
     """Settings of the scaler that looks for the cheapest batch."""
 
     about: ClassVar[str] = "takes the batch that is cheapest by theory"
+    signals: ClassVar[frozenset[str]] = frozenset({"noise_scale"})
 
     def make(self) -> NoiseScaleScaler:
         """Makes the scaler."""
@@ -75,7 +76,7 @@ class NoiseScaleScaler:
     at best.
     """
 
-    signals = frozenset({"noise_scale"})
+    signals = NoiseScaleSettings.signals
 
     def __init__(self, settings: NoiseScaleSettings) -> None:
         self.actors_min, self.actors_max = settings.actors_min, settings.actors_max

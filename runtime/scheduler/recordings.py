@@ -78,7 +78,7 @@ def read_recording(path: Path) -> Recording:
     """
     files = RunFiles(path)
     try:
-        experiment = load_experiment(files.config_path, may_extend=False)
+        experiment = load_experiment(files.config_path, is_of_run=True)
         rows = [RoundRow.from_json_line(line) for line in files.rounds_path.read_bytes().splitlines()]
         summary = json.loads(files.summary_path.read_bytes())
         stop_reason, spent_usd, modelled_s = (summary[key] for key in ("stop_reason", "spent_usd", "modelled_s"))

@@ -30,12 +30,12 @@ def check_same_experiment(experiment: Experiment, directory: RunDirectory) -> No
         RunDirectoryError: It is of another one, or cannot be read.
     """
     try:
-        stored = load_experiment(directory.config_path, may_extend=False)
+        stored = load_experiment(directory.config_path, is_of_run=True)
     except ExperimentError as error:
         raise RunDirectoryError(f"--resume: {error}\nIf another version of this program made the run, that version can "
                                 "continue it") from None
-    new = unchangeable(experiment)
-    changed = [f"{path} is {new[path]!r} now, {value!r} in the run" for path, value in unchangeable(stored).items()
+    new, old = unchangeable(experiment), unchangeable(stored.resolved())
+    changed = [f"{path} is {new[path]!r} now, {value!r} in the run" for path, value in old.items()
                if new[path] != value]
     if changed:
         raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "

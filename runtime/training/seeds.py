@@ -15,6 +15,7 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import CHANGEABLE, unchangeable
 from runtime.cost.budget import UNITS_PER_USD
 from runtime.display.table import report_lines
+from runtime.display.terminal import spent_of
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Backend, Display
@@ -126,7 +127,7 @@ def _train_all(
     cause: Exception | None = None
     while following is not None and not code:
         say(f"\nseed {following.seed}, {runs.seeds.index(following.seed) + 1} of {len(runs.seeds)}: "
-            f"up to ${following.budget.usd:.4f} of ${runs.experiment.budget.usd:g}\n")
+            f"up to {spent_of(following.budget.usd, runs.experiment.budget.usd)}\n")
         try:
             result = _train_one(runs, following, make_backend, make_display)
             code, cause = result.exit_code, result.error
@@ -297,7 +298,7 @@ def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
     if any(estimate["seeds"] for estimate in summary["estimates"].values()):
         lines += ["", f"interquartile mean over seeds, {summary['confidence']:.0%} interval", *_estimate_lines(summary)]
     lines += textwrap.wrap(summary["caution"] or "", 79, initial_indent="  ", subsequent_indent="  ")
-    return [*lines, "", f"cost         ${summary['spent_usd']:.4f} of ${summary['budget_usd']:g}",
+    return [*lines, "", f"cost         {spent_of(summary['spent_usd'], summary['budget_usd'])}",
             f"results      {out}", *report_lines(out)]
 
 

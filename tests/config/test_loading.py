@@ -97,9 +97,16 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert "is not a regular file" in refusal(tmp_path / "pipe")
 
 
+@pytest.mark.parametrize(("text", "place"), [
+    ("seed: 1\nstop:\n  max_rounds: 1\n  max_rounds: 2\n", "line 4, column 3"),
+    ("seed: 1\n\nseed: 2\n", "line 3, column 1"), ("stop: {max_rounds: 1, max_rounds: 2}\n", "line 1, column 23")])
+def test_a_key_that_stands_twice_is_told_where_it_does(tmp_path: Path, text: str, place: str) -> None:
+    assert f"stands twice in {place}" in refusal(files(tmp_path, a=text))
+
+
 def test_of_very_many_keys_none_stands_twice(tmp_path: Path) -> None:
     keys = "".join(f"{number}: 1\n" for number in range(25_000))
-    assert "the key 0 stands twice in line 1" in refusal(files(tmp_path, a=f"{keys}0: 2\n"))
+    assert "the key 0 stands twice in line 25001" in refusal(files(tmp_path, a=f"{keys}0: 2\n"))
 
 
 def test_a_very_long_number_is_looked_at_once() -> None:

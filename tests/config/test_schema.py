@@ -14,15 +14,17 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.config import yaml_text
 from runtime.config.explaining import walk_fields
 from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.loading import experiment_from_tree, load_experiment
 from runtime.config.schema import Experiment
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
+from tests.config.trees import MINIMAL, deciders
+from tests.config.trees import tree_with as tree_with_all
 
 ROOT = Path(__file__).resolve().parents[2]
-MINIMAL = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
 MINIMAL_YAML = "environment: {id: Hopper-v5}\nbudget: {usd: 1.0}\n"
 SECRET = "tooth-brush-77"
 FIXED_NAMES = (
@@ -70,13 +72,8 @@ BOUNDED = [path for path in NUMBERS if numeric(path)[1]]
 
 
 def tree_with(path: str, value: Any) -> dict[str, Any]:
-    tree = {name: dict(section) for name, section in MINIMAL.items()}
-    node = tree
-    *sections, key = path.split(".")
-    for section in sections:
-        node = node.setdefault(section, {})
-    node[key] = value
-    return tree
+    """An experiment that reads the key, and has that value for it."""
+    return tree_with_all(deciders(path) | {path: value})
 
 
 def refusal(tree: Any) -> str:
@@ -310,10 +307,19 @@ def test_what_has_no_default_must_be_given(path: str):
     ("stop.max_round", "stop.max_rounds"), ("evaluation.episode", "evaluation.episodes"),
     # In the wrong section: the known name is elsewhere.
     ("algorithm.learning_rate", "algorithm.ppo.learning_rate"), ("max_rounds", "stop.max_rounds"),
+    # Of the algorithm that is chosen.
+    ("learning_rate", "algorithm.ppo.learning_rate"), ("importance_clip", "algorithm.impact.importance_clip"),
 ])
 def test_an_unknown_key_is_refused_with_the_nearest_name(path: str, nearest: str):
     text = refusal(tree_with(path, 3))
     assert f"{path} is not a known key; did you mean {nearest}?" in text
+
+
+def test_what_is_proposed_is_of_the_algorithm_that_is_chosen(tmp_path: Path):
+    text = MINIMAL_YAML + "algorithm: {kind: impact}"
+    assert "did you mean algorithm.impact.learning_rate?" in load_refusal(tmp_path, text, "learning_rate=1e-4")
+    assert "did you mean algorithm.impala.learning_rate?" in load_refusal(
+        tmp_path, text, "learning_rat=1e-4", "algorithm.kind=impala")
 
 
 @pytest.mark.parametrize("section", ["", *SECTIONS])
@@ -515,13 +521,11 @@ CHANGEABLE_LEAVES = set(
     "fleet.ray.node_usd_per_hour".split())
 
 
-def identified(**leaf: Any) -> Experiment:
-    """An experiment with an end and of an algorithm with both kinds of rounds, and the one leaf that is given."""
-    ((path, value),) = leaf.items() or [("stop.max_rounds", 77)]
-    tree = tree_with(path, value)
-    tree["algorithm"] = {"kind": "impact", "rounds": "synchronous"} | tree.get("algorithm", {})
-    tree["stop"] = {"max_rounds": 77, "max_steps": 7777} | tree.get("stop", {})
-    return experiment_from_tree(tree, source="x.yaml")
+def identified(path: str = "seed", **leaf: Any) -> Experiment:
+    """An experiment with an end, which reads the key, of an algorithm with both kinds of rounds if it may be."""
+    tree = {"algorithm.kind": "impact", "algorithm.rounds": "synchronous", "stop.max_rounds": 77,
+            "stop.max_steps": 7777}
+    return experiment_from_tree(tree_with_all(tree | deciders(path) | leaf), source="x.yaml")
 
 
 def others(path: str, default: Any) -> Iterator[Any]:
@@ -540,14 +544,13 @@ def others(path: str, default: Any) -> Iterator[Any]:
 
 
 def with_another(path: str) -> Experiment:
-    base = identified()
-    default = base
+    default = identified(path)
     for key in path.split("."):
         default = getattr(default, key)
     for value in others(path, default):
         if value != default:
             try:
-                return identified(**{path: value})
+                return identified(path, **{path: value})
             except ExperimentError:
                 continue
     raise AssertionError(f"no other value for {path}")
@@ -556,7 +559,7 @@ def with_another(path: str) -> Experiment:
 @pytest.mark.parametrize("path", LEAVES)
 def test_a_run_is_the_same_run_exactly_where_only_what_is_changeable_differs(path: str):
     for resolve in (lambda experiment: experiment, Experiment.resolved):
-        base, changed = resolve(identified()), resolve(with_another(path))
+        base, changed = resolve(identified(path)), resolve(with_another(path))
         assert base != changed
         assert (changed.identity == base.identity) == (path in CHANGEABLE_LEAVES)
 
@@ -575,7 +578,7 @@ def test_a_run_on_lambda_is_the_run_on_one_machine():
 
 def test_the_identity_survives_the_yaml_and_is_the_same_everywhere(tmp_path: Path):
     resolved = identified().resolved()
-    assert load_experiment(written(tmp_path, resolved.to_yaml())).identity == resolved.identity
+    assert load_experiment(written(tmp_path, resolved.to_yaml())).resolved().identity == resolved.identity
     assert len(resolved.identity) == 64
     assert set(resolved.identity) <= set("0123456789abcdef")
 
@@ -618,15 +621,9 @@ def values_for(path: str) -> st.SearchStrategy:
                               st.none(), max_size=12).flatmap(
     lambda chosen: st.fixed_dictionaries({path: values_for(path) for path in chosen})))
 def test_the_resolved_tree_survives_its_yaml(tmp_path: Path, values: dict[str, Any]):
-    tree: dict[str, Any] = {name: dict(section) for name, section in MINIMAL.items()}
-    for path, value in values.items():
-        *sections, key = path.split(".")
-        node = tree
-        for section in sections:
-            node = node.setdefault(section, {})
-        node[key] = value
+    path = written(tmp_path, yaml_text.dump(tree_with_all(values)))
     try:
-        resolved = experiment_from_tree(tree, source="x.yaml").resolved()
+        resolved = load_experiment(path, is_of_run=True).resolved()
     except ExperimentError as error:
         assert "is not allowed" not in str(error), "drawn from what is allowed"
         return
@@ -748,6 +745,6 @@ def test_any_text_is_accepted_or_refused_in_words(tmp_path: Path, text: str, as_
 ])
 def test_what_a_learner_that_is_a_function_cannot_have_is_refused(leaf: dict[str, Any], told: str):
     tree, learner = MINIMAL | leaf, leaf.get("learner", {})
-    experiment_from_tree(tree | {"learner": learner | {"kind": "instance"}}, source="x.yaml")
+    experiment_from_tree({"learner": {"kind": "instance"}}, base=tree | {"learner": learner}, source="x.yaml")
     with pytest.raises(ExperimentError, match=told):
         experiment_from_tree(tree | {"learner": {"kind": "function"} | learner}, source="x.yaml")

@@ -42,9 +42,7 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
                             "actor": {"memory_mib": 1024, "timeout_s": 60, "provisioned": 0},
                             "learner": {"instance_types": ["small"], "volume_gib": 1, "update_timeout_s": 40},
                             "fleet": {"round_deadline_s": 80}, "cache": {"kind": "learner"}}
-    for name, section in sections.items():
-        tree[name] = tree.get(name, {}) | section
-    return experiment_from_tree(tree, source="test").resolved()
+    return experiment_from_tree(sections, base=tree, source="test").resolved()
 
 
 def model(prices: PriceTable = PLAIN, **sections: dict[str, Any]) -> CostModel:

@@ -121,14 +121,15 @@ def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(shared_f
     file, rounds_of = tmp_path / "small.yaml", {}
     file.write_text(SMALL_EXPERIMENT)
     # One learner function without what Stellaris adds trains the same policy, wherever it runs.
-    stellaris = overrides(
+    on_ray = overrides(
+        fleet__ray__nodes=2, fleet__ray__node_usd_per_hour=0.5,
         learner__update_timeout_s=1800, learner__function__timeout_s=600, learner__kind="stellaris",
         learner__stellaris__place="ray", learner__stellaris__learners=1,
         **{f"learner__stellaris__{key}": "null" for key in ("staleness_decay", "learning_rate_root", "truncation")})
     for kind in ("local", "ray"):
         done = train(file, tmp_path / kind, *overrides(
-            fleet__kind=kind, fleet__ray__nodes=2, fleet__ray__node_usd_per_hour=0.5, cache__kind="none",
-            stop__max_rounds=2, evaluation__every_rounds=0), *(stellaris if kind == "ray" else ()))
+            fleet__kind=kind, cache__kind="none", stop__max_rounds=2, evaluation__every_rounds=0),
+            *(on_ray if kind == "ray" else ()))
         assert done.returncode == 0, done.stderr
         rounds_of[kind] = rounds(tmp_path / kind)
     for row, expected in zip(rounds_of["ray"], rounds_of["local"], strict=True):

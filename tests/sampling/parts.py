@@ -29,9 +29,7 @@ def make_experiment(**sections: dict[str, Any]) -> Experiment:
         "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 6, "window_rounds": 3, "decay_factor": 0.96},
         "actor": {"fragment_steps": STEPS, "timeout_s": 60}, "learner": {"threads": 1},
         "stop": {"max_rounds": 4}, "evaluation": {"every_rounds": 0}}
-    for name, section in sections.items():
-        tree[name] = tree.get(name, {}) | section
-    return experiment_from_tree(tree, source="test").resolved().fitted(SPACES, preprocessing="none")
+    return experiment_from_tree(sections, base=tree, source="test").resolved().fitted(SPACES, preprocessing="none")
 
 
 class SpyMeter(Meter):

@@ -32,7 +32,7 @@ SMALL = {
 
 
 def make_experiment(**sections: dict) -> ResolvedExperiment:
-    return experiment_from_tree(SMALL | sections, source="test").resolved()
+    return experiment_from_tree(sections, base=SMALL, source="test").resolved()
 
 
 def learner_of(experiment: ResolvedExperiment, spaces: Spaces) -> Learner:

@@ -44,8 +44,10 @@ def section(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
     counts = [6, 2, 3, 3, 5]
     (tmp_path / "rounds.jsonl").write_text("".join(f'{{"actor_count_wanted": {one}}}\n' for one in counts))
     make_scheduler().save(tmp_path / "a.safetensors")
-    return lambda kind: {**SMALL, "kind": kind, "recorded_run": str(tmp_path),
-                         "scheduler": str(tmp_path / "a.safetensors")}
+    files = {"recorded_run": str(tmp_path), "scheduler": str(tmp_path / "a.safetensors")}
+    return lambda kind: {"kind": kind, **{
+        key: value for key, value in {**SMALL, **files}.items()
+        if key in SCALERS.settings[kind].model_fields and (kind, key) != ("fixed", "actors_max")}}
 
 
 numbers = st.one_of(st.none(), st.floats(), st.integers(-10**9, 10**9))

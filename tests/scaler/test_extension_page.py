@@ -29,7 +29,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before, head, after = registry.read_text().partition("SCALERS: Variants[ScalerSettings] = Variants({\n")
     assert head
     registry.write_text(before + head + after.replace("})", f"{line}}})", 1))
-    (folder / "mine.yaml").write_text(SMALL_EXPERIMENT.replace("kind: nitro", "kind: momentum, actors_step: 2"))
+    (folder / "small.yaml").write_text(SMALL_EXPERIMENT)
+    (folder / "mine.yaml").write_text("extends: small.yaml\nscaler: {kind: momentum, actors_step: 2}\n")
     return folder
 
 

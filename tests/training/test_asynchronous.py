@@ -65,13 +65,12 @@ def make_experiment(**sections: dict[str, Any]) -> Experiment:
         "environment": {"id": "Fake-v0"}, "budget": {"usd": 1000.0},
         "algorithm": {"kind": "impact", "staleness_max": 8, "round_steps": 6 * STEPS,
                       "impact": {"minibatch_steps": STEPS}},
-        "scaler": {"kind": "fixed", "actors_fixed": 4, "actors_min": 2, "actors_max": 6, "window_rounds": 3},
+        "scaler": {"kind": "fixed", "actors_fixed": 4, "actors_min": 2},
         "actor": {"fragment_steps": STEPS, "timeout_s": 60, "provisioned": 0}, "learner": {"threads": 1},
-        "detector": {"subset_size": 8},
         "stop": {"max_rounds": 3}, "evaluation": {"every_rounds": 0}}
-    for name, section in sections.items():
-        tree[name] = tree.get(name, {}) | section
-    return experiment_from_tree(tree, source="test").resolved().fitted(SPACES, preprocessing="none")
+    if sections.get("scaler", {}).get("kind") == "nitro":
+        tree["detector"] = {"subset_size": 8}
+    return experiment_from_tree(sections, base=tree, source="test").resolved().fitted(SPACES, preprocessing="none")
 
 
 class Killed(BaseException):
@@ -293,7 +292,7 @@ def test_it_replays_only_when_nothing_has_arrived(tmp_path: Path):
 
 def test_it_neither_spins_nor_writes_the_ledger_for_every_actor(tmp_path: Path):
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=0.75 + nth % 7 / 16), update_s=0.02,
-              scaler={"actors_fixed": 64, "actors_max": 64}, algorithm={"round_steps": 64 * STEPS, "staleness_max": 99},
+              scaler={"actors_fixed": 64}, algorithm={"round_steps": 64 * STEPS, "staleness_max": 99},
               stop={"max_rounds": 20}, actor={"timeout_s": 1}, fleet={"round_deadline_s": 100})
     started_s = rig.clock()
     rig.loop.run()
@@ -569,7 +568,7 @@ def worst_case_usd(actors: int, **sections: dict[str, Any]) -> float:
     *((4, 2, factor) for factor in (1.1, 1.6, 6.0)), *((32, 8, factor) for factor in (1.1, 1.6))])
 def test_the_budget_is_used_until_it_holds_no_further_round_and_nothing_paid_is_lost(
         tmp_path: Path, actors: int, smallest: int, factor: float):
-    scaler = {"actors_fixed": actors, "actors_min": smallest, "actors_max": 64}
+    scaler = {"actors_fixed": actors, "actors_min": smallest}
     rig = Rig(tmp_path, budget={"usd": factor * worst_case_usd(actors)}, stop={"max_rounds": 10**6}, scaler=scaler,
               algorithm={"round_steps": 2 * actors * STEPS, "staleness_max": 1000})
     assert rig.loop.run() == "budget"
@@ -650,7 +649,7 @@ def test_a_target_that_is_reached_gives_up_what_is_in_flight(tmp_path: Path):
 
 
 def nitro(**more: Any) -> dict[str, Any]:
-    return {"kind": "nitro", "decay_factor": 1.0, **more}
+    return {"kind": "nitro", "actors_max": 6, "window_rounds": 3, "decay_factor": 1.0, **more}
 
 
 class GatedDetector(FakeDetector):
@@ -838,8 +837,8 @@ def test_nothing_is_lost_and_nothing_trained_on_twice(
     for is_kill, after in [*ends, (False, None)]:
         rig = Rig(tmp_path, anything(stream), disk=disk, replays_max=replays_max, update_s=update_s,
                   concurrency=concurrency, budget={"usd": usd},
-                  scaler={"kind": kind, "actors_fixed": actors, "actors_min": min(2, actors),
-                          "actors_max": max(2, actors)},
+                  scaler={"kind": kind, "actors_min": min(2, actors),
+                          **({"actors_fixed": actors} if kind == "fixed" else {"actors_max": max(2, actors)})},
                   algorithm={"staleness_max": staleness_max, "round_steps": round_fragments * STEPS,
                              "impact": {"minibatch_steps": minibatch * STEPS}},
                   actor={"timeout_s": 10}, fleet={"round_deadline_s": 60, "failures_max": 1000})

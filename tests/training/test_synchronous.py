@@ -158,7 +158,7 @@ staleness_mean staleness_max replayed_fraction updates""".split()
 
 @pytest.mark.parametrize("kind", ["nitro", "fixed"])
 def test_a_row_has_every_name_that_the_issue_lists(tmp_path: Path, kind: str):
-    rig = Rig(tmp_path, scaler={"kind": kind, "actors_fixed": 2})
+    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 2} if kind == "fixed" else {})
     rig.run()
     for row in rig.rows:
         assert set(NAMES) <= row.keys()
@@ -896,7 +896,7 @@ def test_a_round_that_is_not_saved_yet_is_saved_whatever_ends_the_run(tmp_path: 
 
 def test_a_checkpoint_can_be_put_on_disk_at_every_round(tmp_path: Path):
     for kind in ("nitro", "fixed"):
-        rig = Rig(tmp_path, scaler={"kind": kind, "actors_fixed": 2})
+        rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 2} if kind == "fixed" else {})
         rig.run()
         for checkpoint in rig.checkpoints:
             save_checkpoint(tmp_path / kind, checkpoint)

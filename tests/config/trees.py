@@ -1,0 +1,46 @@
+"""Experiments that read a key: what else must be set so that the key counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.config.variants import ALGORITHMS, SCALERS
+
+MINIMAL: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
+_NEEDS: dict[str, dict[str, Any]] = {
+    "minions": {"scheduler": "hopper"}, "permuted": {"recorded_run": "runs/recorded"}}
+_PARTS: dict[str, dict[str, Any]] = {
+    "learner.function": {"learner.kind": "function", "learner.update_timeout_s": 900},
+    "learner.stellaris": {"learner.kind": "stellaris", "algorithm.kind": "ppo"},
+    "learner.stellaris.durations": {"learner.stellaris.place": "virtual", "learner.stellaris.durations": "some.json"},
+    "fleet.ray": {"fleet.kind": "ray"},
+    "algorithm.round_steps": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},
+    "algorithm.staleness_max": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},
+    **{f"algorithm.{kind}": {"algorithm.kind": kind} for kind in ALGORITHMS.settings},
+    **{f"algorithm.{kind}.kl_target": {f"algorithm.{kind}.kl_coefficient": 0.5} for kind in ("ppo", "impact")},
+}
+
+
+def deciders(path: str) -> dict[str, Any]:
+    """The keys and values, besides defaults, with which a run reads a key; by dotted path."""
+    found = {key: value for part, keys in _PARTS.items() if f"{path}.".startswith(f"{part}.")
+             for key, value in keys.items()}
+    section, _, key = path.partition(".")
+    owner = next((kind for kind, settings in SCALERS.settings.items() if key in settings.model_fields), None)
+    if section == "scaler" and owner is not None:
+        found |= {f"scaler.{name}": value for name, value in ({"kind": owner} | _NEEDS.get(owner, {})).items()}
+        if owner.startswith("minions"):
+            found["stop.target_return"] = 3000.0
+    return found
+
+
+def tree_with(values: dict[str, Any], base: dict[str, Any] = MINIMAL) -> dict[str, Any]:
+    """A copy of a tree with other values, by dotted path."""
+    tree = {name: dict(section) for name, section in base.items()}
+    for path, value in values.items():
+        *sections, key = path.split(".")
+        node = tree
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[key] = value
+    return tree
