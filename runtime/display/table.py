@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runtime.config.schema import Experiment
+from runtime.display.terminal import spent_of
 from runtime.interfaces import Display
 from runtime.records import layout
 from runtime.records.rows import RoundRow
@@ -169,7 +170,7 @@ class Goals:
             if limit is not None:
                 found.append(Goal(name, min(1.0, value / limit), f"{value:,} of {limit:,}"))
         return [*found, Goal("budget", min(1.0, row.spent_usd / self._budget_usd),
-                             f"${row.spent_usd:.4f} of ${self._budget_usd:g}")]
+                             spent_of(row.spent_usd, self._budget_usd))]
 
     def _way(self, now: float | None, target: float) -> float:
         """The share of the way from the first return: returns may begin far below 0."""
@@ -235,10 +236,10 @@ class PlainDisplay:
             f"round {row.round_index:>4}  steps {row.env_steps_total:>9,}  "
             f"return {_number(row.episode_return_mean, 1):>8}  "
             f"evaluation {_number(row.evaluation_return_mean, 1):>8}  actors {_actors(row):>7}  "
-            f"R {_number(row.convexity_ratio, 3):>8}  score {_number(row.boosting_score, 2):>5}  "
-            + "".join(f"{name} {show(row):>8}  " for name, show in _staleness_columns(self._experiment).items()) +
+            + "".join(f"{name} {show(row):>8}  " for name, show in {
+                **_signal_columns(self._experiment), **_staleness_columns(self._experiment)}.items()) +
             f"{self._forecast.steps_per_s:>7,.0f} steps/s  "
-            f"${row.spent_usd:.4f} of ${self._experiment.budget.usd:g}  "
+            f"{spent_of(row.spent_usd, self._experiment.budget.usd)}  "
             f"ETA {_duration(self._forecast.seconds_left)}  ({shares})")
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
@@ -309,17 +310,14 @@ class LiveDisplay:
             "return": lambda row: _number(row.episode_return_mean, 1),
             "eval": lambda row: _number(row.evaluation_return_mean, 1),
             "actors": _actors,
-            "R": lambda row: _number(row.convexity_ratio, 2),
-            "score": lambda row: _number(row.boosting_score, 2),
-            "spent $": lambda row: f"{row.spent_usd:.4f}",
+            **(_signal_columns(self._experiment) if self._console.width >= _NARROW_COLUMNS else {}),
         }
+        if self._console.width >= _NARROW_COLUMNS:
+            columns |= {"spent $": lambda row: f"{row.spent_usd:.4f}"}
         if self._console.width >= _WIDE_COLUMNS:
             columns |= {"KL": lambda row: _number(row.kl, 4), "round s": lambda row: f"{row.round_s:.2f}"}
         if self._console.width >= _NARROW_COLUMNS:
             columns |= _staleness_columns(self._experiment)
-        if self._console.width < _NARROW_COLUMNS:
-            for name in ("R", "score", "spent $"):
-                del columns[name]
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in columns:
             table.add_column(heading, justify="right", no_wrap=True)
@@ -377,7 +375,7 @@ def summary_lines(
         f"rounds       {summary['rounds']:,} with {summary['actors']:,} actors"
         + (f", {summary['actors_failed']:,} failed" if summary["actors_failed"] else ""),
         f"steps        {summary['env_steps_total']:,}",
-        f"cost         ${summary['spent_usd']:.4f} of ${summary['budget_usd']:g}"
+        f"cost         {spent_of(summary['spent_usd'], summary['budget_usd'])}"
         + (f", ${summary['usd_per_million_steps']:.4f} per million steps" if summary["env_steps_total"] else ""),
         "             " + ", ".join(f"{name} ${summary[key]:.4f}" for name, key in parts.items()),
         f"             {_basis(summary)}",
@@ -437,6 +435,19 @@ def _number(value: float | None, digits: int) -> str:
 def _actors(row: RoundRow) -> str:
     wanted = f"/{row.actor_count_wanted}" if row.actor_count != row.actor_count_wanted else ""
     return f"{row.actor_count}{wanted}"
+
+
+def _signal_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], str]]:
+    """Columns of what the scaler reads, and of the score that it gives."""
+    settings = experiment.scaler.chosen
+    columns: dict[str, Callable[[RoundRow], str]] = {}
+    if "convexity_ratio" in settings.signals:
+        columns["R"] = lambda row: _number(row.convexity_ratio, 3)
+    if "noise_scale" in settings.signals:
+        columns["noise"] = lambda row: _number(row.noise_scale, 0)
+    if settings.has_score:
+        columns["score"] = lambda row: _number(row.boosting_score, 2)
+    return columns
 
 
 def _staleness_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -15,6 +16,12 @@ def laid_out(facts: Mapping[str, str], margin: int = 0) -> list[str]:
     return [" " * margin + line for label, text in facts.items() for line in textwrap.wrap(
         text, COLUMNS - margin, initial_indent=label.ljust(_INDENT), subsequent_indent=indent,
         break_on_hyphens=False, break_long_words=False)]
+
+
+def spent_of(spent_usd: float, budget_usd: float) -> str:
+    """Says how much of a budget is spent: both with as many digits, three of the budget at least."""
+    digits = max(4, 2 - math.floor(math.log10(budget_usd))) if budget_usd > 0.0 else 4
+    return f"${spent_usd:.{digits}f} of ${budget_usd:.{digits}f}"
 
 
 def has_terminal() -> bool:

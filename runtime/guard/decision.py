@@ -34,7 +34,7 @@ def reason_to_end(deployed: GuardedStack, entry: Entry | None, now_s: float) -> 
     projected_usd = deployed.projected_usd(entry, now_s)
     if projected_usd > deployed.budget_usd - deployed.tail_usd:
         return (f"its budget is used up: it can have cost ${projected_usd:.4f}, and ${deployed.tail_usd:.4f} of "
-                f"${deployed.budget_usd:g} are kept for taking it down")
+                f"${deployed.budget_usd:.4f} are kept for taking it down")
     return _reason_in_silence(deployed, known, now_s)
 
 

@@ -301,5 +301,5 @@ def _order(entry: Entry) -> Order:
 def _dollars(deployed: GuardedStack, entry: Entry, now_s: float) -> str:
     is_closed = _BILL in _order(entry).steps
     usd = entry.spent_usd if is_closed else deployed.projected_usd(entry, now_s)
-    return (f"{'It has' if is_closed else 'So far it can have'} cost at most ${usd:.4f} of ${deployed.budget_usd:g} "
+    return (f"{'It has' if is_closed else 'So far it can have'} cost at most ${usd:.4f} of ${deployed.budget_usd:.4f} "
             "(modelled from list prices).")

@@ -19,15 +19,17 @@ from runtime.display.table import (
     actors_log_lines,
     summary_lines,
 )
+from runtime.display.terminal import spent_of
 from runtime.testing.fakes import ManualClock
 from runtime.training.summary import Summary
+from tests.config.trees import MINIMAL
 from tests.records.rows import a_row
 
 
 def experiment(**stop: float) -> Experiment:
     return experiment_from_tree({
         "environment": {"id": "Hopper-v5"}, "budget": {"usd": 2.0}, "stop": stop,
-        "algorithm": {"ppo": {"epochs": 3}, "impact": {"discount": 0.5}}}, source="a test").resolved()
+        "algorithm": {"ppo": {"epochs": 3}}}, source="a test").resolved()
 
 
 def test_before_a_run_only_what_differs_is_shown_unless_all_is_asked_for() -> None:
@@ -49,7 +51,7 @@ def test_goals_are_shares_of_the_way_to_each_end() -> None:
     first = a_row(1, env_steps_total=100, episode_return_mean=-100.0, evaluation_return_mean=None, spent_usd=0.5)
     assert goals.after(first) == [
         Goal("target", 0.0, "-100.0 of 100 in training"), Goal("steps", 0.1, "100 of 1,000"),
-        Goal("rounds", 0.05, "1 of 20"), Goal("budget", 0.25, "$0.5000 of $2")]
+        Goal("rounds", 0.05, "1 of 20"), Goal("budget", 0.25, "$0.5000 of $2.0000")]
     evaluated = a_row(2, env_steps_total=1000, episode_return_mean=-60.0, evaluation_return_mean=50.0, spent_usd=2.5)
     assert [goal.share for goal in goals.after(evaluated)] == [0.75, 1.0, 0.1, 1.0]
     later = a_row(3, env_steps_total=1000, episode_return_mean=-50.0, evaluation_return_mean=None, spent_usd=2.5)
@@ -131,6 +133,30 @@ def test_after_a_run_there_is_a_command_to_paste_and_the_log_of_actors_that_fail
     assert not {"go on with", f"actors' log  {out / 'actors.log'}"} & set(finished)
     (out / "actors.log").write_text("")
     assert actors_log_lines(str(out)) == []
+
+
+@pytest.mark.parametrize(("scaler", "shown"), [
+    ({"kind": "nitro"}, ["R", "score"]), ({"kind": "fixed"}, []), ({"kind": "kungfu"}, ["noise"]),
+    ({"kind": "minions-adapt"}, ["score"])])
+def test_only_what_the_scaler_reads_is_shown(scaler: dict[str, str], shown: list[str]) -> None:
+    made = experiment_from_tree(MINIMAL | {"scaler": scaler, "stop": {"target_return": 9.0}}, source="x").resolved()
+    found = a_row(1, convexity_ratio=0.5, noise_scale=77.0, boosting_score=0.25, spent_usd=0.002)
+    for kind in (PlainDisplay, LiveDisplay):
+        stream = io.StringIO()
+        display = kind(made, stream)
+        display.started(made, {})
+        display.round_finished(found)
+        display.close()
+        words = stream.getvalue().split()
+        assert [name for name in ("R", "noise", "score") if name in words] == shown
+        assert "$0.0020 of $1.0000" in stream.getvalue()
+
+
+@pytest.mark.parametrize(("spent_usd", "budget_usd", "text"), [
+    (0.002, 1 / 6, "$0.0020 of $0.1667"), (1.25, 100.0, "$1.2500 of $100.0000"),
+    (0.00012, 0.0005, "$0.000120 of $0.000500"), (0.0, 0.001, "$0.00000 of $0.00100")])
+def test_spent_and_budget_have_as_many_digits(spent_usd: float, budget_usd: float, text: str) -> None:
+    assert spent_of(spent_usd, budget_usd) == text
 
 
 def test_the_same_error_over_and_over_is_shown_a_few_times_only() -> None:

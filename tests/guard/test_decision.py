@@ -158,7 +158,7 @@ def test_the_budget_is_over_when_only_the_tail_is_left() -> None:
     beating = replace(ENTRY, heartbeat_at_s=over_s, seen_heartbeat_s=over_s, seen_at_s=over_s)
     assert reason_to_end(DEPLOYED, beating, over_s - 1) == ""
     assert reason_to_end(DEPLOYED, beating, over_s + 1).startswith(
-        "its budget is used up: it can have cost $9.0010, and $1.0000 of $10 are kept")
+        "its budget is used up: it can have cost $9.0010, and $1.0000 of $10.0000 are kept")
 
 
 def test_one_that_has_finished_is_ended_with_its_reason_and_one_of_an_earlier_deployment_is_not() -> None:
