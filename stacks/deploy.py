@@ -29,7 +29,7 @@ from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.model import CostModel
 from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_prices
 from runtime.cost.prices import PRICES, PriceTable
-from runtime.display.terminal import has_terminal, is_confirmed, laid_out
+from runtime.display.terminal import has_terminal, is_confirmed, laid_out, spent_of
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.guard.ledger import Entry, Ledger, find_ledger
 from runtime.guard.stacks import read_deployment
@@ -204,14 +204,14 @@ def limits(plan: Plan) -> list[str]:
     expected, usd = plan.estimate, experiment.budget.usd
     start = plan.start
     burn_usd = expected.burn_usd_per_hour
-    worst_usd = burn_usd * experiment.budget.lifetime_hours * (learner.launches_max if plan.has_instance else 1)
+    worst_usd = burn_usd * plan.lifetime_hours * (learner.launches_max if plan.has_instance else 1)
     stays_usd = expected.cache_usd_per_hour + expected.provisioned_usd_per_hour
     actors_usd = _hour_usd(plan, experiment.scaler.most_actors, actor.memory_mib)
     learners_usd = _hour_usd(plan, learner.functions_at_once, learner.function.memory_mib)
     return laid_out({
         "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
         "learner": _learner(plan),
-        **({"not used": f"{', '.join(plan.unused)}: there is no instance"} if plan.unused else {}),
+        **({"not used": plan.unused} if plan.unused else {}),
         "actors": f"at most {experiment.scaler.most_actors} of {actor.memory_mib} MiB, {actor.timeout_s} s each; "
                   f"{plan.provisioned_actors} kept warm" if plan.has_function else
                   f"at most {experiment.scaler.most_actors}, {actor.timeout_s} s each, {experiment.fleet.processes} at "
@@ -234,7 +234,8 @@ def limits(plan: Plan) -> list[str]:
                  f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
                  f"minutes ({STARTING_S / 60:.0f} while it boots, {MISSING_S / 60:.0f} from the beginning), or "
                  f"after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}",
-        "without it": f"if the guard fails too, {_end_without_guard(plan)} after that time: "
+        "without it": f"if the guard fails too, {_end_without_guard(plan)} after {plan.lifetime_hours:.1f} hours"
+                      f"{_whence(plan)}: "
                       f"${worst_usd:.2f} in all, and what the actors do; then ${stays_usd:.3f} an hour for cache and "
                       "warm actors until somebody stops them; two alarms tell whoever subscribes to its reports",
         "after that": "nothing but what the results take",
@@ -281,6 +282,12 @@ def _end_without_guard(plan: Plan) -> str:
     if plan.has_instance:
         return f"each of {plan.experiment.learner.launches_max} launches ends itself"
     return "Step Functions ends the rounds"
+
+
+def _whence(plan: Plan) -> str:
+    if plan.lifetime_hours == plan.experiment.budget.lifetime_hours:
+        return ""
+    return ", when what stands has cost budget.usd at least"
 
 
 def _dearest(plan: Plan) -> str:
@@ -382,7 +389,7 @@ def _check_spent(plan: Plan, needed_usd: float, client: Client, now_s: float) ->
     still_open = ", its last deployment's end, which is not settled yet, included" if entry.is_open else ""
     left_usd = max(0.0, budget_usd - spent_usd)
     print("\n".join(laid_out({
-        "spent": f"${spent_usd:.4f} of ${budget_usd:g} by earlier deployments of run {plan.key}{still_open}; "
+        "spent": f"{spent_of(spent_usd, budget_usd)} by earlier deployments of run {plan.key}{still_open}; "
                  f"${left_usd:.4f} are left, and this one needs ${_rounded_up(needed_usd)} at least"})), flush=True)
     if left_usd < needed_usd:
         raise AccountError(

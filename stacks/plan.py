@@ -69,7 +69,7 @@ class Plan:
         actor_concurrency: Concurrent executions that the account has left for functions without a reservation;
             None means more than enough.
         prices: At which everything is counted.
-        unused: Keys of the file that are about an instance, if there is none.
+        unused: Which keys of the files a run never reads, for people; empty if there are none.
     """
 
     experiment: ResolvedExperiment
@@ -79,7 +79,7 @@ class Plan:
     package: str | None = None
     actor_concurrency: int | None = None
     prices: PriceTable = PRICES
-    unused: tuple[str, ...] = ()
+    unused: str = ""
 
     @classmethod
     def from_context(cls, context: Callable[[str], Any]) -> Plan:
@@ -109,13 +109,23 @@ class Plan:
             package=package,
             actor_concurrency=_whole_number("actor_concurrency", context("actor_concurrency")),
             prices=prices,
-            unused=written.unused,
+            unused=written.unused_text,
         )
 
     @property
     def estimate(self) -> Estimate:
         """What it may cost."""
         return expected_cost(self.experiment, self.prices)
+
+    @property
+    def lifetime_hours(self) -> float:
+        """After how long its instances end themselves, or Step Functions its rounds, if the guard does not.
+
+        That is after ``budget.lifetime_hours``, or when what stands has cost ``budget.usd``, if that comes first: no
+        guard lets it live longer.
+        """
+        budget = self.experiment.budget
+        return min(budget.lifetime_hours, budget.usd / self.estimate.floor_usd_per_hour)
 
     @property
     def has_function(self) -> bool:

@@ -177,7 +177,7 @@ class Coordinator(Construct):
         retry = {"ErrorEquals": ["States.ALL"], "IntervalSeconds": 5, "BackoffRate": 2, "MaxDelaySeconds": 60}
         return {
             "Comment": f"The rounds of experiment {plan.name}, run {plan.run}",
-            "StartAt": "Leg", "TimeoutSeconds": max(1, round(plan.experiment.budget.lifetime_hours * 3600)),
+            "StartAt": "Leg", "TimeoutSeconds": max(1, round(plan.lifetime_hours * 3600)),
             "States": {
                 "Leg": {
                     "Type": "Task", "Resource": f"arn:{Aws.PARTITION}:states:::lambda:invoke",

@@ -129,7 +129,7 @@ class Learner(Construct):
             "BOOT_ASSET_URL": self._files.s3_object_url,
             "BOOT_IMAGE": self._image.image_uri,
             "BOOT_GPUS": "all" if plan.has_gpu else "",
-            "BOOT_LIFETIME_S": str(round(plan.experiment.budget.lifetime_hours * 3600)),
+            "BOOT_LIFETIME_S": str(round(plan.lifetime_hours * 3600)),
             "BOOT_LAUNCHES_MAX": str(plan.experiment.learner.launches_max),
             **{name: f"{plan.start.limit_s(phase):.0f}" for name, phase in PHASES.items()},
             "BOOT_LOG_GROUP": self.log_group.log_group_name,

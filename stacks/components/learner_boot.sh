@@ -195,7 +195,7 @@ limit_phase() {  # PHASE SECONDS
 
 limit_lifetime() {
     mkdir -p "$units"
-    write_ending nitro-lifetime "Ends an instance that has lived long enough" 'give-up "budget.lifetime_hours is over"'
+    write_ending nitro-lifetime "Ends an instance that has lived long enough" 'give-up "its lifetime is over"'
     start_timer nitro-lifetime "$BOOT_LIFETIME_S"
     limit_phase image "$BOOT_IMAGE_LIMIT_S"
 }

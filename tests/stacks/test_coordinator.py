@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -77,11 +78,14 @@ def test_what_would_have_to_stand_or_takes_too_long_is_refused(tmp_path, changes
 
 
 def test_what_it_costs_is_told_without_an_instance(tmp_path) -> None:
-    told = " ".join(" ".join(limits(plan_of(tmp_path, learner__market="spot"))).split())
-    assert "not used learner.market: there is no instance" in told
+    base = tmp_path / "x.yaml"
+    base.write_text(experiment_text(learner__market="spot"))
+    (path := tmp_path / "y.yaml").write_text("extends: x.yaml\nlearner: {kind: function}\ncache: {kind: none}\n")
+    told = " ".join(" ".join(limits(Plan.from_context({"experiment": str(path)}.get))).split())
+    assert "not used learner.market (learner.kind = function)" in told
     assert "no instance: a function of 1769 MiB makes the updates" in told
     assert "c7i" not in told
-    assert "Step Functions ends the rounds after that time" in told
+    assert re.search("Step Functions ends the rounds after [0-9.]+ hours, when what stands has cost budget.usd", told)
 
 
 @pytest.mark.parametrize(("left", "reserved", "at_once"), [(None, 4, None), (109, None, 103), (7, None, 1)])

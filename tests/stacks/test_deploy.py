@@ -163,7 +163,7 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
         "about 12.3 minutes with images that are pushed: cache and function 8.0, machine 1.0, image 2.6, first actors "
         f"0.8; it costs ${START:.3f}, counted as ${COUNTED:.3f}: to whole minutes")
     assert said["without it"].startswith(
-        f"if the guard fails too, each of 2 launches ends itself after that time: ${2 * 5 * burn:.2f} in all, and what "
+        f"if the guard fails too, each of 2 launches ends itself after 5.0 hours: ${2 * 5 * burn:.2f} in all, and what "
         f"the actors do; then ${CACHE + WARM:.3f} an hour for cache and warm actors until somebody stops them")
     assert said["after that"] == "nothing but what the results take"
     assert said["guard"] == (
@@ -283,7 +283,7 @@ def test_a_run_that_goes_on_is_told_what_it_has_spent(
     aws.entries = {"hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack=STACK, spent_usd=1.25)}
     assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
     said = lines_of(capsys.readouterr().out)["spent"]
-    assert said.startswith("$1.2500 of $3.5 by earlier deployments of run hopper/abc; $2.2500 are left, and this one ")
+    assert said.startswith("$1.2500 of $3.5000 by earlier deployments of run hopper/abc; $2.2500 are left, and this ")
     assert deploy.main([str(file), "--yes", "--run", "another"]) == 0
     assert "spent" not in lines_of(capsys.readouterr().out)
 
@@ -351,7 +351,8 @@ def test_a_round_in_waves_must_fit_into_the_budget(aws: Cdk, file: Path, capsys:
 def test_an_account_without_room_for_an_actor_beside_all_learner_functions_is_refused(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
     aws.concurrency = 6
-    file.write_text(FILE.replace("learner: {", "learner: {kind: stellaris, ").replace("node", "none").replace(
+    kept = "learner: {kind: stellaris, launches_max: 2}"
+    file.write_text(re.sub("learner: {.*}", kept, FILE).replace("node", "none").replace(
         "provisioned: 10", "provisioned: 0"))
     assert deploy.main([str(file), "--yes"]) == 2
     assert "4 learner functions and an actor; allowed: 7 or more" in capsys.readouterr().err

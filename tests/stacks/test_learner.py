@@ -150,7 +150,7 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
              for name in made.resources(f"AWS::ElastiCache::{kind}")]
     told = variables(made)
     experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind=kind)), source="")
-    tail_usd = expected_cost(experiment.resolved(is_deployed=True)).tail_usd
+    expected = expected_cost(experiment.resolved(is_deployed=True))
     group = made.name("AWS::AutoScaling::AutoScalingGroup")
     image = told.pop("BOOT_IMAGE")
     tag = made.image_asset(of_learner=True)["directory"].removeprefix("asset.")
@@ -164,9 +164,11 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
         "NITRO_RESULTS_BUCKET": "<NitroResults:ExportsOutputRefResults2557532808F30F70>",
         "NITRO_RESULTS_PREFIX": f"{NAME}/{RUN}/", "NITRO_LEARNER_GROUP": f"{STACK}-learner",
         "NITRO_LEARNER_RESOURCE": group,
-        "NITRO_LEDGER_TABLE": made.exported("NitroGuard", "LedgerTable"), "NITRO_TAIL_USD": f"{tail_usd:.6f}",
+        "NITRO_LEDGER_TABLE": made.exported("NitroGuard", "LedgerTable"), "NITRO_TAIL_USD": f"{expected.tail_usd:.6f}",
         "BOOT_REGION": "<AWS::Region>",
-        "BOOT_ASSET_URL": f"s3://{made.learner_key()}", "BOOT_LAUNCHES_MAX": "3", "BOOT_LIFETIME_S": "86400",
+        "BOOT_ASSET_URL": f"s3://{made.learner_key()}", "BOOT_LAUNCHES_MAX": "3",
+        # With a dollar, less than the 24 hours that are allowed.
+        "BOOT_LIFETIME_S": str(round(3600 / expected.floor_usd_per_hour)),
         "BOOT_GPUS": "", "BOOT_IMAGE_LIMIT_S": "450", "BOOT_ACTORS_LIMIT_S": "300"}
 
 

@@ -640,7 +640,7 @@ def test_a_lifetime_that_is_over_ends_an_instance_that_does_not_know_itself(mach
     machine.run_unit("nitro-lifetime.service")
     assert machine.stack.desired == 0
     ((step, report),) = machine.stack.reports().items()
-    assert (step, report["message"], report["instance_id"]) == ("give-up", "budget.lifetime_hours is over", None)
+    assert (step, report["message"], report["instance_id"]) == ("give-up", "its lifetime is over", None)
     assert "metadatum instance-id" in report["log"]
     assert machine.calls("aws cloudformation signal-resource")[-1].endswith("--unique-id unknown")
 

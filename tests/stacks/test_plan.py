@@ -20,7 +20,8 @@ def plan(folder: Path, *, name: str = "walker", context: dict[str, Any] | None =
     return Plan.from_context({"experiment": str(path), **(context or {})}.get)
 
 
-MINIONS = {"scaler__kind": "minions", "stop__target_return": 100.0}
+def minions(scheduler: str) -> dict[str, Any]:
+    return {"scaler": {"kind": "minions", "scheduler": scheduler}, "detector": {}, "stop__target_return": 100.0}
 
 
 @pytest.mark.parametrize(("changes", "named"), [
@@ -35,8 +36,8 @@ MINIONS = {"scaler__kind": "minions", "stop__target_return": 100.0}
     ({"learner__instance_types": ["g5g.xlarge"]}, "no machine image for GPUs of arm64"),
     ({"learner__volume_gib": 29}, "learner.volume_gib = 29"),
     ({"learner__image_parameter": "/images/arm64"}, "is an image for arm64"),
-    ({**MINIONS, "scaler__scheduler": "my/own.safetensors"}, "'my/own.safetensors' is a file of this machine"),
-    ({**MINIONS, "scaler__scheduler": "nobody"}, "scheduler 'nobody' cannot be read"),
+    (minions("my/own.safetensors"), "'my/own.safetensors' is a file of this machine"),
+    (minions("nobody"), "scheduler 'nobody' cannot be read"),
 ])
 def test_experiments_that_only_a_deployment_refuses(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ExperimentError) as refusal:
