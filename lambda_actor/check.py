@@ -1,10 +1,11 @@
-"""Tries the actor image while it is built: ``python -m lambda_actor.check ID STEPS [PREPROCESSING [OPTIONS]]``.
+"""Tries an environment, and the actor image while it is built: ``python -m lambda_actor.check ID STEPS``.
 
 An image that cannot act would otherwise be found out by the first round, with everything else already paid for.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import ssl
@@ -16,7 +17,9 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.episode_state import spanning_wrapper
 from lambda_actor.errors import ActorError, EpisodeReplayError
+from lambda_actor.making import OPTIONS, PREPROCESSINGS
 from lambda_actor.policy import Policy, parameter_shapes
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import Environment, Fragment, OpenEpisode, roll_out
@@ -26,12 +29,17 @@ IMPORTED_LATE = ("awslambdaric.bootstrap", "botocore.auth", "botocore.session", 
 """What runs, signs and serves in Lambda, but is imported by none of the modules here."""
 
 
+STEPS_MAX = 1_000_000
+"""As of ``actor.fragment_steps``."""
+
+
 class CheckError(ActorError):
     """The image cannot do what an actor does."""
 
 
 def check(
-    environment_id: str, steps: int, preprocessing: str = "auto", options: Mapping[str, Any] | None = None
+    environment_id: str, steps: int, preprocessing: str = "auto", options: Mapping[str, Any] | None = None, *,
+    may_cut_episodes: bool = False,
 ) -> str:
     """Does everything that an actor does but talk to a cache; returns what was seen, for people.
 
@@ -39,9 +47,11 @@ def check(
         steps: Of each fragment.
         preprocessing: ``environment.preprocessing``.
         options: How it is made besides; see `lambda_actor.making.OPTIONS`.
+        may_cut_episodes: Whether an open episode need not be continued, as with ``environment.truncate_at_fragment``.
 
     Raises:
-        CheckError: An import or the certificates are missing, or a continued episode differs from an unbroken one.
+        CheckError: An import or the certificates are missing, a wrapper keeps something across episodes, or an open
+            episode cannot be continued, or not as it would go on unbroken.
         ActorError: The environment cannot be made, or its fragment is not sound.
     """
     _check_imports()
@@ -51,6 +61,9 @@ def check(
         return make_environment(environment_id, preprocessing, options)
 
     environment = make()
+    if name := spanning_wrapper(environment.gymnasium_environment):
+        raise CheckError(f"{environment_id}: wrapper {name} keeps moments across episodes, so that each actor would "
+                         "see something else; allowed: without it")
     used: Environment = environment if environment.can_save_episode else ReplayedEnvironment(make, is_made_anew=True)
     fragment = roll_out(used, random_policy(used), fragment_steps=steps, seed=0, round_index=0, slot=0)
     seen = f"{environment_id}: {steps} steps, mean reward {fragment.rewards.mean():.4g}"
@@ -62,7 +75,11 @@ def check(
     try:
         ReplayedEnvironment(make, is_made_anew=True).set_state(fragment.open_episode.state)
     except EpisodeReplayError as error:
-        return f"{seen}; an open episode cannot be continued: {environment.cannot_save_reason}, and {error}"
+        told = f"an open episode cannot be continued: {environment.cannot_save_reason}, and {error}"
+        if may_cut_episodes:
+            return f"{seen}; {told}"
+        raise CheckError(f"{environment_id}: {told}; allowed: get_state() and set_state(state) in the environment, or "
+                         "environment.truncate_at_fragment: true in the experiment file") from error
     return f"{seen}; an open episode was replayed"
 
 
@@ -118,15 +135,54 @@ def _check_continuation(
             return
 
 
+_DESCRIPTION = """\
+Do with an environment everything that an actor does, except for the cache, and say what is wrong.
+
+examples:
+  python -m lambda_actor.check Hopper-v5 64
+  python -m lambda_actor.check my_package.environments:make 256
+  python -m lambda_actor.check ALE/Breakout-v5 64 none '{"max_episode_steps": 1000}'"""
+
+
 def main(arguments: list[str]) -> int:
     """Prints what was seen; 1 if an actor could not act."""
-    environment_id, steps, preprocessing, options = [*arguments, *("auto", "{}")[len(arguments) - 2:]]
+    parser = argparse.ArgumentParser(
+        prog="python -m lambda_actor.check", usage="%(prog)s ID STEPS [PREPROCESSING [OPTIONS]] [--may-cut-episodes]",
+        description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="exit codes:\n  0 an actor can act in it, 1 it cannot, 2 the arguments are wrong")
+    parser.add_argument("environment_id", metavar="ID", help="environment.id of the experiment file")
+    parser.add_argument("steps", type=_steps, metavar="STEPS", help="steps that are played, as actor.fragment_steps")
+    parser.add_argument("preprocessing", nargs="?", choices=PREPROCESSINGS, default="auto", metavar="PREPROCESSING",
+                        help=f"environment.preprocessing: {' | '.join(PREPROCESSINGS)} (default: auto)")
+    parser.add_argument("options", nargs="?", type=_options, default={}, metavar="OPTIONS",
+                        help=f"how it is made besides, as a JSON object of {', '.join(OPTIONS)} (default: {{}})")
+    parser.add_argument("--may-cut-episodes", action="store_true", help="accept that open episodes cannot be "
+                        "continued, as environment.truncate_at_fragment does (default: not)")
+    asked = parser.parse_args(arguments)
     try:
-        print(check(environment_id, int(steps), preprocessing, json.loads(options)))
+        print(check(asked.environment_id, asked.steps, asked.preprocessing, asked.options,
+                    may_cut_episodes=asked.may_cut_episodes))
     except ActorError as error:
-        print(f"the actor image does not work: {error}", file=sys.stderr)
+        print(f"an actor cannot act: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= STEPS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number from 1 to {STEPS_MAX:,}")
+    return int(text)
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or found.keys() - set(OPTIONS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a JSON object with some of "
+                                         + ", ".join(OPTIONS))
+    return found
 
 
 if __name__ == "__main__":

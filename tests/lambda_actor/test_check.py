@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import subprocess
 import sys
@@ -36,7 +37,6 @@ def make_forgetful() -> ForgetfulCounter:
     ("tests.environments:make_pictures", 8, "an open episode was continued"),
     ("tests.environments:make_counter", 10, "so none was continued"),
     ("tests.environments:make_stateless_counter", 7, "an open episode was replayed"),
-    ("tests.lambda_actor.test_replay:make_liar", 7, "cannot be continued: Liar offers no get_state() and set_state()"),
 ])
 def test_what_works_is_told(environment_id: str, steps: int, seen: str) -> None:
     told = check(environment_id, steps)
@@ -49,6 +49,35 @@ def test_what_works_is_told(environment_id: str, steps: int, seen: str) -> None:
 def test_what_an_actor_could_not_do_is_an_error(environment_id: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         check(environment_id, FAULT_STEP + 2)
+
+
+def test_what_train_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    liar = ["tests.lambda_actor.test_replay:make_liar", "7"]
+    assert main(liar) == 1
+    assert "cannot be continued: Liar offers no get_state() and set_state()" in capsys.readouterr().err
+    assert main([*liar, "--may-cut-episodes"]) == 0
+    wrapped = json.dumps({"wrappers": [["gymnasium.wrappers.NormalizeReward", {}]]})
+    assert main(["Pendulum-v1", "4", "auto", wrapped]) == 1
+    assert "wrapper NormalizeReward keeps moments across episodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ([], "required: ID, STEPS"), (["Pendulum-v1"], "required: STEPS"),
+    (["Pendulum-v1", "many"], "'many' is not allowed; allowed: a whole number from 1 to 1,000,000"),
+    (["Pendulum-v1", "0"], "'0' is not allowed"), (["Pendulum-v1", "4", "colour"], "'colour' (choose from"),
+    (["Pendulum-v1", "4", "auto", "{"], "'{' is not allowed; allowed: a JSON object with some of kwargs, wrappers"),
+    (["Pendulum-v1", "4", "auto", '{"speed": 1}'], "is not allowed; allowed: a JSON object"),
+    (["Pendulum-v1", "4", "auto", "{}", "more"], "unrecognized arguments: more")])
+def test_wrong_arguments_are_told(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert words in capsys.readouterr().err
+
+
+def test_its_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert "examples:\n  python -m lambda_actor.check Hopper-v5 64\n" in capsys.readouterr().out
 
 
 def test_a_state_that_leaves_something_out_is_found() -> None:
@@ -90,7 +119,7 @@ def test_its_exit_code_ends_the_image_build(
 ) -> None:
     assert main([environment_id, "4"]) == code
     captured = capsys.readouterr()
-    assert (environment_id in captured.out, "the actor image does not work" in captured.err) == (not code, bool(code))
+    assert (environment_id in captured.out, "an actor cannot act" in captured.err) == (not code, bool(code))
 
 
 def test_it_is_the_command_that_the_dockerfile_runs() -> None:

@@ -93,7 +93,8 @@ def test_the_image_is_built_for_the_processor_and_proves_its_environment(serverl
 
 def test_the_dockerfile_ends_as_an_unprivileged_lambda_client() -> None:
     lines = (ROOT / "lambda_actor" / "Dockerfile").read_text().splitlines()
-    check = lines.index('RUN python -m lambda_actor.check "${ENVIRONMENT_ID}" 64 "${PREPROCESSING}" "${OPTIONS}"')
+    check = lines.index('RUN python -m lambda_actor.check "${ENVIRONMENT_ID}" 64 "${PREPROCESSING}" "${OPTIONS}" '
+                        "--may-cut-episodes")
     assert lines.index("USER 65534:65534") < check
     assert lines[check + 1:] == ["", 'ENTRYPOINT ["python", "-m", "awslambdaric"]',
                                  'CMD ["lambda_actor.handler.handler"]']
