@@ -6,12 +6,12 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime import __version__
-from runtime.cli.arguments import positive, say
+from runtime.cli.arguments import add_parser, positive, say
 from runtime.errors import OperationError, RunError
 from runtime.names import OURS, experiment_name, stack_name
 
@@ -26,11 +26,12 @@ def add_commands(commands: Any) -> None:
         commands, "status", _status, "show what is deployed, what it costs, and what is left over",
         "Show every deployment of the account and region with its state and its dollars, resources that cost money "
         "and belong to no stack any more, runs that are gone, and whether the guard watches. With EXPERIMENT, that "
-        "one in more detail.", nargs="?")
+        "one in more detail.", ["status", "status hopper", "status --json"], nargs="?")
     status.add_argument("--json", action="store_true", help="print one JSON document (default: text for people)")
     logs = _add_operation(
         commands, "logs", _logs, "show what a deployment logs",
-        "Show the learner's log events of a deployment, or what the bucket kept where its stack is gone.")
+        "Show the learner's log events of a deployment, or what the bucket kept where its stack is gone.",
+        ["logs hopper --follow", "logs hopper --actors --since 15"])
     logs.add_argument("--actors", action="store_true", help="the actors' events (default: the learner's)")
     logs.add_argument("--follow", action="store_true",
                       help="go on until Ctrl-C, or until the stack is gone (default: show and end)")
@@ -38,25 +39,30 @@ def add_commands(commands: Any) -> None:
                       help="how far back (default: 60; kept is a week)")
     results = _add_operation(
         commands, "results", _results, "list the runs that the bucket keeps, and download one",
-        "List an experiment's runs in the results bucket, and download one of them: the only one, or --run.")
+        "List an experiment's runs in the results bucket, and download one of them: the only one, or --run.",
+        ["results hopper", "results hopper --run 1a2b3c4d --out runs/hopper"])
     results.add_argument("--run", metavar="RUN", help="which run (default: the only one)")
     results.add_argument("--out", type=Path, metavar="DIR",
                          help="directory to download it to (default: runs/EXPERIMENT-RUN)")
     reconcile = _add_operation(
         commands, "reconcile", _reconcile, "compare a run's dollars with AWS' bill, a day later",
         "Ask Cost Explorer what AWS bills for a run, and compare it with what the run counted. Each request costs "
-        "$0.01; the run's tags have to be cost allocation tags.")
+        "$0.01; the run's tags have to be cost allocation tags.",
+        ["reconcile hopper", "reconcile hopper --run 1a2b3c4d"])
     reconcile.add_argument("--run", metavar="RUN", help="which run (default: the only one)")
     problem = _add_operation(
         commands, "report-problem", _report_problem, "gather what others need to find out why a deployment failed",
         "Write one ZIP file with the events of the deployment's stacks, its boot and log events, quotas, and what the "
-        "bucket keeps of its run; without secrets and account numbers. What cannot be read is named in it.")
+        "bucket keeps of its run; without secrets and account numbers. What cannot be read is named in it.",
+        ["report-problem hopper", "report-problem hopper --out problem.zip"])
     problem.add_argument("--out", type=Path, metavar="FILE",
                          help="the file to write (default: EXPERIMENT-problem.zip)")
-    stop = commands.add_parser(
-        "stop", help="take a deployment down now", description="Take an experiment's deployment down: its learner "
-        "puts its results into the bucket, then all of it is deleted. Waits until it is gone. Exit codes: 0 gone, 1 "
-        "some of it is left, 2 nothing was done, 130 after Ctrl-C: what has begun goes on.")
+    stop = add_parser(
+        commands, "stop", needs="EXPERIMENT", summary="take a deployment down now",
+        description="Take an experiment's deployment down: its learner puts its results into the bucket, then all of "
+        "it is deleted. Waits until it is gone. With --stack, EXPERIMENT is left out.",
+        examples=["stop hopper", "stop experiments/hopper.yaml --yes", "stop --stack NitroNetwork"],
+        exit_codes="0 gone, 1 some of it is left, 2 nothing was done, 130 after Ctrl-C: what has begun goes on")
     stop.add_argument("experiment", nargs="?", metavar="EXPERIMENT",
                       help="name or file of an experiment; only the file's name counts")
     stop.add_argument("--stack", metavar="NAME", help="delete a shared stack instead: NitroGuard, NitroNetwork or "
@@ -66,12 +72,13 @@ def add_commands(commands: Any) -> None:
 
 
 def _add_operation(
-    commands: Any, name: str, command: Callable[[argparse.Namespace], int], help_text: str, description: str,
-    nargs: str | None = None,
+    commands: Any, name: str, command: Callable[[argparse.Namespace], int], summary: str, description: str,
+    examples: Sequence[str], nargs: str | None = None,
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=help_text, description=description + " Exit codes: 0, or 2 if AWS cannot be asked or there is "
-        "nothing to show, 130 after Ctrl-C.")
+    parser = add_parser(
+        commands, name, needs="[EXPERIMENT]" if nargs else "EXPERIMENT", summary=summary, description=description,
+        examples=examples,
+        exit_codes="0, or 2 if AWS cannot be asked or there is nothing to show, 130 after Ctrl-C")
     parser.add_argument("experiment", nargs=nargs, metavar="EXPERIMENT",
                         help="name or file of an experiment; only the file's name counts"
                         + (" (default: all)" if nargs else ""))

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from runtime.cli.arguments import add_parser
 from runtime.config.explaining import (
     EXTENDS,
     EXTENDS_DESCRIPTION,
@@ -20,10 +21,10 @@ from runtime.errors import ExperimentError
 
 def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
-    explain = commands.add_parser(
-        "explain", help="explain the keys of the experiment file",
-        description="Explain the keys of the experiment file: all of them, those of a section, or one. Exit codes: 0, "
-        "or 2 if there is no such key.")
+    explain = add_parser(
+        commands, "explain", needs="[KEY]", summary="explain the keys of the experiment file",
+        description="Explain the keys of the experiment file: all of them, those of a section, or one.",
+        examples=["explain", "explain scaler", "explain budget.usd"], exit_codes="0, or 2 if there is no such key")
     explain.add_argument("key", nargs="?", metavar="KEY",
                          help="a section such as scaler, or a key such as scaler.actors_max (default: all)")
     explain.set_defaults(command=_explain)
@@ -33,6 +34,11 @@ def required_keys() -> Iterator[tuple[str, str]]:
     """Yields path and description of each key that has no default."""
     return ((path, info.description or "") for path, info in walk_fields()
             if info.is_required() and section_of(info) is None)
+
+
+def required_lines() -> list[str]:
+    """Returns a line about each key that has no default."""
+    return [f"  {path:<16} {text}" for path, text in required_keys()]
 
 
 def explained(key: str | None) -> list[str]:
@@ -49,7 +55,8 @@ def explained(key: str | None) -> list[str]:
     fields = dict(walk_fields())
     if key is not None and key not in fields:
         raise ExperimentError(f"{key} is not a known key{nearest(key)}")
-    lines = [f"{EXTENDS}: {EXTENDS_DESCRIPTION}"] if key is None else []
+    lines = ["required keys; all others have defaults:", *required_lines(), "",
+             f"{EXTENDS}: {EXTENDS_DESCRIPTION}"] if key is None else []
     for path, info in fields.items():
         if key is not None and path != key and not path.startswith(f"{key}."):
             continue

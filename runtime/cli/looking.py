@@ -43,9 +43,11 @@ exit codes:
 def add_commands(commands: Any) -> None:
     """Adds the commands to a parser's subparsers."""
     compare = commands.add_parser("compare", help="print runs side by side, with what differs in their settings",
+                                  usage="%(prog)s DIR [DIR ...]",
                                   formatter_class=argparse.RawDescriptionHelpFormatter, description=_COMPARE)
     compare.set_defaults(command=_compare)
     plot = commands.add_parser("plot", help="draw runs as one picture, over each other if there are several",
+                               usage="%(prog)s DIR [DIR ...] [--out FILE.png]",
                                formatter_class=argparse.RawDescriptionHelpFormatter, description=_PLOT)
     plot.add_argument("--out", type=Path, default=Path("plot.png"), metavar="FILE.png",
                       help="the picture to write: .png, .pdf or .svg (default: plot.png)")

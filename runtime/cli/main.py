@@ -17,6 +17,19 @@ from runtime.cli import deployments, explain, looking, plan, policies, report, s
 from runtime.cli.arguments import launcher
 from runtime.errors import RunError
 
+_DESCRIPTION = """\
+Train deep-RL policies with serverless actors, within a budget.
+
+examples:
+  python -m runtime train experiments/hopper.yaml --out runs/hopper
+  python -m runtime train experiments/hopper.yaml --set environment.id=CartPole-v1 --set stop.target_return=475
+  python -m runtime plan experiments/hopper.yaml
+  python -m runtime evaluate runs/hopper --video hopper.mp4
+  python -m runtime explain scaler
+
+`python -m runtime COMMAND --help` has examples of each command. Of an experiment file only
+{required} are required; `explain` lists all other keys."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code.
@@ -52,9 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m runtime", description="Train deep-RL policies with serverless actors, within a budget.")
+        prog="python -m runtime", usage="%(prog)s COMMAND [ARGUMENT ...]", description=_DESCRIPTION.format(
+            required=" and ".join(path for path, _ in explain.required_keys())),
+        formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands", prog="python -m runtime")
     train.add_command(commands)
     plan.add_command(commands)
     policies.add_commands(commands)

@@ -26,6 +26,7 @@ def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
     plan = commands.add_parser(
         "plan", help="predict time and dollars of every sensible way to run an experiment",
+        usage="%(prog)s EXPERIMENT.yaml [options]",
         formatter_class=argparse.RawDescriptionHelpFormatter, description=_DESCRIPTION)
     plan.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
     plan.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",

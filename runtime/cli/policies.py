@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
-from runtime.cli.arguments import not_negative, positive
+from runtime.cli.arguments import add_parser, not_negative, positive
 from runtime.config.schema import Experiment
 from runtime.errors import RunError
 from runtime.records import layout
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     """Adds the commands to a parser's subparsers."""
-    evaluate = commands.add_parser("evaluate", help="evaluate a run's policy",
-                                   description="Evaluate the policy of a run: mean, standard deviation, least and most "
-                                   "of return and episode length, for people on standard error, as JSON on standard "
-                                   "output.")
+    evaluate = add_parser(
+        commands, "evaluate", needs="DIR", summary="evaluate a run's policy",
+        description="Evaluate the policy of a run: mean, standard deviation, least and most of return and episode "
+        "length, for people on standard error, as JSON on standard output.",
+        examples=["evaluate runs/hopper", "evaluate runs/hopper --episodes 100 --seed 7",
+                  "evaluate runs/hopper --video hopper.mp4"])
     _add_policy(evaluate)
     evaluate.add_argument("--episodes", type=positive, metavar="N",
                           help="episodes (default: evaluation.episodes of the experiment)")
@@ -39,13 +41,14 @@ def add_commands(commands: Any) -> None:
                           help="film the first episode, its first five minutes at most, as .mp4 or, in less time, "
                           ".webm (default: no video)")
     evaluate.set_defaults(command=_evaluate)
-    export = commands.add_parser(
-        "export", help="write a run's policy as an ONNX file", description="Write a run's policy as one ONNX file, "
-        "with normalisation and clipping inside: raw observations in, the environment's actions out. See "
-        "docs/guides/export.md.")
+    export = add_parser(
+        commands, "export", needs="DIR --onnx FILE", summary="write a run's policy as an ONNX file",
+        description="Write a run's policy as one ONNX file, with normalisation and clipping inside: raw observations "
+        "in, the environment's actions out. See docs/guides/export.md.",
+        examples=["export runs/hopper --onnx hopper.onnx"])
     _add_policy(export)
     export.add_argument("--onnx", type=Path, metavar="FILE", required=True,
-                        help="the file, which is replaced where it exists; needs the package onnx")
+                        help="the file (required), which is replaced where it exists; needs the package onnx")
     export.set_defaults(command=_export)
 
 

@@ -26,6 +26,7 @@ exit codes:
 def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
     report = commands.add_parser("report", help="write a page about a run, several seeds, or several of them",
+                                 usage="%(prog)s DIR [DIR ...] [--out FILE.html]",
                                  formatter_class=argparse.RawDescriptionHelpFormatter, description=_DESCRIPTION)
     report.add_argument("directories", type=Path, nargs="+", metavar="DIR",
                         help="a run's directory, or that of several seeds")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.cli.arguments import project, say_unused, seeds
 from runtime.cli.arguments import say as print_line
-from runtime.cli.explain import required_keys
+from runtime.cli.explain import required_lines
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.records.downloaded import load_trusted_experiment
@@ -44,9 +44,10 @@ exit codes:
 def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
     train = commands.add_parser(
-        "train", help="train an experiment on this machine", formatter_class=argparse.RawDescriptionHelpFormatter,
+        "train", help="train an experiment on this machine", usage="%(prog)s EXPERIMENT.yaml [options]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_EPILOG, description=_DESCRIPTION.format(
-            required="\n".join(f"  {path:<16} {text}" for path, text in required_keys())))
+            required="\n".join(required_lines())))
     train.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
     train.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",
                        help="override one key of the experiment file; may be repeated (default: none)")

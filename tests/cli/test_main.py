@@ -43,10 +43,11 @@ def test_what_a_file_says_of_an_instance_that_there_is_not_is_named(
 ) -> None:
     command, *settings = arguments
     out = ["--out", str(tmp_path)] if command == "train" else []
-    everything = [command, str(ROOT / "experiments" / "hopper.yaml"), *out, *settings,
-                  "--set", "learner.instance_types=[c7i.large]"]
+    file = tmp_path / "c7i.yaml"
+    file.write_text(f"extends: {ROOT / 'experiments' / 'hopper.yaml'}\nlearner: {{instance_types: [c7i.large]}}\n")
+    everything = [command, str(file), *out, *settings]
     assert main([*everything, "--set", "learner.kind=stellaris"]) == 2
-    assert "not used     learner.instance_types: there is no instance" in capsys.readouterr().out
+    assert "not used     learner.instance_types (learner.kind = stellaris)\n" in capsys.readouterr().out
     main([*everything, "--set", "learner.kind=function", "--set", "fleet.kind=ray"])
     assert "not used" not in capsys.readouterr().out
 
@@ -57,6 +58,29 @@ def test_help_of_train_fits_a_screen_or_two_and_begins_with_examples(capsys: pyt
     places = [text.index(word) for word in ("examples:", "environment.id ", "budget.usd ", "positional arguments")]
     assert places == sorted(places)
     assert "explain" in text
+
+
+@pytest.mark.parametrize(("command", "needs"), [
+    ("train", "EXPERIMENT.yaml"), ("plan", "EXPERIMENT.yaml"), ("evaluate", "DIR"), ("export", "DIR --onnx FILE"),
+    ("report", "DIR [DIR ...]"), ("compare", "DIR [DIR ...]"), ("plot", "DIR [DIR ...]"),
+    ("explain", "[KEY]"), ("scheduler record", "EXPERIMENT.yaml --out DIR"),
+    ("scheduler fit", "DIR [DIR ...] --out FILE.json"), ("scheduler train", "SURROGATE.json --out FILE.safetensors"),
+    ("scheduler finetune", "SCHEDULER EXPERIMENT.yaml --out FILE.safetensors"), ("scheduler show", "SCHEDULER"),
+    ("status", "[EXPERIMENT]"), ("logs", "EXPERIMENT"), ("results", "EXPERIMENT"), ("reconcile", "EXPERIMENT"),
+    ("report-problem", "EXPERIMENT"), ("stop", "EXPERIMENT")])
+def test_help_begins_with_what_is_required_and_has_examples(
+        capsys: pytest.CaptureFixture[str], command: str, needs: str) -> None:
+    text = said(capsys, *command.split(), "--help")
+    assert text.startswith(f"usage: python -m runtime {command} {needs}")
+    examples = text.partition("examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert examples and all(line.startswith("  python -m runtime ") for line in examples)
+
+
+def test_help_names_all_commands_and_the_required_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "--help")
+    places = [text.index(word) for word in ("examples:", "environment.id and budget.usd are required", "\n    train ")]
+    assert places == sorted(places)
+    assert said(capsys, "explain").startswith("required keys; all others have defaults:\n  environment.id ")
 
 
 def test_explain_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None:
