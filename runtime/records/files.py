@@ -32,6 +32,17 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.close(directory)
 
 
+def read_regular(path: Path) -> bytes:
+    """Returns what a file holds; a pipe or a device is not waited for.
+
+    Raises:
+        OSError: It is no regular file, or cannot be read.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path.name} is not a regular file")
+    return path.read_bytes()
+
+
 def append(path: Path, line: bytes, *, is_synced: bool) -> None:
     """Adds a line to a file, which is created if it is missing.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import RunDirectoryError
+from runtime.records.files import read_regular
 from runtime.records.layout import RunFiles
 
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError,
@@ -80,7 +81,7 @@ def spent_in(path: Path) -> Spent:
     files = RunFiles(path)
     last_rows: list[Mapping[str, Any]] = []
     with suppress(IndexError, *_UNREADABLE):
-        lines = files.rounds_path.read_bytes().splitlines(keepends=True)
+        lines = read_regular(files.rounds_path).splitlines(keepends=True)
         last_rows = [json.loads([line for line in lines if line.endswith(b"\n")][-1])]
     found = spent_by_records(ledger=_read(files.ledger_path), rows=last_rows, summary=_read(files.summary_path))
     return found or Spent(0.0)
@@ -88,7 +89,7 @@ def spent_in(path: Path) -> Spent:
 
 def _read(path: Path) -> Mapping[str, Any]:
     with suppress(*_UNREADABLE):
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_regular(path))
         if isinstance(found, dict):
             return found
     return {}

@@ -16,6 +16,7 @@ from runtime.config.schema import is_below, leaves
 from runtime.config.shown import unread_paths
 from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
 from runtime.records import layout
+from runtime.records.files import read_regular
 from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 from runtime.records.spent import spent_in
@@ -111,6 +112,8 @@ def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
     for path in paths:
         if not os.path.exists(path):
             raise RunDirectoryError(f"{path}: there is no such directory")
+        if not path.is_dir():
+            raise RunDirectoryError(f"{path}: is no directory; allowed: a run's, or that of several seeds")
     found = [_name(path.resolve()) for path in paths]
     names = Counter(found)
     return [_read_group(path, name if names[name] == 1 else str(path))
@@ -236,7 +239,7 @@ def read_run(path: Path, name: str) -> RecordedRun:
     rows, text = _read_rows(files.rounds_path, problems), ""
     settings: dict[str, Any] = {}
     try:
-        text = without_credentials(files.config_path.read_text()[:_CONFIG_CHARACTERS_MAX])
+        text = without_credentials(read_regular(files.config_path).decode()[:_CONFIG_CHARACTERS_MAX])
         found = dict(leaves(yaml_text.parse(text, layout.CONFIG)))
         # Runs of earlier versions have the settings of all algorithms.
         settings = {key: "null" if value is None else str(value) for key, value in found.items()
@@ -257,7 +260,7 @@ def read_run(path: Path, name: str) -> RecordedRun:
 
 def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_regular(path))
         if not isinstance(found, dict):
             raise ValueError(f"it is no JSON object but {type(found).__name__}")
         return found
@@ -269,7 +272,7 @@ def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
 def _read_lines(path: Path, key: str, kind: type, problems: list[str]) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines whose ``key`` is of that type."""
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = read_regular(path).splitlines(keepends=True)
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from runtime.errors import RunDirectoryError
 from runtime.report.page import report_page
 from runtime.report.reading import read_groups
 from tests.report.records import a_run, some_seeds
@@ -44,6 +46,8 @@ def lose(path: Path, key: str) -> None:
     (lambda run: (run / "rounds.jsonl").write_bytes(b"\xff\x00\n"), "rounds.jsonl: 1 of 1 lines cannot be read"),
     (lambda run: (run / "rounds.jsonl").unlink(), "summary.json tells of 6 rounds, rounds.jsonl of 0"),
     (lambda run: (run / "config.yaml").unlink(), "there is no config.yaml"),
+    *[(lambda run, name=name: ((run / name).unlink(), os.mkfifo(run / name)), f"{name} is not a regular file")
+      for name in ("config.yaml", "summary.json", "rounds.jsonl")],
     (lambda run: (run / "config.yaml").write_text("a: [b"), "config.yaml cannot be read"),
     (lambda run: (run / "config.yaml").write_text("- 1"), "config.yaml cannot be read"),
     (lambda run: (run / "config.yaml").write_bytes(b"\xff"), "config.yaml cannot be read"),
@@ -64,9 +68,12 @@ def test_damage_is_told(tmp_path: Path, damage: Callable[[Path], None], told: st
     assert told in report_page(groups[:1])
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_neither_a_file_nor_a_pipe_is_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "this is no directory" in report_page(read_groups([tmp_path / "file"]))
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("file", "pipe"):
+        with pytest.raises(RunDirectoryError, match=f"{name}: is no directory; allowed: a run's"):
+            read_groups([tmp_path / name])
 
 
 def test_unknown_seeds_are_those_whose_directories_are_there(tmp_path: Path) -> None:
