@@ -65,13 +65,17 @@ bootstrap: setup-deploy
 image: setup-deploy
 	$(BIN)/python -m tests.image.build "$(EXPERIMENT)"
 
-# Lint and types beside the tests. Three workers: part of the time they wait for processes that they started.
+# Lint and types run beside the tests, and say what they found after them. Three workers: part of the time they wait for
+# processes that they started.
 test: setup-dev
-	$(MAKE) --no-print-directory -j2 lint tests
+	@mkdir -p build
+	@$(MAKE) --no-print-directory lint > build/lint.log 2>&1 & lint=$$!; \
+	$(MAKE) --no-print-directory tests; tests=$$?; \
+	wait $$lint; lint=$$?; cat build/lint.log; exit $$((tests | lint))
 
 # Many processes start: what one has compiled serves the others, whatever the shell says.
 tests: setup-dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n 3 -rs)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n 3)
 
 lint: setup-dev
 	$(BIN)/ruff check .
