@@ -1,4 +1,7 @@
-"""Draws docs/pictures/rehearsal.png from a rehearsal: ``python docs/pictures/make_rehearsal.py REHEARSAL.json``."""
+"""Draws a rehearsal: ``python docs/pictures/make_rehearsal.py REHEARSAL.json [PICTURE.png]``.
+
+Without a picture's name, it is docs/pictures/rehearsal.png.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,10 @@ def draw(rehearsal: dict[str, Any]) -> plt.Figure:
     end = done["gone"]
     figure, (lanes, dollars) = plt.subplots(
         2, 1, figsize=(11, 6.2), sharex=True, gridspec_kw={"height_ratios": (5, 4), "hspace": 0.08})
-    _bar(lanes, "stack", 0.0, done["stack"], SAND, "one experiment: actor function, cache, learner, dashboard")
-    _bar(lanes, "cache", 0.0, done["cache"], GREEN, "ElastiCache")
-    _draw_learner(lanes, events, done["learner"])
+    _bar(lanes, "stack", 0.0, done.get("stack", end), SAND, "one experiment: all that is deployed for it")
+    if "cache" in done:
+        _bar(lanes, "cache", 0.0, done["cache"], GREEN, "ElastiCache")
+    _draw_learner(lanes, events, done.get("learner", end))
     _draw_actors(lanes, events)
     _draw_guard(lanes, rehearsal, events)
     lanes.set(ylim=(-0.6, len(LANES) - 0.4), yticks=range(len(LANES)), xlim=(-0.2, end * 1.02))
@@ -108,4 +112,8 @@ def _draw_dollars(axes: plt.Axes, rehearsal: dict[str, Any], end: float) -> None
 
 
 if __name__ == "__main__":
-    save(draw(json.loads(Path(sys.argv[1]).read_text())), "rehearsal")
+    figure = draw(json.loads(Path(sys.argv[1]).read_text()))
+    if sys.argv[2:]:
+        figure.savefig(sys.argv[2], dpi=120, bbox_inches="tight")
+    else:
+        save(figure, "rehearsal")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from runtime.guard.teardown import GONE
+from tests.helpers import ROOT
 from tests.simulators.rehearsal.account import RehearsalError
 from tests.simulators.rehearsal.rehearsal import RATE
 from tests.simulators.rehearsal.scenarios import SCENARIOS, rehearse
@@ -41,10 +44,20 @@ def _options() -> argparse.Namespace:
 
 def _play(name: str, out: Path, rate: float | None) -> dict[str, Any]:
     try:
-        return rehearse(name, out, **({} if rate is None else {"rate": rate}))
+        result = rehearse(name, out, **({} if rate is None else {"rate": rate}))
+        _draw(result, out)
+        return result
     except RehearsalError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return {"result": f"failed: {error}", "spend": {}, "wall_s": 0.0, "clock_s": 0.0, "problems": [str(error)]}
+
+
+def _draw(result: dict[str, Any], out: Path) -> None:
+    """Draws what happened beside ``rehearsal.json``, if it is of one deployment that came to its end."""
+    if len(result["spend"]) == 1 and result["dollars"] and any(event.get("step") == GONE for event in result["events"]):
+        subprocess.run([sys.executable, str(ROOT / "docs" / "pictures" / "make_rehearsal.py"),
+                        str(out / "rehearsal.json"), str(out / "rehearsal.png")], check=True)
+        print(f"picture: {out / 'rehearsal.png'}")
 
 
 def _table(results: dict[str, dict[str, Any]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.simulators.rehearsal.account import Account, Deployment
 from tests.simulators.rehearsal.clock import Clock
 
 _HOUR_S = 3600.0
+_INDENT = 28
+"""Characters before what happened."""
 _PROVISIONED_BLOCK_S = 300.0
 _EVENTS = {
     "run_started": "goes on after round {resumed_after_round}",
@@ -37,10 +40,13 @@ class Record:
         """When the guard looked."""
         self._clock, self._is_quiet = clock, is_quiet
         self._began_s, self._wall_s = clock.now(), time.time()
+        self._is_deployed = False
 
     def deployed(self) -> None:
-        """From here on minutes are counted."""
-        self._began_s = self._clock.now()
+        """From here on minutes are counted; what was before gets minutes below zero."""
+        before_s, self._began_s, self._is_deployed = self._began_s, self._clock.now(), True
+        for event in self.events:
+            event["at_s"] = round(event["at_s"] + before_s - self._began_s, 1)
 
     def tell(self, who: str, what: str, *, usd: float | None = None, **fields: Any) -> None:
         """Args: usd: What the run has spent by then."""
@@ -48,7 +54,8 @@ class Record:
                  "who": who, "what": what.strip(), **({} if usd is None else {"usd": usd}), **fields}
         self.events.append(event)
         if not self._is_quiet:
-            print(line(event), flush=True)
+            # Before there is a deployment, nobody knows when it will be.
+            print(text_of(event if self._is_deployed else {**event, "at_s": None}), flush=True)
 
     def note_tick(self) -> None:
         self.ticks_s.append(round(self._clock.now() - self._began_s, 1))
@@ -63,13 +70,17 @@ class Record:
         return any(event["who"] == who and words in event["what"] for event in self.events)
 
 
-def line(event: Mapping[str, Any]) -> str:
-    """An event for people: minutes and seconds since the deployment, who, what, and what was spent by then."""
+def text_of(event: Mapping[str, Any]) -> str:
+    """An event for people: minutes and seconds since the deployment, who, what was spent by then, and what.
+
+    Lines have 120 characters at most, unless a word is longer.
+    """
     at_s = event["at_s"]
     usd = f"${event['usd']:.4f}" if "usd" in event else ""
-    minutes, seconds = divmod(int(abs(at_s)), 60)
-    sign = "-" if at_s < 0 else " "
-    return f"{sign}{minutes:02}:{seconds:02}  {event['who']:<9} {usd:>8}  {event['what']}"
+    clock = " --:--" if at_s is None else f" {int(at_s) // 60:02}:{int(at_s) % 60:02}"
+    lines = [part for text in event["what"].splitlines() for part in textwrap.wrap(
+        text, 120 - _INDENT, break_on_hyphens=False, break_long_words=False)]
+    return f"{clock}  {event['who']:<9} {usd:>8}  " + f"\n{' ' * _INDENT}".join(lines)
 
 
 class Watch:
