@@ -113,7 +113,7 @@ def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
         if not os.path.exists(path):
             raise RunDirectoryError(f"{path}: there is no such directory")
         if not path.is_dir():
-            raise RunDirectoryError(f"{path}: is no directory; allowed: a run's, or that of several seeds")
+            raise RunDirectoryError(f"{path}: is a file; allowed: the directory of a run or of several seeds")
     found = [_name(path.resolve()) for path in paths]
     names = Counter(found)
     return [_read_group(path, name if names[name] == 1 else str(path))
@@ -128,8 +128,6 @@ def read_comparable(paths: Sequence[Path]) -> list[RecordedGroup]:
     """
     groups = read_groups(paths)
     for path, group in zip(paths, groups, strict=True):
-        if not path.is_dir():
-            raise RunDirectoryError(f"{path}: is a file; allowed: the directory of a run or of several seeds")
         if not any(run.rows for run in group.runs):
             inside = next((one for one in sorted(path.iterdir()) if _is_run(one)), None)
             raise RunDirectoryError(f"{path}: " + (

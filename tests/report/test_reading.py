@@ -72,7 +72,7 @@ def test_neither_a_file_nor_a_pipe_is_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     os.mkfifo(tmp_path / "pipe")
     for name in ("file", "pipe"):
-        with pytest.raises(RunDirectoryError, match=f"{name}: is no directory; allowed: a run's"):
+        with pytest.raises(RunDirectoryError, match=f"{name}: is a file; allowed: the directory"):
             read_groups([tmp_path / name])
 
 
