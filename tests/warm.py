@@ -43,7 +43,15 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "tests.simulators.aws.lambda_endpoint": ("tests.simulators.aws.lambda_endpoint",),
     "tests.simulators.aws.moto_server": ("moto.moto_server.werkzeug_app", "tests.simulators.aws.moto_types"),
 }
-STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "tests.simulators.aws.lambda_endpoint"}
+_GRADIENTS = ("runtime.learner.remote.handler", "runtime.learner.remote.gradients")
+_COORDINATOR = "runtime.backends.aws.coordinator.handler"
+HANDLERS: dict[str, tuple[str, ...]] = {
+    "runtime.learner.remote.handler:handler": _GRADIENTS,
+    "runtime.learner.remote.handler.handler": _GRADIENTS,
+    _COORDINATOR: ("runtime.backends.aws.coordinator", *LEARNER, *MODELS),
+}
+"""What some handlers need besides, which are the last word of the command."""
+STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "tests.simulators.aws.lambda_endpoint", _COORDINATOR}
 INTERPRETER_VARIABLES = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONSTARTUP", "LC_ALL", "LD_PRELOAD", "PYTHONHASHSEED"}
 OWN_VARIABLES = {"PYTHONHASHSEED": "0"}
 """Of the helper, whoever asks: what plays environments has the same. Who asks for none gets it, too."""
@@ -166,7 +174,8 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
             os._exit(0)
         head += _receive(connection, 4 - len(head)) if len(head) < 4 else b""
         request = json.loads(_receive(connection, int.from_bytes(head, "big")))
-        for module in [module for module in IMPORTS[request["module"]] if module not in imported]:
+        needed = [*IMPORTS[request["module"]], *HANDLERS.get(request["words"][-1], ())]
+        for module in [module for module in needed if module not in imported]:
             importlib.import_module(module)
             imported.add(module)
             gc.collect()
@@ -210,7 +219,7 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     _helper = None
-    if request["module"] in STARTS_OTHERS:
+    if STARTS_OTHERS & {request["module"], request["words"][-1]}:
         ours, theirs = socket.socketpair()
         if (pid := os.fork()) == 0:
             ours.close()
