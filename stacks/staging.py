@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -108,12 +109,20 @@ def import_closure(module: str) -> list[Path]:
             continue
         found.add(path)
         waiting.append(name.rpartition(".")[0] or name)
-        for node in _nodes_that_run(ast.parse((ROOT / path).read_text())):
-            if isinstance(node, ast.Import):
-                waiting.extend(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                waiting.extend([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+        waiting.extend(_imported(path))
     return sorted(found)
+
+
+@cache
+def _imported(path: Path) -> tuple[str, ...]:
+    """Dotted names that a file of ours may import; what is imported from a module may be one, too."""
+    names: list[str] = []
+    for node in _nodes_that_run(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Import):
+            names.extend(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.extend([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+    return tuple(names)
 
 
 def _nodes_that_run(tree: ast.AST) -> Iterator[ast.AST]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -146,6 +147,8 @@ class _Reader:
         self.reached: set[_Reading] = set()
         self.waiting: list[_Reading] = []
         self.classes: set[_Class] = set()
+        self.holders: defaultdict[str, set[_Class]] = defaultdict(set)
+        """Of these classes, those that have a method or an attribute of that name."""
         self.used: set[str] = set()
         self.results: dict[_Function, Value] = {}
         self.has_changed = False
@@ -181,6 +184,8 @@ class _Reader:
     def reach_class(self, found: _Class) -> None:
         if found not in self.classes:
             self.classes.add(found)
+            for name in (*found.methods, *found.attributes):
+                self.holders[name].add(found)
             for base in found.node.bases:
                 if isinstance(one := self.resolve(found.module, base), _Class):
                     self.reach_class(one)
@@ -221,6 +226,11 @@ class _Reader:
         if not value <= values.get(name, _NOTHING):
             values[name] = values.get(name, _NOTHING) | value
             self.has_changed = True
+
+    def widen_attribute(self, found: _Class, name: str, value: Value) -> None:
+        self.widen(found.attributes, name, value)
+        if found in self.classes and name in found.attributes:
+            self.holders[name].add(found)
 
     def resolve(self, module: _Module, node: ast.expr) -> _Function | _Class | _Module | None:
         """What a name, or an attribute of a module, stands for."""
@@ -319,7 +329,7 @@ class _Scope:
                 self.reader.widen(self.module.values, target.id, value)
             self.values[target.id] = self.values.get(target.id, _NOTHING) | value
         elif isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and self.owner:
-            self.reader.widen(self.owner.attributes, target.attr, value)
+            self.reader.widen_attribute(self.owner, target.attr, value)
         elif _clients(value):
             raise UnfollowedError(f"{self.place(target)}: a client is kept in {ast.unparse(target)}")
 
@@ -387,7 +397,7 @@ class _Scope:
         if isinstance(node.value, ast.Name) and node.value.id == "self" and self.owner:
             holders = self.family(self.owner)
         else:
-            holders = self.reader.classes
+            holders = self.reader.holders.get(node.attr, set())
         value = _NOTHING
         for one in holders:
             value |= one.attributes.get(node.attr, _NOTHING)
@@ -436,8 +446,10 @@ class _Scope:
             yield found, _bound(found.arguments(), given, named)
         elif isinstance(found, _Class):
             yield from self.made(found, given, named)
-        elif isinstance(called, ast.Attribute) and any(called.attr in one.methods for one in self.reader.classes):
-            for method in [one.methods[called.attr] for one in self.reader.classes if called.attr in one.methods]:
+        elif isinstance(called, ast.Attribute) and (methods := [
+                one.methods[called.attr] for one in self.reader.holders.get(called.attr, ())
+                if called.attr in one.methods]):
+            for method in methods:
                 yield method, _bound(method.arguments(), given, named)
         elif _clients(_NOTHING.union(*given, *named.values())):
             raise UnfollowedError(f"{self.place(called)}: a client is given to {ast.unparse(called)}")
@@ -450,7 +462,7 @@ class _Scope:
             yield constructor, _bound(constructor.arguments(), given, named)
         if not constructors:
             for name, value in _bound(found.fields(), given, named).items():
-                self.reader.widen(found.attributes, name, value)
+                self.reader.widen_attribute(found, name, value)
 
     def place(self, node: ast.expr) -> str:
         return f"{self.module.name}:{node.lineno}"
