@@ -5,8 +5,8 @@ r"""Do the example files learn? Trains each with three seeds; lists steps and ti
 
 `train` evaluates each final policy on 100 other episodes, because the evaluation that ended a run chose it. It writes
 benchmarks/results/example_files.json after each run, keeps what is there of files that have not changed, and goes on
-where it was stopped. `page` makes docs/example_files.md and its picture of that. MiniGrid and highway-env have to be
-installed: their files say how. A run that goes on after a stop counts the CPU time of its last session only.
+where it was stopped. `page` makes docs/example_files.md and its picture of that. MiniGrid and Box2D have to be
+installed: the files say how. A run that goes on after a stop counts the CPU time of its last session only.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ FILES: Mapping[str, Published | None] = {
     "lunar_lander": Published(242.119, 31.823, 1e6, "v2"),
     "lunar_lander_continuous": Published(270.863, 32.072, 1e6, "v2"),
     "bipedal_walker": Published(287.939, 2.448, 5e6),
-    "highway": None,
 }
 """By the name of a file in experiments/; None if rl-zoo3 publishes nothing."""
 
@@ -209,7 +208,6 @@ stay below it.
 - **Pendulum**: an episode's return depends on where it starts, from 0 to −400 under a good policy.
 - **MountainCarContinuous**: only the goal pays, and each step costs; a seed that does not find the goal in time learns
   to stand still. rl-zoo3 explores by state-dependent noise there, which is not implemented here.
-- **highway-env**: its steps take long, so it is trained for few.
 
 MuJoCo's files have results of their own: Hopper in the [README](../README.md), the others at the head of each file.
 

@@ -4,7 +4,8 @@
 
 The modelled bill of a run on one machine is counted with it (docs/guides/cost.md). CPU seconds of one thread, medians;
 a machine that is busy with something else still makes them longer, so run it on one that is not. Files that are named
-are measured, and the others' entries stay as they are.
+are measured, and the others' entries stay as they are: of the machine that measured all. So that the new ones are of
+the same, `REFERENCE` is measured beside them, and each unit is divided by what it takes here over what the table says.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
@@ -24,9 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from runtime.config.loading import load_experiment  # noqa: E402
+from runtime.config.resolved import FittedExperiment  # noqa: E402
 from runtime.cost.rates import TABLE_PATH, UNITS, workload  # noqa: E402
 from runtime.planning.workload import Workload  # noqa: E402
 from runtime.training.preflight import preflight  # noqa: E402
+
+REFERENCE = ROOT / "experiments" / "hopper.yaml"
 
 
 def shipped() -> list[Path]:
@@ -41,35 +46,44 @@ def processor() -> str:
                 platform.processor() or platform.machine())
 
 
+def measured(fitted: FittedExperiment, environment: Any, repeats: int) -> dict[str, float]:
+    """Returns the seconds of each unit of an experiment's work."""
+    sampled = Workload(fitted, environment)
+    sampled.measure()
+    sampled.seconds.clear()  # The first time is for warming up.
+    for _ in range(repeats):
+        sampled.measure()
+    return {unit: seconds for unit, seconds in sampled.units().items() if unit in UNITS}
+
+
 def main() -> None:
     """Measures, and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    workloads = {}
+    found = json.loads(TABLE_PATH.read_bytes()) if arguments.files else {"workloads": {}}
+    workloads, slowness = found["workloads"], dict.fromkeys(UNITS, 1.0)
     if arguments.files:
-        workloads = json.loads(TABLE_PATH.read_bytes())["workloads"]
-    measured = set()
+        environment, fitted = preflight(load_experiment(REFERENCE).resolved())
+        units = measured(fitted, environment, arguments.repeats)
+        slowness = {unit: units[unit] / workloads[workload(fitted)][unit] for unit in UNITS}
+        print("this machine's seconds, over those of the table:", slowness, flush=True)
+    seen = set()
     for path in arguments.files or shipped():
         environment, fitted = preflight(load_experiment(path).resolved())
-        name = workload(fitted)
-        if name in measured:
+        if (name := workload(fitted)) in seen:
             continue
-        measured.add(name)
-        sampled = Workload(fitted, environment)
-        sampled.measure()
-        sampled.seconds.clear()  # The first time is for warming up.
-        for _ in range(arguments.repeats):
-            sampled.measure()
-        workloads[name] = {unit: float(f"{seconds:.4g}")
-                           for unit, seconds in sampled.units().items() if unit in UNITS}
+        seen.add(name)
+        units = measured(fitted, environment, arguments.repeats)
+        workloads[name] = {unit: float(f"{units[unit] / slowness[unit]:.4g}") for unit in units}
         print(name, workloads[name], flush=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True,
                             text=True).stdout.strip()
     TABLE_PATH.write_text(json.dumps({
         "as_of": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit,
-        "machine": f"one core of {processor()}", "workloads": dict(sorted(workloads.items()))}, indent=2) + "\n")
+        "machine": found.get("machine", f"one core of {processor()}"), "workloads": dict(sorted(workloads.items())),
+    }, indent=2) + "\n")
 
 
 if __name__ == "__main__":

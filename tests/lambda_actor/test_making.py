@@ -91,7 +91,7 @@ def test_what_cannot_be_made_is_named(options: dict[str, Any], named: str) -> No
 
 
 @pytest.mark.parametrize(("environment_id", "advice"), [
-    ("MiniGrid-Empty-5x5-v0", "environment.id: minigrid:MiniGrid-Empty-5x5-v0"),
+    ("highway-fast-v0", "environment.id: highway_env:highway-fast-v0"),
     ("dm_control/cartpole-balance-v0", "environment.id: shimmy:dm_control/cartpole-balance-v0"),
     ("NoSuchEnvironment-v0", "name the package's module"),
     ("no_such_module:Env-v0", "does not import"),
