@@ -194,8 +194,8 @@ has found.
 Each file was trained until its target, or its last step. Then the final policy played {EPISODES} other episodes: the
 evaluation that ended a run chose its policy, and is too good for it. Steps and CPU minutes are the median of the
 seeds, and their range. CPU minutes are those of all processes, evaluations included; so two cores take half of them at
-best. Dollars are not listed: the bill of a workload that is not in its table of rates counts seconds of the machine
-that trains, and that was busy with other work. rl-zoo3's are
+best. Dollars are not listed: the table of rates did not have these workloads yet, so the bills counted the
+seconds of a busy machine. rl-zoo3's are
 [what it publishes]({ZOO}) of its PPO:
 mean and deviation over the episodes of one policy, after all of its steps. It does not stop at a target, so its steps
 are what it was given, not what it needed.
