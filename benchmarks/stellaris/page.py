@@ -247,7 +247,9 @@ def page(everything: Mapping[str, Mapping[str, Any]]) -> str:
               for name, (runs, _) in known.items()}
     state = [*(f"{TITLES[name]}: {count} of {len(SEEDS)} seeds of every arm" for name, count in counts.items()),
              *(f"{name}: not run yet" for name in missing)]
-    parts = [_BEGIN, f"**So far**: {'; '.join(state)}.", "", "| arm | what |", "|---|---|",
+    is_complete = not missing and min(counts.values()) == len(SEEDS)
+    progress = [] if is_complete else [f"**So far**: {'; '.join(state)}.", ""]
+    parts = [_BEGIN, *progress, "| arm | what |", "|---|---|",
              *(f"| `{arm}` | {what} |" for arm, what in WHAT.items()), ""]
     if known:
         parts += ["## The paper's claims", "", _CLAIMS, *claims_table(known), ""]
@@ -302,7 +304,7 @@ _BESIDE = {CONTROL: "without either", NITRO: "with Nitro's scaler alone", FULL: 
 _BEGIN = """# What Stellaris buys
 
 Written by `python -m benchmarks.stellaris.page`, from what `python -m benchmarks.stellaris.arms WORKLOAD --work WORK`
-has found so far. [The guide](guides/stellaris.md) says when to choose Stellaris, [the design](design/stellaris.md) how
+has found. [The guide](guides/stellaris.md) says when to choose Stellaris, [the design](design/stellaris.md) how
 it works.
 
 Each arm trains `experiments/hopper-stellaris.yaml` with other settings, in virtual time: gradients and returns are
