@@ -868,7 +868,7 @@ class CostMeter(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Whole episodes under the deterministic policy, in an environment of its own.
+    """Whole episodes in an environment of its own, as `runtime.training.evaluation` plays them.
 
     Attributes:
         returns: By episode.

@@ -34,9 +34,9 @@ def add_commands(commands: Any) -> None:
                           help="episodes (default: evaluation.episodes of the experiment)")
     evaluate.add_argument("--seed", type=not_negative, default=0, metavar="N",
                           help="seed of the start states, and of sampled actions (default: 0)")
-    evaluate.add_argument("--stochastic", action="store_true",
-                          help="sample the actions, as training does (default: the Gaussian's mean, or the most "
-                          "probable action)")
+    evaluate.add_argument("--stochastic", action=argparse.BooleanOptionalAction,
+                          help="sample the actions, as training does, or take the Gaussian's mean, or the most "
+                          "probable one (default: evaluation.actions of the experiment)")
     evaluate.add_argument("--video", type=Path, metavar="FILE",
                           help="film the first episode, its first five minutes at most, as .mp4 or, in less time, "
                           ".webm (default: no video)")
@@ -76,6 +76,9 @@ def _evaluate(options: argparse.Namespace) -> int:
     except ActorError as error:
         raise RunError(f"{error}{advice() if options.video else ''}") from error
     episodes = options.episodes or experiment.evaluation.episodes
+    actions = experiment.evaluation.actions
+    if options.stochastic is not None:
+        actions = "stochastic" if options.stochastic else "deterministic"
     video = Video(options.video, environment) if options.video else None
     done = 0
 
@@ -87,7 +90,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         if sys.stderr.isatty():
             print(f"\r{done} of {episodes} episodes", end="\n" if done == episodes else "", file=sys.stderr, flush=True)
 
-    evaluate = Evaluator(environment, episodes, seed=options.seed, is_stochastic=options.stochastic,
+    evaluate = Evaluator(environment, episodes, seed=options.seed, is_stochastic=actions == "stochastic",
                          episode_over=episode_over)
     try:
         with Signals(), video.filming() if video else nullcontext():
@@ -98,7 +101,6 @@ def _evaluate(options: argparse.Namespace) -> int:
     if video:
         print(f"{video.path}: the first episode, {video.frames} frames, {video.frames / video.frames_per_s:.1f} s",
               file=sys.stderr)
-    actions = "stochastic" if options.stochastic else "deterministic"
     returns, lengths = _statistics(evaluation.returns), _statistics(evaluation.lengths)
     print(f"{episodes} episodes with {actions} actions, mean ± standard deviation (least … most):\n"
           f"return  {_described(returns)}\nlength  {_described(lengths)} steps", file=sys.stderr)

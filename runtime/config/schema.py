@@ -346,6 +346,9 @@ class EvaluationSection(Section):
         "other; also after the last round of stop.max_rounds or stop.max_steps; 0 = never")
     episodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
         5, description="episodes of an evaluation, and as many fresh ones that must confirm a hit")
+    actions: Literal["deterministic", "stochastic"] = Field(
+        "deterministic", description="deterministic = the Gaussian's mean, or the most probable action; stochastic = "
+        "sampled, as in training, which suits Atari games")
 
 
 class Experiment(Section):

@@ -1,4 +1,7 @@
-"""Evaluation: whole episodes under the policy's best actions, in an environment of its own, with frozen moments."""
+"""Evaluation: whole episodes under the policy's best actions, or sampled ones, with frozen moments.
+
+Each evaluator has an environment of its own.
+"""
 
 from __future__ import annotations
 

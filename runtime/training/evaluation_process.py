@@ -41,7 +41,8 @@ class EvaluationProcess:
 
     def __init__(
         self, environment_id: str, preprocessing: str, options: Mapping[str, Any] | None = None, *, episodes: int,
-        seed: int, target_return: float | None, tell: Callable[[int, int, int], None] = lambda *_: None,
+        seed: int, target_return: float | None, is_stochastic: bool = False,
+        tell: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
         """Starts nothing yet.
 
@@ -49,7 +50,8 @@ class EvaluationProcess:
             preprocessing: The environment's, ``atari`` or ``none``.
             options: Of the environment; see `lambda_actor.making.OPTIONS`.
             episodes: Of an evaluation.
-            seed: Of the start states.
+            seed: Of the start states, and of sampled actions.
+            is_stochastic: Sample the actions, as training does.
             target_return: What is confirmed when it is reached; None for nothing.
             tell: Called, also in another thread, when an evaluation begins, after each of its episodes and at its end,
                 with the policy's round, how many are done, and of how many; see `Display.evaluating`.
@@ -57,7 +59,7 @@ class EvaluationProcess:
         self._episodes, self._tell = episodes, tell
         self._settings = json.dumps({"environment_id": environment_id, "preprocessing": preprocessing,
                                      "options": options or {}, "episodes": episodes, "seed": seed,
-                                     "target_return": target_return})
+                                     "is_stochastic": is_stochastic, "target_return": target_return})
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._thread = ThreadPoolExecutor(1, "evaluation")
@@ -160,7 +162,8 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
             if evaluator is None:
                 evaluator = Evaluator(
                     make_environment(settings["environment_id"], settings["preprocessing"], settings["options"]),
-                    settings["episodes"], seed=settings["seed"], episode_over=tell)
+                    settings["episodes"], seed=settings["seed"], is_stochastic=settings["is_stochastic"],
+                    episode_over=tell)
             evaluation = evaluate_and_confirm(evaluator, weights, round_index, settings["target_return"])
             answer: dict[str, Any] = {**vars(evaluation), "seconds": time.process_time() - started_s}
         except BaseException as error:

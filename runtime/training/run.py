@@ -162,6 +162,7 @@ class _Run:
         evaluator = EvaluationProcess(
             experiment.environment.id, experiment.environment.preprocessing, experiment.environment.options,
             episodes=experiment.evaluation.episodes, seed=experiment.seed,
+            is_stochastic=experiment.evaluation.actions == "stochastic",
             target_return=experiment.stop.target_return, tell=display.evaluating)
         stack.callback(evaluator.close)
         self._loop = make_round_loop(

@@ -188,6 +188,20 @@ def test_evaluate_tells_how_episodes_differ(reference: Path, capsys: pytest.Capt
         assert f" {statistics.fmean(values):,.1f} ± {statistics.pstdev(values):,.1f} (" in printed.err
 
 
+def test_evaluate_samples_actions_if_the_runs_evaluations_did(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert train(experiment, out, *overrides(evaluation__actions="stochastic", stop__max_rounds=1)).returncode == 0
+    found = {}
+    for flags in ((), ("--no-stochastic",)):
+        assert main(["evaluate", str(out), "--episodes", "1", "--seed", "3", *flags]) == 0
+        found[flags] = json.loads(capsys.readouterr().out)
+    assert [one["actions"] for one in found.values()] == ["stochastic", "deterministic"]
+    assert found[()]["evaluation_return_mean"] == summary(out)["evaluation_return_mean"]
+    assert found["--no-stochastic",]["evaluation_return_mean"] != summary(out)["evaluation_return_mean"]
+
+
 def test_an_evaluation_ends_in_order_when_it_is_told_to(
     reference: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,13 @@ def test_a_hit_is_told_by_fresh_episodes_and_a_miss_by_those_of_always(started: 
         assert process.result(60.0) == (always if expected is always else later)
 
 
+def test_it_samples_actions_if_it_is_asked_to(started: list[EvaluationProcess]) -> None:
+    environment = make_environment("CartPole-v1")
+    sampled = Evaluator(environment, 3, seed=4, is_stochastic=True)(weights_for(environment))
+    assert begun(started, "CartPole-v1", is_stochastic=True).result(60.0) == sampled
+    assert begun(started, "CartPole-v1").result(60.0) != sampled
+
+
 def test_it_tells_how_many_episodes_are_done_those_that_confirm_a_hit_included(
     started: list[EvaluationProcess]
 ) -> None:
