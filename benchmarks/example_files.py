@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.seeds import EPISODES, train_and_evaluate
 from runtime.config.loading import load_experiment
+from runtime.records.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "example_files.json"
@@ -62,7 +63,6 @@ FILES: Mapping[str, Published | None] = {
     "bipedal_walker": Published(287.939, 2.448, 5e6),
 }
 """By the name of a file in experiments/; None if rl-zoo3 publishes nothing."""
-
 
 
 def path_of(name: str) -> Path:
@@ -110,19 +110,17 @@ def train(names: Sequence[str], seeds: Sequence[int], work: Path) -> None:
                 continue
             runs = sorted([*of_file["runs"], run_of(name, seed, work)], key=lambda run: run["seed"])
             files = {**found["files"], name: {"settings": settings, "runs": runs}}
-            temporary = RESULTS.with_suffix(".tmp")
-            temporary.write_text(json.dumps({
+            write_atomically(RESULTS, json.dumps({
                 "command": "python -m benchmarks.example_files train --work WORK",
                 "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
-                "files": {each: files[each] for each in FILES if each in files}}, indent=1))
-            temporary.replace(RESULTS)
+                "files": {each: files[each] for each in FILES if each in files}}, indent=1).encode())
             print(f"{name}, seed {seed}: done", flush=True)
 
 
 def table(files: Mapping[str, Any]) -> list[str]:
     """Returns a line for each file, as Markdown."""
     lines = ["| file | environment | target | seeds that got there | return of other episodes | steps | CPU minutes | "
-             "rl-zoo3's PPO | its steps |", "|---" * 9 + "|"]
+             "cents | rl-zoo3's PPO | its steps |", "|---" * 10 + "|"]
     for name, of_file in files.items():
         settings, runs, zoo = of_file["settings"], of_file["runs"], FILES[name]
         got = [run for run in runs if run["stop_reason"] == "target_return"]
@@ -133,6 +131,7 @@ def table(files: Mapping[str, Any]) -> list[str]:
             ", ".join(f"{one:.4g}" for one in returns),
             _range([run["env_steps_total"] for run in runs], "{:,.0f}"),
             _range([run["cpu_s"] / 60.0 for run in runs], "{:.1f}"),
+            _range([100.0 * run["modelled_spent_usd"] for run in runs], "{:.2g}"),
             f"{zoo.mean:.4g} ± {zoo.deviation:.3g}" + (f" ({zoo.version})" if zoo.version else "") if zoo else "–",
             f"{zoo.steps:,.0f}" if zoo else "–"]
         lines.append("| " + " | ".join(columns) + " |")
@@ -194,11 +193,10 @@ has found.
 Each file was trained until its target, or its last step. Then the final policy played {EPISODES} other episodes: the
 evaluation that ended a run chose its policy, and is too good for it. Steps and CPU minutes are the median of the
 seeds, and their range. CPU minutes are those of all processes, evaluations included; so two cores take half of them at
-best. Dollars are not listed: the table of rates did not have these workloads yet, so the bills counted the
-seconds of a busy machine. rl-zoo3's are
-[what it publishes]({ZOO}) of its PPO:
-mean and deviation over the episodes of one policy, after all of its steps. It does not stop at a target, so its steps
-are what it was given, not what it needed.
+best. Cents are **modelled**: what the rounds would cost in AWS, without the minutes in which a deployment starts and
+ends, which cost more ([guides/cost](guides/cost.md)). rl-zoo3's are [what it publishes]({ZOO})
+of its PPO: mean and deviation over the episodes of one policy, after all of its steps. It does not stop at a target, so
+its steps are what it was given, not what it needed.
 """
 _END = """Each line is a seed; the dashed one is the target. Returns in training are those of noisy actions, so they may
 stay below it.
