@@ -16,6 +16,7 @@ from runtime.config.schema import Experiment
 from runtime.errors import RunError
 from runtime.records import layout
 from runtime.records.downloaded import load_run_experiment
+from runtime.records.rows import return_digits
 
 if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
@@ -102,8 +103,9 @@ def _evaluate(options: argparse.Namespace) -> int:
         print(f"{video.path}: the first episode, {video.frames} frames, {video.frames / video.frames_per_s:.1f} s",
               file=sys.stderr)
     returns, lengths = _statistics(evaluation.returns), _statistics(evaluation.lengths)
+    digits = return_digits(max(abs(returns["min"]), abs(returns["max"])))
     print(f"{episodes} episodes with {actions} actions, mean ± standard deviation (least … most):\n"
-          f"return  {_described(returns)}\nlength  {_described(lengths)} steps", file=sys.stderr)
+          f"return  {_described(returns, digits)}\nlength  {_described(lengths, 1)} steps", file=sys.stderr)
     if options.best and options.seed == experiment.seed:
         print("the run chose this policy by its return on these very start states, so it looks better than it is: take "
               "another --seed", file=sys.stderr)
@@ -123,8 +125,9 @@ def _statistics(values: Sequence[float]) -> dict[str, float]:
     return {"mean": float(np.mean(values)), "std": float(np.std(values)), "min": min(values), "max": max(values)}
 
 
-def _described(found: Mapping[str, float]) -> str:
-    return "{mean:,.1f} ± {std:,.1f} ({min:,.1f} … {max:,.1f})".format(**found)
+def _described(found: Mapping[str, float], digits: int) -> str:
+    mean, std, least, most = (f"{found[name]:,.{digits}f}" for name in ("mean", "std", "min", "max"))
+    return f"{mean} ± {std} ({least} … {most})"
 
 
 def _export(options: argparse.Namespace) -> int:

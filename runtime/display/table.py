@@ -21,7 +21,7 @@ from runtime.config.schema import Experiment
 from runtime.display.terminal import spent_of
 from runtime.interfaces import Display
 from runtime.records import layout
-from runtime.records.rows import RoundRow
+from runtime.records.rows import RoundRow, return_text
 
 _ROUNDS_SHOWN = 12
 _EVENTS_SHOWN = 4
@@ -153,17 +153,20 @@ class Goals:
     def __init__(self, experiment: Experiment) -> None:
         self._stop, self._budget_usd = experiment.stop, experiment.budget.usd
         self._first: float | None = None
+        self._trained: float | None = None
         self._evaluated: float | None = None
 
     def after(self, row: RoundRow) -> list[Goal]:
         """Returns one for each end that the experiment file names, after a round."""
         self._evaluated = row.evaluation_return_mean if row.evaluation_return_mean is not None else self._evaluated
-        now = self._evaluated if self._evaluated is not None else row.episode_return_mean
+        if row.episode_return_mean is not None:
+            self._trained = row.episode_return_mean
+        now = self._evaluated if self._evaluated is not None else self._trained
         if self._first is None:
-            self._first = row.episode_return_mean
+            self._first = self._trained
         found, stop = [], self._stop
         if (target := stop.target_return) is not None:
-            words = f"{_number(now, 1)} of {target:,g}" + ("" if self._evaluated is not None else " in training")
+            words = f"{return_text(now)} of {target:,g}" + ("" if self._evaluated is not None else " in training")
             found.append(Goal("target", self._way(now, target), words))
         for name, value, limit in (("steps", row.env_steps_total, stop.max_steps),
                                    ("rounds", row.round_index, stop.max_rounds)):
@@ -234,8 +237,8 @@ class PlainDisplay:
         shares = ", ".join(f"{goal.name} {goal.share:.0%}" for goal in self._goals.after(row))
         self._print(
             f"round {row.round_index:>4}  steps {row.env_steps_total:>9,}  "
-            f"return {_number(row.episode_return_mean, 1):>8}  "
-            f"evaluation {_number(row.evaluation_return_mean, 1):>8}  actors {_actors(row):>7}  "
+            f"return {return_text(row.episode_return_mean):>8}  "
+            f"evaluation {return_text(row.evaluation_return_mean):>8}  actors {_actors(row):>7}  "
             + "".join(f"{name} {show(row):>8}  " for name, show in {
                 **_signal_columns(self._experiment), **_staleness_columns(self._experiment)}.items()) +
             f"{self._forecast.steps_per_s:>7,.0f} steps/s  "
@@ -307,8 +310,8 @@ class LiveDisplay:
         columns: dict[str, Callable[[RoundRow], str]] = {
             "round": lambda row: str(row.round_index),
             "steps": lambda row: f"{row.env_steps_total:,}",
-            "return": lambda row: _number(row.episode_return_mean, 1),
-            "eval": lambda row: _number(row.evaluation_return_mean, 1),
+            "return": lambda row: return_text(row.episode_return_mean),
+            "eval": lambda row: return_text(row.evaluation_return_mean),
             "actors": _actors,
             **(_signal_columns(self._experiment) if self._console.width >= _NARROW_COLUMNS else {}),
         }
@@ -371,7 +374,7 @@ def summary_lines(
         f"stopped by   {summary['stop_reason']}" + (f": {summary['error']}" if summary["error"] else ""),
         f"return       {_evaluated(summary, [*launcher, 'evaluate', out])}",
         *_best_lines(summary),
-        f"             {_number(summary['episode_return_mean'], 1)} in training, where actions are noisy",
+        f"             {return_text(summary['episode_return_mean'])} in training, where actions are noisy",
         f"rounds       {summary['rounds']:,} with {summary['actors']:,} actors"
         + (f", {summary['actors_failed']:,} failed" if summary["actors_failed"] else ""),
         f"steps        {summary['env_steps_total']:,}",
@@ -417,14 +420,15 @@ def _evaluated(summary: Mapping[str, Any], command: Sequence[str]) -> str:
     if summary["evaluation_return_mean"] is None:
         return f"not evaluated: {shlex.join(command)}"
     best = " (the best)" if summary["evaluation_round"] == summary["evaluation_round_best"] else ""
-    return f"{summary['evaluation_return_mean']:,.1f}, evaluated after round {summary['evaluation_round']}{best}"
+    value, index = return_text(summary["evaluation_return_mean"]), summary["evaluation_round"]
+    return f"{value}, evaluated after round {index}{best}"
 
 
 def _best_lines(summary: Mapping[str, Any]) -> list[str]:
     """Where the best evaluated policy is, if that is not the last evaluated one."""
     if summary["evaluation_round_best"] in (None, summary["evaluation_round"]):
         return []
-    return [f"             best {summary['evaluation_return_best']:,.1f}, after round "
+    return [f"             best {return_text(summary['evaluation_return_best'])}, after round "
             f"{summary['evaluation_round_best']}: {summary['best_policy_file']}"]
 
 

@@ -15,6 +15,7 @@ from runtime.operations.texts import iso, table, usd_text
 from runtime.records import layout
 from runtime.records.downloaded import code_of
 from runtime.records.files import to_json, write_atomically
+from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.report.page import try_to_write_report
 
@@ -40,7 +41,7 @@ def _row(run: KeptRun) -> tuple[str, ...]:
         value = found["evaluation_return"]
         if type(found["rounds"]) is not int:
             raise TypeError("its last round is not a whole number")
-        return (run.run, str(found["rounds"]), "–" if value is None else f"{value:,.1f}",
+        return (run.run, str(found["rounds"]), return_text(value),
                 "–" if found["spent_usd"] is None else usd_text(found["spent_usd"]),
                 iso(found["changed_at_s"])[:16].replace("T", " "), found["ended"] or "not yet, or unknown")
     except (TypeError, ValueError, ArithmeticError) as error:

@@ -10,6 +10,7 @@ from runtime.display.terminal import laid_out
 from runtime.names import GUARD_STACK
 from runtime.operations.executions import coordinator_text
 from runtime.operations.texts import ago_text, duration_text, table, usd_text
+from runtime.records.rows import return_text
 
 GUARD_LATE_S = 300.0
 """The guard looks once a minute."""
@@ -83,10 +84,9 @@ def _teardown_text(teardown: Mapping[str, Any]) -> str:
 
 
 def _round_text(row: Mapping[str, Any]) -> str:
-    value = row.get("episode_return_mean")
     evaluated = row.get("evaluation_return_mean")
-    return (f"{row.get('round_index')}: return {'–' if value is None else f'{value:,.1f}'}"
-            + ("" if evaluated is None else f", evaluated {evaluated:,.1f}")
+    return (f"{row.get('round_index')}: return {return_text(row.get('episode_return_mean'))}"
+            + ("" if evaluated is None else f", evaluated {return_text(evaluated)}")
             + f", {row.get('actors_returned')} of {row.get('actor_count')} actors, "
             f"{row.get('env_steps_total') or 0:,} steps in all"
             + ("" if row.get("gradients") is None else

@@ -235,6 +235,16 @@ class RoundRow:
                 if values[key] is not None}
 
 
+def return_digits(value: float) -> int:
+    """Digits of a return after the point: three below 10, where one would hide most of it, else one."""
+    return 3 if abs(value) < 10 else 1
+
+
+def return_text(value: float | None) -> str:
+    """A return for people; a dash for None."""
+    return "–" if value is None else f"{value:,.{return_digits(value)}f}"
+
+
 @cache
 def _types() -> Mapping[str, tuple[type, ...]]:
     """The JSON types that each key's value may have; a whole number may stand for a float."""

@@ -115,9 +115,9 @@ def _returns(
     if len(finished) > 1:
         yield {"name": f"{group.name}, {len(finished)} seeds", **_band(finished), "colour": place, "style": "line"}
     if groups == 1 or len(finished) < 2:
-        for name, (xs, ys) in curves.items():
+        for index, (name, (xs, ys)) in enumerate(curves.items(), 1):
             yield {"name": name if groups == 1 else f"{group.name}, {name}", "x": xs, "y": ys,
-                   "colour": place + 1 if groups == 1 else place, "style": "thin"}
+                   "colour": place + index if groups == 1 else place, "style": "thin"}
 
 
 def _curve(run: RecordedRun, key: str, cost: Callable[[Row], float | None]) -> Curve:

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from runtime.records.estimates import CONFIDENCE, interval_estimate
+from runtime.records.rows import return_text
 from runtime.report.charts import basis_of, modelled_parts
 from runtime.report.reading import Number, RecordedGroup, RecordedRun, differences, separated
 
 _CELL_COLUMNS_MAX = 26
 _GAP = "  "
-_DIGITS = {"last evaluation": 1, "best evaluation": 1, "training return": 1, "dollars": 4}
+_RETURNS = ("last evaluation", "best evaluation", "training return")
 Line = tuple[str, Sequence[str]]
 
 
@@ -91,7 +92,9 @@ def _estimated(values: Sequence[Number], name: str) -> str:
 
 
 def _number(value: Number | None, name: str) -> str:
-    digits = _DIGITS.get(name, 2 if name.startswith("minutes") else 0)
+    if name in _RETURNS:
+        return return_text(value)
+    digits = 4 if name == "dollars" else 2 if name.startswith("minutes") else 0
     return "–" if value is None else f"{value:,.{digits}f}"
 
 

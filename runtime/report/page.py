@@ -17,7 +17,7 @@ from runtime.errors import RunError, one_line, without_credentials
 from runtime.records import layout
 from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.records.files import write_atomically
-from runtime.records.rows import RoundRow
+from runtime.records.rows import RoundRow, return_text
 from runtime.report.charts import (
     DOLLARS,
     INTERVAL,
@@ -99,11 +99,12 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
 
 
-def shown(value: Number | None, digits: int = 0) -> Markup:
-    """A number for people; its element holds all of its digits."""
+def shown(value: Number | None, digits: int | None = 0) -> Markup:
+    """A number for people, with so many digits after the point (None: those of a return); its element holds all."""
     if value is None:
         return Markup("–")
-    return Markup('<data value="{}">{}</data>').format(json.dumps(value), f"{value:,.{digits}f}")
+    return Markup('<data value="{}">{}</data>').format(
+        json.dumps(value), return_text(value) if digits is None else f"{value:,.{digits}f}")
 
 
 def _text(name: str) -> str:
@@ -129,8 +130,8 @@ Table = tuple[Sequence[str], Sequence[tuple[RecordedRun, Sequence[str]]]]
 
 def _ended(runs: Sequence[RecordedRun], basis: str) -> Table:
     """How each run ended, as its `summary.json` says."""
-    keys = {"evaluation_return_mean": ("last evaluation", 1), "evaluation_return_best": ("best evaluation", 1),
-            "episode_return_mean": ("in training", 1), "env_steps_total": ("steps", 0), "rounds": ("rounds", 0),
+    keys = {"evaluation_return_mean": ("last evaluation", None), "evaluation_return_best": ("best evaluation", None),
+            "episode_return_mean": ("in training", None), "env_steps_total": ("steps", 0), "rounds": ("rounds", 0),
             "actors": ("actors", 0), "actors_failed": ("failed", 0), "budget_usd": ("budget $", 4),
             "measured_session_s": ("last session s", 0), "modelled_s": (f"{basis} s", 0)}
     rows = []

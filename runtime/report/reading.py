@@ -40,7 +40,7 @@ class RecordedRun:
         name: For people.
         rows: Its finished rounds in order; each key of `RoundRow` has a finite number or None.
         summary: What `summary.json` holds; empty if the run has not ended.
-        settings: What `config.yaml` holds and something reads, by dotted path.
+        settings: What `config.yaml` holds and something reads, by dotted path; values as they stand in such a file.
         config_text: The same as text.
         events: What `events.jsonl` holds, in order.
         spent_usd: What is certainly spent, and after it what it may have spent besides, in US dollars.
@@ -240,7 +240,8 @@ def read_run(path: Path, name: str) -> RecordedRun:
         text = without_credentials(read_regular(files.config_path).decode()[:_CONFIG_CHARACTERS_MAX])
         found = dict(leaves(yaml_text.parse(text, layout.CONFIG)))
         # Runs of earlier versions have the settings of all algorithms.
-        settings = {key: "null" if value is None else str(value) for key, value in found.items()
+        settings = {key: value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+                    for key, value in found.items()
                     if not is_below(key, unread_paths(found))}
         if (path.parent / layout.SUMMARY).exists() and (path.parent / layout.SEEDS).exists():
             # Its own is but its share of what all seeds together may spend.

@@ -22,6 +22,7 @@ from runtime.interfaces import Backend, Display
 from runtime.records import layout
 from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.records.files import to_json, write_atomically
+from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
 from runtime.report.page import try_to_write_report
@@ -292,7 +293,7 @@ def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
     """All seeds, and the estimates over them; lines of 79 characters at most, but for paths and errors."""
     lines = [f"{'seed':>10}  {'stopped by':<14} {'last eval':>10} {'best eval':>10} {'steps':>12} {'dollars':>9}"]
     lines += [f"{row['seed']:>10}  {row['stop_reason'] or 'not finished':<14} "
-              f"{_number(row['evaluation_return_mean'], 1):>10} {_number(row['evaluation_return_best'], 1):>10} "
+              f"{return_text(row['evaluation_return_mean']):>10} {return_text(row['evaluation_return_best']):>10} "
               f"{_number(row['env_steps_total'], 0):>12} {row['spent_usd']:>9.4f}" for row in summary["seeds"]]
     lines += [f"{'':>10}  error of seed {row['seed']}: {row['error']}" for row in summary["seeds"] if row["error"]]
     if any(estimate["seeds"] for estimate in summary["estimates"].values()):
@@ -305,10 +306,11 @@ def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
 def _estimate_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     for key, label in ESTIMATED.items():
-        estimate, digits = summary["estimates"][key], {"spent_usd": 4, "env_steps_total": 0}.get(key, 1)
-        interval = "no interval" if estimate["interval_low"] is None else (
-            f"{_number(estimate['interval_low'], digits)} … {_number(estimate['interval_high'], digits)}")
-        lines.append(f"  {label:<16} {_number(estimate['interquartile_mean'], digits):>12}   {interval}"
+        estimate, digits = summary["estimates"][key], {"spent_usd": 4, "env_steps_total": 0}.get(key)
+        mean, low, high = (return_text(value) if digits is None else _number(value, digits) for value in (
+            estimate["interquartile_mean"], estimate["interval_low"], estimate["interval_high"]))
+        interval = "no interval" if estimate["interval_low"] is None else f"{low} … {high}"
+        lines.append(f"  {label:<16} {mean:>12}   {interval}"
                      f"   ({estimate['seeds']} seed{'s' * (estimate['seeds'] != 1)})")
     return lines
 

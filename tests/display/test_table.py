@@ -59,6 +59,13 @@ def test_goals_are_shares_of_the_way_to_each_end() -> None:
     assert [goal.name for goal in Goals(experiment()).after(first)] == ["budget"]
 
 
+def test_a_round_in_which_no_episode_ends_is_as_near_the_target_as_the_one_before() -> None:
+    goals = Goals(experiment(target_return=100.0))
+    found = [goals.after(a_row(index, episode_return_mean=value, evaluation_return_mean=None))[0]
+             for index, value in enumerate((0.0, 5.0, None), 1)]
+    assert found[1:] == [Goal("target", 0.05, "5.000 of 100 in training")] * 2
+
+
 def test_the_time_left_counts_the_last_evaluation_and_runs_on_between_rounds() -> None:
     clock = ManualClock()
     forecast = Forecast(experiment(max_rounds=10), clock)

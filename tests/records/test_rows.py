@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import RunDirectoryError
-from runtime.records.rows import RoundRow
+from runtime.records.rows import RoundRow, return_text
 from tests.records.rows import a_row
 
 UNDEFINED = {"eigenvalue_min", "eigenvalue_max", "convexity_ratio", "gradient_noise", "gradient_square",
@@ -85,3 +85,8 @@ def test_units_follow_from_the_names():
         assert column.meaning
         assert (column.unit == "USD") == key.endswith("_usd")
         assert (column.unit == "s") == key.endswith(("_s", "_s_mean", "_s_max"))
+
+
+def test_small_returns_are_told_with_three_digits():
+    assert [return_text(value) for value in (0.9644, -0.0312, 9.9996, 10.0, -163.25, 3081.04, 0.0, None)] == [
+        "0.964", "-0.031", "10.000", "10.0", "-163.2", "3,081.0", "0.000", "–"]

@@ -35,6 +35,20 @@ def test_two_runs_stand_side_by_side(tmp_path: Path) -> None:
     assert found["minutes by the clock"] == ["0.35", "0.17"]
 
 
+def test_settings_stand_as_in_a_file_and_small_returns_keep_their_digits(tmp_path: Path) -> None:
+    first, second = a_run(tmp_path / "first"), a_run(tmp_path / "second")
+    for run, kwargs in ((first, "{is_slippery: true, map: null}"), (second, "{is_slippery: false, map: [SF, FG]}")):
+        config = run / "config.yaml"
+        config.write_text(config.read_text().replace("scaler:", f"  kwargs: {kwargs}\nscaler:"))
+        rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        (run / "rounds.jsonl").write_text("".join(
+            json.dumps(row | {"episode_return_mean": row["episode_return_mean"] / 25}) + "\n" for row in rows))
+    assert table(first, second)["environment.kwargs.m"[:20]] == ["null", '["SF", "FG"]']
+    lines = "\n".join(comparison_lines(read_comparable([first, second]), 200))
+    assert [line.split()[-2:] for line in lines.splitlines() if line.startswith(("environment.kwargs.is", "training"))
+            ] == [["true", "false"], ["0.720", "0.720"]]
+
+
 def test_seeds_are_one_column_with_an_interval_and_alone_one_for_each(tmp_path: Path) -> None:
     five, alone = some_seeds(tmp_path / "five"), a_run(tmp_path / "alone")
     estimate = interval_estimate([10.0 * (5 + seed) + seed for seed in range(5)])

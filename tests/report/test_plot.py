@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from runtime.cli.main import main
+from runtime.report.charts import return_charts
 from runtime.report.reading import merged_seeds, read_comparable
 from tests.report.records import a_run, some_seeds
 
@@ -43,6 +44,13 @@ def test_several_runs_are_drawn_over_each_other_and_seeds_as_a_band(
     assert {"five, 5 seeds", "alone", "nitro, 2 seeds", "Return against dollars (modelled)"} <= set(found)
     assert any("95% percentile interval by bootstrap" in text for text in found), "it says what the band is"
     assert "nitro: 2 of 3 seeds have finished, and make its line and band" in capsys.readouterr().out
+
+
+def test_each_seed_has_a_colour_of_its_own_in_the_legend(tmp_path: Path) -> None:
+    five = some_seeds(tmp_path / "five")
+    thin = [one for one in return_charts(read_comparable([five]))[0]["series"] if one["style"] == "thin"]
+    assert [one["name"] for one in thin] == [f"seed {seed}" for seed in range(5)]
+    assert len({one["colour"] for one in thin} | {0}) == 6, "nor that of the line of all seeds"
 
 
 def test_only_runs_that_differ_in_nothing_but_the_seed_are_seeds_of_each_other(tmp_path: Path) -> None:
