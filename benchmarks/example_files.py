@@ -61,6 +61,7 @@ FILES: Mapping[str, Published | None] = {
     "lunar_lander": Published(242.119, 31.823, 1e6, "v2"),
     "lunar_lander_continuous": Published(270.863, 32.072, 1e6, "v2"),
     "bipedal_walker": Published(287.939, 2.448, 5e6),
+    "kung_fu_master": None,
 }
 """By the name of a file in experiments/; None if rl-zoo3 publishes nothing."""
 
