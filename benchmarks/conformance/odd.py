@@ -95,9 +95,6 @@ class Odd(gymnasium.Env):
                 reward = float("nan")
             case "nan_observation" if is_fault:
                 observation = observation * np.nan
-            case "hangs" if is_fault:
-                while True:
-                    time.sleep(1.0)
         return observation, reward, self.count == EPISODE_STEPS, False, {}
 
 
