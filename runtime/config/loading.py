@@ -76,11 +76,7 @@ def experiment_from_tree(
     Raises:
         ExperimentError: As `load_experiment`.
     """
-    if base is None:
-        experiment = _validated(tree, source)
-        _check_used(experiment, source, [_Layer(None, dict(tree))])
-        return experiment
-    layers = [_Layer(None, dict(base)), _Layer(None, dict(tree))]
+    layers = [_Layer(None, dict(one)) for one in (base, tree) if one is not None]
     experiment = _validated(_merged(layers), source)
     _check_used(experiment, source, layers)
     return experiment

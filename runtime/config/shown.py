@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 from lambda_actor.cache import redacted
 from runtime.config.explaining import section_of, walk_fields
 from runtime.config.fleets import FLEETS
 from runtime.config.schema import Experiment, ScalerSection, without_keys
-from runtime.config.section import Section
-from runtime.config.unused import unused
+from runtime.config.unused import is_set, unused
 from runtime.config.updaters import FUNCTION_UPDATERS, UPDATERS
 from runtime.config.variants import ALGORITHMS, SCALERS
 
@@ -25,9 +25,10 @@ def whole_tree(experiment: Experiment) -> Tree:
 
 def given_tree(experiment: Experiment) -> Tree:
     """Returns what was given and differs from the defaults; see `Experiment.given_yaml`."""
-    tree = _tree(experiment)
-    given, unread, defaults = _given(experiment), _unused(experiment), _defaults()
-    return _without(tree, lambda path, value: path not in given or value == defaults[path] or path in unread)
+    tree, unused_keys = _tree(experiment), _unused(experiment)
+    return without_keys(tree, [
+        path for path, default in _defaults().items()
+        if path in unused_keys or not is_set(experiment, path) or _at(tree, path) == default])
 
 
 def unread_paths(settings: Mapping[str, Any]) -> list[str]:
@@ -68,31 +69,8 @@ def _tree(experiment: Experiment) -> Tree:
 def _defaults() -> Tree:
     """Each key's default as JSON has it, by dotted path; of a required one what equals no value."""
     return {path: info.default if info.is_required() else json.loads(json.dumps(info.default))
-            for path, info in walk_fields() if path not in _SECTIONS}
+            for path, info in walk_fields() if section_of(info) is None}
 
 
-def _given(section: Section, prefix: str = "") -> set[str]:
-    found: set[str] = set()
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        if isinstance(value, Section):
-            found |= _given(value, f"{prefix}{name}.")
-        elif name in section.model_fields_set:
-            found.add(prefix + name)
-    return found
-
-
-_SECTIONS = frozenset(path for path, info in walk_fields() if section_of(info) is not None)
-
-
-def _without(tree: Tree, is_left_out: Callable[[str, Any], bool], prefix: str = "") -> Tree:
-    """The tree without some of its keys, and without sections that are empty then."""
-    found: Tree = {}
-    for key, value in tree.items():
-        path = prefix + key
-        if path in _SECTIONS:
-            inner = _without(value, is_left_out, f"{path}.")
-            found |= {key: inner} if inner else {}
-        elif not is_left_out(path, value):
-            found[key] = value
-    return found
+def _at(tree: Tree, path: str) -> Any:
+    return reduce(lambda inner, name: inner[name], path.split("."), tree)
