@@ -17,7 +17,7 @@ from runtime.cli.explain import required_lines
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.records.downloaded import load_trusted_experiment
-from runtime.records.layout import default_directory
+from runtime.records.layout import default_directory, holds_seeds
 
 if TYPE_CHECKING:
     from runtime.display.wandb_log import WandbLog
@@ -72,7 +72,6 @@ def _train(options: argparse.Namespace) -> int:
     from runtime.backends.registry import make_backend
     from runtime.display.table import make_display, summary_lines
     from runtime.training.run import train
-    from runtime.training.seeds import holds_seeds
     from runtime.training.signals import Interrupted
 
     if options.resume and options.out is None:

@@ -68,6 +68,11 @@ def default_directory(name: str, experiment: Experiment, begun: datetime, *, has
     return Path("runs") / f"{run_name(name, experiment, has_seed=has_seed)}-{begun:%Y%m%d-%H%M%S}"
 
 
+def holds_seeds(path: Path) -> bool:
+    """Whether ``path`` is a directory of several seeds' runs."""
+    return (path / SEEDS).exists()
+
+
 class RunFiles:
     """The paths of a run's files.
 

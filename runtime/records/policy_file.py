@@ -28,7 +28,7 @@ def load_run_policy(directory: Path, *, is_best: bool) -> bytes:
     Raises:
         RunDirectoryError: The directory does not hold one run, or not this policy of it; or the file is damaged.
     """
-    if (directory / layout.SEEDS).exists():
+    if layout.holds_seeds(directory):
         raise RunDirectoryError(f"{directory} holds several seeds: name one of its directories, seed-S")
     newest, best = directory / layout.POLICY, directory / layout.BEST_POLICY
     if is_best and newest.exists() and not best.exists():

@@ -138,7 +138,7 @@ def read_comparable(paths: Sequence[Path]) -> list[RecordedGroup]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / layout.SEEDS).exists() or (path / layout.CONFIG).exists()
+    return layout.holds_seeds(path) or (path / layout.CONFIG).exists()
 
 
 def merged_seeds(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
@@ -200,12 +200,12 @@ def _together(values: Sequence[str]) -> str:
 
 def _name(path: Path) -> str:
     """The directory's, with what it is in if it is a mere number, or one of several seeds."""
-    is_telling = any(letter.isalpha() for letter in path.name) and not (path.parent / layout.SEEDS).exists()
+    is_telling = any(letter.isalpha() for letter in path.name) and not layout.holds_seeds(path.parent)
     return path.name if is_telling else f"{path.parent.name}/{path.name}"
 
 
 def _read_group(path: Path, name: str) -> RecordedGroup:
-    if not (path / layout.SEEDS).exists():
+    if not layout.holds_seeds(path):
         return RecordedGroup(name, [read_run(path, name)])
     problems: list[str] = []
     document = _read_object(path / layout.SEEDS, problems)
@@ -243,7 +243,7 @@ def read_run(path: Path, name: str) -> RecordedRun:
         settings = {key: value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
                     for key, value in found.items()
                     if not is_below(key, unread_paths(found))}
-        if (path.parent / layout.SUMMARY).exists() and (path.parent / layout.SEEDS).exists():
+        if (path.parent / layout.SUMMARY).exists() and layout.holds_seeds(path.parent):
             # Its own is but its share of what all seeds together may spend.
             settings["budget.usd"] = str(_read_object(path.parent / layout.SUMMARY, problems).get("budget_usd"))
     except FileNotFoundError:

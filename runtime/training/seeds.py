@@ -65,11 +65,6 @@ def _units(usd: float) -> int:
 # The runs
 
 
-def holds_seeds(path: Path) -> bool:
-    """Whether ``path`` is a directory of several seeds' runs."""
-    return (path / layout.SEEDS).exists()
-
-
 def train_seeds(
     experiment: ResolvedExperiment,
     out: Path,
@@ -175,7 +170,7 @@ class _Seeds:
         if self.seeds[-1] >= 2**63:
             raise ExperimentError(f"seed = {experiment.seed} with --seeds {count}: allowed are seeds below 2⁶³")
         self._finished: dict[str, Any] = {}
-        self._is_new = not holds_seeds(out)
+        self._is_new = not layout.holds_seeds(out)
 
     def path_of(self, seed: int) -> Path:
         return self.out / f"seed-{seed}"
