@@ -149,9 +149,11 @@ def _advice(environment_id: str, error: BaseException) -> str:
     if ":" in environment_id or not isinstance(error, gymnasium.error.UnregisteredEnv):
         return ""
     module = next((one for begin, one in _REGISTERED_BY.items() if re.match(begin, environment_id)), None)
+    end = "" if str(error).rstrip(".").endswith("?") else "."
     if module is None or isinstance(error, gymnasium.error.VersionNotFound):
-        return ". If another package registers it, name the package's module, too, as in minigrid:MiniGrid-Empty-5x5-v0"
-    return (f". The module {module} registers such ids: environment.id: {module}:{environment_id}"
+        return (f"{end} If another package registers it, name the package's module, too, as in "
+                "minigrid:MiniGrid-Empty-5x5-v0")
+    return (f"{end} The module {module} registers such ids: environment.id: {module}:{environment_id}"
             + _installation(module))
 
 

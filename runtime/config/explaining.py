@@ -16,6 +16,14 @@ from runtime.config.unused import Unused, reason, value_at
 from runtime.errors import without_credentials
 
 EXTENDS = "extends"
+OF_STABLE_BASELINES3 = {
+    "n_timesteps": "max_steps", "total_timesteps": "max_steps", "n_envs": "actors_fixed", "n_steps": "fragment_steps",
+    "batch_size": "minibatch_steps", "n_epochs": "epochs", "gamma": "discount", "clip_range": "clip",
+    "ent_coef": "entropy_coefficient", "vf_coef": "value_coefficient", "max_grad_norm": "max_gradient_norm",
+    "normalize_advantage": "normalize_advantages", "normalize": "normalize_observations", "net_arch": "hidden_sizes",
+    "policy_kwargs": "hidden_sizes", "activation_fn": "activation", "ortho_init": "initialisation",
+    "env_wrapper": "wrappers", "env_kwargs": "kwargs", "eval_freq": "every_rounds", "n_eval_episodes": "episodes"}
+"""Last names of keys by what stable-baselines3 and rl-zoo3 call them; docs/guides/beside-other-libraries.md."""
 _WRAPPER = get_args(EnvironmentSection.model_fields["wrappers"].annotation)[0]
 EXTENDS_DESCRIPTION = "another experiment file, relative to this one, whose keys count if this one does not have them"
 
@@ -71,8 +79,9 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
     if section not in sections and (similar := difflib.get_close_matches(section, sections, 1, 0.75)):
         there = f"{similar[0]}.{key}"
         return f"; did you mean {there if there in known else similar[0]}?"
-    namesakes = _of_chosen((one for one, last in known.items() if last == key), kinds)
-    if not section and namesakes:
+    name = OF_STABLE_BASELINES3.get(key, key)
+    namesakes = _of_chosen((one for one, last in known.items() if last == name), kinds)
+    if namesakes and (not section or name != key):
         return f"; did you mean {' or '.join(namesakes)}?"
     siblings = [one for one in known if one.rpartition(".")[0] == section] + ([] if section else [EXTENDS])
     matches = difflib.get_close_matches(key, [one.rpartition(".")[2] for one in siblings], 1, 0.5)
@@ -154,7 +163,8 @@ def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:
         return _allowed(annotation, [*metadata, *extra])
     arguments = get_args(annotation)
     if get_origin(annotation) is types.UnionType or str(get_origin(annotation)) == "typing.Union":
-        return " or ".join("null" if a is types.NoneType else _allowed(a, metadata) for a in arguments)
+        members = ["null" if a is types.NoneType else _allowed(a, metadata) for a in arguments]
+        return " or ".join(reversed(members) if members[0].startswith("a list") else members)
     if get_origin(annotation) is Literal:
         return " | ".join(str(a) for a in arguments)
     if get_origin(annotation) is dict:
@@ -163,7 +173,7 @@ def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:
         return "a list of import paths, each alone or with a mapping of keyword arguments"
     if get_origin(annotation) is tuple:
         if get_origin(arguments[0]) is Annotated and get_origin(get_args(arguments[0])[0]) is not tuple:
-            return f"a list of at least one: {_allowed(arguments[0], [])}"
+            return f"a list of at least one, each {_allowed(arguments[0], [])}"
         return "a list of at least one " + ("name" if arguments[0] is str else "pair, such as [1, 8]")
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[annotation]
     bounds: dict[str, float] = {}

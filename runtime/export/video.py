@@ -14,6 +14,7 @@ import numpy as np
 
 from lambda_actor import atari
 from lambda_actor.environments import ActorEnvironment
+from lambda_actor.errors import told
 from runtime.errors import RunError
 from runtime.export.onnx import check_place
 
@@ -30,9 +31,12 @@ _FOLLOWING = (1, 2)
 
 
 def choose_renderer() -> None:
-    """Has MuJoCo draw without a screen if there is none; to be called before it is loaded."""
-    if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("MUJOCO_GL"):
-        os.environ["MUJOCO_GL"] = "egl"
+    """Has MuJoCo and pygame draw without a screen if there is none; to be called before they are loaded."""
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ["MUJOCO_GL"] = os.environ.get("MUJOCO_GL") or "egl"
+        if not os.environ.get("WAYLAND_DISPLAY"):
+            # Otherwise SDL looks for one, and prints an error that is none.
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
 class Video:
@@ -72,7 +76,7 @@ class Video:
         try:
             frame = self._environment.render()
         except Exception as error:
-            raise self._refusal(f"{type(error).__name__}: {error}{advice()}") from error
+            raise self._refusal(f"{told(error)}{advice()}") from error
         if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
             raise self._refusal("render() returns no picture uint8 [H, W, 3]")
         return frame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 import types
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.config import yaml_text
-from runtime.config.explaining import walk_fields
+from runtime.config.explaining import OF_STABLE_BASELINES3, walk_fields
 from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.loading import experiment_from_tree, load_experiment
 from runtime.config.schema import Experiment
@@ -309,6 +310,9 @@ def test_what_has_no_default_must_be_given(path: str):
     ("algorithm.learning_rate", "algorithm.ppo.learning_rate"), ("max_rounds", "stop.max_rounds"),
     # Of the algorithm that is chosen.
     ("learning_rate", "algorithm.ppo.learning_rate"), ("importance_clip", "algorithm.impact.importance_clip"),
+    # By the names that stable-baselines3 and rl-zoo3 have for them.
+    ("n_envs", "scaler.actors_fixed"), ("algorithm.ppo.n_steps", "actor.fragment_steps"),
+    ("algorithm.ppo.gamma", "algorithm.ppo.discount"), ("policy_kwargs", "network.hidden_sizes"),
 ])
 def test_an_unknown_key_is_refused_with_the_nearest_name(path: str, nearest: str):
     text = refusal(tree_with(path, 3))
@@ -320,6 +324,15 @@ def test_what_is_proposed_is_of_the_algorithm_that_is_chosen(tmp_path: Path):
     assert "did you mean algorithm.impact.learning_rate?" in load_refusal(tmp_path, text, "learning_rate=1e-4")
     assert "did you mean algorithm.impala.learning_rate?" in load_refusal(
         tmp_path, text, "learning_rat=1e-4", "algorithm.kind=impala")
+
+
+def test_each_name_of_stable_baselines3_leads_to_a_key_and_stands_in_the_guide():
+    known = {path.rpartition(".")[2]: path for path, _ in walk_fields()}
+    guide = (Path(__file__).parents[2] / "docs/guides/beside-other-libraries.md").read_text()
+    assert not OF_STABLE_BASELINES3.keys() & known.keys()
+    for name, key in OF_STABLE_BASELINES3.items():
+        assert f"`{name}`" in guide
+        assert re.search(rf"`[a-z.]*{re.escape(key)}`", guide), known[key]
 
 
 @pytest.mark.parametrize("section", ["", *SECTIONS])

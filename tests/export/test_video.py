@@ -42,6 +42,10 @@ class Dark(Drawn):
         raise RuntimeError("no light")
 
 
+class Undrawn(Drawn):
+    render = gymnasium.Env.render
+
+
 class Sight(Drawn):
     """Is seen as it is drawn, as a square."""
 
@@ -173,7 +177,8 @@ def test_an_episode_that_fails_leaves_no_video(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("environment", "words"), [
-    (StatefulCounter(), "no render mode rgb_array"), (Dark(), "RuntimeError: no light")])
+    (StatefulCounter(), "no render mode rgb_array"), (Dark(), "RuntimeError: no light"),
+    (Undrawn(), "NotImplementedError in ")])
 def test_what_cannot_be_drawn_is_refused(environment: gymnasium.Env, words: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=f"--video: counter cannot be drawn: .*{words}"):
         filmed(tmp_path / "counter.mp4", ActorEnvironment(environment, "counter"), 1)
@@ -194,8 +199,12 @@ def test_without_a_screen_mujoco_draws_without_one(
 ) -> None:
     monkeypatch.setenv("DISPLAY", display)
     monkeypatch.setenv("MUJOCO_GL", wanted)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "")
+    monkeypatch.delenv("SDL_VIDEODRIVER")
     choose_renderer()
     assert os.environ["MUJOCO_GL"] == chosen
+    assert os.environ.get("SDL_VIDEODRIVER") == (None if display else "dummy")
 
 
 @pytest.mark.parametrize(("name", "words"), [

@@ -395,6 +395,8 @@ def test_a_foreign_state_is_refused(environment_id: str, source_id: str, changes
 
 @pytest.mark.parametrize(("environment_id", "named"), [
     ("NoSuchEnvironment-v0", "NoSuchEnvironment"),
+    ("Zqxwvy-v0", "doesn't exist. If another package registers it"),
+    ("Hoper-v5", "Did you mean: `Hopper`? If another package registers it"),
     ("Hopper", "Hopper"),
     ("", "cannot be made"),
     ("no_such_module:make", "no_such_module"),
