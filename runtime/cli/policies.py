@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from runtime.cli.arguments import add_parser, not_negative, positive
 from runtime.config.schema import Experiment
 from runtime.errors import RunError
 from runtime.records import layout
-from runtime.records.downloaded import load_run_experiment
 from runtime.records.rows import return_digits
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     evaluate = Evaluator(environment, episodes, seed=options.seed, is_stochastic=actions == "stochastic",
                          episode_over=episode_over)
     try:
-        with Signals(), video.filming() if video else nullcontext():
+        with closing(environment), Signals(), video.filming() if video else nullcontext():
             evaluation = evaluate(weights)
     except Interrupted as interrupt:
         print("interrupted", file=sys.stderr)
@@ -140,7 +139,8 @@ def _export(options: argparse.Namespace) -> int:
     # Of a run that goes on, nothing says it.
     with suppress(OSError, ValueError, KeyError, TypeError):
         facts["experiment"] = str(json.loads((options.directory / layout.SUMMARY).read_bytes())["experiment"])
-    print(save_onnx(options.onnx, weights, environment, facts))
+    with closing(environment):
+        print(save_onnx(options.onnx, weights, environment, facts))
     return 0
 
 
@@ -154,7 +154,6 @@ def _trained(options: argparse.Namespace) -> tuple[bytes, Experiment, ActorEnvir
     from lambda_actor.environments import make_environment
     from runtime.records.policy_file import load_run_policy
 
-    weights = load_run_policy(options.directory, is_best=options.best)
-    experiment = load_run_experiment(options.directory, options.environment)
+    weights, experiment = load_run_policy(options.directory, is_best=options.best, environment_id=options.environment)
     section = experiment.environment
     return weights, experiment, make_environment(section.id, section.preprocessing, section.options)

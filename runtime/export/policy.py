@@ -14,7 +14,6 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError
 from lambda_actor.policy import Policy
 from runtime.errors import RunDirectoryError, RunError
-from runtime.records.downloaded import load_run_experiment
 from runtime.records.policy_file import load_run_policy
 
 Array = NDArray[Any]
@@ -125,8 +124,8 @@ class _RunPolicy:
     """The policy of a run's directory, with the actors' own inference in numpy."""
 
     def __init__(self, directory: Path, environment_id: str | None, *, is_best: bool) -> None:
-        weights = load_run_policy(directory, is_best=is_best)
-        section = load_run_experiment(directory, environment_id).environment
+        weights, experiment = load_run_policy(directory, is_best=is_best, environment_id=environment_id)
+        section = experiment.environment
         environment = make_environment(section.id, section.preprocessing, section.options)
         try:
             self._policy = Policy.from_bytes(weights)

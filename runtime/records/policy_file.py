@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,23 +12,35 @@ import safetensors.numpy
 
 from lambda_actor import wire
 from lambda_actor.errors import SchemaError
-from runtime.errors import RunDirectoryError
+from runtime.config.schema import Experiment
+from runtime.errors import RunDirectoryError, one_line
 from runtime.records import layout
-from runtime.records.files import write_atomically
+from runtime.records.downloaded import load_run_experiment
+from runtime.records.files import read_regular, write_atomically
+
+_ENVIRONMENT, _DIGEST = "environment.id", "sha256"
+"""Of the file's metadata; what an earlier version wrote has no digest."""
 
 
 def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
     """Writes a WEIGHTS message's arrays under their names (see `lambda_actor.wire.SCHEMAS`)."""
-    arrays: Mapping[str, np.ndarray] = wire.decode(weights, wire.Kind.WEIGHTS)
+    arrays = {name: np.array(array) for name, array in wire.decode(weights, wire.Kind.WEIGHTS).items()}
     write_atomically(path, safetensors.numpy.save(
-        {name: np.array(array) for name, array in arrays.items()}, metadata={"environment.id": environment_id}))
+        arrays, metadata={_ENVIRONMENT: environment_id, _DIGEST: _digest(arrays)}))
 
 
-def load_run_policy(directory: Path, *, is_best: bool) -> bytes:
-    """A run's policy as a WEIGHTS message: the one that reached the target, else the newest; or the best evaluated one.
+def load_run_policy(directory: Path, *, is_best: bool, environment_id: str | None) -> tuple[bytes, Experiment]:
+    """A run's policy as a WEIGHTS message, and the run's experiment, whose environment is about to be made.
+
+    Args:
+        directory: The run's.
+        is_best: Take the best evaluated policy; else the one that reached the target, else the newest.
+        environment_id: The environment, if the user names it; None for the run's.
 
     Raises:
-        RunDirectoryError: The directory does not hold one run, or not this policy of it; or the file is damaged.
+        RunDirectoryError: The directory does not hold one run, or not this policy of it; or the file is damaged, or of
+            another environment.
+        ExperimentError: As `runtime.records.downloaded.load_trusted_experiment`.
     """
     if layout.holds_seeds(directory):
         raise RunDirectoryError(f"{directory} holds several seeds: name one of its directories, seed-S")
@@ -34,7 +48,14 @@ def load_run_policy(directory: Path, *, is_best: bool) -> bytes:
     if is_best and newest.exists() and not best.exists():
         raise RunDirectoryError(f"{best} is not there: none of the run's evaluations (evaluation.every_rounds) has "
                                 "ended, or an earlier version of this program made the run")
-    return load_policy(best if is_best else newest)
+    path = best if is_best else newest
+    weights, facts = _read(path)
+    experiment = load_run_experiment(directory, environment_id)
+    trained_in, said = facts.get(_ENVIRONMENT), experiment.environment.id
+    if environment_id is None and trained_in not in (None, said):
+        raise RunDirectoryError(f"{path} was trained in {one_line(repr(trained_in))}, but {layout.CONFIG} beside it "
+                                f"says {said!r}; allowed: the run's own policy, or the environment named by the user")
+    return weights, experiment
 
 
 def load_policy(path: Path) -> bytes:
@@ -43,11 +64,20 @@ def load_policy(path: Path) -> bytes:
     Raises:
         RunDirectoryError: The file or its run is missing, or it is damaged.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
+    """The weights message, and what the file says about it."""
     try:
-        arrays = safetensors.numpy.load(path.read_bytes())
+        data = read_regular(path)
+        arrays = safetensors.numpy.load(data)
+        facts: Mapping[str, str] = json.loads(data[8:8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
         if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
             raise SchemaError(f"{', '.join(broken)} holds NaN or infinity")
-        return wire.encode(wire.Kind.WEIGHTS, arrays)
+        if facts.get(_DIGEST, digest := _digest(arrays)) != digest:
+            raise SchemaError("it holds other numbers than were written")
+        return wire.encode(wire.Kind.WEIGHTS, arrays), facts
     except (FileNotFoundError, NotADirectoryError):
         run = path.parent
         if not run.is_dir():
@@ -57,3 +87,11 @@ def load_policy(path: Path) -> bytes:
     except (OSError, safetensors.SafetensorError, SchemaError) as error:
         raise RunDirectoryError(f"{path} cannot be read, or another version of this program wrote it: "
                                 f"{error}") from None
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of all arrays, with names, shapes and types."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype} {array.shape}\n".encode() + array.tobytes())
+    return found.hexdigest()

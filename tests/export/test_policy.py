@@ -146,9 +146,12 @@ def test_a_policy_of_another_environment_or_that_diverged_is_refused(tmp_path: P
     make_run(tmp_path / "cart", "CartPole-v1")
     config = tmp_path / "hopper" / "config.yaml"
     config.write_bytes((tmp_path / "cart" / "config.yaml").read_bytes())
-    with pytest.raises(RunError, match="its policy does not fit CartPole-v1: WEIGHTS"):
+    with pytest.raises(RunError, match="trained in 'Hopper-v5', but config.yaml beside it says 'CartPole-v1'"):
         load_policy(tmp_path / "hopper")
+    with pytest.raises(RunError, match="its policy does not fit CartPole-v1: WEIGHTS"):
+        load_policy(tmp_path / "hopper", environment="CartPole-v1")
     fields = policy_arrays(policy_version=12, gain=float("nan"))
-    save_policy(tmp_path / "cart" / "policy.safetensors", wire.encode(wire.Kind.WEIGHTS, fields), environment_id="x")
+    save_policy(tmp_path / "cart" / "policy.safetensors", wire.encode(wire.Kind.WEIGHTS, fields),
+                environment_id="CartPole-v1")
     with pytest.raises(RunError, match="holds NaN or infinity"):
         load_policy(tmp_path / "cart")
