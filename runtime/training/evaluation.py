@@ -55,7 +55,7 @@ class Evaluator:
         stream = np.random.default_rng((_EVALUATION_STREAM, self._seed, *(() if fresh is None else (fresh,))))
         try:
             episodes = [self._episode(policy, int(seed)) for seed in stream.integers(2**31, size=self._episodes)]
-        except RunError:
+        except (RunError, UnusableEnvironmentError):
             raise
         except (Exception, SystemExit) as error:
             raise UnusableEnvironmentError(f"{self._environment.environment_id} failed while the policy was "
@@ -71,6 +71,10 @@ class Evaluator:
         act = _sampling(policy, seed) if self._is_stochastic else policy.best_action
         total, length, is_over = 0.0, 0, False
         while not is_over and length < limit:
+            if not np.isfinite(observation).all():
+                # A policy would choose some action all the same.
+                raise UnusableEnvironmentError(f"{self._environment.environment_id}: its observation is not finite "
+                                               f"after step {length} of an evaluated episode")
             frame, reward, terminated, truncated = self._environment.step(act(observation))
             observation = stack.push(frame)
             total += reward

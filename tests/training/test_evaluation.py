@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import gymnasium
@@ -20,7 +21,7 @@ from runtime.interfaces import ACTOR
 from runtime.records.policy_file import load_policy, save_policy
 from runtime.training.costs import make_cost_model
 from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluator
-from tests.environments import EPISODE_STEPS, LIMIT_STEPS, Pictures, policy_arrays
+from tests.environments import EPISODE_STEPS, LIMIT_STEPS, Counter, Pictures, policy_arrays
 
 
 def weights_for(environment: ActorEnvironment, **options: object) -> bytes:
@@ -89,6 +90,19 @@ def test_an_environment_that_raises_is_named() -> None:
         Evaluator(made("raising"), 1, seed=0)(weights_for(made("raising")))
 
 
+class Blinded(Counter):
+    """Observes nothing any more after five steps."""
+
+    def _observation(self) -> np.ndarray:
+        return super()._observation() * (np.nan if self.count == 5 else 1.0)
+
+
+def test_an_observation_that_is_not_finite_is_no_ground_for_an_action() -> None:
+    environment = make_environment(f"{__name__}:Blinded")
+    with pytest.raises(UnusableEnvironmentError, match=r"Blinded: its observation is not finite after step 5 of an"):
+        Evaluator(environment, 1, seed=0)(weights_for(environment))
+
+
 # The policy's file
 
 
@@ -109,6 +123,16 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         load_policy(path)
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(RunDirectoryError, match="cannot be read"):
+        load_policy(path)
+    save_policy(path, weights_for(made("counter")), environment_id="counter")
+    whole = bytearray(path.read_bytes())
+    whole[-1] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(RunDirectoryError, match="it holds other numbers than were written"):
+        load_policy(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RunDirectoryError, match="is not a regular file"):
         load_policy(path)
 
 
