@@ -42,6 +42,10 @@ def section_of(info: FieldInfo) -> type[Section] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
+_FREE = {f"environment.{key}": EnvironmentSection.model_fields[key] for key in ("kwargs", "wrappers")}
+_JSON = "text (a date in quotes), finite numbers, true, false, null, and lists and mappings of them"
+"""What may stand in the fields of `_FREE`."""
+
 DEFAULT_KINDS = {path.removesuffix(".kind"): str(info.default) for path, info in walk_fields()
                  if path.endswith(".kind")}
 """By section, the kind that it has if nothing is chosen."""
@@ -120,11 +124,16 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None 
     kind, value = problem["type"], problem["input"]
     if kind == "extra_forbidden":
         return f"{name} is not a known key{nearest(name, kinds)}"
-    info = _field(location)
+    path, info = _field(location)
     if kind == "missing":
         return f"{name} is missing: {info.description if info else ''}"
     if kind == "value_error":
         return str(problem["ctx"]["error"])
+    if path in _FREE and path != name:
+        # The rest of the location has names of pydantic's own.
+        allowed = (_JSON if kind in ("finite_number", "invalid-json-value") else
+                   "text as a name" if location[-1] == "[key]" else allowed_values(_FREE[path]))
+        return f"{path} has {_shown(value)} in it, which is not allowed; allowed: {allowed}"
     allowed = allowed_values(info) if info else problem["msg"]
     return f"{name} = {_shown(value)} is not allowed; allowed: {allowed}"
 
@@ -150,11 +159,17 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def _field(location: Sequence[str]) -> FieldInfo | None:
+def _field(location: Sequence[str]) -> tuple[str, FieldInfo | None]:
     """Returns the field nearest to a location, which may run on into a list's index or a union's member."""
     fields = dict(walk_fields())
-    return next((info for end in range(len(location), 0, -1)
-                 if (info := fields.get(".".join(location[:end]))) is not None), None)
+    return next(((path, fields[path]) for end in range(len(location), 0, -1)
+                 if (path := ".".join(location[:end])) in fields), ("", None))
+
+
+def is_told_better(problem: Mapping[str, Any]) -> bool:
+    """Whether another of pydantic's problems tells more: each wrapper is tried as text first, then as a mapping."""
+    location = problem["loc"]
+    return bool(location[:2] == ("environment", "wrappers") and location[3:] == ("str",))
 
 
 def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:

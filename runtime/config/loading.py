@@ -12,7 +12,7 @@ from typing import Any
 import pydantic
 
 from runtime.config import yaml_text
-from runtime.config.explaining import DEFAULT_KINDS, EXTENDS, explain_problem, explain_unused
+from runtime.config.explaining import DEFAULT_KINDS, EXTENDS, explain_problem, explain_unused, is_told_better
 from runtime.config.schema import Experiment, without_keys
 from runtime.config.unused import is_set, unused
 from runtime.errors import ExperimentError
@@ -119,7 +119,7 @@ def _validated(
         kinds = {name: str((_value_at(tree, name, "kind") if isinstance(tree, Mapping) else None) or default)
                  for name, default in DEFAULT_KINDS.items()}
         lines = [explain_problem(problem, kinds) + _origin(problem["loc"], layers, overridden) for problem in problems
-                 if problem["type"] != "too_short" or problem["loc"] not in refused]
+                 if (problem["type"] != "too_short" or problem["loc"] not in refused) and not is_told_better(problem)]
         raise _problems(source, lines) from None
 
 

@@ -56,6 +56,8 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
         kinds = [kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy]
         yield Unused(["algorithm.round_steps", "algorithm.staleness_max"], ["algorithm.kind", "algorithm.rounds"],
                      f"asynchronous rounds, which algorithm.kind = {' | '.join(kinds)} can have")
+    else:
+        yield Unused(["fleet.quorum"], ["algorithm.kind", "algorithm.rounds"], "algorithm.rounds = synchronous")
     of_kind = f"algorithm.{algorithm.kind}"
     if getattr(settings, "kl_coefficient", None) == 0:
         yield Unused([f"{of_kind}.kl_target"], [f"{of_kind}.kl_coefficient"], f"{of_kind}.kl_coefficient above 0")

@@ -216,6 +216,22 @@ def test_the_bounds_themselves_are_allowed(path: str):
 # What is refused, field by field
 
 
+@pytest.mark.parametrize(("key", "text", "told"), [
+    ("kwargs", "{begin: 2026-11-23}", "has datetime.date(2026, 11, 23) in it, which is not allowed; allowed: text (a"),
+    ("kwargs", "{gains: [1, {high: 1e400}]}", "has inf in it, which is not allowed; allowed: text (a date in quotes)"),
+    ("kwargs", "{sizes: {1: 2}}", "has 1 in it, which is not allowed; allowed: text as a name"),
+    ("wrappers", "[3]", "has 3 in it, which is not allowed; allowed: a list of import paths"),
+    ("wrappers", "[a.b, {c.d: {e: .nan}}]", "has nan in it, which is not allowed; allowed: text (a date in quotes)"),
+])
+def test_what_no_environment_can_be_made_with_is_told_in_one_line(tmp_path: Path, key: str, text: str, told: str):
+    with pytest.raises(ExperimentError) as caught:
+        load_experiment(written(tmp_path, MINIMAL_YAML), [f"environment.{key}={text}"])
+    first, *lines = str(caught.value).splitlines()
+    assert first.endswith(" 1 problem:")
+    assert len(lines) == 1
+    assert lines[0].startswith(f"  environment.{key} {told}")
+
+
 @pytest.mark.parametrize("path", LEAVES)
 def test_a_value_of_the_wrong_type_is_refused(path: str):
     kinds = {kind for kind, _ in kinds_of(path)}

@@ -112,6 +112,8 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
     ("algorithm: {round_steps: 9}", [], "algorithm.round_steps = 9 is never read with algorithm.kind = ppo, its "
      "default and algorithm.rounds = null, its default; allowed: asynchronous rounds, which algorithm.kind = impact | "
      "impala can have"),
+    ("algorithm: {kind: impact}\nfleet: {quorum: 0.5}", [], "fleet.quorum = 0.5 is never read with algorithm.kind = "
+     "impact and algorithm.rounds = null, its default; allowed: algorithm.rounds = synchronous"),
     ("algorithm: {kind: ppo, ppo: {kl_target: 0.1}}", [], "algorithm.ppo.kl_target = 0.1 is never read with "
      "algorithm.ppo.kl_coefficient = 0.0, its default; allowed: algorithm.ppo.kl_coefficient above 0"),
     ("algorithm: {ppo: {normalize_observations: false, observation_clip: 5}}", [], "observation_clip = 5.0 is never"),
