@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
@@ -163,7 +164,9 @@ class ActorEnvironment:
                 ) from error
 
     def close(self) -> None:
-        self._environment.close()
+        """Closes the environment, and what it has started; one that cannot be closed hinders nobody."""
+        with suppress(Exception):
+            self._environment.close()
 
     def _one_number(self, reward: object) -> float:
         """Returns a reward as a float; some environments return an array of one number."""

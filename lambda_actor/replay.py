@@ -10,6 +10,7 @@ open. A process that left it open still stands there, and replays nothing.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import struct
 import sys
@@ -163,4 +164,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    # Not sys.exit: threads that an environment has started must not keep this process alive.
+    os._exit(code)

@@ -36,7 +36,7 @@ def preflight(
         is_modelled: Whether the bill is counted: what a table has the seconds of may begin under tightened limits.
 
     Returns:
-        The environment that evaluation uses, and the experiment with what follows from it filled in.
+        The environment, which the caller closes, and the experiment with what follows from it filled in.
 
     Raises:
         ExperimentError: The environment cannot be made or used, the network does not suit it, an instance type has no
@@ -78,6 +78,7 @@ def smallest_budget_usd(
         ExperimentError: It cannot be used, or an instance type has no price.
     """
     environment, fitted = _fit(experiment)
+    environment.close()
     model = make_cost_model(fitted, environment.spaces, prices, instance_type=instance_type, waves=waves)
     return _round_usd(fitted, model, *_first_limits(fitted, model.limits, is_modelled=is_modelled))
 
@@ -88,12 +89,16 @@ def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperi
         environment = make_environment(section.id, section.preprocessing, section.options)
     except ActorError as error:
         raise EnvironmentNotHereError(str(error)) from None
-    fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-    fitted = with_episodes(fitted, environment)
-    _check_function(fitted)
-    check_sizes(environment.spaces, environment_id=fitted.environment.id,
-                fragment_steps=fitted.actor.fragment_steps, network=fitted.network.architecture,
-                cache_kind=fitted.cache.kind)
+    try:
+        fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
+        fitted = with_episodes(fitted, environment)
+        _check_function(fitted)
+        check_sizes(environment.spaces, environment_id=fitted.environment.id,
+                    fragment_steps=fitted.actor.fragment_steps, network=fitted.network.architecture,
+                    cache_kind=fitted.cache.kind)
+    except BaseException:
+        environment.close()
+        raise
     return environment, fitted
 
 

@@ -8,10 +8,14 @@ environment after the other: if they differ there, each episode needs an environ
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from tempfile import TemporaryFile
 
 from lambda_actor.check import random_policy
 from lambda_actor.environments import ActorEnvironment, make_environment
@@ -86,18 +90,26 @@ def _open_episodes(environment: ReplayedEnvironment, steps: int) -> Iterator[Ope
 
 def _replay_elsewhere(made: str, episode: OpenEpisode) -> None:
     environment_id = json.loads(made)[0]
-    try:
-        finished = subprocess.run(
-            [sys.executable, "-m", "lambda_actor.replay", made],
-            input=episode.to_bytes(), capture_output=True, timeout=_TIMEOUT_S, check=False,
-            env=process_variables())
-    except subprocess.TimeoutExpired:
-        raise ExperimentError(f"environment.id = {environment_id!r}: {episode.length} steps were not replayed in "
-                              f"another process within {_TIMEOUT_S} s") from None
-    if finished.returncode:
-        lines = (finished.stdout or finished.stderr).decode(errors="replace").strip().splitlines()
+    # A file, not a pipe: what the environment starts would keep a pipe open.
+    with TemporaryFile() as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lambda_actor.replay", made], stdin=subprocess.PIPE, stdout=said, stderr=said,
+            env=process_variables(), start_new_session=True)
+        try:
+            process.communicate(episode.to_bytes(), _TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise ExperimentError(f"environment.id = {environment_id!r}: {episode.length} steps were not replayed in "
+                                  f"another process within {_TIMEOUT_S} s") from None
+        finally:
+            # With what the environment has started.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
+    if process.returncode:
         raise ExperimentError(
             f"environment.id = {environment_id!r}: its episodes cannot be continued by a later actor. In another "
-            f"process: {one_line(lines[-1] if lines else f'exit status {finished.returncode}')}. Allowed: get_state() "
+            f"process: {one_line(lines[-1] if lines else f'exit status {process.returncode}')}. Allowed: get_state() "
             "and set_state(state) in the environment, actor.fragment_steps of a whole episode, or "
             "environment.truncate_at_fragment: true")

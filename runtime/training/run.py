@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import ActorError
+from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectoryError, RunError
@@ -90,6 +90,8 @@ def train(
         Interrupted: A signal arrived before the first round.
     """
     environment, fitted = preflight(experiment, backend.prices, is_modelled=backend.cost_basis == "modelled")
+    # Evaluations and actors have their own, in processes of their own.
+    environment.close()
     with ExitStack() as stack:
         signals = Signals()
         directory = RunDirectory(out)
@@ -108,7 +110,7 @@ def train(
             return RunResult(finished)
         stack.enter_context(signals)
         try:
-            run = _Run(fitted, directory, environment, display, name, backend, signals, stack, wandb)
+            run = _Run(fitted, directory, environment.spaces, display, name, backend, signals, stack, wandb)
             run.begin(is_resumption=resume)
         except BaseException:
             # What was opened is closed now; nothing cuts that in two.
@@ -124,7 +126,7 @@ class _Run:
         self,
         experiment: FittedExperiment,
         directory: RunDirectory,
-        environment: ActorEnvironment,
+        spaces: Spaces,
         display: Display,
         name: str,
         backend: Backend,
@@ -146,12 +148,12 @@ class _Run:
         self._events = EventLog(directory.events_path, _now)
         self._run_id = uuid.uuid4().hex
         self._supplies = supplies = backend.supply(RunContext(
-            experiment=experiment, spaces=environment.spaces, run_id=self._run_id, directory=directory,
+            experiment=experiment, spaces=spaces, run_id=self._run_id, directory=directory,
             events=self._events, stack=stack, shield=signals.shield))
         self._meter, self._keeping = supplies.meter, supplies.keeping
         self._sampler = ServerlessSampler(ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter)
         self._actor_event = {**_actor_event(experiment, self._run_id), **supplies.actor_event}
-        spec = LearnerSpec(experiment.algorithm, environment.spaces, experiment.network.architecture, experiment.seed,
+        spec = LearnerSpec(experiment.algorithm, spaces, experiment.network.architecture, experiment.seed,
                            experiment.learner.threads, experiment.network.initialisation)
         learner, detector = _training_parts(experiment, spec, stack)
         remote = None if supplies.learner_fleet is None else Remote(
@@ -168,7 +170,7 @@ class _Run:
         self._loop = make_round_loop(
             experiment, updater=self._updater, detector=detector,
             scaler=make_scaler(experiment.scaler), sampler=self._sampler, meter=self._meter,
-            evaluator=evaluator, events=self._events, event_fields=self._actor_event, spaces=environment.spaces,
+            evaluator=evaluator, events=self._events, event_fields=self._actor_event, spaces=spaces,
             save_ledger=self._save_ledger, save_round=self._save_round, shield=signals.shield,
             time_limit=signals.time_limit, times=supplies.times)
         self._events.listen(display.event)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import gymnasium
@@ -18,7 +22,7 @@ from runtime.errors import ExperimentError
 from runtime.training.preflight import preflight
 from runtime.training.replay_proof import prove_replay
 from tests.environments import Counter
-from tests.helpers import results_only, rounds, train
+from tests.helpers import is_alive, results_only, rounds, train, wait_for
 
 LIMITED = f"{__name__}:make_long"
 
@@ -62,6 +66,23 @@ class Remembering(Counter):
 
 def make_remembering() -> gymnasium.Env:
     return Remembering(episode_steps=8)
+
+
+class Starting(Counter):
+    """Starts a program that inherits its output, and elsewhere a thread that does not end."""
+
+    def __init__(self, home: int, pids: str) -> None:
+        super().__init__(episode_steps=None)
+        self.program = subprocess.Popen(["sleep", "600"])
+        with Path(pids).open("a") as file:
+            file.write(f"{self.program.pid}\n")
+        if os.getpid() != home:
+            threading.Thread(target=time.sleep, args=(600,)).start()
+
+    def close(self):
+        self.program.kill()
+        self.program.wait()
+        raise RuntimeError("closing it is a mess")
 
 
 def write(path: Path, environment_id: str, fragment_steps: int = 20, **environment: object) -> Path:
@@ -120,6 +141,24 @@ def test_an_environment_that_does_not_end_elsewhere_is_refused(monkeypatch: pyte
     monkeypatch.setattr("runtime.training.replay_proof._TIMEOUT_S", 0.001)
     with pytest.raises(ExperimentError, match="17 steps were not replayed in another process within 0.001 s"):
         prove_replay(made(LIMITED), 17)
+
+
+def test_nothing_that_an_environment_starts_holds_up_or_outlives_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.training.replay_proof._TIMEOUT_S", 60)
+    path = write(tmp_path / "one.yaml", f"{__name__}:Starting", max_episode_steps=50, kwargs={
+        "home": os.getpid(), "pids": str(tmp_path / "pids")})
+    finished = train(path, tmp_path / "run", "--set", "stop.max_rounds=1", "--set", "evaluation.every_rounds=1",
+                     "--set", "evaluation.episodes=1")
+    assert finished.returncode == 0, finished.stderr
+    evaluated = subprocess.run(
+        [sys.executable, "-m", "runtime", "evaluate", str(tmp_path / "run")], capture_output=True, text=True,
+        check=False, timeout=60)
+    assert evaluated.returncode == 0, evaluated.stderr
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) >= 6, "here, replayed here and elsewhere, two actors, two evaluations"
+    wait_for(lambda: not any(map(is_alive, pids)), "what the environments have started to end")
 
 
 @pytest.mark.parametrize(("environment_id", "told"), [
