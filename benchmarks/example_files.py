@@ -200,10 +200,11 @@ of its PPO: mean and deviation over the episodes of one policy, after all of its
 its steps are what it was given, not what it needed.
 """
 _END = """Each line is a seed; the dashed one is the target. Returns in training are those of noisy actions, so they may
-stay below it.
+stay below it. With the same seed you get these numbers on the same kind of processor; another rounds otherwise, and a
+seed then takes other steps.
 
 - **FrozenLake**: the ice turns a step aside twice in three times; no policy reaches the goal in more than 0.74 of the
-  episodes in the mean, and a hundred of them differ from that by 0.04.
+  episodes in the mean. A hundred of them miss that by 0.04; those here, the same for each seed, are kind ones.
 - **Pendulum**: an episode's return depends on where it starts, from 0 to −400 under a good policy.
 - **MountainCarContinuous**: only the goal pays, and each step costs; a seed that does not find the goal in time learns
   to stand still. rl-zoo3 explores by state-dependent noise there, which is not implemented here.

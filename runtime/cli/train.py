@@ -96,6 +96,9 @@ def _train(options: argparse.Namespace) -> int:
     finally:
         display.close()
     with suppress(OSError):
+        if result.had_ended:
+            print(f"nothing was trained: the run had ended by {result.summary['stop_reason']}; it goes on with other "
+                  "limits: --set stop.KEY=VALUE, null for none, or a larger budget.usd")
         print("\n".join(["", *summary_lines(
             result.summary, str(out), launcher=options.launcher, resume_command=_resume_command(options, out),
             are_actors_to_blame=isinstance(result.error, ActorsKeepFailingError))]), flush=True)

@@ -97,6 +97,10 @@ class Forecast:
         self._started_s = clock()
         self._evaluation_begun_s = self._evaluation_s = 0.0
 
+    def started(self) -> None:
+        """The first round begins: what came before, imports above all, is not its pace."""
+        self._started_s = self._clock()
+
     def evaluating(self, done: int, episodes: int) -> None:
         """Notes how long an evaluation takes, by the episodes that are done."""
         if done == 0:
@@ -221,6 +225,7 @@ class PlainDisplay:
         self._clock, self._told_s = clock, 0.0
 
     def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+        self._forecast.started()
         self._print("\n".join(_opening_lines(experiment, facts, self._is_verbose)))
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:
@@ -275,6 +280,7 @@ class LiveDisplay:
         self._live: Live | None = None
 
     def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+        self._forecast.started()
         self._console.print("\n".join(_opening_lines(experiment, facts, self._is_verbose)), markup=False,
                             highlight=False, soft_wrap=True)
         self._live = Live(self._picture(), console=self._console, refresh_per_second=4)

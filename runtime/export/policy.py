@@ -66,6 +66,10 @@ class TrainedPolicy:
         self.environment_id, self.policy_version = source.environment_id, source.policy_version
         self.observation_shape, self.observation_dtype = source.observation_shape, source.observation_dtype
 
+    def __repr__(self) -> str:
+        return (f"{type(self).__name__}({self.environment_id!r}, policy_version={self.policy_version}, "
+                f"observation_shape={list(self.observation_shape)}, observation_dtype={self.observation_dtype})")
+
     def predict(self, observation: Any, *, deterministic: bool = True) -> Array | int:
         """Chooses an action for one observation, or one for each of a batch.
 

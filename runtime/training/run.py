@@ -57,11 +57,13 @@ class RunResult:
         summary: What `summary.json` holds.
         exit_code: 0, or 1 if it failed, or 128 and a signal's number if that interrupted it.
         error: What it failed with; None if it did not fail.
+        had_ended: Whether nothing was trained, because the run had ended before.
     """
 
     summary: Mapping[str, Any]
     exit_code: int = 0
     error: Exception | None = None
+    had_ended: bool = False
 
 
 def train(
@@ -107,7 +109,7 @@ def train(
             # It shows what it does not know yet of a finished run, too.
             wandb.open(fitted, directory, name)
         if finished is not None:
-            return RunResult(finished)
+            return RunResult(finished, had_ended=True)
         stack.enter_context(signals)
         try:
             run = _Run(fitted, directory, environment.spaces, display, name, backend, signals, stack, wandb)

@@ -85,6 +85,16 @@ def test_the_time_left_counts_the_last_evaluation_and_runs_on_between_rounds() -
     assert forecast.seconds_left == 0.0
 
 
+def test_the_pace_is_that_of_rounds_not_of_what_is_imported_before_them() -> None:
+    stream, clock = io.StringIO(), ManualClock()
+    display = PlainDisplay(experiment(), stream, clock=clock)
+    clock.advance(90.0)
+    display.started(experiment(), {})
+    clock.advance(10.0)
+    display.round_finished(a_row(1, env_steps=500, env_steps_total=500))
+    assert " 50 steps/s" in stream.getvalue()
+
+
 def test_lines_tell_the_shares_and_how_far_a_long_evaluation_is() -> None:
     stream, clock = io.StringIO(), ManualClock()
     display = PlainDisplay(experiment(max_rounds=10), stream, clock=clock)

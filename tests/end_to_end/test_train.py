@@ -246,6 +246,17 @@ def test_what_cannot_work_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_had_ended_is_not_trained_and_that_is_said(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(reference, run)
+    before = (run / "rounds.jsonl").read_bytes()
+    again = train(run / "config.yaml", run, "--resume")
+    assert (again.returncode, (run / "rounds.jsonl").read_bytes()) == (0, before)
+    assert again.stdout.startswith("nothing was trained: the run had ended by max_rounds; ")
+    more = train(run / "config.yaml", run, "--resume", *overrides(stop__max_rounds=6))
+    assert "nothing was trained" not in more.stdout
+
+
 def test_a_strange_row_hides_neither_the_end_of_a_run_nor_its_resumption(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(reference, run)

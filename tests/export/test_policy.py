@@ -67,6 +67,13 @@ def test_the_best_policy_is_another_file_of_the_run(tmp_path: Path) -> None:
     assert [load_policy(tmp_path / "run", best=one).policy_version for one in (False, True)] == [12, 7]
 
 
+def test_it_says_what_it_is(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", "CartPole-v1")
+    policy = load_policy(tmp_path / "run")
+    assert repr(policy) == (f"TrainedPolicy('CartPole-v1', policy_version={policy.policy_version}, "
+                            "observation_shape=[4], observation_dtype=float32)")
+
+
 @pytest.mark.parametrize("environment_id", [
     "FrozenLake-v1", "Blackjack-v1", "tests.environments:make_locks", "tests.environments:make_switches"])
 def test_it_takes_what_the_environment_observes_or_that_flattened(environment_id: str, tmp_path: Path) -> None:
