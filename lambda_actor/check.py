@@ -20,7 +20,7 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.episode_state import spanning_wrapper
 from lambda_actor.errors import ActorError, EpisodeReplayError
 from lambda_actor.making import OPTIONS, PREPROCESSINGS
-from lambda_actor.policy import Policy, parameter_shapes
+from lambda_actor.policy import Policy, default_network, parameter_shapes
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import Environment, Fragment, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
@@ -90,8 +90,7 @@ def random_policy(environment: Environment) -> Policy:
 
 def random_weights(spaces: Spaces) -> bytes:
     """A weights message of a policy of full size, with small random weights."""
-    network = "conv" if spaces.is_pixels else "mlp"
-    moments = 0 if spaces.is_pixels else spaces.observation_size
+    network, moments = default_network(spaces), spaces.vector_size
     draw = np.random.default_rng(0)
     return wire.encode(wire.Kind.WEIGHTS, {
         "policy_version": np.array(0, np.int64),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any
@@ -15,6 +15,7 @@ from gymnasium import spaces as gym_spaces
 from lambda_actor import atari, making, mujoco_v5
 from lambda_actor.episode_state import EpisodeStore, State, episode_stores, layers
 from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError
+from lambda_actor.frames import combined
 from lambda_actor.lean import LeanStep
 from lambda_actor.spaces import Spaces
 
@@ -29,8 +30,9 @@ _Keys = tuple[str | int, ...]
 class ActorEnvironment:
     """One environment as networks see it.
 
-    Its frames are uint8 ``[C, H, W]`` if it shows pixels, else vectors float32 ``[O]``; its actions float32
-    ``[A]``, clipped to the action space, or whole numbers from 0, one or ``[A]`` of them.
+    Its frames are uint8 ``[C, H, W]`` if it shows pixels, uint8 ``[1, 1, Y]`` if it shows a picture beside something
+    (see `lambda_actor.frames.combined`), else vectors float32 ``[O]``; its actions float32 ``[A]``, clipped to the
+    action space, or whole numbers from 0, one or ``[A]`` of them.
 
     Attributes:
         spaces: What a policy sees and does. A frame is one of ``spaces.frame_stack`` (see `lambda_actor.frames`).
@@ -46,7 +48,8 @@ class ActorEnvironment:
             environment: With all its wrappers.
             environment_id: For people, and to find a replay's environment by.
             preprocessing: ``atari`` or ``none``.
-            frame_stack: Frames of pixels that a policy sees at once; None = three with ``atari``, else one.
+            frame_stack: Frames of pixels that a policy sees at once; None = three with ``atari``, else one. Always one
+                of a picture beside something.
 
         Raises:
             UnusableEnvironmentError: No policy here can act in its spaces.
@@ -57,8 +60,11 @@ class ActorEnvironment:
         self._actions = _action_codec(environment.action_space, environment_id)
         if frame_stack is not None and frame_stack > 1 and not isinstance(self._frames, _Pixels):
             raise UnusableEnvironmentError(
-                f"environment.frame_stack = {frame_stack}: {environment_id} shows no pixels; allowed: 1 | null, "
-                "or environment.wrappers with gymnasium.wrappers.FrameStackObservation")
+                f"environment.frame_stack = {frame_stack}: {environment_id} shows " + (
+                    "a picture beside something; allowed: 1 | null, or a wrapper that puts frames on the picture's "
+                    "channels" if isinstance(self._frames, _Combined) else
+                    "no pixels; allowed: 1 | null, or environment.wrappers with "
+                    "gymnasium.wrappers.FrameStackObservation"))
         self.spaces = _spaces(self._frames, self._actions, frame_stack or (
             atari.FRAME_STACK if preprocessing == "atari" else 1))
         self.episode_steps_max = _time_limit(environment)
@@ -77,7 +83,7 @@ class ActorEnvironment:
     def observation_shape(self) -> tuple[int, ...]:
         """A Box's shape as the environment gives it; that of the vector, if it observes something else; or of pixels.
 
-        Pixels are stacked.
+        Pixels are stacked; of a picture beside something ``[1, 1, Y]``.
         """
         return self.spaces.observation_shape if self.spaces.is_pixels else self._frames.shape
 
@@ -181,7 +187,7 @@ class ActorEnvironment:
         self._lean_step = self._lean if self._lean is not None and self._lean.is_usable else None
 
     def flattened(self, observation: Any) -> Any:
-        """Returns one observation of a space that is no Box as a vector ``[O]``; anything else as it is."""
+        """Returns one observation of a space that is no Box as a frame; anything else as it is."""
         space = self._environment.observation_space
         is_flat = isinstance(space, gym_spaces.Box) or not space.contains(observation)
         return observation if is_flat else self.to_frame(observation)
@@ -266,10 +272,7 @@ class _Flattened:
         self._space = space
         self.shape: tuple[int, ...] = (gym_spaces.flatdim(space),)
         self.frame_shape = self.shape
-        ends = [0, *accumulate(gym_spaces.flatdim(leaf) for _, leaf in _leaves(space))]
-        self.binary_parts = tuple(
-            (start, end) for start, end, (_, leaf) in zip(ends, ends[1:], _leaves(space), strict=False)
-            if not isinstance(leaf, gym_spaces.Box))
+        self.binary_parts = _binary_parts(list(_leaves(space)))
 
     def to_frame(self, observation: object) -> np.ndarray:
         array = np.array(gym_spaces.flatten(self._space, observation), np.float32)
@@ -286,12 +289,28 @@ class _OnlyPicture(_Pixels):
         self._keys = keys
 
     def to_frame(self, observation: Any) -> np.ndarray:
-        for key in self._keys:
-            observation = observation[key]
-        return super().to_frame(observation)
+        return super().to_frame(_at(observation, self._keys))
 
 
-_Frames = _Vectors | _Pixels | _Flattened
+class _Combined:
+    """One picture of a Dict or Tuple beside all else in it, flattened, as uint8 ``[1, 1, Y]``."""
+
+    def __init__(self, keys: _Keys, picture: gym_spaces.Box, space: gym_spaces.Space[Any]) -> None:
+        self._picture = _OnlyPicture(keys, picture)
+        self._rest = [(others, leaf) for others, leaf in _leaves(space) if others != keys]
+        self.beside_shape, self.binary_parts = self._picture.frame_shape, _binary_parts(self._rest)
+        self._size = sum(gym_spaces.flatdim(leaf) for _, leaf in self._rest)
+        self.frame_shape: tuple[int, ...] = (1, 1, math.prod(self.beside_shape) + 4 * self._size)
+        self.shape = self.frame_shape
+
+    def to_frame(self, observation: Any) -> np.ndarray:
+        parts: Any = [gym_spaces.flatten(leaf, _at(observation, keys)) for keys, leaf in self._rest]
+        vector = np.concatenate(parts, dtype=np.float32, casting="unsafe")
+        _require_shape(vector, (self._size,))
+        return combined(self._picture.to_frame(observation), vector)
+
+
+_Frames = _Vectors | _Pixels | _Flattened | _Combined
 
 
 class _ContinuousActions:
@@ -345,19 +364,32 @@ def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Fr
         (keys, picture), = leaves
         assert isinstance(picture, gym_spaces.Box)
         return _OnlyPicture(keys, picture) if keys else _Pixels(picture)
+    if len(pictures) == 1 and len(usable) + 1 == len(leaves):
+        keys = pictures[0]
+        picture = dict(leaves)[keys]
+        assert isinstance(picture, gym_spaces.Box)
+        return _Combined(keys, picture, space)
     raise _refusal(environment_id, "observation", space, "Box of one number and more, Discrete, MultiDiscrete, "
-                   "MultiBinary, Dict and Tuple of these, one picture alone",
-                   _observation_advice(space, pictures, usable))
+                   "MultiBinary, Dict and Tuple of these, one picture alone or in these",
+                   _observation_advice([keys for keys, _ in leaves], pictures, usable))
 
 
-def _observation_advice(space: gym_spaces.Space[Any], pictures: list[_Keys], usable: list[_Keys]) -> str:
+def _observation_advice(leaves: list[_Keys], pictures: list[_Keys], usable: list[_Keys]) -> str:
     """What can be done about a space that is not supported, given where its pictures are, and what else is usable."""
-    if not isinstance(space, gym_spaces.Dict | gym_spaces.Tuple) or not (pictures or usable):
-        return "a wrapper of gymnasium.ObservationWrapper can make a Box of it"
-    choices = [sorted({keys[0] for keys in usable})] if usable else []
-    choices += [[keys[0]] for keys in pictures]
+    several = ("" if len(pictures) < 2 else "several pictures ("
+               + ", ".join(".".join(map(str, keys)) for keys in pictures) + ") are not seen at once; ")
+    supported = {*pictures, *usable}
+    beside = {keys[0] for keys in usable if keys} - {keys[0] for keys in leaves if keys and keys not in supported}
+    choices = [sorted(beside | {keys[0]}) for keys in pictures if keys] + [sorted(beside)] * bool(beside)
+    kept = [[keys for keys in leaves if keys[0] in choice] for choice in choices]
+    choices = [choice for place, (choice, left) in enumerate(zip(choices, kept, strict=True))
+               if set(left) <= supported and sum(keys in pictures for keys in left) <= 1
+               and choice not in choices[:place]]
+    if not choices:
+        return f"{several}a wrapper of gymnasium.ObservationWrapper can make a Box of it"
     filters = " or ".join(f"{{filter_keys: [{', '.join(map(str, keys))}]}}" for keys in choices)
-    return f"environment.wrappers with gymnasium.wrappers.FilterObservation: {filters} leaves what is supported"
+    return (f"{several}environment.wrappers with gymnasium.wrappers.FilterObservation: {filters} leaves what is "
+            "supported")
 
 
 def _leaves(space: gym_spaces.Space[Any], keys: _Keys = ()) -> Iterator[tuple[_Keys, gym_spaces.Space[Any]]]:
@@ -372,6 +404,20 @@ def _leaves(space: gym_spaces.Space[Any], keys: _Keys = ()) -> Iterator[tuple[_K
     else:
         for key, part in inner:
             yield from _leaves(part, (*keys, key))
+
+
+def _binary_parts(leaves: Sequence[tuple[_Keys, gym_spaces.Space[Any]]]) -> tuple[tuple[int, int], ...]:
+    """Starts and ends of what is 0 or 1 in these parts, flattened one after the other."""
+    ends = [0, *accumulate(gym_spaces.flatdim(leaf) for _, leaf in leaves)]
+    return tuple((start, end) for start, end, (_, leaf) in zip(ends, ends[1:], leaves, strict=False)
+                 if not isinstance(leaf, gym_spaces.Box))
+
+
+def _at(observation: Any, keys: _Keys) -> Any:
+    """The part of an observation that these keys lead to."""
+    for key in keys:
+        observation = observation[key]
+    return observation
 
 
 def _action_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Actions:
@@ -412,6 +458,10 @@ def _is_channels_first(shape: tuple[int, ...]) -> bool:
 
 
 def _spaces(frames: _Frames, actions: _Actions, frame_stack: int) -> Spaces:
+    if isinstance(frames, _Combined):
+        return Spaces(frames.frame_shape, frames.frame_shape, beside_shape=frames.beside_shape,
+                      binary_parts=frames.binary_parts, action_size=actions.size, action_count=actions.count,
+                      action_counts=actions.counts)
     if not isinstance(frames, _Pixels):
         return Spaces(frames.frame_shape, binary_parts=frames.binary_parts, action_size=actions.size,
                       action_count=actions.count, action_counts=actions.counts)

@@ -43,6 +43,22 @@ class FrameStack:
         return self._buffer
 
 
+def combined(picture: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """One observation of a picture uint8 ``[C, H, W]`` beside a vector float32 ``[V]``: their bytes, ``[1, 1, Y]``.
+
+    One array of bytes goes wherever pixels go, and no pixel becomes a float on its way.
+    """
+    return np.concatenate([picture.reshape(-1), vector.astype("<f4").view(np.uint8)])[None, None]
+
+
+def apart(observations: np.ndarray, spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures uint8 ``[…, C, H, W]`` and vectors float32 ``[…, V]`` of what `combined` made, ``[…, 1, 1, Y]``."""
+    leading, size = observations.shape[:-3], math.prod(spaces.beside_shape)
+    vectors = np.ascontiguousarray(observations[..., size:]).view("<f4")
+    return (observations[..., :size].reshape(*leading, *spaces.beside_shape),
+            vectors.reshape(*leading, spaces.vector_size))
+
+
 def pack_frames(frames: np.ndarray) -> dict[str, np.ndarray]:
     """Fields of a FRAME_TRAJECTORY from frames uint8 ``[U, C, H, W]``.
 

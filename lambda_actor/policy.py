@@ -1,12 +1,12 @@
 """Policy inference without torch, in numpy, for one observation at a time.
 
-Two networks and three distributions; see docs/decisions/0009-actor-inference.md for what else was measured.
+Three networks and three distributions; see docs/decisions/0009-actor-inference.md for what else was measured.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from lambda_actor import wire
 from lambda_actor.errors import SchemaError
+from lambda_actor.frames import apart
 from lambda_actor.spaces import Spaces
 
 HIDDEN_SIZES = (256, 256)
@@ -27,17 +28,18 @@ CONV_FEATURES = 256
 PIXEL_MAX = 255.0
 ACTIVATIONS = ("tanh", "relu")
 LOG_2PI = float(np.log(2.0 * np.pi))
-_ARCHITECTURE = re.compile(rf"conv|mlp( ({'|'.join(ACTIVATIONS)})( [1-9][0-9]{{0,5}})+)?")
+_ARCHITECTURE = re.compile(rf"conv|(mlp|combined)( ({'|'.join(ACTIVATIONS)})( [1-9][0-9]{{0,5}})+)?")
+_TRUNK_RANKS = (4, 4, 4)
 _ZERO = np.float32(0.0)
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What policy and critic are made of, in a text: ``mlp``, ``conv``, or as in ``mlp relu 64 64``.
+    """What policy and critic are made of, in a text: ``mlp``, ``conv``, ``combined``, or as in ``mlp relu 64 64``.
 
     Attributes:
-        kind: ``mlp`` or ``conv``.
-        hidden_sizes: Units of each hidden layer of ``mlp``.
+        kind: ``mlp``; ``conv``; or ``combined``: the layers of ``mlp`` over the features of ``conv`` and a vector.
+        hidden_sizes: Units of each hidden layer of ``mlp`` and ``combined``.
         activation: Of these units, ``tanh`` or ``relu``.
     """
 
@@ -53,7 +55,8 @@ class Architecture:
             SchemaError: It is no architecture's.
         """
         if not _ARCHITECTURE.fullmatch(text):
-            raise SchemaError(f"WEIGHTS are of network {text!r}; known: mlp | conv | mlp tanh N N … | mlp relu N N …")
+            raise SchemaError(f"WEIGHTS are of network {text!r}; known: mlp | conv | combined | "
+                              "mlp tanh N N … | mlp relu N N … | combined tanh N N … | combined relu N N …")
         kind, *rest = text.split()
         return cls(kind, tuple(map(int, rest[1:])), rest[0]) if rest else cls(kind)
 
@@ -61,6 +64,11 @@ class Architecture:
         if self == Architecture(self.kind):
             return self.kind
         return " ".join([self.kind, self.activation, *map(str, self.hidden_sizes)])
+
+
+def default_network(spaces: Spaces) -> str:
+    """Of an `Architecture`, what takes such observations: ``mlp`` vectors, ``conv`` pixels, ``combined`` both."""
+    return "combined" if spaces.is_combined else "conv" if spaces.is_pixels else "mlp"
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int, int]:
@@ -77,16 +85,17 @@ def parameter_shapes(spaces: Spaces, network: str) -> dict[str, tuple[int, ...]]
         network: An `Architecture`'s text.
     """
     architecture = Architecture.parse(network)
-    if architecture.kind == "mlp":
-        sizes = (spaces.observation_size, *architecture.hidden_sizes, spaces.output_size)
-        weights: list[tuple[int, ...]] = [(outputs, inputs) for inputs, outputs in pairwise(sizes)]
-    else:
-        channels, *sides = spaces.observation_shape
-        weights = []
+    weights: list[tuple[int, ...]] = []
+    inputs, hidden_sizes = spaces.observation_size, architecture.hidden_sizes
+    if architecture.kind != "mlp":
+        channels, *sides = spaces.picture_shape
         for outputs, kernel, stride in CONVOLUTIONS:
             weights.append((outputs, channels, kernel, kernel))
             channels, sides = outputs, [same_padding(side, kernel, stride)[0] for side in sides]
-        weights += [(CONV_FEATURES, channels, *sides), (spaces.output_size, CONV_FEATURES)]
+        weights.append((CONV_FEATURES, channels, *sides))
+        inputs = CONV_FEATURES + spaces.vector_size
+    sizes = (inputs, *(() if architecture.kind == "conv" else hidden_sizes), spaces.output_size)
+    weights += [(outputs, entering) for entering, outputs in pairwise(sizes)]
     return {f"{wire.LAYER_PREFIX}{i}.{name}": value for i, shape in enumerate(weights)
             for name, value in (("weight", shape), ("bias", shape[:1]))}
 
@@ -116,7 +125,8 @@ class Policy:
         self.policy_version = int(fields["policy_version"])
         self.network, self.distribution = architecture.kind, distribution
         self.activation = architecture.activation
-        self._network: _Network = _Mlp(fields, self.activation) if self.network == "mlp" else _Conv(fields)
+        self._network: _Network = (_Conv(fields) if self.network == "conv" else
+                                   {"mlp": _Mlp, "combined": _Combined}[self.network](fields, self.activation))
         self._distribution = _make_distribution(distribution, fields["log_std"])
         if isinstance(self._distribution, _Categoricals):
             _require("logits", self._network.output_size, sum(self._distribution.counts))
@@ -133,6 +143,8 @@ class Policy:
     def check(self, spaces: Spaces) -> None:
         """Makes sure that it can act in an environment of these spaces.
 
+        A ``combined`` network acts after this only: it tells pictures from vectors by the spaces.
+
         Raises:
             SchemaError: It cannot act in an environment of these spaces.
         """
@@ -147,7 +159,8 @@ class Policy:
         """Means, float32 ``[A]``, or logits, ``[n]`` or those of each choice after the other.
 
         Args:
-            observation: What the network sees: raw (not yet normalised) float32 ``[O]``, or uint8 ``[F·C, H, W]``.
+            observation: What the network sees: raw (not yet normalised) float32 ``[O]``, or uint8 ``[F·C, H, W]`` or
+                ``[1, 1, Y]``.
         """
         return self._network.outputs(observation)
 
@@ -213,11 +226,16 @@ class _Mlp:
         self._hidden = [(weight, bias, np.empty(len(bias), np.float32)) for weight, bias in hidden]
 
     def check(self, spaces: Spaces) -> None:
+        if spaces.is_combined:
+            raise SchemaError("WEIGHTS are of a network for a vector; the environment shows a picture beside one")
         _require("inputs", self._input_size, spaces.observation_size)
+        self._check_rest(spaces)
+
+    def _check_rest(self, spaces: Spaces) -> None:
         _require("outputs", self.output_size, spaces.output_size)
-        if len(self._mean) and (spaces.is_pixels or len(self._mean) != self._input_size):
+        if len(self._mean) and len(self._mean) != spaces.vector_size:
             raise SchemaError(f"WEIGHTS normalise observations of {len(self._mean)} numbers; the environment's are "
-                              + ("pixels" if spaces.is_pixels else f"{spaces.observation_size} numbers"))
+                              + (f"{spaces.vector_size} numbers" if spaces.vector_size else "pixels"))
 
     def outputs(self, observation: np.ndarray) -> np.ndarray:
         # Arguments by position and limits as arrays: what NumPy spends on a call is as much as the numbers take.
@@ -247,17 +265,15 @@ class _Mlp:
         return observation
 
 
-class _Conv:
-    """Two convolutions, a layer over all that they leave, and the outputs, each but the last through ReLU."""
+class _Trunk:
+    """Two convolutions, and a layer over all that they leave, each through ReLU."""
 
-    def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
-        layers = _layers(fields, ranks=(4, 4, 4, 2))
+    def __init__(self, layers: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
         kernels = tuple((kernel, kernel) for _, kernel, _ in CONVOLUTIONS)
         if tuple(weight.shape[2:] for weight, _ in layers[:2]) != kernels:
             raise SchemaError(f"WEIGHTS have kernels other than {kernels}")
         self._channels, self._sides_left = layers[0][0].shape[1], layers[2][0].shape[2:]
-        self.output_size = len(layers[-1][1])
-        (first, first_bias), (second, second_bias), (third, third_bias), (self._last, self._last_bias) = layers
+        (first, first_bias), (second, second_bias), (third, third_bias) = layers
         self._matrices = [_matrix(first / np.float32(PIXEL_MAX)), _matrix(second)]
         self._biases = [first_bias[:, None], second_bias[:, None]]
         self._features, self._features_bias = _matrix(third), third_bias
@@ -265,31 +281,76 @@ class _Conv:
         self._convolutions: list[_Convolution] = []
 
     def check(self, spaces: Spaces) -> None:
-        if not spaces.is_pixels:
-            raise SchemaError("WEIGHTS are of a network for pixels; the environment is observed as a vector")
-        _require("channels", self._channels, spaces.observation_shape[0])
-        _require("outputs", self.output_size, spaces.output_size)
+        _require("channels", self._channels, spaces.picture_shape[0])
         _require("sides after two convolutions", self._sides_left,
                  tuple(parameter_shapes(spaces, "conv")[f"{wire.LAYER_PREFIX}2.weight"][2:]))
 
-    def outputs(self, observation: np.ndarray) -> np.ndarray:
-        if observation.shape != self._shape:
-            self._prepare(observation.shape)
-        hidden = observation
+    def features(self, picture: np.ndarray) -> np.ndarray:
+        if picture.shape != self._shape:
+            self._prepare(picture.shape)
+        hidden = picture
         for convolution, matrix, bias in zip(self._convolutions, self._matrices, self._biases, strict=True):
             hidden = convolution(hidden, matrix, bias)
         hidden = np.dot(self._features, hidden.reshape(-1))
         hidden += self._features_bias
         np.maximum(hidden, 0.0, out=hidden)
-        outputs: np.ndarray = np.dot(self._last, hidden)
-        outputs += self._last_bias
-        return outputs
+        features: np.ndarray = hidden
+        return features
 
     def _prepare(self, shape: tuple[int, ...]) -> None:
         self._shape, self._convolutions = shape, []
         for outputs, kernel, stride in CONVOLUTIONS:
             self._convolutions.append(_Convolution(shape, outputs, kernel, stride))
             shape = self._convolutions[-1].shape
+
+
+class _Conv:
+    """The trunk, and the outputs over its features."""
+
+    def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
+        *trunk, (self._last, self._last_bias) = _layers(fields, ranks=(*_TRUNK_RANKS, 2))
+        self._trunk = _Trunk(trunk)
+        self.output_size = len(self._last_bias)
+
+    def check(self, spaces: Spaces) -> None:
+        if not spaces.is_pixels or spaces.is_combined:
+            raise SchemaError("WEIGHTS are of a network for pixels; the environment "
+                              + ("shows a vector beside them" if spaces.is_combined else "is observed as a vector"))
+        _require("outputs", self.output_size, spaces.output_size)
+        self._trunk.check(spaces)
+
+    def outputs(self, observation: np.ndarray) -> np.ndarray:
+        outputs: np.ndarray = np.dot(self._last, self._trunk.features(observation))
+        outputs += self._last_bias
+        return outputs
+
+
+class _Combined(_Mlp):
+    """Hidden layers on the trunk's features of a picture and the vector beside it."""
+
+    def __init__(self, fields: Mapping[str, np.ndarray], activation: str) -> None:
+        trunk, rest = _divided(fields, len(_TRUNK_RANKS))
+        layers = _layers(trunk, ranks=_TRUNK_RANKS)
+        self._trunk, self._feature_count = _Trunk(layers), len(layers[-1][1])
+        super().__init__(rest, activation)
+        self._joined = np.empty(self._input_size, np.float32)
+        self._spaces: Spaces | None = None
+
+    def check(self, spaces: Spaces) -> None:
+        if not spaces.is_combined:
+            raise SchemaError("WEIGHTS are of a network for a picture beside a vector; the environment shows one alone")
+        self._trunk.check(spaces)
+        _require("inputs of the layers over features and vector", self._input_size,
+                 self._feature_count + spaces.vector_size)
+        self._check_rest(spaces)
+        self._spaces = spaces
+
+    def _inputs(self, observation: np.ndarray) -> np.ndarray:
+        assert self._spaces is not None, "a policy for a picture beside a vector is checked before it acts"
+        picture, vector = apart(observation, self._spaces)
+        self._joined[:self._feature_count] = self._trunk.features(picture)
+        self._joined[self._feature_count:] = super()._inputs(vector)
+        return self._joined
 
 
 class _Convolution:
@@ -444,6 +505,21 @@ def _layers(fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]) -> list[tu
             raise SchemaError(f"WEIGHTS: layer {i} of {weight.shape} and {bias.shape} does not fit its neighbours")
         inputs = weight.shape[0]
     return layers
+
+
+def _divided(
+    fields: Mapping[str, np.ndarray], count: int
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The fields with their first layers only, and those with the other layers, counted from 0."""
+    first, rest = {}, {}
+    for name, array in fields.items():
+        index, _, part = name.removeprefix(wire.LAYER_PREFIX).partition(".")
+        is_layer = name.startswith(wire.LAYER_PREFIX) and index.isdecimal()
+        if not is_layer or int(index) < count:
+            first[name] = array
+        if not is_layer or int(index) >= count:
+            rest[f"{wire.LAYER_PREFIX}{int(index) - count}.{part}" if is_layer else name] = array
+    return first, rest
 
 
 def _matrix(weight: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.errors import EpisodeStateError, NonFiniteTrajectoryError, OversizedMessageError
-from lambda_actor.frames import FrameStack, pack_frames
+from lambda_actor.frames import FrameStack, apart, pack_frames
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 
@@ -97,7 +97,7 @@ class Fragment:
         observations: Float32 ``[T, O]``; if there are frames, the indices of each step's, int32 ``[T, F]``.
         actions: Float32 ``[T, A]``, or int64 ``[T]`` or ``[T, A]``.
         bootstrap_observations: As ``observations``, ``[K, …]``.
-        frames: Uint8 ``[U, C, H, W]``, each once; None if vectors are observed.
+        frames: Uint8 ``[U, C, H, W]`` or ``[U, 1, 1, Y]``, each once; None if only vectors are observed.
     """
 
     observations: np.ndarray
@@ -233,11 +233,15 @@ def roll_out(
     observations, bootstrap_observations, frames = recorder.recorded()
     bootstrap_steps, reward_array = np.array(recorder.bootstrap_steps, np.int64), np.array(rewards, np.float64)
     every_step = np.arange(fragment_steps)
-    _require_finite("observations", observations, every_step)
+    seen, after = observations, bootstrap_observations
+    if frames is not None and spaces.is_combined:
+        vectors = apart(frames, spaces)[1]
+        seen, after = vectors[observations[:, 0]], vectors[bootstrap_observations[:, 0]]
+    _require_finite("observations", seen, every_step)
     _require_finite("outputs", outputs, every_step)
     _require_finite("actions", actions, every_step)
     _require_finite("rewards", reward_array, every_step)
-    _require_finite("bootstrap_observations", bootstrap_observations, bootstrap_steps)
+    _require_finite("bootstrap_observations", after, bootstrap_steps)
     return Fragment(
         observations=observations, actions=actions, log_probs=policy.log_probs(outputs, actions, noise),
         rewards=reward_array, terminated=np.array(terminated, np.bool_), truncated=np.array(truncated, np.bool_),

@@ -12,14 +12,16 @@ import numpy as np
 class Spaces:
     """What a policy sees and does.
 
-    Observations are vectors, float32 ``[O]``, or pixels, uint8 ``[F·C, H, W]``. Actions are continuous, float32
-    ``[A]``, or one choice, int64 ``[]``, or several at once, int64 ``[A]``.
+    Observations are vectors, float32 ``[O]``, or pixels, uint8 ``[F·C, H, W]``, or a picture beside a vector: the bytes
+    of both, uint8 ``[1, 1, Y]`` (see `lambda_actor.frames.combined`). Actions are continuous, float32 ``[A]``, or one
+    choice, int64 ``[]``, or several at once, int64 ``[A]``.
 
     Attributes:
-        observation_shape: What a policy sees: ``(O,)``, or ``(F·C, H, W)`` of ``F`` stacked frames.
-        frame_shape: One frame, ``(C, H, W)``; empty for vectors. Only frames travel; they are stacked where they are
-            used.
+        observation_shape: What a policy sees: ``(O,)``, or ``(F·C, H, W)`` of ``F`` stacked frames, or ``(1, 1, Y)``.
+        frame_shape: One frame, ``(C, H, W)`` or ``(1, 1, Y)``; empty for vectors. Only frames travel; they are stacked
+            where they are used.
         frame_stack: ``F``, frames of an observation, the oldest first; 1 for vectors.
+        beside_shape: ``(C, H, W)`` of a picture that is seen beside a vector; else empty.
         binary_parts: Starts and ends of what is 0 or 1 in a vector: one-hot, or MultiBinary's. It is not normalised.
         action_size: ``A`` numbers of a continuous action; 0 if actions are discrete.
         action_count: ``n`` of an action that is one choice, 0 … n − 1; 0 otherwise.
@@ -29,6 +31,7 @@ class Spaces:
     observation_shape: tuple[int, ...]
     frame_shape: tuple[int, ...] = ()
     frame_stack: int = 1
+    beside_shape: tuple[int, ...] = ()
     binary_parts: tuple[tuple[int, int], ...] = ()
     action_size: int = 0
     action_count: int = 0
@@ -36,7 +39,25 @@ class Spaces:
 
     @property
     def is_pixels(self) -> bool:
+        """Whether observations are bytes that travel as frames: pixels, alone or beside a vector."""
         return bool(self.frame_shape)
+
+    @property
+    def is_combined(self) -> bool:
+        """Whether a picture is seen beside a vector."""
+        return bool(self.beside_shape)
+
+    @property
+    def picture_shape(self) -> tuple[int, ...]:
+        """What convolutions see, ``(F·C, H, W)``; empty if only a vector is seen."""
+        return self.beside_shape or (self.observation_shape if self.is_pixels else ())
+
+    @property
+    def vector_size(self) -> int:
+        """Numbers of what is no picture, ``V``: they can be normalised; 0 for pixels alone."""
+        if self.is_combined:
+            return (self.observation_size - math.prod(self.beside_shape)) // 4
+        return 0 if self.is_pixels else self.observation_size
 
     @property
     def is_discrete(self) -> bool:
@@ -62,13 +83,13 @@ class Spaces:
 
     @property
     def observation_size(self) -> int:
-        """Numbers of an observation."""
+        """Numbers of an observation; its bytes, if it is a picture beside a vector."""
         return math.prod(self.observation_shape)
 
     @property
     def is_binary(self) -> bool:
-        """Whether an observation's numbers are all 0 or 1, so that there is nothing to normalise."""
-        return sum(end - start for start, end in self.binary_parts) == self.observation_size
+        """Whether a vector's numbers are all 0 or 1, so that there is nothing to normalise; False for pixels alone."""
+        return 0 < sum(end - start for start, end in self.binary_parts) == self.vector_size
 
     @property
     def output_size(self) -> int:

@@ -112,6 +112,7 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "bootstrap_observations": Field("<f4", "KO"),
     },
     # Pixels: each frame once, uint8 [U, C, H, W] deflated; observations and bootstraps name the frames of their stacks.
+    # A frame of a picture beside a vector is the bytes of both, uint8 [U, 1, 1, Y]: see `lambda_actor.frames.combined`.
     Kind.FRAME_TRAJECTORY: {
         **_STEPS,
         "frames": Field("|u1", "Z"),
@@ -119,9 +120,9 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "observation_frames": Field("<i4", "TF"),
         "bootstrap_frames": Field("<i4", "KF"),
     },
-    # Of the network ("mlp" or "conv") and the distribution: "gaussian", or "categorical", which has no log_std and is
-    # followed by the numbers of values if an action has several choices, as in "categorical 3 2". The observations'
-    # mean and standard deviation have no elements if observations are not normalised.
+    # Of the network ("mlp", "conv" or "combined") and the distribution: "gaussian", or "categorical", which has no
+    # log_std and is followed by the numbers of values if an action has several choices, as in "categorical 3 2". The
+    # observations' mean and standard deviation have no elements if observations are not normalised.
     Kind.WEIGHTS: {
         "policy_version": Field("<i8"),
         "network": Field("|u1", "N"),

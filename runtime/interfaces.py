@@ -262,7 +262,7 @@ class Batch:
 
     Attributes:
         policy_versions: The version that acted, int64 ``[B]``.
-        observations: Raw, float32 ``[T, B, O]``, or uint8 ``[T, B, F·C, H, W]``.
+        observations: Raw, float32 ``[T, B, O]``, or uint8 ``[T, B, F·C, H, W]`` or ``[T, B, 1, 1, Y]``.
         actions: As sampled, before the environment clipped them, float32 ``[T, B, A]``; discrete ones int64 ``[T, B]``.
         log_probs: log μ(a|s) of the acting policy, float32 ``[T, B]``.
         rewards: float64 ``[T, B]``.

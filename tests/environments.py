@@ -211,6 +211,81 @@ class Locks(gymnasium.Env):
                 "count": np.array([self.count / EPISODE_STEPS], np.float32)}
 
 
+class Signs(gymnasium.Env):
+    """Shows a picture that is bright on one side, a sign and the count; action 1 pays if side and sign agree, else 0.
+
+    Neither the picture nor the numbers alone tell what pays. The numbers are small, so they count once normalised only.
+    """
+
+    observation_space = spaces.Dict({
+        "camera": spaces.Box(0, 255, (16, 20, 3), np.uint8), "count": spaces.Discrete(EPISODE_STEPS + 1),
+        "odometer": spaces.Tuple((spaces.Box(-1.0, 1.0, (1, 2)),))})
+    action_space = spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # as Gymnasium has it
+    render_mode = None
+
+    def __init__(self) -> None:
+        self.number, self.count = 0, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.number, self.count = int(self.np_random.integers(2**31)), 0
+        return self._observation(), {}
+
+    def step(self, action):
+        reward = float(action == (self._side() == self._sign()))
+        self.number, self.count = (self.number * 1_103_515_245 + 12_345) % 2**31, self.count + 1
+        return self._observation(), reward, self.count == EPISODE_STEPS, False, {}
+
+    def render(self) -> np.ndarray:
+        return np.kron(self._observation()["camera"], np.ones((4, 4, 1), np.uint8))
+
+    def _side(self) -> int:
+        return self.number >> 20 & 1
+
+    def _sign(self) -> int:
+        return self.number >> 24 & 1
+
+    def _observation(self) -> dict[str, object]:
+        camera = np.full((16, 20, 3), 30, np.uint8)
+        camera[:, 10 * self._side():][:, :10] = 220
+        odometer = np.array([[0.01 * (2 * self._sign() - 1), 1.0]], np.float32)
+        return {"camera": camera, "count": self.count, "odometer": (odometer,)}
+
+
+class StatefulSigns(Signs):
+    """`Signs` whose episodes can be saved."""
+
+    def get_state(self) -> dict[str, object]:
+        return {"number": self.number, "count": self.count}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self.number, self.count = int(state["number"]), int(state["count"])
+
+
+class FaultySigns(StatefulSigns):
+    """`Signs` whose numbers are not finite at step `FAULT_STEP` of each episode."""
+
+    def _observation(self) -> dict[str, object]:
+        observation = super()._observation()
+        if self.count == FAULT_STEP + 1:
+            observation["odometer"][0][0, 1] = np.nan
+        return observation
+
+
+def make_signs() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(StatefulSigns(), EPISODE_STEPS)
+
+
+def make_replayed_signs() -> gymnasium.Env:
+    """`Signs` whose episodes nobody can save."""
+    return gymnasium.wrappers.TimeLimit(Signs(), EPISODE_STEPS)
+
+
+def make_nan_signs() -> gymnasium.Env:
+    return FaultySigns()
+
+
 def make_locks() -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(Locks(spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[5, 0], [-1, 2]])), 10)
 
@@ -258,7 +333,7 @@ def policy_arrays(
 
     Args:
         observation_size, action_size: Of vectors and continuous actions, where no ``spaces`` are given.
-        hidden: Units of the two hidden layers, or of the layer after the convolutions.
+        hidden: Units of the two hidden layers, or of the layer after the convolutions; not of ``combined``.
         gain: Scale of the last layer; mean actions are of about this size.
         log_std: −100 makes the policy deterministic: σ is then far below the resolution of float32.
     """
@@ -269,17 +344,17 @@ def policy_arrays(
     layers = {}
     for i in range(last + 1):
         outputs, inputs, *kernel = shapes[f"layer.{i}.weight"]
-        is_mlp = network.startswith("mlp")
-        if is_mlp or i == last:
+        is_mlp, is_conv = network.startswith("mlp"), network == "conv"
+        if is_mlp or (is_conv and i == last):
             inputs = inputs if i == 0 else hidden
-        if i < last and (is_mlp or i == last - 1):
+        if i < last and (is_mlp or (is_conv and i == last - 1)):
             outputs = hidden
         scale = gain if i == last else 1.0
         weight = random.standard_normal((outputs, inputs, *kernel)) * scale / np.sqrt(np.prod([inputs, *kernel]))
         layers[f"layer.{i}.weight"] = weight.astype(np.float32)
         layers[f"layer.{i}.bias"] = np.float32(0.1 * gain if i == last else 1.0) * random.standard_normal(
             outputs, dtype=np.float32)
-    moments = 0 if spaces.is_pixels else spaces.observation_size
+    moments = spaces.vector_size
     return {
         "policy_version": np.int64(policy_version),
         "network": wire.text_field(network),

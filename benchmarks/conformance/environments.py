@@ -89,6 +89,8 @@ GROUPS = {
         _row("minigrid:MiniGrid-Empty-5x5-v0", wrappers=[{FILTER: {"filter_keys": ["direction", "image"]}}]),
         _row("minigrid:MiniGrid-Empty-5x5-v0", max_episode_steps=100, wrappers=[
             {FILTER: {"filter_keys": ["direction", "image"]}}]),
+        _row("minigrid:MiniGrid-Empty-5x5-v0", "impala", max_episode_steps=100, wrappers=[
+            "minigrid.wrappers.RGBImgPartialObsWrapper", {FILTER: {"filter_keys": ["direction", "image"]}}]),
         _row("minigrid:MiniGrid-DoorKey-6x6-v0", "impact", max_episode_steps=360, wrappers=[
             "minigrid.wrappers.RGBImgPartialObsWrapper", "minigrid.wrappers.ImgObsWrapper"]),
         _row("minigrid:BabyAI-GoToLocal-v0", "impala", max_episode_steps=64, wrappers=[
@@ -163,6 +165,7 @@ GROUPS = {
     )),
     "vizdoom": Group("ViZDoom", ("vizdoom",), ("vizdoom==1.3.2",), (
         _row("vizdoom.gymnasium_wrapper:VizdoomBasic-v1"),
+        _row("vizdoom.gymnasium_wrapper:VizdoomBasic-v1", max_episode_steps=300),
         _row("vizdoom.gymnasium_wrapper:VizdoomBasic-v1", max_episode_steps=300, wrappers=[
             {FILTER: {"filter_keys": ["screen"]}}]),
     )),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from lambda_actor.policy import HIDDEN_SIZES, Architecture
+from lambda_actor.policy import HIDDEN_SIZES, Architecture, default_network
 from lambda_actor.replay import REPLAYS
 from lambda_actor.spaces import Spaces
 from runtime.config.fleets import FLEETS
@@ -79,7 +79,7 @@ class FittedEnvironment(EnvironmentSection):
 class FittedNetwork(NetworkSection):
     """The networks of policy and critic."""
 
-    kind: Literal["mlp", "conv"]
+    kind: Literal["mlp", "conv", "combined"]
 
     @property
     def architecture(self) -> str:
@@ -105,20 +105,25 @@ class ResolvedExperiment(Experiment):
         Raises:
             ExperimentError: The network cannot take such observations.
         """
-        network = self.network.kind
+        network: str = self.network.kind
         if network == "auto":
-            network = "conv" if spaces.is_pixels else "mlp"
-        if network == "conv" and not spaces.is_pixels:
-            raise ExperimentError(f"network.kind = 'conv': {self.environment.id} is observed as a vector of "
-                                  f"{spaces.observation_size} numbers, not as pixels; allowed: auto | mlp")
+            network = default_network(spaces)
+        if (network == "combined") != spaces.is_combined or (network == "conv" and not spaces.is_pixels):
+            observed = (f"a picture {'×'.join(map(str, spaces.beside_shape))} beside {spaces.vector_size} numbers"
+                        if spaces.is_combined else "pixels" if spaces.is_pixels else
+                        f"a vector of {spaces.observation_size} numbers, not as pixels")
+            allowed = "combined" if spaces.is_combined else "mlp | conv" if spaces.is_pixels else "mlp"
+            raise ExperimentError(f"network.kind = '{network}': {self.environment.id} is observed as {observed}; "
+                                  f"allowed: auto | {allowed}")
         for name in ("hidden_sizes", "activation"):
             if network == "conv" and (value := getattr(self.network, name)) is not None:
                 raise ExperimentError(f"network.{name} = {value}: the convolutional network's layers are given; "
                                       "allowed: null, or network.kind = mlp")
         kind, settings = self.algorithm.kind, self.algorithm.chosen
         settings = _as(type(settings), settings, {
-            "normalize_observations": _or(settings.normalize_observations, not (spaces.is_pixels or spaces.is_binary))})
-        if settings.normalize_observations and spaces.is_pixels:
+            "normalize_observations": _or(settings.normalize_observations,
+                                          spaces.vector_size > 0 and not spaces.is_binary)})
+        if settings.normalize_observations and not spaces.vector_size:
             raise ExperimentError(f"algorithm.{kind}.normalize_observations = true: the observations of "
                                   f"{self.environment.id} are pixels, which are divided by 255; allowed: false | null")
         return _as(FittedExperiment, self, {
@@ -178,7 +183,7 @@ def _is_convolved(experiment: Experiment) -> bool:
     """Whether the policy has convolutions, as far as the file tells: without making the environment."""
     environment, network = experiment.environment, experiment.network.kind
     is_game = environment.preprocessing == "atari" or _GAME.match(environment.id) is not None
-    return network == "conv" or (network == "auto" and is_game)
+    return network in ("conv", "combined") or (network == "auto" and is_game)
 
 
 def _as(kind: type[Resolved], section: Section, values: Mapping[str, Any]) -> Resolved:

@@ -81,13 +81,15 @@ class EnvironmentSection(Section):
 class NetworkSection(Section):
     """The networks of policy and critic."""
 
-    kind: Literal["auto", "mlp", "conv"] = Field(
+    kind: Literal["auto", "mlp", "conv", "combined"] = Field(
         "auto", description="of policy and critic: mlp = fully connected; conv = 16 of 8×8 by 4, 32 of 4×4 by "
-        "2, 256 over what is left, ReLU; auto = conv for pixels")
+        "2, 256 over what is left, ReLU; combined = mlp over these 256 and the numbers beside a picture; auto = conv "
+        "for pixels, combined for a picture beside numbers, else mlp")
     hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=16_384)], ...], Field(
         min_length=1, strict=False)] | None = Field(
-        None, description="units of each hidden layer, the first one first (mlp); null = 256 and 256")
-    activation: Literal["tanh", "relu"] | None = Field(None, description="of the hidden units (mlp); null = tanh")
+        None, description="units of each hidden layer, the first one first (mlp, combined); null = 256 and 256")
+    activation: Literal["tanh", "relu"] | None = Field(
+        None, description="of the hidden units (mlp, combined); null = tanh")
     initialisation: Literal["orthogonal", "default"] = Field(
         "orthogonal", description="of the weights; orthogonal = with gain √2, at the end 0.01 (policy) and 1 (critic), "
         "biases 0; default = PyTorch's")
@@ -228,7 +230,7 @@ class LearnerSection(Section):
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = Field(
         None, description="EC2 types to try, in this order if on demand; the first one's price is what a run on one "
         f"machine is billed; null = {', '.join(CPU_TYPES)}, or {', '.join(GPU_TYPES)} for Atari games and with "
-        "network.kind = conv")
+        "network.kind = conv or combined")
     market: Literal["on_demand", "spot"] = Field("on_demand", description="how the instance is bought; spot may be "
                                                  "interrupted and is counted at the on-demand price")
     launches_max: Annotated[int, Field(ge=1, le=100)] = Field(

@@ -44,7 +44,7 @@ class AlgorithmSettings(Section):
                                                "critic to this norm each; null = no clipping")
     normalize_observations: bool | None = Field(None, description="normalise observations by running moments, but for "
                                                 "what is 0 or 1 by its space; null = true for vectors that have more, "
-                                                "false for pixels, which are divided by 255")
+                                                "also beside a picture; false for pixels, which are divided by 255")
     normalize_rewards: bool = Field(False, description="divide rewards by the running deviation of the discounted sum "
                                     "of an episode's rewards so far, and clip them to ± 10; returns are always told as "
                                     "they are")

@@ -84,7 +84,7 @@ def instance_speed(instance_type: str) -> float:
 def samples_speed(instance_type: str, *, network: str) -> float:
     """Speed of gradients and Hessian-vector products on an instance, compared with the machine of the table."""
     family = instance_type.partition(".")[0]
-    if network == "conv" and has_gpu(instance_type):
+    if network != "mlp" and has_gpu(instance_type):
         return GPU_SPEEDS.get(family, GPU_SPEEDS["g4dn"])
     return instance_speed(instance_type)
 

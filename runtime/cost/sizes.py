@@ -45,8 +45,7 @@ def weights_bytes(spaces: Spaces, network: str) -> int:
         network: The text of a `lambda_actor.policy.Architecture`.
     """
     parameters = sum(math.prod(shape) for shape in parameter_shapes(spaces, network).values())
-    moments = 0 if spaces.is_pixels else 2 * spaces.observation_size
-    return 4 * (parameters + spaces.action_size + moments)
+    return 4 * (parameters + spaces.action_size + 2 * spaces.vector_size)
 
 
 def check_sizes(

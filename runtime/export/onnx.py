@@ -17,6 +17,7 @@ from runtime.records.files import write_atomically
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: what reads the file need not be new."""
+_TRUNK_LAYERS = len(CONVOLUTIONS) + 1
 
 
 def check_onnx(path: Path) -> None:
@@ -50,7 +51,8 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
     """Writes the policy with its best action: the Gaussian's mean, or the action of the largest probability.
 
     Input: ``observation``, float32 ``[batch, …]`` as the environment gives a Box, ``[batch, O]`` as Gymnasium
-    flattens anything else, or uint8 ``[batch, F·C, H, W]``.
+    flattens anything else, or uint8 ``[batch, F·C, H, W]``. Of a picture beside something there are two: ``picture``,
+    uint8 ``[batch, C, H, W]``, and ``vector``, float32 ``[batch, V]``, all else as Gymnasium flattens it.
     Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box, int64 ``[batch]``, or of
     several choices int64 ``[batch, …]``; and what it was made of, ``mean`` float32 ``[batch, A]`` or ``logits`` float32
     ``[batch, n]``, those of several choices one after the other.
@@ -74,14 +76,13 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
     policy.check(environment.spaces)
     fields = wire.decode(weights, wire.Kind.WEIGHTS)
     graph = _Graph()
-    observation = _observation(graph, policy, environment)
-    network = {"mlp": _mlp, "conv": _conv}[policy.network]
     outputs = "logits" if environment.spaces.is_discrete else "mean"
-    network(graph, fields, environment.spaces, outputs)
+    observations = _observations(policy, environment)
+    _LAYERS[policy.network](graph, fields, environment.spaces, outputs)
     action = _action(graph, environment)
     raw = helper.make_tensor_value_info(outputs, onnx.TensorProto.FLOAT, ["batch", environment.spaces.output_size])
     model = helper.make_model(
-        helper.make_graph(graph.nodes, "policy", [observation], [action, raw], graph.constants),
+        helper.make_graph(graph.nodes, "policy", observations, [action, raw], graph.constants),
         opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="runtime.export.onnx")
     helper.set_model_props(model, {**facts, "policy_version": str(policy.policy_version)})
     onnx.checker.check_model(model, full_check=True)
@@ -89,70 +90,109 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
         write_atomically(path, model.SerializeToString())
     except OSError as error:
         raise RunError(f"--onnx {path}: cannot be written: {error.strerror}") from None
-    shapes = ("×".join(str(one.dim_param or one.dim_value) for one in info.type.tensor_type.shape.dim)
-              for info in (observation, action))
-    return f"{path}: policy version {policy.policy_version}, observation {next(shapes)} → action {next(shapes)}"
+    *given, chosen = (f"{info.name} " + "×".join(
+        str(one.dim_param or one.dim_value) for one in info.type.tensor_type.shape.dim)
+        for info in (*observations, action))
+    return f"{path}: policy version {policy.policy_version}, {' and '.join(given)} → {chosen}"
 
 
 class _Graph:
-    """Nodes one after the other: each takes what the one before it gave, and constants."""
+    """Nodes one after the other: each takes what the one before it gave, and constants.
+
+    Attributes:
+        last: The name of what the next node takes.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self._last = "observation"
+        self.last = "observation"
 
-    def add(self, operator: str, *constants: np.ndarray | np.generic, output: str = "", **attributes: Any) -> None:
+    def add(self, operator: str, *constants: np.ndarray | np.generic, before: str = "", output: str = "",
+            **attributes: Any) -> None:
         from onnx import helper, numpy_helper
 
-        inputs = [self._last]
+        inputs = [before, self.last] if before else [self.last]
         for constant in constants:
             inputs.append(f"constant.{len(self.constants)}")
             self.constants.append(numpy_helper.from_array(np.asarray(constant), inputs[-1]))
-        self._last = output or f"node.{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [self._last], **attributes))
+        self.last = output or f"node.{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [self.last], **attributes))
 
 
-def _observation(graph: _Graph, policy: Policy, environment: ActorEnvironment) -> Any:
+def _observations(policy: Policy, environment: ActorEnvironment) -> list[Any]:
     from onnx import TensorProto, helper
 
     spaces = environment.spaces
-    if not spaces.is_pixels:
-        shape = environment.observation_shape
-        graph.add("Flatten")
-        return helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["batch", *shape])
-    graph.add("Cast", to=TensorProto.FLOAT)
-    graph.add("Div", np.float32(PIXEL_MAX))
-    if policy.network == "mlp":
-        graph.add("Flatten")
-    return helper.make_tensor_value_info("observation", TensorProto.UINT8, ["batch", *spaces.observation_shape])
+    if spaces.is_combined:
+        given = [("picture", TensorProto.UINT8, spaces.picture_shape),
+                 ("vector", TensorProto.FLOAT, (spaces.vector_size,))]
+    else:
+        given = [("observation", TensorProto.UINT8 if spaces.is_pixels else TensorProto.FLOAT,
+                  environment.observation_shape)]
+    return [helper.make_tensor_value_info(name, kind, ["batch", *shape]) for name, kind, shape in given]
 
 
 def _mlp(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
+    if spaces.is_pixels:
+        _divide(graph)
+    graph.add("Flatten")
+    _normalise(graph, fields)
+    _hidden(graph, fields, outputs, first=0)
+
+
+def _conv(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
+    _trunk(graph, fields, spaces)
+    _dense(graph, fields, _TRUNK_LAYERS, output=outputs)
+
+
+def _combined(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
+    graph.last = "picture"
+    _trunk(graph, fields, spaces)
+    features, graph.last = graph.last, "vector"
+    _normalise(graph, fields)
+    graph.add("Concat", before=features, axis=1)
+    _hidden(graph, fields, outputs, first=_TRUNK_LAYERS)
+
+
+_LAYERS = {"mlp": _mlp, "conv": _conv, "combined": _combined}
+
+
+def _divide(graph: _Graph) -> None:
+    from onnx import TensorProto
+
+    graph.add("Cast", to=TensorProto.FLOAT)
+    graph.add("Div", np.float32(PIXEL_MAX))
+
+
+def _normalise(graph: _Graph, fields: Mapping[str, np.ndarray]) -> None:
     clip = fields["observation_clip"]
     if len(fields["observation_mean"]):
         graph.add("Sub", fields["observation_mean"])
         graph.add("Mul", (1.0 / fields["observation_std"]).astype(np.float32))
         graph.add("Clip", -clip, clip)
+
+
+def _hidden(graph: _Graph, fields: Mapping[str, np.ndarray], outputs: str, *, first: int) -> None:
     last = layer_count(fields) - 1
     activation = Architecture.parse(wire.field_text(fields["network"])).activation
-    for layer in range(last):
+    for layer in range(first, last):
         _dense(graph, fields, layer)
         graph.add({"tanh": "Tanh", "relu": "Relu"}[activation])
     _dense(graph, fields, last, output=outputs)
 
 
-def _conv(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
-    sides = spaces.observation_shape[1:]
+def _trunk(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces) -> None:
+    _divide(graph)
+    sides = spaces.picture_shape[1:]
     for layer, (_, kernel, stride) in enumerate(CONVOLUTIONS):
         (rows, top, bottom), (columns, left, right) = (same_padding(side, kernel, stride) for side in sides)
         graph.add("Conv", *_layer(fields, layer), strides=[stride, stride], pads=[top, left, bottom, right])
         graph.add("Relu")
         sides = (rows, columns)
     graph.add("Flatten")
-    _dense(graph, fields, 2)
+    _dense(graph, fields, _TRUNK_LAYERS - 1)
     graph.add("Relu")
-    _dense(graph, fields, 3, output=outputs)
 
 
 def _dense(graph: _Graph, fields: Mapping[str, np.ndarray], layer: int, **options: str) -> None:

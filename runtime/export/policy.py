@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError
+from lambda_actor.frames import apart, combined
 from lambda_actor.policy import Policy
 from runtime.errors import RunDirectoryError, RunError
 from runtime.records.policy_file import load_run_policy
 
 Array = NDArray[Any]
+_Batch = tuple[Array, ...]
+"""Observations, ``[batch, …]``; or pictures, and the vectors beside them."""
 
 
 def load_policy(
@@ -56,8 +59,10 @@ class TrainedPolicy:
         environment_id: The environment that the policy was trained in.
         policy_version: Updates that made the policy.
         observation_shape: Shape of one observation, ``[…]``: as the environment gives it, if that is a Box; else
-            flattened, ``[O]``; or of stacked frames, ``[F·C, H, W]``, if it shows pixels.
+            flattened, ``[O]``; or of stacked frames, ``[F·C, H, W]``, if it shows pixels; or of the picture, ``[C, H,
+            W]``, if there is something beside it.
         observation_dtype: float32 for numbers, uint8 for pixels.
+        vector_size: Numbers ``V`` beside a picture; 0 if there is no picture, or nothing beside it.
     """
 
     def __init__(self, source: _Source, generator: np.random.Generator) -> None:
@@ -65,6 +70,7 @@ class TrainedPolicy:
         self._source, self._generator = source, generator
         self.environment_id, self.policy_version = source.environment_id, source.policy_version
         self.observation_shape, self.observation_dtype = source.observation_shape, source.observation_dtype
+        self.vector_size = source.vector_size
 
     def __repr__(self) -> str:
         return (f"{type(self).__name__}({self.environment_id!r}, policy_version={self.policy_version}, "
@@ -77,7 +83,9 @@ class TrainedPolicy:
             observation: ``[…]`` of `observation_shape`, or a batch of them, ``[batch, …]``. Numbers are converted to
                 float32; pixels must be uint8. If the environment observes no Box (Dict, Discrete, …), one observation
                 as it gives it, or what `gymnasium.spaces.flatten` makes of it, ``[O]`` or ``[batch, O]``; an exported
-                file takes the latter.
+                file takes the latter. If it shows a picture beside something, one observation as it gives it, or a
+                tuple of the picture, uint8 ``[C, H, W]``, and all else flattened, float32 ``[V]``, or of a batch of
+                each; an exported file takes the tuple.
             deterministic: Take the Gaussian's mean, or the most probable action, as evaluations do. Otherwise sample
                 the action, as training does.
 
@@ -90,14 +98,29 @@ class TrainedPolicy:
             ValueError: The observation has another shape or type than the policy takes.
             RunError: An exported file is to sample: it holds the deterministic action only.
         """
-        batch, is_single = self._batch(self._source.flattened(observation))
+        batch, is_single = self._batch(self._source.parts(observation))
         actions = self._source.best(batch) if deterministic else self._source.sample(batch, self._generator)
         if not is_single:
             return actions
         return int(actions[0]) if actions.ndim == 1 and np.issubdtype(actions.dtype, np.integer) else actions[0]
 
-    def _batch(self, observation: Any) -> tuple[Array, bool]:
-        array, shape, dtype = np.asarray(observation), self.observation_shape, self.observation_dtype
+    def _batch(self, parts: Any) -> tuple[_Batch, bool]:
+        shapes = [(self.observation_shape, self.observation_dtype)]
+        if self.vector_size:
+            shapes.append(((self.vector_size,), np.dtype(np.float32)))
+        if not isinstance(parts, tuple) or len(parts) != len(shapes):
+            raise ValueError(f"{self.environment_id}: expected one observation as the environment gives it, or a tuple "
+                             f"of a picture of shape {list(self.observation_shape)} and a vector of "
+                             f"{self.vector_size} numbers, or of a batch of each; given {type(parts).__name__}")
+        arrays, is_single = zip(*(self._rows(part, *one) for part, one in zip(parts, shapes, strict=True)), strict=True)
+        if len({(len(array), *kind) for array, *kind in zip(arrays, is_single, strict=True)}) > 1:
+            raise ValueError(f"{self.environment_id}: expected as many pictures as vectors; given "
+                             + " and ".join(str(np.shape(part)) for part in parts))
+        return arrays, is_single[0]
+
+    def _rows(self, observation: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, bool]:
+        """Returns observations as a batch of this shape and type, and whether one alone was given."""
+        array = np.asarray(observation)
         if array.shape != shape and array.shape[1:] != shape or array.ndim == 0:
             raise ValueError(f"{self.environment_id}: expected an observation of shape {list(shape)}, or a batch of "
                              f"shape {['batch', *shape]}".replace("'", "") + f"; given {list(array.shape)}")
@@ -115,13 +138,17 @@ class _Source(Protocol):
     policy_version: int
     observation_shape: tuple[int, ...]
     observation_dtype: np.dtype[Any]
+    vector_size: int
 
-    def flattened(self, observation: Any) -> Any:
-        """A single observation as the environment gives it, if that is no Box, as a vector; anything else as it is."""
+    def parts(self, observation: Any) -> Any:
+        """A tuple of what the policy takes: an observation, or a picture and a vector.
 
-    def best(self, batch: Array) -> Array: ...
+        One observation as the environment gives it, if that is no Box, is flattened; anything else stays as it is.
+        """
 
-    def sample(self, batch: Array, generator: np.random.Generator) -> Array: ...
+    def best(self, batch: _Batch) -> Array: ...
+
+    def sample(self, batch: _Batch, generator: np.random.Generator) -> Array: ...
 
 
 class _RunPolicy:
@@ -141,31 +168,37 @@ class _RunPolicy:
             environment.close()
         self.environment_id, self.policy_version = section.id, self._policy.policy_version
 
-    def best(self, batch: Array) -> Array:
+    def best(self, batch: _Batch) -> Array:
         return self._to_environment([self._policy.best_action(one) for one in self._seen(batch)])
 
-    def sample(self, batch: Array, generator: np.random.Generator) -> Array:
-        noise = self._policy.noise(generator, len(batch))
+    def sample(self, batch: _Batch, generator: np.random.Generator) -> Array:
+        noise = self._policy.noise(generator, len(batch[0]))
         return self._to_environment([self._policy.sample(self._policy.outputs(one), row)
                                      for one, row in zip(self._seen(batch), noise, strict=True)])
 
     def _set_spaces(self, environment: ActorEnvironment) -> None:
         outside = environment.gymnasium_environment
-        self._is_pixels, self._is_discrete = environment.spaces.is_pixels, environment.spaces.is_discrete
+        self._spaces = spaces = environment.spaces
         self._action_space = outside.action_space
-        self.observation_dtype = np.dtype(np.uint8 if self._is_pixels else np.float32)
+        self.observation_dtype = np.dtype(np.uint8 if spaces.is_pixels else np.float32)
         self._flattened = environment.flattened
-        self.observation_shape = environment.observation_shape
+        self.observation_shape = spaces.picture_shape or environment.observation_shape
+        self.vector_size = spaces.vector_size if spaces.is_combined else 0
 
-    def flattened(self, observation: Any) -> Any:
-        return self._flattened(observation)
+    def parts(self, observation: Any) -> Any:
+        found = self._flattened(observation)
+        if not self._spaces.is_combined:
+            return (found,)
+        return found if found is observation else apart(found, self._spaces)
 
-    def _seen(self, batch: Array) -> Array:
-        return batch if self._is_pixels else batch.reshape(len(batch), -1)
+    def _seen(self, batch: _Batch) -> Iterable[Array]:
+        if self._spaces.is_combined:
+            return [combined(picture, vector) for picture, vector in zip(*batch, strict=True)]
+        return batch[0] if self._spaces.is_pixels else batch[0].reshape(len(batch[0]), -1)
 
     def _to_environment(self, actions: list[Any]) -> Array:
         space: Any = self._action_space
-        if self._is_discrete:
+        if self._spaces.is_discrete:
             chosen = np.array(actions, np.int64).reshape(-1, *space.shape)
             return chosen + np.asarray(getattr(space, "start", 0), np.int64)
         numbers = np.array(actions, np.float32).reshape(-1, *space.shape)
@@ -175,24 +208,27 @@ class _RunPolicy:
 class _OnnxPolicy:
     """The policy of an exported file, with onnxruntime."""
 
-    def flattened(self, observation: Any) -> Any:
-        return observation
+    def parts(self, observation: Any) -> Any:
+        return observation if self.vector_size else (observation,)
 
     def __init__(self, path: Path) -> None:
         self._path = path
         session = _open_session(path)
         facts = session.get_modelmeta().custom_metadata_map
-        (given,) = session.get_inputs()
+        given, *beside = session.get_inputs()
+        self._names = [one.name for one in session.get_inputs()]
         self.environment_id = facts.get("environment_id", str(path))
         self.policy_version = int(facts.get("policy_version", 0))
         self.observation_shape = tuple(int(side) for side in given.shape[1:])
         self.observation_dtype = np.dtype(np.uint8 if "uint8" in given.type else np.float32)
+        self.vector_size = int(beside[0].shape[1]) if beside else 0
         self._run: Callable[[Any, Any], list[Array]] = session.run
 
-    def best(self, batch: Array) -> Array:
-        return self._run(["action"], {"observation": np.ascontiguousarray(batch)})[0]
+    def best(self, batch: _Batch) -> Array:
+        return self._run(["action"], {name: np.ascontiguousarray(part)
+                                      for name, part in zip(self._names, batch, strict=True)})[0]
 
-    def sample(self, batch: Array, generator: np.random.Generator) -> Array:
+    def sample(self, batch: _Batch, generator: np.random.Generator) -> Array:
         raise RunError(f"{self._path} holds the deterministic action only; to sample, load the run's directory")
 
 
@@ -213,6 +249,6 @@ def _open_session(path: Path) -> Any:
     except Exception as error:
         raise RunError(f"{path} cannot be read as an ONNX file: {error}") from error
     names = [one.name for one in session.get_inputs()], [one.name for one in session.get_outputs()]
-    if names[0] != ["observation"] or "action" not in names[1]:
+    if names[0] not in (["observation"], ["picture", "vector"]) or "action" not in names[1]:
         raise RunError(f"{path} is not a policy that `export --onnx` wrote: it takes {names[0]} and gives {names[1]}")
     return session

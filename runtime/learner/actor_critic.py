@@ -31,6 +31,7 @@ import numpy as np
 import torch
 
 from lambda_actor import wire
+from lambda_actor.frames import apart
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.config.variants import AlgorithmSettings
@@ -51,7 +52,7 @@ from runtime.learner.advantages import discounted_so_far, explained_variance
 from runtime.learner.compiled import compiled
 from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.distributions import make_distribution
-from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays
+from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
 from runtime.learner.normaliser import RunningMoments
 from runtime.learner.regression import value_loss
 from runtime.learner.samples import Tensors, flat, flat_samples
@@ -126,7 +127,7 @@ class ActorCritic(ABC, Generic[Settings]):
             spaces: The environment's.
             algorithm: Fitted to the environment.
             network: The text of a `lambda_actor.policy.Architecture`.
-            hidden_sizes: Of ``mlp``; None for those that the text says.
+            hidden_sizes: Of ``mlp`` and ``combined``; None for those that the text says.
             initialisation: ``orthogonal`` or ``default``; see `PolicyNetwork`.
             seed: Of the networks and of all that is drawn later.
             device: ``cpu`` or ``cuda``.
@@ -140,7 +141,7 @@ class ActorCritic(ABC, Generic[Settings]):
         if self.settings.normalize_observations is None:
             raise ValueError("normalize_observations is open: fit the experiment to its environment first")
         self.kind, self.seed, self.device = algorithm.kind, seed, torch.device(device)
-        self._threads, self._group, self._network = threads, group, network
+        self._threads, self._group, self._network, self._spaces = threads, group, network, spaces
         # Those that torch has used for one operation go on spinning for a while, in the way of the two of `descend`.
         self._torch_threads = -(-threads // 2) if network.startswith("mlp") else threads
         # Their number rounds the initial weights, which must not depend on the machine's cores.
@@ -155,7 +156,7 @@ class ActorCritic(ABC, Generic[Settings]):
         self.learning_rate = self.settings.learning_rate
         self.trained = {name: TrainedNetwork(network, learning_rate=self.learning_rate)
                         for name, network in (("policy", self.policy), ("critic", self.critic))}
-        self.moments = RunningMoments(spaces.observation_size if self.settings.normalize_observations else 0,
+        self.moments = RunningMoments(spaces.vector_size if self.settings.normalize_observations else 0,
                                       spaces.binary_parts if self.settings.normalize_observations else ())
         self.acting_moments = self.moments.copy()
         self.return_moments = RunningMoments(1)
@@ -215,7 +216,8 @@ class ActorCritic(ABC, Generic[Settings]):
         torch.set_num_threads(self._torch_threads)
         if self.settings.normalize_observations and not is_replay:
             for batch in batches:
-                self.moments.merge(flat(batch.observations))
+                seen = flat(batch.observations)
+                self.moments.merge(apart(seen, self._spaces)[1] if self._spaces.is_combined else seen)
         if self.settings.normalize_rewards and not is_replay:
             for batch in batches:
                 returns = discounted_so_far(batch.rewards, batch.terminated | batch.bootstrap_mask,
@@ -393,8 +395,10 @@ class ActorCritic(ABC, Generic[Settings]):
         if not self.settings.normalize_observations:
             return inputs
         mean, std, clip = self._normalisation(moments or self.moments)
-        inverse = torch.from_numpy(1.0 / std).to(inputs)
-        return ((inputs - torch.from_numpy(mean).to(inputs)) * inverse).clamp(-float(clip), float(clip))
+        raw = vectors_beside(inputs, self._spaces) if self._spaces.is_combined else inputs
+        inverse = torch.from_numpy(1.0 / std).to(raw)
+        vectors = ((raw - torch.from_numpy(mean).to(raw)) * inverse).clamp(-float(clip), float(clip))
+        return with_vectors(inputs, vectors, self._spaces) if self._spaces.is_combined else vectors
 
     def loss(self, outputs: torch.Tensor, values: torch.Tensor, samples: Tensors) -> torch.Tensor:
         """Returns the mean loss ``[]`` if the networks give ``outputs`` ``[N, D]`` and ``values`` ``[N]``."""

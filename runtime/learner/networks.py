@@ -1,11 +1,14 @@
 """Policy and critic: hidden layers for vectors, two of 256 tanh units or others, a convolutional network for pixels.
 
+A picture beside a vector gets both: hidden layers over the convolutions' features and the vector.
+
 Paper: Nitro §8.1.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -22,7 +25,7 @@ class PolicyNetwork(nn.Module):
 
     Args:
         network: The text of a `lambda_actor.policy.Architecture`.
-        hidden_sizes: Of ``mlp``; None for those that the text says.
+        hidden_sizes: Of ``mlp`` and ``combined``; None for those that the text says.
         initialisation: ``orthogonal``, with gain √2 and 0.01 or 1 at the end and no bias, or ``default``: PyTorch's.
     """
 
@@ -34,7 +37,7 @@ class PolicyNetwork(nn.Module):
         self.log_std = None if spaces.is_discrete else nn.Parameter(torch.zeros(spaces.action_size))
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """float32 ``[N, O]``, normalised, or uint8 ``[N, F·C, H, W]`` → float32 ``[N, D]``.
+        """float32 ``[N, O]``, normalised, or uint8 ``[N, F·C, H, W]`` or ``[N, 1, 1, Y]`` → float32 ``[N, D]``.
 
         What the ``D`` are: see `runtime.learner.distributions`.
         """
@@ -91,6 +94,38 @@ class TanhLayers(nn.Sequential):
     def linear(self) -> list[nn.Linear]:
         """Returns the linear layers."""
         return [layer for layer in self if isinstance(layer, nn.Linear)]
+
+
+class CombinedLayers(nn.Sequential):
+    """Layers for a picture, then layers over its features and the vector beside it."""
+
+    def __init__(self, spaces: Spaces, trunk: Sequence[nn.Module], rest: Sequence[nn.Module]) -> None:
+        super().__init__(*trunk, *rest)
+        self._spaces, self._trunk_length = spaces, len(trunk)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        layers, size = list(self), math.prod(self._spaces.beside_shape)
+        outputs = observations[..., :size].reshape(-1, *self._spaces.beside_shape)
+        for layer in layers[:self._trunk_length]:
+            outputs = layer(outputs)
+        outputs = torch.cat([outputs, vectors_beside(observations, self._spaces)], dim=1)
+        for layer in layers[self._trunk_length:]:
+            outputs = layer(outputs)
+        return outputs
+
+
+def vectors_beside(observations: torch.Tensor, spaces: Spaces) -> torch.Tensor:
+    """Returns the vectors float32 ``[N, V]`` of observations uint8 ``[N, 1, 1, Y]``, which pictures stand before."""
+    size = math.prod(spaces.beside_shape)
+    # A copy: floats begin at whole multiples of four bytes.
+    return observations[:, 0, 0, size:].clone(memory_format=torch.contiguous_format).view(torch.float32)
+
+
+def with_vectors(observations: torch.Tensor, vectors: torch.Tensor, spaces: Spaces) -> torch.Tensor:
+    """Returns a copy of observations uint8 ``[N, 1, 1, Y]`` with other vectors, float32 ``[N, V]``."""
+    copy = observations.clone()
+    copy[:, 0, 0, math.prod(spaces.beside_shape):] = vectors.contiguous().view(torch.uint8)
+    return copy
 
 
 class Pixels(nn.Module):
@@ -155,15 +190,20 @@ def _make_layers(
     network: str, spaces: Spaces, outputs: int, hidden_sizes: tuple[int, ...] | None, *, output_gain: float | None
 ) -> nn.Sequential:
     architecture = Architecture.parse(network)
+    hidden_sizes = hidden_sizes or architecture.hidden_sizes
+    made: nn.Sequential
     if architecture.kind == "conv":
-        layers = _convolution_layers(spaces, outputs)
+        made = nn.Sequential(*_trunk_layers(spaces), nn.Linear(CONV_FEATURES, outputs))
+    elif architecture.kind == "combined":
+        rest = _dense_layers(CONV_FEATURES + spaces.vector_size, outputs, hidden_sizes, architecture.activation)
+        made = CombinedLayers(spaces, _trunk_layers(spaces), rest)
     else:
-        layers = _perceptron_layers(spaces, outputs, hidden_sizes or architecture.hidden_sizes, architecture.activation)
-    is_by_hand = architecture.kind == "mlp" and architecture.activation == "tanh"
-    made = (TanhLayers if is_by_hand else nn.Sequential)(*layers)
+        layers: list[nn.Module] = [Pixels(), nn.Flatten()] if spaces.is_pixels else []
+        layers += _dense_layers(spaces.observation_size, outputs, hidden_sizes, architecture.activation)
+        made = (TanhLayers if architecture.activation == "tanh" else nn.Sequential)(*layers)
     if output_gain is None:
         return made
-    parametric = [layer for layer in layers if isinstance(layer, nn.Linear | nn.Conv2d)]
+    parametric = [layer for layer in made if isinstance(layer, nn.Linear | nn.Conv2d)]
     for layer, gain in zip(parametric, [math.sqrt(2.0)] * (len(parametric) - 1) + [output_gain], strict=True):
         nn.init.orthogonal_(layer.weight, gain)
         if layer.bias is not None:
@@ -171,23 +211,19 @@ def _make_layers(
     return made
 
 
-def _perceptron_layers(
-    spaces: Spaces, outputs: int, hidden_sizes: tuple[int, ...], activation: str
-) -> list[nn.Module]:
-    layers: list[nn.Module] = [Pixels(), nn.Flatten()] if spaces.is_pixels else []
-    inputs = spaces.observation_size
+def _dense_layers(inputs: int, outputs: int, hidden_sizes: tuple[int, ...], activation: str) -> list[nn.Module]:
+    layers: list[nn.Module] = []
     for units in hidden_sizes:
         layers += [nn.Linear(inputs, units), {"tanh": nn.Tanh, "relu": nn.ReLU}[activation]()]
         inputs = units
     return [*layers, nn.Linear(inputs, outputs)]
 
 
-def _convolution_layers(spaces: Spaces, outputs: int) -> list[nn.Module]:
-    channels, height, width = spaces.observation_shape
+def _trunk_layers(spaces: Spaces) -> list[nn.Module]:
+    channels, height, width = spaces.picture_shape
     layers: list[nn.Module] = [Pixels()]
     for filters, kernel, stride in CONVOLUTIONS:
         layers += [SameConvolution(channels, filters, kernel, stride), nn.ReLU()]
         channels = filters
         height, width = (same_padding(size, kernel, stride)[0] for size in (height, width))
-    return [*layers, WholeConvolution((channels, height, width), CONV_FEATURES), nn.ReLU(),
-            nn.Linear(CONV_FEATURES, outputs)]
+    return [*layers, WholeConvolution((channels, height, width), CONV_FEATURES), nn.ReLU()]

@@ -24,7 +24,7 @@ from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from tests.learner.learning import DISCRETE, PIXELS, roll
+from tests.learner.learning import COMBINED, DISCRETE, PIXELS, roll
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
@@ -511,12 +511,13 @@ def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, ob
     assert curvature.eigenvalue_max == pytest.approx(float(eigenvalues[-1]), rel=1e-3, abs=1e-4 * scale)
 
 
-def test_pixels_have_curvature_and_stay_bytes() -> None:
-    learner = Impala(PIXELS, AlgorithmSection(kind="impala", impala=ImpalaSettings(normalize_observations=False)),
-                     network="conv", seed=0)
+@pytest.mark.parametrize(("spaces", "network"), [(PIXELS, "conv"), (COMBINED, "combined")])
+def test_pixels_have_curvature_and_stay_bytes(spaces: Spaces, network: str) -> None:
+    learner = Impala(spaces, AlgorithmSection(kind="impala", impala=ImpalaSettings(
+        normalize_observations=spaces.is_combined)), network=network, seed=0)
     detector = ConvexityDetector("log_prob", 16, 6, seed=0)
-    subset = detector.select(learner.update(roll(learner.weights(), PIXELS), progress=0.0).samples)
-    assert subset.observations.dtype == np.uint8 and subset.observations.shape == (16, *PIXELS.observation_shape)
+    subset = detector.select(learner.update(roll(learner.weights(), spaces), progress=0.0).samples)
+    assert subset.observations.dtype == np.uint8 and subset.observations.shape == (16, *spaces.observation_shape)
     curvature = detector.measure(learner.curvature_problem("log_prob", subset))
     assert curvature.convexity_ratio is not None
     assert detector.measure(learner.curvature_problem("log_prob", subset)) == curvature

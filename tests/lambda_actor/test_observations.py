@@ -12,12 +12,15 @@ from gymnasium import spaces
 from lambda_actor import wire
 from lambda_actor.check import random_policy
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import UnusableEnvironmentError
+from lambda_actor.errors import NonFiniteTrajectoryError, SchemaError, UnusableEnvironmentError
+from lambda_actor.frames import apart, stack_frames
 from lambda_actor.handler import trajectory_fields
-from lambda_actor.rollout import roll_out
+from lambda_actor.policy import Policy
+from lambda_actor.replay import ReplayedEnvironment
+from lambda_actor.rollout import Environment, Fragment, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
 from runtime.learner.batch import assemble_batch
-from tests.environments import OtherSpaces, StatefulCounter
+from tests.environments import FAULT_STEP, OtherSpaces, StatefulCounter, policy_arrays
 
 NUMBERS, PICTURE = spaces.Box(-9.0, 9.0, (2, 3)), spaces.Box(0, 255, (20, 24, 3), np.uint8)
 GRID = spaces.Box(0, 255, (7, 7, 3), np.uint8)
@@ -97,7 +100,11 @@ def test_several_choices_are_played_and_travel(environment_id: str) -> None:
 
 
 @pytest.mark.parametrize(("space", "advised"), [
-    (spaces.Dict({"image": PICTURE, "speed": NUMBERS, "gear": spaces.Discrete(3)}), [["gear", "speed"], ["image"]]),
+    (spaces.Dict({"left": PICTURE, "right": PICTURE, "speed": NUMBERS}), [["left", "speed"], ["right", "speed"]]),
+    (spaces.Dict({"left": PICTURE, "right": PICTURE}), [["left"], ["right"]]),
+    (spaces.Dict({"eyes": spaces.Tuple((PICTURE, PICTURE)), "speed": NUMBERS}), [["speed"]]),
+    (spaces.Dict({"a": spaces.Dict({"text": spaces.Text(3), "n": NUMBERS}), "image": PICTURE}), [["image"]]),
+    (spaces.Dict({"image": PICTURE, "side": spaces.Discrete(4), "mission": spaces.Text(5)}), [["image", "side"]]),
     (spaces.Dict({"side": spaces.Discrete(4), "image": GRID, "mission": spaces.Text(5)}), [["image", "side"]]),
     (spaces.Dict({"image": PICTURE, "mission": spaces.Text(5)}), [["image"]]),
     (spaces.Tuple((spaces.Sequence(NUMBERS), NUMBERS)), [[1]]),
@@ -133,6 +140,123 @@ def test_a_picture_alone_in_a_dict_is_pixels() -> None:
     assert environment.spaces == Spaces((3, 20, 24), (3, 20, 24), 1, action_count=2)
     picture = PICTURE.sample()
     np.testing.assert_array_equal(environment.to_frame({"outer": (picture,)}), picture.transpose(2, 0, 1))
+
+
+def test_several_pictures_are_refused_by_name() -> None:
+    with pytest.raises(UnusableEnvironmentError, match=r"several pictures \(eyes\.0, eyes\.1\) are not seen at once"):
+        acting(spaces.Dict({"eyes": spaces.Tuple((PICTURE, PICTURE)), "speed": NUMBERS}))
+    with pytest.raises(UnusableEnvironmentError, match=r"pictures \(0\.0, 0\.1\) .*Box of it") as refusal:
+        acting(spaces.Tuple((spaces.Tuple((PICTURE, PICTURE)), spaces.Text(3))))
+    assert "FilterObservation" not in str(refusal.value)
+
+
+# A picture beside something
+
+BESIDE = spaces.Dict({"gear": spaces.Discrete(3, start=1), "outer": spaces.Tuple((NUMBERS, PICTURE)),
+                      "small": spaces.Box(0, 255, (2, 2), np.uint8)})
+
+
+def test_a_picture_beside_something_is_its_pixels_and_what_gymnasium_flattens() -> None:
+    environment, size = acting(BESIDE), 3 * 20 * 24 + 4 * (3 + 6 + 4)
+    assert environment.spaces == Spaces((1, 1, size), (1, 1, size), beside_shape=(3, 20, 24), binary_parts=((0, 3),),
+                                        action_count=2)
+    assert (environment.spaces.picture_shape, environment.spaces.vector_size) == ((3, 20, 24), 13)
+    assert not environment.spaces.is_binary
+    rest = spaces.Dict({"gear": BESIDE["gear"], "outer": spaces.Tuple((NUMBERS,)), "small": BESIDE["small"]})
+    BESIDE.seed(1)
+    observations = [BESIDE.sample() for _ in range(5)]
+    frames = np.stack([environment.to_frame(one) for one in observations])
+    assert (frames.dtype, frames.shape) == (np.uint8, (5, 1, 1, size))
+    pictures, vectors = apart(frames, environment.spaces)
+    for observation, picture, vector in zip(observations, pictures, vectors, strict=True):
+        np.testing.assert_array_equal(picture, observation["outer"][1].transpose(2, 0, 1), strict=True)
+        np.testing.assert_array_equal(vector, spaces.flatten(rest, {
+            **observation, "outer": observation["outer"][:1]}).astype(np.float32), strict=True)
+
+
+def test_categories_beside_a_picture_leave_nothing_to_normalise() -> None:
+    found = acting(spaces.Tuple((PICTURE, spaces.Discrete(3), spaces.MultiBinary(2)))).spaces
+    assert (found.vector_size, found.binary_parts, found.is_binary) == (5, ((0, 3), (3, 5)), True)
+
+
+def test_a_stack_of_pictures_beside_something_is_refused() -> None:
+    other = OtherSpaces(BESIDE, spaces.Discrete(2))
+    assert ActorEnvironment(other, "odd", "atari").spaces.frame_stack == 1
+    with pytest.raises(UnusableEnvironmentError, match=r"environment\.frame_stack = 2: odd shows a picture beside"):
+        ActorEnvironment(other, "odd", frame_stack=2)
+
+
+@pytest.mark.parametrize("changes", [{"gear": 7}, {"outer": ()}, {"outer": (np.zeros((2, 3)), np.zeros((20, 24, 3)))},
+                                     {"small": np.zeros(5)}], ids=str)
+def test_a_picture_or_what_is_beside_it_that_is_not_of_its_space_is_refused(changes: dict[str, Any]) -> None:
+    BESIDE.seed(1)
+    with pytest.raises(UnusableEnvironmentError, match="odd returned an observation .*; its observation space says D"):
+        acting(BESIDE).to_frame(BESIDE.sample() | changes)
+
+
+@pytest.mark.parametrize("name", ["make_signs", "make_replayed_signs"])
+def test_pictures_beside_numbers_are_played_travel_as_bytes_and_go_on_after_a_cut(name: str) -> None:
+    def make() -> ActorEnvironment:
+        return make_environment(f"tests.environments:{name}")
+
+    def used() -> Environment:
+        return make() if make().can_save_episode else ReplayedEnvironment(make, is_made_anew=False)
+
+    def roll(steps: int, open_episode: OpenEpisode | None = None) -> Fragment:
+        return roll_out(used(), policy, fragment_steps=steps, seed=0, round_index=0, slot=0, open_episode=open_episode)
+
+    environment = make()
+    # As good as deterministic.
+    policy = Policy(policy_arrays(spaces=environment.spaces, network="combined", gain=1e5))
+    whole, first = roll(9), roll(4)
+    fields = trajectory_fields({"invocation_id": "i", "round_index": 0, "slot": 0, "policy_version": 0,
+                                "episode_id": ""}, whole)
+    message = wire.encode(whole.kind, fields)
+    assert whole.kind is wire.Kind.FRAME_TRAJECTORY and len(message) < 10 * 16 * 20 * 3, "no float for any pixel"
+    batch = assemble_batch([wire.decode(message, whole.kind)], environment.spaces)
+    pictures, vectors = apart(batch.observations[:, 0], environment.spaces)
+    assert set(np.unique(pictures)) == {30, 220} and vectors[:, :11].argmax(1).tolist() == list(range(9))
+    np.testing.assert_allclose(np.abs(vectors[:, 11:]), [[0.01, 1.0]] * 9)
+    second = roll(5, OpenEpisode.from_bytes(first.open_episode.to_bytes()))
+    joined = [stack_frames(one.frames, one.observations) for one in (first, second)]
+    np.testing.assert_array_equal(np.concatenate(joined), batch.observations[:, 0])
+    np.testing.assert_array_equal(np.concatenate([first.actions, second.actions]), whole.actions)
+
+
+def test_numbers_beside_a_picture_that_are_not_finite_are_told_with_their_step() -> None:
+    environment = make_environment("tests.environments:make_nan_signs")
+    with pytest.raises(NonFiniteTrajectoryError, match=f"^observations is not finite at step {FAULT_STEP + 1} "):
+        roll_out(environment, random_policy(environment), fragment_steps=9, seed=0, round_index=0, slot=0)
+    with pytest.raises(NonFiniteTrajectoryError, match=f"^bootstrap_observations is not finite at step {FAULT_STEP} "):
+        roll_out(environment, random_policy(environment), fragment_steps=FAULT_STEP + 1, seed=0, round_index=0, slot=0)
+
+
+@pytest.mark.parametrize(("of", "environment_id"), [
+    ("mlp", "tests.environments:make_signs"), ("combined", "CartPole-v1"),
+    ("combined", "tests.environments:make_pictures"), ("conv", "tests.environments:make_signs")])
+def test_a_policy_for_something_else_is_refused(of: str, environment_id: str) -> None:
+    shown = make_environment(environment_id).spaces
+    own = {"mlp": Spaces((shown.observation_size,), action_count=shown.action_count),
+           "conv": Spaces((3, 16, 20), (3, 16, 20), action_count=shown.action_count),
+           "combined": make_environment("tests.environments:make_signs").spaces}[of]
+    with pytest.raises(SchemaError, match="WEIGHTS are of a network for a (picture beside a )?(vector|pixels)"
+                       if of != "conv" else "WEIGHTS are of a network for pixels; the environment shows a vector"):
+        Policy(policy_arrays(spaces=own, network=of)).check(shown)
+
+
+def test_combined_layers_that_do_not_fit_are_refused() -> None:
+    shown = make_environment("tests.environments:make_signs").spaces
+    fields = policy_arrays(spaces=shown, network="combined")
+    Policy(fields).check(shown)
+    with pytest.raises(SchemaError, match="inputs of the layers over features and vector"):
+        Policy(fields | {"layer.3.weight": fields["layer.3.weight"][:, 1:]}).check(shown)
+    with pytest.raises(SchemaError, match="normalise observations of 5 numbers; the environment's are 13 numbers"):
+        Policy(fields | {name: fields[name][:5] for name in ("observation_mean", "observation_std")}).check(shown)
+    with pytest.raises(SchemaError, match="WEIGHTS lack layers"):
+        Policy({name: array for name, array in fields.items() if not name.startswith("layer.1.")})
+
+
+# Observations that are none
 
 
 @pytest.mark.parametrize("observation", [

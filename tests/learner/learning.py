@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -17,6 +18,9 @@ VECTORS = Spaces((3,), action_size=2)
 DISCRETE = Spaces((3,), action_count=4)
 SEVERAL = Spaces((3,), binary_parts=((1, 3),), action_counts=(3, 1, 2))
 PIXELS = Spaces((2, 20, 17), frame_shape=(1, 20, 17), frame_stack=2, action_count=3)
+_BYTES = 3 * 17 * 19 + 4 * 4
+COMBINED = Spaces((1, 1, _BYTES), frame_shape=(1, 1, _BYTES), beside_shape=(3, 17, 19), binary_parts=((0, 1),),
+                  action_count=3)
 
 
 def roll(weights: bytes, spaces: Spaces, *, steps: int = 12, trajectories: int = 3, seed: int = 0, offset: float = 2.0,
@@ -30,8 +34,9 @@ def roll(weights: bytes, spaces: Spaces, *, steps: int = 12, trajectories: int =
     """
     random = np.random.default_rng(seed)
     policy = Policy.from_bytes(weights)
+    policy.check(spaces)
     shape = (steps, trajectories)
-    observations = _observations(random, spaces, shape, offset)
+    observations = random_observations(random, spaces, shape, offset)
     if not spaces.is_pixels:
         observations[0, 0, 0] = 500.0
     columns = [_act(policy, observations[:, column], random) for column in range(trajectories)]
@@ -44,7 +49,7 @@ def roll(weights: bytes, spaces: Spaces, *, steps: int = 12, trajectories: int =
         policy_versions=np.full(trajectories, policy.policy_version), observations=observations, actions=actions,
         log_probs=log_probs, rewards=random.normal(size=shape) if reward is None else reward(actions),
         terminated=terminated, bootstrap_mask=bootstrap_mask,
-        bootstrap_observations=_observations(random, spaces, (int(bootstrap_mask.sum()),), offset))
+        bootstrap_observations=random_observations(random, spaces, (int(bootstrap_mask.sum()),), offset))
 
 
 def bandit(weights: bytes, spaces: Spaces, *, pays: Callable[[np.ndarray, np.ndarray], np.ndarray], seed: int,
@@ -120,7 +125,15 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
         np.testing.assert_array_equal(array, other[name], err_msg=name)
 
 
-def _observations(random: np.random.Generator, spaces: Spaces, shape: tuple[int, ...], offset: float) -> np.ndarray:
+def random_observations(
+    random: np.random.Generator, spaces: Spaces, shape: tuple[int, ...], offset: float = 2.0
+) -> np.ndarray:
+    """Observations ``[*shape, …]``; those of ``COMBINED`` have the numbers of a vector, and begin with 0 or 1."""
+    if spaces.is_combined:
+        picture = random.integers(0, 256, (*shape, math.prod(spaces.beside_shape)), dtype=np.uint8)
+        numbers = random_observations(random, Spaces((spaces.vector_size,)), shape, offset)
+        numbers[..., 0] = numbers[..., 0] > offset
+        return np.concatenate([picture, numbers.view(np.uint8)], axis=-1)[..., None, None, :]
     if spaces.is_pixels:
         return random.integers(0, 256, (*shape, *spaces.observation_shape), dtype=np.uint8)
     scales = 10.0 ** np.arange(spaces.observation_size) / 10.0

@@ -31,6 +31,7 @@ from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from tests.helpers import ROOT
 from tests.learner.learning import (
+    COMBINED,
     DISCRETE,
     PIXELS,
     SEVERAL,
@@ -85,13 +86,13 @@ class Member:
         self._together.sum(self.rank, tensors)
 
 
-@pytest.mark.parametrize(("spaces", "network"), [(VECTORS, "mlp"), (PIXELS, "conv")])
+@pytest.mark.parametrize(("spaces", "network"), [(VECTORS, "mlp"), (PIXELS, "conv"), (COMBINED, "combined")])
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
 @pytest.mark.parametrize("size", [2, 5])
 def test_a_group_does_what_one_process_does(
         algorithm, kind: str, section, size: int, spaces: Spaces, network: str) -> None:
     """Within floating point, also where shares are unequal or empty; and all members end up bit for bit equal."""
-    settings = section(normalize_observations=not spaces.is_pixels, minibatch_steps=3, learning_rate=1e-3, **(
+    settings = section(normalize_observations=spaces.vector_size > 0, minibatch_steps=3, learning_rate=1e-3, **(
         {"epochs": 1, "kl_coefficient": 0.3} if kind == "ppo" else {}))
 
     def make(group: Member | None) -> ActorCritic:

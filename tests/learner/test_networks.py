@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from lambda_actor.frames import apart, combined
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwork, layer_arrays
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from tests.learner.learning import DISCRETE, PIXELS, VECTORS, roll, scramble
+from tests.learner.learning import COMBINED, DISCRETE, PIXELS, VECTORS, random_observations, roll, scramble
 
 ATARI = Spaces((3, 84, 84), frame_shape=(1, 84, 84), frame_stack=3, action_count=6)
 
@@ -167,15 +169,21 @@ def test_pixels_are_divided_by_255() -> None:
 
 @pytest.mark.parametrize(("spaces", "kind"), [
     (VECTORS, "mlp"), (DISCRETE, "mlp"), (PIXELS, "mlp"), (PIXELS, "conv"), (ATARI, "conv"),
-    (Spaces((4, 33, 40), frame_shape=(4, 33, 40), frame_stack=1, action_size=2), "conv")])
+    (Spaces((4, 33, 40), frame_shape=(4, 33, 40), frame_stack=1, action_size=2), "conv"),
+    (COMBINED, "combined"), (COMBINED, "combined relu 40"),
+    (replace(COMBINED, beside_shape=(1, 31, 31), action_count=0, action_size=2), "combined tanh 20 10")])
 def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     """Within 1e-4, after the weights went through their message, with steep weights and moments in force."""
-    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSettings(normalize_observations=not spaces.is_pixels)),
+    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSettings(normalize_observations=spaces.vector_size > 0)),
                   network=kind, seed=0)
     scramble(learner.policy, 0.02)
     random = np.random.default_rng(0)
     observations = random.normal(2.0, 5.0, (8, *spaces.observation_shape)).astype(np.float32)
-    if spaces.is_pixels:
+    if spaces.is_combined:
+        observations = random_observations(random, spaces, (8,))
+        learner.update(roll(learner.weights(), spaces), progress=0.0)
+        assert (learner.moments.mean[1:] != 0.0).all() and learner.moments.mean[0] == 0.0
+    elif spaces.is_pixels:
         observations = random.integers(0, 256, (8, *spaces.observation_shape), dtype=np.uint8)
     else:
         learner.moments.merge(observations)
@@ -189,6 +197,30 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     actions = np.array([policy.sample(output, row) for output, row in zip(actual, noise, strict=True)])
     log_probs = learner.distribution.log_prob(torch.from_numpy(expected), torch.from_numpy(actions))
     np.testing.assert_allclose(policy.log_probs(actual, actions, noise), log_probs, atol=1e-4)
+
+
+def test_what_stands_beside_a_picture_is_normalised_and_the_picture_is_not() -> None:
+    learner = Ppo(COMBINED, AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), network="combined", seed=0)
+    observations = random_observations(np.random.default_rng(1), COMBINED, (64,))
+    pictures, vectors = apart(observations, COMBINED)
+    learner.moments.merge(vectors)
+    np.testing.assert_allclose(learner.moments.mean[1:], vectors[:, 1:].mean(0), rtol=1e-5)
+    same, normalised = apart(learner.inputs(observations).numpy(), COMBINED)
+    np.testing.assert_array_equal(same, pictures)
+    np.testing.assert_array_equal(normalised[:, 0], vectors[:, 0])
+    np.testing.assert_allclose(normalised[:, 1:].mean(0), 0.0, atol=1e-5)
+    np.testing.assert_allclose(normalised[:, 1:].std(0), 1.0, atol=1e-3)
+    assert set(vectors[:, 0]) == {0.0, 1.0}
+
+
+def test_every_part_of_a_combined_observation_decides() -> None:
+    network = PolicyNetwork(COMBINED, "combined")
+    scramble(network, 0.05)
+    observations = random_observations(np.random.default_rng(1), COMBINED, (2,))
+    (picture, other), (vector, another) = apart(observations, COMBINED)
+    seen = torch.from_numpy(np.stack([combined(picture, vector), combined(other, vector), combined(picture, another)]))
+    outputs = network(seen).detach()
+    assert (outputs[0] - outputs[1:]).abs().amax(1).min() > 1e-3
 
 
 @pytest.mark.parametrize("network", ["mlp relu 12", "mlp tanh 9 8 7"])

@@ -13,7 +13,7 @@ import pytest
 
 from lambda_actor import wire
 from lambda_actor.errors import CacheUnavailableError
-from lambda_actor.frames import pack_frames
+from lambda_actor.frames import combined, pack_frames
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
 from runtime.errors import ActorsKeepFailingError
@@ -337,6 +337,23 @@ BAD_FRAMES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = {
     "a negative action": (lambda event: frame_trajectory(event, actions=np.array([0, -1, 2, 2])), "actions are -1"),
     "continuous actions": (lambda event: frame_trajectory(event, actions=np.zeros((STEPS, 2), np.float32)), "actions"),
 }
+
+
+def test_vectors_beside_pictures_that_are_not_finite_count_as_failed(tmp_path: Path):
+    size = 256 + 4 * 2
+    spaces = Spaces((1, 1, size), frame_shape=(1, 1, size), beside_shape=(1, 16, 16), action_count=3)
+
+    def submits(event: Mapping[str, Any], number: float = 3.5) -> bytes:
+        frames = np.stack([combined(np.zeros((1, 16, 16), np.uint8), np.array([1.0, number], np.float32))] * 5)
+        return frame_trajectory(event, observation_frames=np.array([[0], [1], [2], [3]], np.int32),
+                                bootstrap_frames=np.array([[4]], np.int32), **pack_frames(frames))
+
+    round_ = Round(tmp_path, lambda event, nth: Play(submits=lambda event: submits(
+        event, np.nan if (event["slot"], nth) == (1, 0) else 3.5)), spaces=spaces)
+    collected = round_.collection.finish()
+    assert sorted(collected.trajectories) == [0, 1, 2, 3]
+    (failed,) = round_.events("actor_failed")
+    assert "the vectors in its frames are not finite" in failed["error"]
 
 
 @pytest.mark.parametrize("name", BAD_FRAMES)

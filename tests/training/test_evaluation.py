@@ -12,7 +12,7 @@ import pytest
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError, UnusableEnvironmentError
-from lambda_actor.policy import Policy
+from lambda_actor.policy import Policy, default_network
 from lambda_actor.rollout import EPISODE_BYTES_MAX, roll_out
 from runtime.config.loading import experiment_from_tree
 from runtime.cost.prices import PRICES
@@ -25,7 +25,7 @@ from tests.environments import EPISODE_STEPS, LIMIT_STEPS, Counter, Pictures, po
 
 
 def weights_for(environment: ActorEnvironment, **options: object) -> bytes:
-    network = "conv" if environment.spaces.is_pixels else "mlp"
+    network = default_network(environment.spaces)
     return wire.encode(wire.Kind.WEIGHTS, policy_arrays(spaces=environment.spaces, network=network, **options))
 
 
@@ -37,7 +37,7 @@ def made(name: str) -> ActorEnvironment:
 
 
 @pytest.mark.parametrize(("name", "length"), [
-    ("counter", EPISODE_STEPS), ("limited", LIMIT_STEPS), ("pictures", EPISODE_STEPS),
+    ("counter", EPISODE_STEPS), ("limited", LIMIT_STEPS), ("pictures", EPISODE_STEPS), ("signs", EPISODE_STEPS),
     ("limited_pictures", LIMIT_STEPS), ("endless", UNLIMITED_EPISODE_STEPS_MAX)])
 def test_episodes_are_whole_and_the_same_each_time(name: str, length: int) -> None:
     evaluate = Evaluator(made(name), 2, seed=4)
@@ -145,7 +145,8 @@ def make_noise() -> gymnasium.Env:
 
 
 @pytest.mark.parametrize("environment_id", [
-    "CartPole-v1", "Hopper-v5", "tests.environments:make_pictures", f"{__name__}:make_noise", "ALE/Qbert-v5"])
+    "CartPole-v1", "Hopper-v5", "tests.environments:make_pictures", "tests.environments:make_signs",
+    f"{__name__}:make_noise", "ALE/Qbert-v5"])
 @pytest.mark.parametrize("steps", [1, 64])
 def test_no_actor_moves_more_bytes_than_are_reserved(environment_id: str, steps: int) -> None:
     environment = make_environment(environment_id)

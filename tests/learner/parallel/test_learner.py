@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from lambda_actor.policy import default_network
 from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
 from runtime.errors import ExperimentError, RunError
@@ -25,6 +26,7 @@ from runtime.learner.parallel.learner import DataParallelLearner, make_parallel_
 from runtime.learner.parallel.processes import LearnerProcesses
 from runtime.learner.parallel.tasks import Task
 from tests.helpers import ROOT, is_alive, wait_for
+from tests.learner.learning import COMBINED, random_observations
 
 VECTORS = Spaces(observation_shape=(5,), action_size=2)
 PIXELS = Spaces(observation_shape=(2, 20, 20), frame_shape=(1, 20, 20), frame_stack=2, action_count=3)
@@ -46,6 +48,8 @@ def batch(spaces: Spaces, *, version: int, steps: int = 7, trajectories: int = 3
     shape = (steps, trajectories)
 
     def observations(count: tuple[int, ...]) -> np.ndarray:
+        if spaces.is_combined:
+            return random_observations(random, spaces, count)
         if spaces.is_pixels:
             return random.integers(256, size=(*count, *spaces.observation_shape), dtype=np.uint8)
         return random.normal(size=(*count, *spaces.observation_shape)).astype(np.float32)
@@ -183,7 +187,8 @@ def processes() -> Iterator[LearnerProcesses]:
 
 @pytest.mark.parametrize(("kind", "spaces"), [
     ("ppo", VECTORS), ("impact", VECTORS), ("impala", VECTORS), ("ppo", PIXELS), ("impact", PIXELS),
-    ("impala", PIXELS)], ids=lambda value: "" if isinstance(value, str) else "conv" if value.is_pixels else "mlp")
+    ("impala", PIXELS), ("ppo", COMBINED)],
+    ids=lambda value: "" if isinstance(value, str) else default_network(value))
 def test_updates_and_replays_are_those_of_one_process(
     processes: LearnerProcesses, kind: str, spaces: Spaces
 ) -> None:
