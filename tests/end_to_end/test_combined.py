@@ -16,7 +16,7 @@ from runtime import load_policy
 from runtime.cli.main import main
 from runtime.records.policy_file import load_policy as load_weights
 from tests.environments import EPISODE_STEPS, Signs
-from tests.helpers import overrides, results_only, rounds, summary, train
+from tests.helpers import overrides, rounds, summary, train
 
 EXPERIMENT = """\
 environment: {id: "tests.environments:make_signs"}
@@ -68,13 +68,14 @@ def test_other_algorithms_train_on_it(algorithm: str, tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
-    short = {"actor__fragment_steps": 16, "network__hidden_sizes": "[8]", "environment__id":
-             "tests.environments:make_replayed_signs"}
+    short = {"actor__fragment_steps": 16, "network__hidden_sizes": "[8]"}
     whole = trained(tmp_path / "whole", stop__max_rounds=3, **short)
     cut = trained(tmp_path / "cut", stop__max_rounds=1, **short)
     done = train(tmp_path / "cut" / "experiment.yaml", cut, *overrides(stop__max_rounds=3, **short), "--resume")
     assert done.returncode == 0, done.stderr
-    assert results_only(rounds(cut)) == results_only(rounds(whole))
+    learned = ("policy_loss", "value_loss", "kl", "episode_return_mean", "env_steps_total")
+    assert [[row[key] for key in learned] for row in rounds(cut)] == [
+        [row[key] for key in learned] for row in rounds(whole)]
     assert (cut / "policy.safetensors").read_bytes() == (whole / "policy.safetensors").read_bytes()
 
 
