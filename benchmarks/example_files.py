@@ -208,6 +208,8 @@ seed then takes other steps.
 - **Pendulum**: an episode's return depends on where it starts, from 0 to −400 under a good policy.
 - **MountainCarContinuous**: only the goal pays, and each step costs; a seed that does not find the goal in time learns
   to stand still. rl-zoo3 explores by state-dependent noise there, which is not implemented here.
+- **Kung-Fu Master**: a policy that has learned nothing gets a few hundred. This is as far as two cores get in
+  minutes, not what the game allows; rl-zoo3 trains games for ten million steps.
 
 MuJoCo's files have results of their own: Hopper in the [README](../README.md), the others at the head of each file.
 
