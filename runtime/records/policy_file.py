@@ -18,15 +18,16 @@ from runtime.records import layout
 from runtime.records.downloaded import load_run_experiment
 from runtime.records.files import read_regular, write_atomically
 
-_ENVIRONMENT, _DIGEST = "environment.id", "sha256"
-"""Of the file's metadata; what an earlier version wrote has no digest."""
+_FACTS, _ENVIRONMENT, _DIGEST = "facts", "environment.id", "sha256"
+"""One entry of the file's metadata is JSON of the other two: safetensors writes several in any order, but equal policies make
+equal files. What an earlier version wrote has none."""
 
 
 def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
     """Writes a WEIGHTS message's arrays under their names (see `lambda_actor.wire.SCHEMAS`)."""
     arrays = {name: np.array(array) for name, array in wire.decode(weights, wire.Kind.WEIGHTS).items()}
     write_atomically(path, safetensors.numpy.save(
-        arrays, metadata={_ENVIRONMENT: environment_id, _DIGEST: _digest(arrays)}))
+        arrays, metadata={_FACTS: json.dumps({_ENVIRONMENT: environment_id, _DIGEST: _digest(arrays)})}))
 
 
 def load_run_policy(directory: Path, *, is_best: bool, environment_id: str | None) -> tuple[bytes, Experiment]:
@@ -72,7 +73,10 @@ def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
     try:
         data = read_regular(path)
         arrays = safetensors.numpy.load(data)
-        facts: Mapping[str, str] = json.loads(data[8:8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+        facts: Mapping[str, str] = json.loads(header.get("__metadata__", {}).get(_FACTS, "{}"))
+        if not isinstance(facts, dict):
+            raise SchemaError(f"metadata {_FACTS} is no object")
         if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
             raise SchemaError(f"{', '.join(broken)} holds NaN or infinity")
         if facts.get(_DIGEST, digest := _digest(arrays)) != digest:
@@ -84,7 +88,7 @@ def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
             raise RunDirectoryError(f"{run}: " + ("is a file; name the run's directory" if run.exists()
                                                   else "there is no such directory")) from None
         raise RunDirectoryError(f"{path} is not there: no round has finished in {run}") from None
-    except (OSError, safetensors.SafetensorError, SchemaError) as error:
+    except (OSError, ValueError, safetensors.SafetensorError, SchemaError) as error:
         raise RunDirectoryError(f"{path} cannot be read, or another version of this program wrote it: "
                                 f"{error}") from None
 
