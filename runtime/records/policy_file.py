@@ -19,7 +19,7 @@ from runtime.records.downloaded import load_run_experiment
 from runtime.records.files import read_regular, write_atomically
 
 _FACTS, _ENVIRONMENT, _DIGEST = "facts", "environment.id", "sha256"
-"""One entry of the file's metadata is JSON of the other two: safetensors writes several in any order, but equal policies make
+"""One entry of the metadata is JSON of the other two: safetensors writes several in any order, and equal policies make
 equal files. What an earlier version wrote has none."""
 
 
