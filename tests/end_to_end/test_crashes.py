@@ -288,10 +288,12 @@ def _is_shell(pid: int) -> bool:
 
 
 def test_a_full_disk_ends_the_run_and_loses_no_finished_round(
-    reference: Path, experiment: Path, tmp_path: Path
+    reference: Path, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No file may grow beyond 64 KiB: the first checkpoint does not fit."""
     out = tmp_path / "run"
+    # Python would keep compiled modules that are cut, too, and other tests would load them.
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     process = start(experiment, out, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)))
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, errors
