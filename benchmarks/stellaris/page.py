@@ -224,11 +224,14 @@ def combined(found: Mapping[str, Any] | None) -> str:
 def section(name: str, found: Mapping[str, Any]) -> list[str]:
     """Returns the part of the page that a workload has."""
     workload, runs = WORKLOADS[name], by_arm(found)
+    caption = ("Dashed: with Nitro's scaler, whose rounds have 2,048 to 8,192 steps." if workload.is_combined else
+               "The arms with Nitro's scaler were run on Hopper alone.")
     return [
         f"## {TITLES[name]}", "",
         f"{workload.environment}, {workload.rounds} rounds of 4,096 steps; the target is an evaluated return of "
         f"{workload.target_return:g}.", "",
         f"![Returns by rounds and by modelled seconds](../benchmarks/results/stellaris/{name}.png)", "",
+        f"Lines are means of seeds, bands their range. {caption}", "",
         *arms_table(runs, workload.target_return), "", *steps_table(runs), "",
         f"`{found['command']}`; commit {', '.join(sorted({one for run in found['runs'] for one in run['commits']}))}, "
         f"{found['date']}; "
@@ -260,20 +263,22 @@ def page(everything: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def draw(runs: Runs, path: Path) -> None:
-    """Draws evaluated returns by rounds and by modelled seconds: the mean of the seeds, and their range."""
+    """Draws evaluated returns by rounds and by modelled seconds: the mean of the seeds, and their range.
+
+    An arm with Nitro's scaler is the dashed twin of the one without.
+    """
     import matplotlib.pyplot as pyplot
 
     figure, panels = pyplot.subplots(1, 2, figsize=(12, 4.4), sharey=True, constrained_layout=True)
-    colours = (replays.GREY, "#222222", replays.ORANGE, replays.GREEN, replays.PURPLE, replays.BLUE)
-    for arm, colour in zip((arm for arm in ARMS if arm not in COMBINED), colours, strict=True):
-        if not (every := list(runs.get(arm, {}).values())):
-            continue
+    for arm, of_arm in runs.items():
+        every, colour = list(of_arm.values()), _COLOURS[_WITHOUT_NITRO.get(arm, arm)]
         returns = np.array([list(evaluations(run).values()) for run in every])
         rounds = list(evaluations(every[0]))
         for axes, x in zip(panels, (rounds, np.mean([[seconds(run, index) for index in rounds] for run in every], 0)),
                            strict=True):
             axes.fill_between(x, returns.min(0), returns.max(0), color=colour, alpha=0.08, lw=0)
-            axes.plot(x, returns.mean(0), color=colour, lw=1.6, label=f"{arm} ({len(every)})")
+            axes.plot(x, returns.mean(0), "--" if arm in COMBINED else "-", color=colour, lw=1.6,
+                      label=f"{arm} ({len(every)})")
     panels[0].set(xlabel="round", ylabel="evaluated return")
     panels[1].set_xlabel("modelled seconds")
     panels[0].legend(frameon=False, title="arm (seeds)")
@@ -300,6 +305,9 @@ def _effect(more: Mapping[str, Any]) -> str:
     return {1: "returns more", -1: "returns less"}.get(replays.excludes(more), "no difference that could be shown")
 
 
+_WITHOUT_NITRO = {NITRO: CONTROL, BOTH: FULL}
+_COLOURS = {"sync-4096": replays.GREY, "sync-1024": "#222222", "async": replays.ORANGE, "+bound": replays.GREEN,
+            "+rates": replays.PURPLE, "+truncation": replays.BLUE}
 _BESIDE = {CONTROL: "without either", NITRO: "with Nitro's scaler alone", FULL: "with Stellaris' learners alone"}
 _BEGIN = """# What Stellaris buys
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from benchmarks.competition.page import with_part
@@ -37,6 +38,14 @@ def test_the_pages_are_up_to_date() -> None:
     text = page.RESULTS_PAGE.read_text()
     assert with_part(text, "combined", page.combined(everything.get("hopper"))) == text
     assert with_part(text, "combined", "") != text
+
+
+def test_the_picture_has_all_arms_and_the_caption_says_which_have_nitros_scaler(tmp_path: Path) -> None:
+    page.draw(page.by_arm(found({}, {})), tmp_path / "all.svg")
+    drawn = (tmp_path / "all.svg").read_text()
+    assert all(f"<!-- {arm} (5) -->" in drawn for arm in arms_of("hopper"))
+    assert "Dashed: with Nitro's scaler" in "\n".join(page.section("hopper", found({}, {})))
+    assert "run on Hopper alone" in "\n".join(page.section("humanoid", found({}, {})))
 
 
 def test_a_claim_is_judged_by_its_interval_and_on_five_seeds() -> None:
