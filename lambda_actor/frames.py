@@ -59,6 +59,13 @@ def apart(observations: np.ndarray, spaces: Spaces) -> tuple[np.ndarray, np.ndar
             vectors.reshape(*leading, spaces.vector_size))
 
 
+def floats(observations: np.ndarray, spaces: Spaces) -> np.ndarray:
+    """The floats in observations, one or more: vectors, float32 ``[…, V]``, also beside a picture; none of pixels."""
+    if spaces.is_combined:
+        return apart(observations, spaces)[1]
+    return observations[..., :0] if spaces.is_pixels else observations
+
+
 def pack_frames(frames: np.ndarray) -> dict[str, np.ndarray]:
     """Fields of a FRAME_TRAJECTORY from frames uint8 ``[U, C, H, W]``.
 

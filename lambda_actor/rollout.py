@@ -11,7 +11,7 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.errors import EpisodeStateError, NonFiniteTrajectoryError, OversizedMessageError
-from lambda_actor.frames import FrameStack, apart, pack_frames
+from lambda_actor.frames import FrameStack, floats, pack_frames
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 
@@ -234,9 +234,9 @@ def roll_out(
     bootstrap_steps, reward_array = np.array(recorder.bootstrap_steps, np.int64), np.array(rewards, np.float64)
     every_step = np.arange(fragment_steps)
     seen, after = observations, bootstrap_observations
-    if frames is not None and spaces.is_combined:
-        vectors = apart(frames, spaces)[1]
-        seen, after = vectors[observations[:, 0]], vectors[bootstrap_observations[:, 0]]
+    if frames is not None:
+        in_frames = floats(frames, spaces)
+        seen, after = in_frames[observations[:, 0]], in_frames[bootstrap_observations[:, 0]]
     _require_finite("observations", seen, every_step)
     _require_finite("outputs", outputs, every_step)
     _require_finite("actions", actions, every_step)

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from lambda_actor import wire
-from lambda_actor.frames import apart
+from lambda_actor.frames import floats
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.config.variants import AlgorithmSettings
@@ -216,8 +216,7 @@ class ActorCritic(ABC, Generic[Settings]):
         torch.set_num_threads(self._torch_threads)
         if self.settings.normalize_observations and not is_replay:
             for batch in batches:
-                seen = flat(batch.observations)
-                self.moments.merge(apart(seen, self._spaces)[1] if self._spaces.is_combined else seen)
+                self.moments.merge(floats(flat(batch.observations), self._spaces))
         if self.settings.normalize_rewards and not is_replay:
             for batch in batches:
                 returns = discounted_so_far(batch.rewards, batch.terminated | batch.bootstrap_mask,

@@ -9,7 +9,7 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.errors import SchemaError
-from lambda_actor.frames import apart, unpack_frames
+from lambda_actor.frames import floats, unpack_frames
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.interfaces import Actor, Trajectory
 
@@ -86,7 +86,7 @@ def _check_frames(trajectory: Trajectory, actor: Actor, whose: str) -> None:
     if shape[1:] != spaces.frame_shape or shape[0] > frames_max:
         raise SchemaError(f"{whose}: frames are {shape}, asked for were {spaces.frame_shape}, at most {frames_max}")
     frames = unpack_frames(trajectory)
-    if spaces.is_combined and not np.isfinite(apart(frames, spaces)[1]).all():
+    if not np.isfinite(floats(frames, spaces)).all():
         raise SchemaError(f"{whose}: the vectors in its frames are not finite")
     for name in ("observation_frames", "bootstrap_frames"):
         if not ((trajectory[name] >= 0) & (trajectory[name] < len(frames))).all():

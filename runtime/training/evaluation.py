@@ -12,7 +12,7 @@ import numpy as np
 
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import UnusableEnvironmentError
-from lambda_actor.frames import FrameStack
+from lambda_actor.frames import FrameStack, floats
 from lambda_actor.policy import Policy
 from runtime.errors import RunError
 from runtime.interfaces import Evaluation
@@ -47,7 +47,7 @@ class Evaluator:
             fresh: Names other start states than the ones that are the same each time; None for those.
 
         Raises:
-            UnusableEnvironmentError: The environment raised, or its rewards are not finite.
+            UnusableEnvironmentError: The environment raised, or its observations or rewards are not finite.
             SchemaError: The policy does not fit the environment.
         """
         policy = Policy.from_bytes(weights)
@@ -71,7 +71,7 @@ class Evaluator:
         act = _sampling(policy, seed) if self._is_stochastic else policy.best_action
         total, length, is_over = 0.0, 0, False
         while not is_over and length < limit:
-            if not np.isfinite(observation).all():
+            if not np.isfinite(floats(observation, self._environment.spaces)).all():
                 # A policy would choose some action all the same.
                 raise UnusableEnvironmentError(f"{self._environment.environment_id}: its observation is not finite "
                                                f"after step {length} of an evaluated episode")

@@ -21,7 +21,7 @@ from runtime.interfaces import ACTOR
 from runtime.records.policy_file import load_policy, save_policy
 from runtime.training.costs import make_cost_model
 from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluator
-from tests.environments import EPISODE_STEPS, LIMIT_STEPS, Counter, Pictures, policy_arrays
+from tests.environments import EPISODE_STEPS, FAULT_STEP, LIMIT_STEPS, Counter, Pictures, policy_arrays
 
 
 def weights_for(environment: ActorEnvironment, **options: object) -> bytes:
@@ -97,9 +97,12 @@ class Blinded(Counter):
         return super()._observation() * (np.nan if self.count == 5 else 1.0)
 
 
-def test_an_observation_that_is_not_finite_is_no_ground_for_an_action() -> None:
-    environment = make_environment(f"{__name__}:Blinded")
-    with pytest.raises(UnusableEnvironmentError, match=r"Blinded: its observation is not finite after step 5 of an"):
+@pytest.mark.parametrize(("environment_id", "step"), [
+    (f"{__name__}:Blinded", 5), ("tests.environments:make_nan_signs", FAULT_STEP + 1)])
+def test_an_observation_that_is_not_finite_is_no_ground_for_an_action(environment_id: str, step: int) -> None:
+    environment = make_environment(environment_id)
+    with pytest.raises(UnusableEnvironmentError,
+                       match=rf"{environment_id}: its observation is not finite after step {step} of an"):
         Evaluator(environment, 1, seed=0)(weights_for(environment))
 
 
