@@ -25,11 +25,13 @@ CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
 """Channels, kernel and stride of the network ``conv``, padded as SAME. Paper: Nitro §8.1."""
 CONV_FEATURES = 256
 """Of its third layer, which is over all that is left."""
+TRUNK_LAYERS = len(CONVOLUTIONS) + 1
+"""First layers of ``conv`` and ``combined``: they make the features of a picture."""
 PIXEL_MAX = 255.0
 ACTIVATIONS = ("tanh", "relu")
 LOG_2PI = float(np.log(2.0 * np.pi))
 _ARCHITECTURE = re.compile(rf"conv|(mlp|combined)( ({'|'.join(ACTIVATIONS)})( [1-9][0-9]{{0,5}})+)?")
-_TRUNK_RANKS = (4, 4, 4)
+_TRUNK_RANKS = (4,) * TRUNK_LAYERS
 _ZERO = np.float32(0.0)
 
 
@@ -329,7 +331,7 @@ class _Combined(_Mlp):
     """Hidden layers on the trunk's features of a picture and the vector beside it."""
 
     def __init__(self, fields: Mapping[str, np.ndarray], activation: str) -> None:
-        trunk, rest = _divided(fields, len(_TRUNK_RANKS))
+        trunk, rest = _divided(fields, TRUNK_LAYERS)
         layers = _layers(trunk, ranks=_TRUNK_RANKS)
         self._trunk, self._feature_count = _Trunk(layers), len(layers[-1][1])
         super().__init__(rest, activation)

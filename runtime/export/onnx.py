@@ -10,14 +10,13 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment
-from lambda_actor.policy import CONVOLUTIONS, PIXEL_MAX, Architecture, Policy, layer_count, same_padding
+from lambda_actor.policy import CONVOLUTIONS, PIXEL_MAX, TRUNK_LAYERS, Architecture, Policy, layer_count, same_padding
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
 from runtime.records.files import write_atomically
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: what reads the file need not be new."""
-_TRUNK_LAYERS = len(CONVOLUTIONS) + 1
 
 
 def check_onnx(path: Path) -> None:
@@ -143,7 +142,7 @@ def _mlp(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, output
 
 def _conv(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
     _trunk(graph, fields, spaces)
-    _dense(graph, fields, _TRUNK_LAYERS, output=outputs)
+    _dense(graph, fields, TRUNK_LAYERS, output=outputs)
 
 
 def _combined(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
@@ -152,7 +151,7 @@ def _combined(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, o
     features, graph.last = graph.last, "vector"
     _normalise(graph, fields)
     graph.add("Concat", before=features, axis=1)
-    _hidden(graph, fields, outputs, first=_TRUNK_LAYERS)
+    _hidden(graph, fields, outputs, first=TRUNK_LAYERS)
 
 
 _LAYERS = {"mlp": _mlp, "conv": _conv, "combined": _combined}
@@ -191,7 +190,7 @@ def _trunk(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces) -> N
         graph.add("Relu")
         sides = (rows, columns)
     graph.add("Flatten")
-    _dense(graph, fields, _TRUNK_LAYERS - 1)
+    _dense(graph, fields, TRUNK_LAYERS - 1)
     graph.add("Relu")
 
 
