@@ -8,31 +8,22 @@ process at the other end does.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import queue
-import signal
-import socket
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import UnusableEnvironmentError
 from runtime.errors import ERROR_CHARACTERS_MAX, BudgetError, one_line
-from runtime.fleet.local import process_variables
 from runtime.interfaces import Evaluation
+from runtime.training.environment_process import EnvironmentProcess, connect
 from runtime.training.evaluation import Evaluator, evaluate_and_confirm
 
 _DEATH_PATIENCE_S = 1.0
-_PR_SET_PDEATHSIG = 1
 _EPISODE_OVER = "episode_over"
 
 
@@ -60,16 +51,16 @@ class EvaluationProcess:
         self._settings = json.dumps({"environment_id": environment_id, "preprocessing": preprocessing,
                                      "options": options or {}, "episodes": episodes, "seed": seed,
                                      "is_stochastic": is_stochastic, "target_return": target_return})
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._process: EnvironmentProcess | None = None
         self._thread = ThreadPoolExecutor(1, "evaluation")
         self._answer: Future[Mapping[str, Any]] | None = None
 
     def begin(self, weights: bytes, round_index: int) -> None:
         """Begins to evaluate a policy; only one evaluation is under way at a time."""
         # Here and not in the thread: the kernel ends the process when the thread that started it does.
-        connection = self._connection or self._start()
-        self._answer = self._thread.submit(self._ask, connection, weights, round_index)
+        if self._process is None:
+            self._process = EnvironmentProcess("runtime.training.evaluation_process", self._settings)
+        self._answer = self._thread.submit(self._ask, self._process.connection, weights, round_index)
 
     def result(self, timeout_s: float) -> Evaluation:
         """Waits for the evaluation that is under way.
@@ -79,15 +70,15 @@ class EvaluationProcess:
             UnusableEnvironmentError: The environment raised, or its process ended.
         """
         assert self._answer is not None
+        assert self._process is not None
         try:
             answer = self._answer.result(timeout_s)
         except TimeoutError:
             raise BudgetError(f"the evaluation took longer than the {timeout_s:.1f} s that were left of "
                               "learner.update_timeout_s; raise that") from None
         except (EOFError, OSError):
-            code = self._end(_DEATH_PATIENCE_S)
             raise UnusableEnvironmentError(
-                f"the process that evaluates the policy ended ({_described(code)})") from None
+                f"the process that evaluates the policy ended ({self._process.end(_DEATH_PATIENCE_S)})") from None
         if "error" in answer:
             raise UnusableEnvironmentError(answer["error"])
         return Evaluation(tuple(answer["returns"]), tuple(answer["lengths"]), answer["seconds"],
@@ -96,19 +87,8 @@ class EvaluationProcess:
     def close(self) -> None:
         """Ends the process, whatever it does."""
         if self._process is not None:
-            self._end(0.0)
+            self._process.end()
         self._thread.shutdown()
-
-    def _start(self) -> Connection:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "runtime.training.evaluation_process", str(theirs.fileno()), self._settings],
-                pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, env=process_variables(),
-                start_new_session=True)
-        self._connection = Connection(ours.detach())
-        return self._connection
 
     def _ask(self, connection: Connection, weights: bytes, round_index: int) -> Mapping[str, Any]:
         self._tell(round_index, 0, self._episodes)
@@ -126,37 +106,17 @@ class EvaluationProcess:
         self._tell(round_index, done, done)
         return answer
 
-    def _end(self, patience_s: float) -> int:
-        assert self._process is not None
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(patience_s)
-        # With what the environment has started.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        return self._process.wait()
-
-
-def _described(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
 
 def main(control_fd: int, settings: Mapping[str, Any]) -> None:
     """Answers until the other end hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        # Also inside a C call that never lets another thread run.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.set_inheritable(control_fd, False)
-    connection = Connection(control_fd)
-    asked: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, asked), daemon=True).start()
+    connection, asked = connect(control_fd)
     evaluator: Evaluator | None = None
 
     def tell() -> None:
         connection.send_bytes(json.dumps({_EPISODE_OVER: True}).encode())
 
     while True:
-        round_index, weights = asked.get()
+        round_index, weights = int(asked.get()), asked.get()
         started_s = time.process_time()
         try:
             if evaluator is None:
@@ -169,14 +129,6 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
         except BaseException as error:
             answer = {"error": one_line(str(error) or type(error).__name__, ERROR_CHARACTERS_MAX)}
         connection.send_bytes(json.dumps(answer).encode())
-
-
-def _listen(connection: Connection, asked: queue.SimpleQueue[tuple[int, bytes]]) -> None:
-    """Takes questions in, and ends this process when nobody can ask any more, even in the middle of an evaluation."""
-    with suppress(EOFError, OSError):
-        while True:
-            asked.put((int(connection.recv_bytes()), connection.recv_bytes()))
-    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":
