@@ -60,7 +60,7 @@ def compare(name: str, actors: int, steps: int, minibatch: int, repeats: int) ->
     """Predicts and measures a round of one setting."""
     path, overrides = ROOT / "experiments" / f"{name}.yaml", changes(actors, steps, minibatch)
     environment, fitted = preflight(load_experiment(path, overrides).resolved())
-    work, measured = Workload(fitted, environment), []
+    work, measured = Workload(fitted), []
     work.measure()
     work.seconds.clear()
     for _ in range(repeats):

@@ -37,7 +37,6 @@ import matplotlib  # noqa: E402
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-from lambda_actor.environments import ActorEnvironment, make_environment  # noqa: E402
 from runtime.config.instances import processor, vcpus  # noqa: E402
 from runtime.config.loading import load_experiment  # noqa: E402
 from runtime.config.schema import Experiment  # noqa: E402
@@ -45,6 +44,7 @@ from runtime.cost.prices import PRICES  # noqa: E402
 from runtime.planning.prediction import KINDS, Prediction, Sample, front, predict_all, rounds_of  # noqa: E402
 from runtime.planning.workload import Workload  # noqa: E402
 from runtime.training.preflight import preflight  # noqa: E402
+from runtime.training.trial import TriedEnvironment, try_environment  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "where_serverless_pays.json"
 HUMANOID = "Humanoid-v5, {} frames"
@@ -79,8 +79,8 @@ def loaded(name: str, changes: Sequence[str] = ()) -> Experiment:
 
 def measure(name: str, repeats: int) -> dict[str, Any]:
     """Samples an environment's work as `plan` does it."""
-    environment, fitted = preflight(loaded(name).resolved())
-    work = Workload(fitted, environment)
+    _, fitted = preflight(loaded(name).resolved())
+    work = Workload(fitted)
     work.measure()
     work.seconds.clear()
     for _ in range(repeats):
@@ -119,7 +119,7 @@ def check(name: str, found: dict[str, Any], rounds: int = 5) -> dict[str, Any]:
 
 
 def predictions(
-    name: str, sample: Sample, environment: ActorEnvironment, *, batch: int, steps: int
+    name: str, sample: Sample, environment: TriedEnvironment, *, batch: int, steps: int
 ) -> list[Prediction]:
     """Predicts all ways, but for the file's own."""
     experiment = loaded(name, [f"scaler.actors_fixed={batch // 32}", "actor.fragment_steps=32",
@@ -166,7 +166,7 @@ def verdict(ways: Iterable[Prediction]) -> dict[str, Any]:
 def grid(measured: dict[str, Any]) -> list[dict[str, Any]]:
     """Predicts Humanoid-v5 with steps that take longer, in rounds and runs of several lengths."""
     name, cells = HUMANOID.format(5), []
-    environment = make_environment(MEASURED[name][1], "none")
+    environment = try_environment(MEASURED[name][1], "none")
     for batch in BATCHES:
         for steps in RUNS:
             for step_s in STEPS_S:
@@ -185,7 +185,7 @@ def real(found: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for name, measured in found.items():
         file, environment_id = MEASURED[name]
-        environment = make_environment(environment_id)
+        environment = try_environment(environment_id)
         for batch in (BATCHES[0], BATCHES[-1]):
             fitted = loaded(name, [f"algorithm.ppo.minibatch_steps={batch // MINIBATCHES}"]).resolved().fitted(
                 environment.spaces, preprocessing=environment.preprocessing)

@@ -18,7 +18,6 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
@@ -46,9 +45,9 @@ def processor() -> str:
                 platform.processor() or platform.machine())
 
 
-def measured(fitted: FittedExperiment, environment: Any, repeats: int) -> dict[str, float]:
+def measured(fitted: FittedExperiment, repeats: int) -> dict[str, float]:
     """Returns the seconds of each unit of an experiment's work."""
-    sampled = Workload(fitted, environment)
+    sampled = Workload(fitted)
     sampled.measure()
     sampled.seconds.clear()  # The first time is for warming up.
     for _ in range(repeats):
@@ -65,17 +64,17 @@ def main() -> None:
     found = json.loads(TABLE_PATH.read_bytes()) if arguments.files else {"workloads": {}}
     workloads, slowness = found["workloads"], dict.fromkeys(UNITS, 1.0)
     if arguments.files:
-        environment, fitted = preflight(load_experiment(REFERENCE).resolved())
-        units = measured(fitted, environment, arguments.repeats)
+        _, fitted = preflight(load_experiment(REFERENCE).resolved())
+        units = measured(fitted, arguments.repeats)
         slowness = {unit: units[unit] / workloads[workload(fitted)][unit] for unit in UNITS}
         print("this machine's seconds, over those of the table:", slowness, flush=True)
     seen = set()
     for path in arguments.files or shipped():
-        environment, fitted = preflight(load_experiment(path).resolved())
+        _, fitted = preflight(load_experiment(path).resolved())
         if (name := workload(fitted)) in seen:
             continue
         seen.add(name)
-        units = measured(fitted, environment, arguments.repeats)
+        units = measured(fitted, arguments.repeats)
         workloads[name] = {unit: float(f"{units[unit] / slowness[unit]:.4g}") for unit in units}
         print(name, workloads[name], flush=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True,

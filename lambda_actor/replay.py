@@ -3,17 +3,12 @@
 Whoever continues such an episode resets an environment with its seed, takes its actions again, and compares a digest of
 all observations and rewards with the one that travelled: equal digests prove that it stands where the episode was left
 open. A process that left it open still stands there, and replays nothing.
-
-    python -m lambda_actor.replay '["LunarLander-v3", "auto", {}]' < EPISODE
 """
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 import struct
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import blake2b
@@ -21,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.environments import ActorEnvironment
 from lambda_actor.episode_state import State
-from lambda_actor.errors import ActorError, EpisodeReplayError, EpisodeStateError
-from lambda_actor.rollout import OpenEpisode
+from lambda_actor.errors import EpisodeReplayError, EpisodeStateError
 from lambda_actor.spaces import Spaces
 
 REPLAYS = ("", "reset", "anew")
@@ -150,21 +144,3 @@ def processor() -> str:
     except OSError:
         pass
     return f"{platform.machine()} {platform.processor()}"
-
-
-def main(arguments: list[str]) -> int:
-    """Replays the EPISODE message on standard input in a new environment; 1 if it goes on differently."""
-    environment = ReplayedEnvironment(lambda: make_environment(*json.loads(arguments[0])), is_made_anew=False)
-    try:
-        environment.set_state(OpenEpisode.from_bytes(sys.stdin.buffer.read()).state)
-    except ActorError as error:
-        print(error)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    # Not sys.exit: threads that an environment has started must not keep this process alive.
-    os._exit(code)

@@ -35,7 +35,7 @@ LEARNER = ("boto3", "torch", "torch.utils.tensorboard", "runtime.cli.main", "run
 IMPORTS: dict[str, tuple[str, ...]] = {
     "awslambdaric": (*ACTOR, *MODELS),  # Its library reads the environment while it is imported.
     "runtime.fleet.actor_process": ACTOR,
-    "lambda_actor.replay": ACTOR,
+    "runtime.training.trial": ("runtime.training.trial", *ACTOR),
     "runtime": LEARNER,
     "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER, *MODELS),
     "runtime.training.evaluation_process": ("runtime.training.evaluation", "runtime.config.resolved", *ACTOR),

@@ -75,7 +75,6 @@ def _plan(options: argparse.Namespace) -> int:
     say(f"sampling the work of {options.experiment} for {options.seconds} s on one core …")
     found = Sample(**sample(options.experiment, options.set, options.seconds))
     environment, _ = preflight(experiment)
-    environment.close()
     say(folded("  " + ", ".join(f"{_UNIT_NAMES[unit]} {_short(seconds)}" for unit, seconds in found.units.items()
                                 if unit in _UNIT_NAMES)))
     predictions = predict_all(base, found, environment, PRICES, steps=steps, seeds=options.seeds)

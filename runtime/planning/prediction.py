@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lambda_actor.environments import ActorEnvironment
 from runtime.config.instances import has_gpu, processor, vcpus
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
@@ -29,6 +28,7 @@ from runtime.guard.times import LEG_ENDING_S, LEG_S
 from runtime.interfaces import ACTOR, LEARNER
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import with_episodes
+from runtime.training.trial import TriedEnvironment
 
 INVOKE_S = 0.02
 """From the learner's request to a warm function's first line, and back. **Modelled.**"""
@@ -173,7 +173,7 @@ def _tree(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def predict_all(
-    base: Experiment, sample: Sample, environment: ActorEnvironment, prices: PriceTable, *, steps: int, seeds: int = 1
+    base: Experiment, sample: Sample, environment: TriedEnvironment, prices: PriceTable, *, steps: int, seeds: int = 1
 ) -> list[Prediction]:
     """Predicts all ways that may be deployed; the first is the file's own.
 
@@ -228,7 +228,7 @@ class Rounds:
 
 
 def rounds_of(
-    experiment: FittedExperiment, sample: Sample, environment: ActorEnvironment, *, steps: int,
+    experiment: FittedExperiment, sample: Sample, environment: TriedEnvironment, *, steps: int,
     instance_type: str, parallel_speed: float | None,
 ) -> Rounds:
     """Predicts the rounds.
@@ -267,7 +267,7 @@ def rounds_of(
 
 
 def predict(
-    way: Way, experiment: FittedExperiment, sample: Sample, environment: ActorEnvironment, prices: PriceTable, *,
+    way: Way, experiment: FittedExperiment, sample: Sample, environment: TriedEnvironment, prices: PriceTable, *,
     steps: int, seeds: int = 1,
 ) -> Prediction:
     """Predicts one way, deployed; arguments as `predict_all`.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lambda_actor import wire
-from lambda_actor.environments import ActorEnvironment
+from lambda_actor.environments import make_environment
 from lambda_actor.errors import ActorError
 from lambda_actor.handler import handler
 from lambda_actor.inline import from_text, to_text
@@ -77,13 +77,14 @@ class Workload:
     """
 
     experiment: FittedExperiment
-    environment: ActorEnvironment
     clock: Callable[[], float] = time.process_time
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     message_bytes: int = 0
 
     def __post_init__(self) -> None:
-        """Makes a learner, and has actors sample what it trains on."""
+        """Makes an environment and a learner, and has actors sample what it trains on."""
+        section = self.experiment.environment
+        self.environment = make_environment(section.id, section.preprocessing, section.options)
         self._sizes = PIXELS if self.environment.spaces.is_pixels else VECTORS
         self._learners = {minibatch: self._make_learner(minibatch) for minibatch in self._sizes.minibatches}
         self._weights = next(iter(self._learners.values())).weights()
@@ -262,8 +263,8 @@ def main(answer_fd: int, seconds: int, path: Path, overrides: Sequence[str]) -> 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(answer_fd, False)
     try:
-        environment, fitted = preflight(load_trusted_experiment(path, overrides).resolved())
-        answer = _sampled(Workload(fitted, environment), seconds)
+        _, fitted = preflight(load_trusted_experiment(path, overrides).resolved())
+        answer = _sampled(Workload(fitted), seconds)
     except (RunError, ActorError) as error:
         answer = {"error": str(error)}
     os.write(answer_fd, json.dumps(answer).encode())

@@ -49,8 +49,7 @@ class EnvironmentProcess:
         return self._process.poll() is None
 
     def end(self, patience_s: float = 0.0) -> str:
-        """Kills it if it still lives after ``patience_s``, and what it has started; returns how it ended, for people.
-        """
+        """Kills it after ``patience_s``, with what it has started; returns how it ended, for people."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(patience_s)
         with suppress(ProcessLookupError, PermissionError):

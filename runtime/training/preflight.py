@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import ActorError
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.cost.budget import Budget
@@ -15,11 +13,11 @@ from runtime.cost.model import INIT_SECONDS_MAX, CostModel
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.cost.rates import FunctionTimes, GradientTimes, Rates, init_s, make_times, tabled
 from runtime.cost.sizes import check_sizes
-from runtime.errors import EnvironmentNotHereError, ExperimentError
+from runtime.errors import ExperimentError
 from runtime.interfaces import Limits
 from runtime.scaler import make_scaler
 from runtime.training.costs import make_cost_model, make_phase_times
-from runtime.training.replay_proof import check_wrappers, prove_replay
+from runtime.training.trial import TriedEnvironment, prove_replay, try_environment
 
 _EPISODE_EXTRA_BYTES = 2**16
 """Of an open episode's message, at most: all but actions and digests, that is its observation."""
@@ -27,7 +25,7 @@ _EPISODE_EXTRA_BYTES = 2**16
 
 def preflight(
     experiment: ResolvedExperiment, prices: PriceTable = PRICES, *, is_modelled: bool = False
-) -> tuple[ActorEnvironment, FittedExperiment]:
+) -> tuple[TriedEnvironment, FittedExperiment]:
     """Refuses what cannot work.
 
     Args:
@@ -36,7 +34,7 @@ def preflight(
         is_modelled: Whether the bill is counted: what a table has the seconds of may begin under tightened limits.
 
     Returns:
-        The environment, which the caller closes, and the experiment with what follows from it filled in.
+        What the environment is like, and the experiment with what follows from it filled in.
 
     Raises:
         ExperimentError: The environment cannot be made or used, the network does not suit it, an instance type has no
@@ -78,27 +76,19 @@ def smallest_budget_usd(
         ExperimentError: It cannot be used, or an instance type has no price.
     """
     environment, fitted = _fit(experiment)
-    environment.close()
     model = make_cost_model(fitted, environment.spaces, prices, instance_type=instance_type, waves=waves)
     return _round_usd(fitted, model, *_first_limits(fitted, model.limits, is_modelled=is_modelled))
 
 
-def _fit(experiment: ResolvedExperiment) -> tuple[ActorEnvironment, FittedExperiment]:
+def _fit(experiment: ResolvedExperiment) -> tuple[TriedEnvironment, FittedExperiment]:
     section = experiment.environment
-    try:
-        environment = make_environment(section.id, section.preprocessing, section.options)
-    except ActorError as error:
-        raise EnvironmentNotHereError(str(error)) from None
-    try:
-        fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-        fitted = with_episodes(fitted, environment)
-        _check_function(fitted)
-        check_sizes(environment.spaces, environment_id=fitted.environment.id,
-                    fragment_steps=fitted.actor.fragment_steps, network=fitted.network.architecture,
-                    cache_kind=fitted.cache.kind)
-    except BaseException:
-        environment.close()
-        raise
+    environment = try_environment(section.id, section.preprocessing, section.options)
+    fitted = with_episodes(
+        experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment)
+    _check_function(fitted)
+    check_sizes(environment.spaces, environment_id=fitted.environment.id,
+                fragment_steps=fitted.actor.fragment_steps, network=fitted.network.architecture,
+                cache_kind=fitted.cache.kind)
     return environment, fitted
 
 
@@ -155,7 +145,7 @@ def _check_gradients(experiment: FittedExperiment, times: FunctionTimes, samples
             f"larger algorithm.{experiment.algorithm.kind}.minibatch_steps")
 
 
-def with_episodes(experiment: FittedExperiment, environment: ActorEnvironment) -> FittedExperiment:
+def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -> FittedExperiment:
     """Returns the experiment with how later actors continue open episodes, if the environment cannot save them.
 
     Raises:
@@ -179,11 +169,12 @@ def with_episodes(experiment: FittedExperiment, environment: ActorEnvironment) -
             f"environment.id = {experiment.environment.id!r}: an episode can have {limit:,} steps, and "
             f"{environment.cannot_save_reason}; actions of an episode that is replayed fit a message up to "
             f"{limit_max:,} steps")
-    check_wrappers(environment)
+    if name := environment.spanning_wrapper:
+        raise ExperimentError(
+            f"environment.id = {experiment.environment.id!r}: wrapper {name} keeps moments across episodes, so that "
+            "each actor would see something else; allowed: without it, as algorithm.*.normalize_observations and "
+            "normalize_rewards do the same for all actors at once")
     section = experiment.environment
-    try:
-        replay = prove_replay(json.dumps([section.id, section.preprocessing, section.options]), steps)
-    except ActorError as error:
-        raise ExperimentError(f"environment.id = {section.id!r}: {error}") from None
+    replay = prove_replay(json.dumps([section.id, section.preprocessing, section.options]), steps)
     return experiment.model_copy(update={"environment": section.model_copy(update={
         "replay": replay, "replay_steps_max": limit - 1})})

@@ -92,8 +92,6 @@ def train(
         Interrupted: A signal arrived before the first round.
     """
     environment, fitted = preflight(experiment, backend.prices, is_modelled=backend.cost_basis == "modelled")
-    # Evaluations and actors have their own, in processes of their own.
-    environment.close()
     with ExitStack() as stack:
         signals = Signals()
         directory = RunDirectory(out)

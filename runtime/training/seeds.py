@@ -107,7 +107,7 @@ def train_seeds(
         runs.load(directory, resume=resume)
         first = runs.next_experiment(needed_usd)
         if first is not None:
-            preflight(first, prices, is_modelled=is_modelled)[0].close()
+            preflight(first, prices, is_modelled=is_modelled)
         runs.save()
         return _train_all(runs, first, needed_usd, make_backend, make_display, say)
     finally:

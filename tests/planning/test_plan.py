@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from lambda_actor.environments import ActorEnvironment, make_environment
 from runtime.cli.main import main
 from runtime.config.loading import load_experiment
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import table
 from runtime.planning.drawing import scatter_lines, table_lines
 from runtime.planning.prediction import KINDS, Prediction, Sample, front, picks, predict_all, rounds_of
+from runtime.training.trial import TriedEnvironment, try_environment
 from tests.helpers import ROOT
 
 HOPPER = ROOT / "experiments" / "hopper.yaml"
@@ -24,13 +24,13 @@ SAMPLE = Sample(UNITS_OF_HOPPER, 320_000, 256)
 
 
 @pytest.fixture(scope="module")
-def environment() -> ActorEnvironment:
-    return make_environment("Hopper-v5", "none")
+def environment() -> TriedEnvironment:
+    return try_environment("Hopper-v5", "none")
 
 
 @cache
 def predicted(
-    environment: ActorEnvironment, steps: int = 1_000_000, *, seeds: int = 1, changes: tuple[str, ...] = (),
+    environment: TriedEnvironment, steps: int = 1_000_000, *, seeds: int = 1, changes: tuple[str, ...] = (),
     **units: float
 ) -> list[Prediction]:
     sample = replace(SAMPLE, units={**UNITS_OF_HOPPER, **units})
@@ -134,7 +134,7 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
     (["--picture", "{}/none/a.png"], "a folder that is there"),
     (["--picture", "{}/a"], "ends with .png"),
     (["--set", "environment.id=tests.environments:make_raising"], "failed while its work was sampled"),
-    (["--set", "environment.id=os:abort"], "ended by itself (SIGABRT)"),
+    (["--set", "environment.id=os:abort"], "it ended the process that it was tried in (SIGABRT)"),
     (["--set", "algorithm.kind=impala"], "cannot be planned; allowed: synchronous"),
     (["--set", "learner.kind=function", "--set", "cache.kind=serverless"], "allowed: none, such as with --set"),
     (["--set", "learner.kind=stellaris", "--set", "learner.stellaris.place=ray"], "allowed: auto | lambda"),
@@ -144,7 +144,7 @@ def test_what_cannot_be_planned_or_written_is_told_in_a_line(tmp_path: Path, cap
     assert reason in capsys.readouterr().err
 
 
-def test_a_prediction_counts_the_steps_that_are_replayed(environment: ActorEnvironment) -> None:
+def test_a_prediction_counts_the_steps_that_are_replayed(environment: TriedEnvironment) -> None:
     fitted = load_experiment(HOPPER).resolved().fitted(environment.spaces, preprocessing="none")
     replayed = fitted.model_copy(update={"environment": fitted.environment.model_copy(update={"replay": "reset"})})
     sample = replace(SAMPLE, units={**UNITS_OF_HOPPER, "invocation_s": 0.0})

@@ -1,10 +1,12 @@
-"""What is proven before episodes are replayed, and what such a run is billed and tells."""
+"""What is tried and proven of an environment before a run, and what one that replays is billed and tells."""
 
 from __future__ import annotations
 
 import builtins
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -20,9 +22,9 @@ from runtime.config.loading import load_experiment
 from runtime.config.resolved import FittedExperiment
 from runtime.errors import ExperimentError
 from runtime.training.preflight import preflight
-from runtime.training.replay_proof import prove_replay
+from runtime.training.trial import prove_replay, try_environment
 from tests.environments import Counter
-from tests.helpers import is_alive, results_only, rounds, train, wait_for
+from tests.helpers import ROOT, command, is_alive, results_only, rounds, train, wait_for
 
 LIMITED = f"{__name__}:make_long"
 
@@ -112,6 +114,33 @@ class Broken(Counter):
         return super().step(action)
 
 
+class Stopping(Counter):
+    """Hangs, or ends its process, at one place."""
+
+    def __init__(self, marker: str, place: str, how: str) -> None:
+        super().__init__(episode_steps=None)
+        self.marker, self.place, self.how = Path(marker), place, how
+        self._pass("make")
+
+    def reset(self, *, seed=None, options=None):
+        self._pass("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        if self.count == 2:
+            self._pass("step")
+        return super().step(action)
+
+    def _pass(self, place: str) -> None:
+        if place == self.place and self.how == "exit":
+            print("goodbye", flush=True)
+            os._exit(0)
+        if place == self.place:
+            self.marker.write_text(str(os.getpid()))
+            while True:
+                pass
+
+
 def made(environment_id: str) -> str:
     return json.dumps([environment_id, "auto", {}])
 
@@ -137,16 +166,68 @@ def test_an_environment_that_raises_is_refused_with_what_it_said(error: str) -> 
         prove_replay(json.dumps([f"{__name__}:Broken", "auto", {"kwargs": {"error": error}}]), 20)
 
 
-def test_an_environment_that_does_not_end_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.training.replay_proof._TIMEOUT_S", 0.001)
-    with pytest.raises(ExperimentError, match="17 steps were not replayed in another process within 0.001 s"):
-        prove_replay(made(LIMITED), 17)
+def tried(path: Path, **kwargs: object) -> None:
+    """Tries `Stopping`, which saves nothing, in a run's trial, without the run."""
+    fitted(write(path / "one.yaml", f"{__name__}:Stopping", max_episode_steps=50, kwargs={
+        "marker": str(path / "stopped"), **kwargs}))
+
+
+PLACES = {"make": "being imported and made", "reset": r"in reset\(seed=\d+\)", "step": "in step 3 of an episode"}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_environment_that_never_returns_is_told_of_and_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    marker, seen = tmp_path / "stopped", itertools.count(-1)
+
+    class Clock:
+        """Stands still until it hangs, and once more; goes in steps of a hundred seconds from then on."""
+
+        @staticmethod
+        def monotonic() -> float:
+            return 100.0 * max(0, next(seen)) if marker.exists() else 0.0
+
+    monkeypatch.setattr("runtime.training.trial.time", Clock)
+    monkeypatch.setattr("runtime.training.trial._POLL_S", 0.05)
+    with pytest.raises(ExperimentError, match=f"{__name__}:Stopping'.* it was still {PLACES[place]} after 600 s"):
+        tried(tmp_path, place=place, how="hang")
+    assert re.search(f"^! environment.id = .* still {PLACES[place]} after 30 s; after 600 s it is refused\n$",
+                     capsys.readouterr().err)
+    assert not is_alive(int(marker.read_text()))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_environment_that_ends_its_process_is_refused_with_what_it_was_doing(tmp_path: Path, place: str) -> None:
+    with pytest.raises(ExperimentError, match=r"it ended the process that it was tried in \(exit code 0\), while it "
+                                              f"was {PLACES[place]}; the last line there: goodbye"):
+        tried(tmp_path, place=place, how="exit")
+
+
+def test_a_trial_ends_with_a_killed_trainer(tmp_path: Path) -> None:
+    marker = tmp_path / "stopped"
+    path = write(tmp_path / "one.yaml", f"{__name__}:Stopping", max_episode_steps=50, kwargs={
+        "marker": str(marker), "place": "step", "how": "hang"})
+    trainer = subprocess.Popen(command("train", str(path), "--out", str(tmp_path / "run")), cwd=ROOT)
+    wait_for(lambda: marker.exists() and marker.read_text(), "the trial")
+    trainer.kill()
+    trainer.wait()
+    wait_for(lambda: not is_alive(int(marker.read_text())), "the trial's process to end")
+
+
+def test_what_an_environment_is_like_is_told_as_it_is() -> None:
+    for environment_id in ("Hopper-v5", "CartPole-v1", "tests.environments:make_signs", LIMITED):
+        found, environment = try_environment(environment_id), make_environment(environment_id)
+        assert found.spaces == environment.spaces
+        assert (found.preprocessing, found.episode_steps_max, found.can_save_episode, found.cannot_save_reason) == (
+            environment.preprocessing, environment.episode_steps_max, environment.can_save_episode,
+            environment.cannot_save_reason)
 
 
 def test_nothing_that_an_environment_starts_holds_up_or_outlives_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.training.replay_proof._TIMEOUT_S", 60)
+    monkeypatch.setattr("runtime.training.trial._PATIENCE_S", 60)
     path = write(tmp_path / "one.yaml", f"{__name__}:Starting", max_episode_steps=50, kwargs={
         "home": os.getpid(), "pids": str(tmp_path / "pids")})
     finished = train(path, tmp_path / "run", "--set", "stop.max_rounds=1", "--set", "evaluation.every_rounds=1",
