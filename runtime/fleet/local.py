@@ -42,8 +42,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def process_variables() -> dict[str, str]:
-    """Returns the variables of a process with environments: this one's, `ACTOR_VARIABLES`, and where modules are."""
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    """Returns the variables of a process with environments: this one's, `ACTOR_VARIABLES`, and where modules are.
+
+    It imports from wherever this one does, as `multiprocessing` has it: also from the folder of a script that trains.
+    """
+    path = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
     return {**os.environ, **ACTOR_VARIABLES, "PYTHONPATH": path}
 
 

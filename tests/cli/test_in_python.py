@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import yaml
 
 from runtime import train
 from runtime.errors import ExperimentError, RunError
-from tests.helpers import SMALL_EXPERIMENT, results_only, rounds
+from tests.helpers import ROOT, SMALL_EXPERIMENT, results_only, rounds
 from tests.helpers import train as train_by_command
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
@@ -59,9 +61,25 @@ def test_what_cannot_begin_is_refused(tmp_path: Path) -> None:
         train(TREE, overrides=["seed=1"])
     with pytest.raises(ExperimentError, match=r"allowed: \['seed=1'\]"):
         train(tmp_path / "small.yaml", overrides="seed=1")
+    with pytest.raises(ExperimentError, match="holds 1; allowed: texts"):
+        train(tmp_path / "small.yaml", overrides=["seed=1", 1])
+    with pytest.raises(RunError, match="out = '' is no directory"):
+        train(TREE, out="")
     with pytest.raises(RunError, match="out="):
         train(TREE, resume=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_actors_import_from_where_the_script_does(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from tests.environments import Counter\ndef make():\n    return Counter()\n")
+    tree = TREE | {"environment": {"id": "mine:make", "max_episode_steps": 20}, "evaluation": {"every_rounds": 0}}
+    script = tmp_path / "script.py"
+    script.write_text(f"from runtime import train\nprint(train({tree!r}, is_quiet=True).summary['rounds'])\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    ran = subprocess.run([sys.executable, script], cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                         capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "2\n"), ran.stderr
 
 
 def test_another_thread_is_refused(tmp_path: Path) -> None:
