@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "conformance.json"
 PAGE = ROOT / "docs" / "environments_table.md"
 _SPACE_MAX = 90
+_OWN = "own"
+"""The group of environments that we made to be odd."""
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -28,8 +30,20 @@ def page(results: Mapping[str, Any]) -> str:
             rows=len(rows), ids=len(ids), packages=len(packages), works=verdicts[WORKS], refused=verdicts[REFUSED],
             fails=verdicts[FAILS],
             broken=verdicts[BROKEN], state=continued["state"], replay=continued["replay"], python=results["python"],
-            machine=results["machine"]),
+            machine=results["machine"],
+            summary=_summary({name: group for name, group in groups.items() if name != _OWN})),
         *(_section(group) for group in groups.values())])
+
+
+def _summary(groups: Mapping[str, Any]) -> str:
+    """How many ids of each group train in at least one of the ways that were tried."""
+    lines = ["| packages | ids | train | do not train |", "|---|---|---|---|"]
+    for group in groups.values():
+        ids = {row["environment"]["id"] for row in group["rows"]}
+        train = {row["environment"]["id"] for row in group["rows"] if row["verdict"] == WORKS}
+        rest = ", ".join(f"`{name}`" for name in sorted(ids - train))
+        lines.append(f"| {group['title']} | {len(ids)} | {len(train)} | {rest or '–'} |")
+    return "\n".join(lines)
 
 
 def _section(group: Mapping[str, Any]) -> str:
@@ -82,6 +96,12 @@ _HEAD = """\
 `python -m benchmarks.conformance --work WORK` tried {ids} ids of {packages} packages in {rows} ways. **Of these {works}
 train and {refused} are refused**; {broken} are broken without anything of ours, and {fails} ended with an error.
 [The guide](guides/environments.md) says what each kind of space becomes.
+
+{summary}
+
+An id counts as training if it does in one of the ways below. Many need a setting for that, mostly `max_episode_steps`
+or a wrapper; the message that refuses them names it. Environments that we made to be odd are not in this table, but at
+the end of the page.
 
 Each one trains two rounds of two fragments with PPO, or four with IMPACT and IMPALA, whose rounds overlap. The
 fragments are shorter than most episodes. What one round leaves open is continued in a later one: by its **state**
