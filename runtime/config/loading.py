@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -220,11 +221,19 @@ def _read(path: Path, above: Sequence[Path]) -> Tree:
             raise ExperimentError(f"{source}: is larger than {_MAX_BYTES // 1024} KiB, which no experiment file is")
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise ExperimentError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise ExperimentError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}"
+                              + (_meant(path) if isinstance(error, FileNotFoundError) else "")) from None
     tree = yaml_text.parse(text, source)
     if not isinstance(tree, dict):
         raise ExperimentError(f"{source}: is not a mapping of sections such as environment: and budget:")
     return tree
+
+
+def _meant(path: Path) -> str:
+    """Names a file of nearly that name, in the same folder or in experiments/; empty if there is none."""
+    there = {one.stem: one for folder in (Path("experiments"), path.parent) for one in folder.glob("*.yaml")}
+    names = difflib.get_close_matches(path.stem, there, n=1, cutoff=0.75)
+    return f"; did you mean {there[names[0]]}?" if names else ""
 
 
 def _relocated(layer: _Layer, path: Path) -> _Layer:

@@ -416,6 +416,17 @@ def test_a_missing_file_is_refused(tmp_path: Path):
         load_experiment(tmp_path / "none.yaml")
 
 
+def test_a_missing_file_is_refused_with_the_name_of_one_like_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "experiments").mkdir()
+    for path in ("experiments/hopper.yaml", "mine.yaml"):
+        (tmp_path / path).write_text("seed: 1")
+    monkeypatch.chdir(tmp_path)
+    for name, meant in (("hopper", "experiments/hopper.yaml"), ("experiments/hoper.yaml", "experiments/hopper.yaml"),
+                        ("mine.yml", "mine.yaml")):
+        with pytest.raises(ExperimentError, match=f"No such file or directory; did you mean {meant}\\?$"):
+            load_experiment(Path(name))
+
+
 # --set
 
 
