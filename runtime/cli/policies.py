@@ -26,7 +26,7 @@ def add_commands(commands: Any) -> None:
     evaluate = add_parser(
         commands, "evaluate", needs="DIR", summary="evaluate a run's policy",
         description="Evaluate the policy of a run: mean, standard deviation, least and most of return and episode "
-        "length, for people on standard error, as JSON on standard output.",
+        "length, for people on standard error, and as JSON on standard output where that is no terminal.",
         examples=["evaluate runs/hopper", "evaluate runs/hopper --episodes 100 --seed 7",
                   "evaluate runs/hopper --video hopper.mp4"])
     _add_policy(evaluate)
@@ -37,6 +37,8 @@ def add_commands(commands: Any) -> None:
     evaluate.add_argument("--stochastic", action=argparse.BooleanOptionalAction,
                           help="sample the actions, as training does, or take the Gaussian's mean, or the most "
                           "probable one (default: evaluation.actions of the experiment)")
+    evaluate.add_argument("--json", action="store_true",
+                          help="print the JSON document on a terminal, too (default: not there)")
     evaluate.add_argument("--video", type=Path, metavar="FILE",
                           help="film the first episode, its first five minutes at most, as .mp4 or, in less time, "
                           ".webm (default: no video)")
@@ -108,6 +110,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.best and options.seed == experiment.seed:
         print("the run chose this policy by its return on these very start states, so it looks better than it is: take "
               "another --seed", file=sys.stderr)
+    if sys.stdout.isatty() and not options.json:
+        return 0
     print(json.dumps({
         "environment_id": experiment.environment.id, "policy_version": Policy.from_bytes(weights).policy_version,
         "actions": actions, "seed": options.seed, "episodes": episodes,

@@ -6,6 +6,7 @@ import argparse
 import datetime
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from runtime.cli.arguments import project, say_unused, seeds
 from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_lines
 from runtime.config.resolved import ResolvedExperiment
+from runtime.config.schema import Experiment
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory, holds_seeds
@@ -86,7 +88,7 @@ def _train(options: argparse.Namespace) -> int:
     if holds_seeds(out):
         raise RunDirectoryError(f"--out {out}: holds runs of several seeds; continue them with --seeds N --resume, or "
                                 "name another")
-    wandb, display = _wandb(options), make_display(experiment, is_verbose=options.verbose)
+    wandb, display = _wandb(options), make_display(experiment, settings=_settings(options))
     try:
         result = train(experiment, out, backend=make_backend(experiment), resume=options.resume, display=display,
                        name=name, wandb=wandb)
@@ -103,6 +105,12 @@ def _train(options: argparse.Namespace) -> int:
             result.summary, str(out), launcher=options.launcher, resume_command=_resume_command(options, out),
             are_actors_to_blame=isinstance(result.error, ActorsKeepFailingError))]), flush=True)
     return result.exit_code
+
+
+def _settings(options: argparse.Namespace) -> Callable[[Experiment], str]:
+    from runtime.display.table import all_settings, differing_settings
+
+    return all_settings if options.verbose else differing_settings
 
 
 def _resume_command(options: argparse.Namespace, out: Path) -> str:
@@ -127,7 +135,7 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
 
 def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str) -> int:
     from runtime.backends.registry import make_backend
-    from runtime.display.table import actors_log_lines, make_display, resume_lines
+    from runtime.display.table import actors_log_lines, make_display, no_settings, resume_lines
     from runtime.training.seeds import table_lines, train_seeds
 
     def say(line: str) -> None:
@@ -135,8 +143,8 @@ def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, ou
             print_line(line)
 
     result = train_seeds(experiment, out, make_backend=make_backend, seeds=options.seeds, resume=options.resume,
-                         make_display=partial(make_display, is_verbose=options.verbose), say=say, name=name,
-                         wandb=_wandb(options, out.name))
+                         settings=_settings(options), make_display=partial(make_display, settings=no_settings),
+                         say=say, name=name, wandb=_wandb(options, out.name))
     lines = table_lines(result.summary, str(out))
     if isinstance(result.error, ActorsKeepFailingError):
         lines += [line for row in result.summary["seeds"] if row["stop_reason"] == "failed"

@@ -38,25 +38,38 @@ _EVALUATION_LINE_S = 30.0
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9][0-9.]*")
 
 
-def make_display(experiment: Experiment, stream: TextIO | None = None, *, is_verbose: bool = False) -> Display:
+def differing_settings(experiment: Experiment) -> str:
+    """The settings that differ from the defaults, as they could stand in a file."""
+    return f"# what differs from the defaults; config.yaml and --verbose have the rest\n{experiment.given_yaml()}\n"
+
+
+def all_settings(experiment: Experiment) -> str:
+    """All settings, as they could stand in a file."""
+    return f"{experiment.to_yaml()}\n"
+
+
+def no_settings(experiment: Experiment) -> str:
+    """None of them: somebody has shown them already."""
+    return ""
+
+
+def make_display(
+    experiment: Experiment, stream: TextIO | None = None, *, settings: Callable[[Experiment], str] = differing_settings
+) -> Display:
     """The live display where ``stream`` (standard output) is a terminal, else the plain one.
 
     Args:
         experiment: Resolved.
         stream: None for standard output.
-        is_verbose: Whether all settings are shown, and not only those that differ from the defaults.
+        settings: Returns what is shown of an experiment before its first round.
     """
     stream = stream or sys.stdout
     made = LiveDisplay if stream.isatty() else PlainDisplay
-    return FailSafeDisplay(made(experiment, stream, is_verbose=is_verbose))
+    return FailSafeDisplay(made(experiment, stream, settings=settings))
 
 
-def _opening_lines(experiment: Experiment, facts: Mapping[str, str], is_verbose: bool) -> list[str]:
-    """What is shown of a run before its first round: its settings, as they could stand in a file, and facts."""
-    settings = experiment.to_yaml() if is_verbose else (
-        "# what differs from the defaults; config.yaml and --verbose have the rest\n"
-        + experiment.given_yaml())
-    return [*settings.rstrip().splitlines(), "", *(f"{name}: {value}" for name, value in facts.items())]
+def _facts_text(facts: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}: {value}" for name, value in facts.items())
 
 
 class FailSafeDisplay:
@@ -217,16 +230,16 @@ class PlainDisplay:
     """One line for each round and each event."""
 
     def __init__(
-        self, experiment: Experiment, stream: TextIO, *, is_verbose: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        self, experiment: Experiment, stream: TextIO, *,
+        settings: Callable[[Experiment], str] = differing_settings, clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._experiment, self._stream, self._forecast = experiment, stream, Forecast(experiment, clock)
-        self._goals, self._lines, self._is_verbose = Goals(experiment), EventLines(), is_verbose
+        self._goals, self._lines, self._settings = Goals(experiment), EventLines(), settings
         self._clock, self._told_s = clock, 0.0
 
     def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
         self._forecast.started()
-        self._print("\n".join(_opening_lines(experiment, facts, self._is_verbose)))
+        self._print(self._settings(experiment) + _facts_text(facts))
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:
         self._forecast.evaluating(done, episodes)
@@ -267,22 +280,22 @@ class LiveDisplay:
     """A table of the last rounds that is redrawn in place."""
 
     def __init__(
-        self, experiment: Experiment, stream: TextIO, *, is_verbose: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        self, experiment: Experiment, stream: TextIO, *,
+        settings: Callable[[Experiment], str] = differing_settings, clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._experiment, self._forecast = experiment, Forecast(experiment, clock)
         self._console = Console(file=stream)
         self._rows: deque[RoundRow] = deque(maxlen=_ROUNDS_SHOWN)
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
-        self._goals, self._lines, self._is_verbose = Goals(experiment), EventLines(), is_verbose
+        self._goals, self._lines, self._settings = Goals(experiment), EventLines(), settings
         self._ways: list[Goal] = []
         self._evaluation: Goal | None = None
         self._live: Live | None = None
 
     def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
         self._forecast.started()
-        self._console.print("\n".join(_opening_lines(experiment, facts, self._is_verbose)), markup=False,
-                            highlight=False, soft_wrap=True)
+        self._console.print(self._settings(experiment) + _facts_text(facts), markup=False, highlight=False,
+                            soft_wrap=True)
         self._live = Live(self._picture(), console=self._console, refresh_per_second=4)
         self._live.start()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import CHANGEABLE, unchangeable
+from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
 from runtime.cost.budget import UNITS_PER_USD
 from runtime.display.table import report_lines
 from runtime.display.terminal import spent_of
@@ -72,6 +72,7 @@ def train_seeds(
     make_backend: MakeBackend,
     seeds: int,
     resume: bool,
+    settings: Callable[[Experiment], str],
     make_display: MakeDisplay,
     say: Callable[[str], None],
     name: str,
@@ -85,6 +86,7 @@ def train_seeds(
         make_backend: Makes the backend of one run.
         seeds: How many.
         resume: Continue what ``out`` holds: finished seeds are kept, an unfinished one goes on.
+        settings: Returns what is shown of the experiment before the first run.
         make_display: Shows one run.
         say: Shows a line.
         name: The experiment's name, for people.
@@ -109,6 +111,8 @@ def train_seeds(
         if first is not None:
             preflight(first, prices, is_modelled=is_modelled)
         runs.save()
+        if first is not None:
+            say(settings(experiment).rstrip())
         return _train_all(runs, first, needed_usd, make_backend, make_display, say)
     finally:
         runs.forget_if_nothing_started()

@@ -17,6 +17,9 @@ from runtime.display.table import (
     LiveDisplay,
     PlainDisplay,
     actors_log_lines,
+    all_settings,
+    differing_settings,
+    no_settings,
     summary_lines,
 )
 from runtime.display.terminal import spent_of
@@ -34,16 +37,17 @@ def experiment(**stop: float) -> Experiment:
 
 def test_before_a_run_only_what_differs_is_shown_unless_all_is_asked_for() -> None:
     shown = {}
-    for is_verbose in (False, True):
+    for settings in (no_settings, differing_settings, all_settings):
         stream = io.StringIO()
-        PlainDisplay(experiment(max_rounds=9), stream, is_verbose=is_verbose).started(
+        PlainDisplay(experiment(max_rounds=9), stream, settings=settings).started(
             experiment(max_rounds=9), {"results": "runs/x"})
-        shown[is_verbose] = stream.getvalue()
-    assert shown[False].split("\n", 1)[1] == (
+        shown[settings] = stream.getvalue()
+    assert shown[no_settings] == "results: runs/x\n"
+    assert shown[differing_settings].split("\n", 1)[1] == (
         "environment:\n  id: Hopper-v5\nalgorithm:\n  ppo:\n    epochs: 3\nbudget:\n  usd: 2.0\n"
         "stop:\n  max_rounds: 9\n\nresults: runs/x\n")
-    assert "--verbose" in shown[False].split("\n")[0]
-    assert experiment(max_rounds=9).to_yaml() in shown[True]
+    assert "--verbose" in shown[differing_settings].split("\n")[0]
+    assert experiment(max_rounds=9).to_yaml() in shown[all_settings]
 
 
 def test_goals_are_shares_of_the_way_to_each_end() -> None:

@@ -63,6 +63,14 @@ def two(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_the_settings_are_shown_once_with_the_whole_budget(two: Path) -> None:
+    printed = (two / "printed.txt").read_text()
+    settings, _, runs = printed.partition("\nseed 3, 1 of 2: ")
+    assert "\nenvironment:\n" in settings
+    assert "\nenvironment:\n" not in runs
+    assert runs.count("\nresults: ") == 2
+
+
 def test_each_seed_is_the_run_that_it_is_alone(two: Path, reference: Path, tmp_path: Path) -> None:
     # The last round is evaluated at once, in a longer run one round later.
     assert results_only(rounds(two / "seed-3")[:1]) == results_only(rounds(reference)[:1])
