@@ -79,7 +79,7 @@ class WandbLog:
             if not had_files:
                 shutil.rmtree(files, ignore_errors=True)
             if not self._has_begun_once:
-                raise RunError(reason)
+                raise RunError(f"{reason}; without an account, or a connection: set WANDB_MODE=offline")
             self._warn(reason)
             self.place = "not shown"
             return
