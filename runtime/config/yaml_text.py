@@ -1,4 +1,4 @@
-"""YAML as users expect it: 5e-5 is a number, and a key may stand only once."""
+"""YAML as users expect it: 5e-5 is a number, 1:30 is none, and a key may stand only once."""
 
 from __future__ import annotations
 
@@ -51,6 +51,10 @@ for _yaml in (_Loader, _Dumper):
         re.compile(r"^[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
         list("-+0123456789."),
     )
+    for _first in "-+0123456789":
+        # A text, not a number of base 60: a limit of 1:30 hours would be 90.
+        _yaml.yaml_implicit_resolvers[_first].insert(
+            0, ("tag:yaml.org,2002:str", re.compile(r"^[-+]?[0-9_]+:[0-9:.]+$")))
 
 
 def parse(text: str, source: str) -> Any:

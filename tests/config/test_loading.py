@@ -109,8 +109,9 @@ def test_of_very_many_keys_none_stands_twice(tmp_path: Path) -> None:
     assert "the key 0 stands twice in line 25001" in refusal(files(tmp_path, a=f"{keys}0: 2\n"))
 
 
-def test_a_very_long_number_is_looked_at_once() -> None:
+def test_a_very_long_number_is_looked_at_once_and_a_time_is_none() -> None:
     assert yaml_text.parse(f"[{'1' * 200_000}x, 1_0.e1, 5e-5, .5e1, 1.5E+3]", "x")[1:] == [100.0, 5e-5, 5.0, 1500.0]
+    assert yaml_text.parse("[1:30, -1:30:00.5, 1_0, -1.5]", "x") == ["1:30", "-1:30:00.5", 10, -1.5]
 
 
 def test_what_the_command_line_overrides_stands_in_no_file(tmp_path: Path) -> None:

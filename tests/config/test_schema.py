@@ -393,9 +393,6 @@ def test_yaml_that_no_experiment_can_hold_is_refused_without_a_traceback(tmp_pat
         load_refusal(tmp_path, text)
     elif text in ("seed: !!null 5",):
         assert "seed = null" in load_refusal(tmp_path, MINIMAL_YAML + text)
-    elif text == "seed: 190:20:30":
-        # YAML 1.1 writes whole numbers so.
-        assert load_experiment(written(tmp_path, MINIMAL_YAML + text)).seed == 685230
     else:
         load_refusal(tmp_path, MINIMAL_YAML + text)
 
@@ -650,7 +647,7 @@ def values_for(path: str) -> st.SearchStrategy:
             strategies.append(st.booleans())
         elif kind is str:
             strategies.append(st.text(string.printable, min_size=1) | st.sampled_from(
-                ["1e5", "5e-5", ".5e3", "null", "true", "0x10", "2001-01-01", "1_000", "~", "=", "<<", "é: #"]))
+                ["1e5", "5e-5", ".5e3", "null", "true", "0x10", "2001-01-01", "1_000", "1:30", "~", "=", "<<", "é: #"]))
         else:
             strategies.append(st.lists(st.text(min_size=1).filter(lambda text: text.isprintable()), min_size=1))
     return st.one_of(strategies)
@@ -670,7 +667,7 @@ def test_the_resolved_tree_survives_its_yaml(tmp_path: Path, values: dict[str, A
     assert load_experiment(written(tmp_path, resolved.to_yaml())).resolved() == resolved
 
 
-@pytest.mark.parametrize("name", ["1e5", "5e-5", "null", "true", "2001-01-01", "user.module:factory"])
+@pytest.mark.parametrize("name", ["1e5", "5e-5", "null", "true", "2001-01-01", "1:30", "user.module:factory"])
 def test_names_that_look_like_something_else_survive_yaml(tmp_path: Path, name: str):
     resolved = experiment_from_tree(tree_with("environment.id", name), source="x.yaml").resolved()
     assert load_experiment(written(tmp_path, resolved.to_yaml())).environment.id == name
