@@ -380,11 +380,13 @@ def _observation_advice(leaves: list[_Keys], pictures: list[_Keys], usable: list
                + ", ".join(".".join(map(str, keys)) for keys in pictures) + ") are not seen at once; ")
     supported = {*pictures, *usable}
     beside = {keys[0] for keys in usable if keys} - {keys[0] for keys in leaves if keys and keys not in supported}
-    choices = [sorted(beside | {keys[0]}) for keys in pictures if keys] + [sorted(beside)] * bool(beside)
-    kept = [[keys for keys in leaves if keys[0] in choice] for choice in choices]
-    choices = [choice for place, (choice, left) in enumerate(zip(choices, kept, strict=True))
-               if set(left) <= supported and sum(keys in pictures for keys in left) <= 1
-               and choice not in choices[:place]]
+    proposed = [sorted(beside | {keys[0]}) for keys in pictures if keys] + [sorted(beside)] * bool(beside)
+
+    def is_supported(choice: Sequence[str | int]) -> bool:
+        kept = [keys for keys in leaves if keys[0] in choice]
+        return set(kept) <= supported and sum(keys in pictures for keys in kept) <= 1
+
+    choices = [choice for choice in dict.fromkeys(map(tuple, proposed)) if is_supported(choice)]
     if not choices:
         return f"{several}a wrapper of gymnasium.ObservationWrapper can make a Box of it"
     filters = " or ".join(f"{{filter_keys: [{', '.join(map(str, keys))}]}}" for keys in choices)
