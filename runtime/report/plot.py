@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runtime.errors import RunError
 from runtime.report.charts import INTERVAL, Chart, part_charts, return_charts, round_charts, thinned
 from runtime.report.figure import COLOURS, check_picture, new_figure, plain, save_figure
 from runtime.report.reading import RecordedGroup
@@ -30,11 +31,13 @@ def draw_runs(groups: Sequence[RecordedGroup], picture: Path) -> None:
         picture: The file to write: PNG, PDF or SVG.
 
     Raises:
-        RunError: matplotlib is not installed, or the picture cannot be written.
+        RunError: matplotlib is not installed, the picture cannot be written, or there is nothing to draw.
     """
     check_picture(picture, "--out")
     charts = [chart | {"series": [thinned(one) for one in chart["series"] if one["x"]]} for chart in _charts(groups)]
     charts = [chart for chart in charts if chart["series"]]
+    if not charts:
+        raise RunError("there is nothing to draw: none of these runs has finished an episode yet")
     rows = -(-len(charts) // _COLUMNS)
     figure = new_figure(_PANEL_INCHES[0] * min(_COLUMNS, len(charts)), _PANEL_INCHES[1] * rows + 0.5, "plot")
     for place, chart in enumerate(charts):

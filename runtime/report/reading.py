@@ -238,7 +238,10 @@ def read_run(path: Path, name: str) -> RecordedRun:
     settings: dict[str, Any] = {}
     try:
         text = without_credentials(read_regular(files.config_path).decode()[:_CONFIG_CHARACTERS_MAX])
-        found = dict(leaves(yaml_text.parse(text, layout.CONFIG)))
+        tree = yaml_text.parse(text, layout.CONFIG)
+        if not isinstance(tree, dict):
+            raise ValueError("it is no mapping of sections")
+        found = dict(leaves(tree))
         # Runs of earlier versions have the settings of all algorithms.
         settings = {key: value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
                     for key, value in found.items()
@@ -248,7 +251,7 @@ def read_run(path: Path, name: str) -> RecordedRun:
             settings["budget.usd"] = str(_read_object(path.parent / layout.SUMMARY, problems).get("budget_usd"))
     except FileNotFoundError:
         problems.append(f"there is no {layout.CONFIG}")
-    except (AttributeError, ExperimentError, *_UNREADABLE) as error:
+    except (ExperimentError, *_UNREADABLE) as error:
         problems.append(f"{layout.CONFIG} cannot be read: {error}")
     if number(summary.get("rounds")) not in (None, len(rows)):
         problems.append(f"{layout.SUMMARY} tells of {summary['rounds']} rounds, {layout.ROUNDS} of {len(rows)}")

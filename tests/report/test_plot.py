@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -88,3 +89,14 @@ def test_a_picture_that_cannot_be_written_is_refused_first(
 ) -> None:
     assert main(["plot", "nowhere", "--out", str(tmp_path / name)]) == 2
     assert capsys.readouterr().err == f"error: --out {tmp_path / name}: allowed: {words}\n"
+
+
+def test_runs_without_an_episode_are_no_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [a_run(tmp_path / name) for name in ("a", "b")]
+    for run in runs:
+        first = json.loads((run / "rounds.jsonl").read_text().splitlines()[0])
+        row = first | {"episode_return_mean": None, "evaluation_return_mean": None}
+        (run / "rounds.jsonl").write_text(f"{json.dumps(row)}\n")
+    assert main(["plot", *map(str, runs), "--out", str(tmp_path / "plot.png")]) == 2
+    assert "there is nothing to draw: none of these runs has finished an episode yet\n" in capsys.readouterr().err
+    assert not (tmp_path / "plot.png").exists()

@@ -49,7 +49,7 @@ def lose(path: Path, key: str) -> None:
     *[(lambda run, name=name: ((run / name).unlink(), os.mkfifo(run / name)), f"{name} is not a regular file")
       for name in ("config.yaml", "summary.json", "rounds.jsonl")],
     (lambda run: (run / "config.yaml").write_text("a: [b"), "config.yaml cannot be read"),
-    (lambda run: (run / "config.yaml").write_text("- 1"), "config.yaml cannot be read"),
+    (lambda run: (run / "config.yaml").write_text("- 1"), "config.yaml cannot be read: it is no mapping of sections"),
     (lambda run: (run / "config.yaml").write_bytes(b"\xff"), "config.yaml cannot be read"),
     (lambda run: (run / "summary.json").write_text("[]"), "summary.json cannot be read: it is no JSON object"),
     (lambda run: (run / "summary.json").write_text('{"spent_usd": NaN, "rounds": "x", "error": [{}]}'), "error"),
