@@ -5,8 +5,8 @@ r"""Do the example files learn? Trains each with three seeds; lists steps and ti
 
 `train` evaluates each final policy on 100 other episodes, because the evaluation that ended a run chose it. It writes
 benchmarks/results/example_files.json after each run, keeps what is there of files that have not changed, and goes on
-where it was stopped. `page` makes docs/example_files.md and its picture of that. MiniGrid and Box2D have to be
-installed: the files say how. A run that goes on after a stop counts the CPU time of its last session only.
+where it was stopped. `page` makes docs/example_files.md and its picture of that. MiniGrid, Box2D and highway-env have
+to be installed: the files say how. A run that goes on after a stop counts the CPU time of its last session only.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ FILES: Mapping[str, Published | None] = {
     "lunar_lander": Published(242.119, 31.823, 1e6, "v2"),
     "lunar_lander_continuous": Published(270.863, 32.072, 1e6, "v2"),
     "bipedal_walker": Published(287.939, 2.448, 5e6),
+    "racetrack": None,
     "kung_fu_master": None,
 }
 """By the name of a file in experiments/; None if rl-zoo3 publishes nothing."""
@@ -160,9 +161,9 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as pyplot
 
-    files, columns = found["files"], 5
+    files, columns = found["files"], 4
     lines = -(-len(files) // columns)
-    figure, panels = pyplot.subplots(lines, columns, figsize=(13, 2.4 * lines), constrained_layout=True, squeeze=False)
+    figure, panels = pyplot.subplots(lines, columns, figsize=(11, 2.4 * lines), constrained_layout=True, squeeze=False)
     for axes, name in zip(panels.flat, files, strict=False):
         for run in files[name]["runs"]:
             points = [(steps / 1000.0, value) for steps, value in zip(*run["curve"].values(), strict=True)
@@ -208,6 +209,10 @@ seed then takes other steps.
 - **Pendulum**: an episode's return depends on where it starts, from 0 to −400 under a good policy.
 - **MountainCarContinuous**: only the goal pays, and each step costs; a seed that does not find the goal in time learns
   to stand still. rl-zoo3 explores by state-dependent noise there, which is not implemented here.
+- **Racetrack**, of highway-env, which publishes no returns. Random steering gets 5, none at all 15. The file has the
+  track to itself. Beside another car a crash ends the episode. There, with episodes of 300 steps, a discount of 0.98
+  and a learning rate of 3e-4, two of three seeds reached a return of 150 within 100,000 steps; 100 other episodes gave
+  144, 144 and 104.
 - **Kung-Fu Master**: a policy that has learned nothing gets a few hundred. This is as far as two cores get in
   minutes, not what the game allows; rl-zoo3 trains games for ten million steps.
 
