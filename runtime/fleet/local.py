@@ -46,7 +46,7 @@ def process_variables() -> dict[str, str]:
 
     It imports from wherever this one does, as `multiprocessing` has it: also from the folder of a script that trains.
     """
-    path = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
+    path = os.pathsep.join(filter(None, [str(_ROOT), *sys.path, os.environ.get("PYTHONPATH")]))
     return {**os.environ, **ACTOR_VARIABLES, "PYTHONPATH": path}
 
 

@@ -38,6 +38,8 @@ from runtime.training.environment_process import EnvironmentProcess, connect
 _FRAGMENTS, _STEPS_MAX = 6, 256
 _PATIENCE_S, _NOTICE_S, _POLL_S, _DEATH_PATIENCE_S = 600, 30, 1.0, 1.0
 """Each import, reset and step has so long; one that takes longer than the notice is told of."""
+_SAID_BYTES = 2**16
+"""Of what it printed, so much is looked at for its last line."""
 _MAKING = "being imported and made"
 
 
@@ -136,7 +138,7 @@ def _ask(request: Mapping[str, Any]) -> dict[str, Any]:
                 doing, since_s = message["doing"], time.monotonic()
         except (EOFError, OSError):
             how = process.end(_DEATH_PATIENCE_S)
-            output.seek(0)
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _SAID_BYTES))
             said = output.read().decode(errors="replace").strip().splitlines()
             raise _TrialError(
                 f"environment.id = {environment_id!r}: it ended the process that it was tried in ({how}), while it was "
