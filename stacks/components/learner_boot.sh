@@ -87,7 +87,7 @@ tell_stack() {  # its creation fails at once, if it waits; its event shows the i
     done
 }
 
-write_ledger() {  # STATE REASON: a sign for the guard, unless it takes the deployment down already
+write_ledger() {  # STATE REASON: a sign for the guard; prints the id of the stack that is being taken down, if any
     local request
     request=$(python3 -c 'if True:
         import json, os, sys, time
@@ -99,10 +99,10 @@ write_ledger() {  # STATE REASON: a sign for the guard, unless it takes the depl
             "TableName": os.environ["NITRO_LEDGER_TABLE"],
             "Key": {"run": {"S": os.environ["NITRO_EXPERIMENT"] + "/" + os.environ["NITRO_RUN"]}},
             "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in values),
-            "ConditionExpression": "attribute_not_exists(#teardown) OR #teardown.#stack <> :stack",
-            "ExpressionAttributeNames": {f"#{name}": name for name in [*values, "teardown"]},
+            "ExpressionAttributeNames": {f"#{name}": name for name in values}, "ReturnValues": "ALL_NEW",
             "ExpressionAttributeValues": {f":{name}": value for name, value in values.items()}}))' "$1" "$2")
-    aws dynamodb update-item --cli-input-json "$request" 2>&1
+    # The order is the guard's: this role may not even name it in a condition, but it is among what is returned.
+    aws dynamodb update-item --cli-input-json "$request" --query Attributes.teardown.M.stack.S --output text
 }
 
 release() {  # no actor is kept warm, and no instance takes this one's place any more
@@ -133,9 +133,10 @@ failed() {  # LINE COMMAND
 }
 
 give_up() {  # REASON
+    local reason="$1"
     step="give-up"
-    report "$1"
-    write_ledger finished "$1" || true
+    write_ledger finished "$1" >/dev/null || reason="$1; the ledger could not be told"
+    report "$reason"
     tell_stack
     release || shutdown -h now
 }
@@ -208,10 +209,9 @@ start_docker() {
 }
 
 tell_guard() {  # that this instance boots: the deployment is not taken down as one that is silent
-    local answer
-    if ! answer=$(retry write_ledger starting ""); then
-        echo "$answer" >&2
-        [[ "$answer" == *ConditionalCheckFailed* ]] || return 1
+    local ordered
+    ordered=$(retry write_ledger starting "")
+    if [ "$ordered" = "$NITRO_STACK" ]; then
         give_up "the deployment is being taken down"
         exit 0
     fi

@@ -67,6 +67,8 @@ class Stack:
     stack_id: str
     instance: dict[str, Any]
     user_data: str
+    access_key: str
+    """Of a session of the instance's role, which IAM judges."""
 
     @property
     def group(self) -> str:
@@ -172,7 +174,11 @@ def _deploy(server: MotoServer, kind: str, directory: Path, *, is_first: bool) -
     machines = server.client("ec2")
     instance = machines.describe_instances(InstanceIds=[launched])["Reservations"][0]["Instances"][0]
     user_data = machines.describe_instance_attribute(InstanceId=launched, Attribute="userData")["UserData"]["Value"]
-    return Stack(server, assembly, outputs, stack_id, instance, base64.b64decode(user_data).decode())
+    (role,) = [one["Arn"] for one in server.client("iam").list_roles()["Roles"]
+               if one["RoleName"].startswith(f"{assembly.stack}-LearnerRole")]
+    session = server.client("sts").assume_role(RoleArn=role, RoleSessionName=launched)["Credentials"]
+    return Stack(server, assembly, outputs, stack_id, instance, base64.b64decode(user_data).decode(),
+                 session["AccessKeyId"])
 
 
 class Machine:
@@ -221,7 +227,8 @@ class Machine:
                  "FAILING": "", "BOOT_PAUSE_S": "0", "PYTHONPATH": str(ROOT),
                  "IMAGES": str(self.stack.assembly.directory),
                  "BOOT_ROOT": str(self.root), "BOOT_METADATA": self.metadata.url, **CREDENTIALS,
-                 "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": self.stack.server.url, **variables})
+                 "AWS_ACCESS_KEY_ID": self.stack.access_key, "AWS_SECRET_ACCESS_KEY": SECRET,
+                 "AWS_ENDPOINT_URL": self.stack.server.url, **variables})
 
     def run_unit(self, name: str, **variables: str) -> None:
         """Does what systemd would, where that unit of the script's is started."""
@@ -601,7 +608,9 @@ def test_the_instance_of_a_deployment_that_is_being_taken_down_ends_itself(machi
     stack.ledger.order(stack.run, stack=stack.stack_id, reason="its budget", now_s=time.time())
     done = machine.boot()
     assert (done.returncode, steps(done)) == (0, STEPS[:STEPS.index("guard") + 1])
-    assert (stack.desired, stack.ledger.get(stack.run).state) == (0, "")
+    entry = stack.ledger.get(stack.run)
+    assert (stack.desired, entry.state, entry.reason) == (0, FINISHED, "the deployment is being taken down")
+    assert entry.order_for(stack.stack_id).reason == "its budget"
     (report,) = stack.reports().values()
     assert report["message"] == "the deployment is being taken down"
     assert machine.calls("docker") == []
@@ -630,6 +639,20 @@ def test_giving_up_ends_the_group_or_at_least_the_instance(machine: Machine) -> 
     assert (step, report["message"], report["log"]) == (
         "give-up", "the learner keeps dying; its log tells why", "its last words")
     assert report["instance_id"] == machine.stack.instance["InstanceId"]
+
+
+def test_a_ledger_that_cannot_be_told_of_the_end_is_reported(machine: Machine) -> None:
+    assert machine.boot().returncode == 0
+    machine.run_unit("nitro-give-up.service", FAILING="aws dynamodb*")
+    (report,) = machine.stack.reports().values()
+    assert report["message"] == "the learner keeps dying; its log tells why; the ledger could not be told"
+    assert machine.stack.desired == 0
+
+
+def test_a_ledger_that_cannot_be_told_of_the_start_fails_the_boot(machine: Machine) -> None:
+    done = machine.boot(FAILING="aws dynamodb*")
+    assert (done.returncode, steps(done)) == (1, STEPS[:STEPS.index("guard") + 1])
+    assert list(machine.stack.reports()) == ["guard"]
 
 
 def test_a_lifetime_that_is_over_ends_an_instance_that_does_not_know_itself(machine: Machine) -> None:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,15 +32,12 @@ os._exit(int(server.recv(16) or b"1"))
 
 
 @contextmanager
-def aws_command(directory: Path, module: str = "tests.simulators.aws.aws_command") -> Iterator[str]:
-    """Yields the words of a shell that run ``aws``, as long as the block lasts.
-
-    Args:
-        module: Calls `serve` with its argument.
-    """
+def aws_command(directory: Path) -> Iterator[str]:
+    """Yields the words of a shell that run ``aws``, as long as the block lasts."""
     path = directory / "aws.sock"
     (directory / "aws.py").write_text(_CLIENT.format(path=str(path)))
-    server = subprocess.Popen([sys.executable, "-m", module, str(path)], cwd=ROOT, stdout=subprocess.PIPE)
+    server = subprocess.Popen([sys.executable, "-m", "tests.simulators.aws.aws_command", str(path)], cwd=ROOT,
+                              stdout=subprocess.PIPE)
     try:
         assert server.stdout.readline() == b"ready\n"
         yield f"{sys.executable} -S -E {directory / 'aws.py'}"
@@ -49,12 +46,8 @@ def aws_command(directory: Path, module: str = "tests.simulators.aws.aws_command
         server.communicate()
 
 
-def serve(path: str, begin: Callable[[], None] = lambda: None) -> None:
-    """Runs calls, each in a process of its own, until it is ended.
-
-    Args:
-        begin: Called in each of them, with the caller's environment.
-    """
+def serve(path: str) -> None:
+    """Runs calls, each in a process of its own, until it is ended."""
     import awscli.clidriver
 
     from tests.simulators.aws import loaded_models  # noqa: F401
@@ -68,13 +61,13 @@ def serve(path: str, begin: Callable[[], None] = lambda: None) -> None:
         connection, _ = listener.accept()
         if os.fork() == 0:
             if os.fork() == 0:
-                _answer(connection, begin)
+                _answer(connection)
             os._exit(0)
         connection.close()
         os.wait()
 
 
-def _answer(connection: socket.socket, begin: Callable[[], None]) -> None:
+def _answer(connection: socket.socket) -> None:
     code = 255
     try:
         arguments, folder, environment = _call(connection)
@@ -83,7 +76,6 @@ def _answer(connection: socket.socket, begin: Callable[[], None]) -> None:
         kept = {"AWS_DATA_PATH": os.environ["AWS_DATA_PATH"]}
         os.environ.clear()
         os.environ.update(environment | kept)
-        begin()
         code = _run(arguments)
     except BaseException:
         traceback.print_exc()

@@ -81,9 +81,10 @@ def main(port: int) -> None:
     from werkzeug.serving import make_server
 
     import tests.simulators.aws.moto_types  # noqa: F401
+    from tests.simulators.aws.gate import Gate
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = make_server("127.0.0.1", port, DomainDispatcherApplication(create_backend_app), threaded=True,
+    server = make_server("127.0.0.1", port, Gate(DomainDispatcherApplication(create_backend_app)), threaded=True,
                          request_handler=MotoRequestHandler)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.environ["MOTO_PORT"] = str(server.server_port)

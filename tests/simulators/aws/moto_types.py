@@ -74,6 +74,7 @@ from moto.ec2.models.vpcs import VPCEndPoint
 from moto.elasticache.exceptions import ElastiCacheException
 from moto.elasticache.models import ElastiCacheBackend
 from moto.elasticache.responses import ElastiCacheResponse
+from moto.logs.models import LogGroup
 from moto.s3.models import FakeBucket
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.ssm.models import Parameter, ParameterDict
@@ -1206,6 +1207,11 @@ def _interface_groups(version: LaunchTemplateVersion) -> list[str]:
     return _own_security_groups(version) + [group for interface in interfaces for group in interface.get("Groups", [])]
 
 
+def _log_group_attribute(group: LogGroup, name: str) -> str:
+    """CloudFormation's ARN of a group, other than the API's, is that of all its streams."""
+    return _own_log_group_attribute(group, name) + (":*" if name == "Arn" else "")
+
+
 def _get_service_quota(backend: ServiceQuotasBackend, service_code: str, quota_code: str) -> dict[str, Any]:
     if service_code != "ec2" or quota_code not in _VCPU_QUOTAS:
         return _own_service_quota(backend, service_code, quota_code)
@@ -1239,6 +1245,7 @@ _own_creation = Stack.create_resources
 _own_outputs = Stack.outputs.fget
 _own_block_device = Instance.add_block_device
 _own_description = CloudFormationBackend.describe_stacks
+_own_log_group_attribute = LogGroup.get_cfn_attribute
 _own_interfaces = EC2Backend.get_all_network_interfaces
 _own_stack_deletion = CloudFormationBackend.delete_stack
 _own_stack_resources = Stack.stack_resources.fget
@@ -1253,6 +1260,7 @@ _let_delete(RouteTable, _remove_route_table)
 _let_delete(VPCEndPoint, _remove_endpoint)
 _let_delete(InternetGateway, _remove_gateway)
 _let_delete(FlowLogs, lambda call, log: call("DeleteFlowLogs", {"FlowLogIds": [log.id]}))
+LogGroup.get_cfn_attribute = _log_group_attribute
 FakeAutoScalingGroup.instance_type = property(_first_override)
 FakeAutoScalingGroup.replace_autoscaling_group_instances = _launch
 Instance.terminate = _terminate

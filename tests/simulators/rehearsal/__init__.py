@@ -2,6 +2,8 @@
 
 GUARD_FOLDER_VARIABLE = "REHEARSAL_GUARD_FOLDER"
 """Where the guard's zip is unpacked."""
+ATTACKS_VARIABLE = "REHEARSAL_ATTACKS"
+"""The file in which an attacker notes what it tried."""
 GUARD_DEATHS_VARIABLE = "REHEARSAL_GUARD_DEATHS"
 """A file that says what the guard died of; where it is set, the guard dies."""
 LEG_VARIABLE = "REHEARSAL_LEG_S"

@@ -18,18 +18,18 @@ from botocore.exceptions import ClientError
 from runtime.errors import ExperimentError
 from runtime.guard.ledger import Entry, Ledger
 from runtime.guard.times import LEG_S
-from runtime.names import execution_name
+from runtime.names import LEARNER_SUFFIX, execution_name
 from stacks.assembly import make_app
 from tests.conftest import TcpServer, TlsTerminator
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.fleet.lambda_fleets import client as lambda_client
 from tests.helpers import ROOT
+from tests.simulators.aws.gate import DECISIONS_VARIABLE
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
 from tests.simulators.aws.moto_types import deploy
-from tests.simulators.rehearsal import GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE, LEG_VARIABLE
+from tests.simulators.rehearsal import ATTACKS_VARIABLE, GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE, LEG_VARIABLE
 from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
 from tests.simulators.rehearsal.functions import FunctionsApi, MeteredEndpoint
-from tests.simulators.rehearsal.recording import FOLDER_VARIABLE
 
 RESULTS, NETWORK, GUARD = SHARED_STACKS = ("NitroResults", "NitroNetwork", "NitroGuard")
 RUN = "rehearsal"
@@ -143,7 +143,7 @@ class Account:
         images: Folders of what was pushed; see `tests.simulators.docker`.
         leg_s: How long a leg of a coordinator may last, by the clock.
         variables: With which programs reach the account.
-        calls: Where the calls of each role are recorded.
+        calls: Where what each role asked IAM for is recorded, with the answers.
     """
 
     def __init__(self, directory: Path, **moto_variables: str) -> None:
@@ -155,7 +155,7 @@ class Account:
         self.calls = directory / "calls"
         self.images = directory / "images"
         self.clock = Clock(directory / "clock")
-        self.actor_handler = "tests.simulators.rehearsal.actor.handler"
+        self.actor_handler = "lambda_actor.handler.handler"
         self.leg_s = LEG_S
         self._faults, self._endpoint = directory / "faults", directory / "endpoint"
         self._moto_variables = moto_variables
@@ -171,7 +171,8 @@ class Account:
             self.cache = stack.enter_context(ElastiCache(folder))
             self.moto = stack.enter_context(MotoServer(
                 MOTO_ELASTICACHE_ENDPOINT=self.cache.endpoint, MOTO_CLOCK=str(self.clock.path),
-                MOTO_FAULTS=str(self._faults), MOTO_LAMBDA_ENDPOINT=str(self._endpoint), **self._moto_variables))
+                MOTO_FAULTS=str(self._faults), MOTO_LAMBDA_ENDPOINT=str(self._endpoint),
+                **{DECISIONS_VARIABLE: str(self.calls)}, **self._moto_variables))
             self.functions = stack.enter_context(MeteredEndpoint())
             self.api = stack.enter_context(
                 FunctionsApi(self.moto.client("lambda"), self.moto.url, self.functions.url))
@@ -179,7 +180,7 @@ class Account:
             self.variables = {
                 **CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": self.moto.url,
                 "AWS_ENDPOINT_URL_LAMBDA": self.api.url, "SSL_CERT_FILE": str(self.cache.certificate),
-                PATH_VARIABLE: str(self.clock.path), FOLDER_VARIABLE: str(self.calls)}
+                PATH_VARIABLE: str(self.clock.path)}
             self._stack = stack.pop_all()
         return self
 
@@ -280,7 +281,8 @@ class Account:
             self.guard_function, handler="tests.simulators.rehearsal.guard.handler", timeout_s=settings["Timeout"],
             # Not the folder that it starts in: there is another runtime/.
             command=(sys.executable, "-P", "-m", "awslambdaric"), memory_mib=settings["MemorySize"],
-            environment={**settings["Environment"]["Variables"], **self.variables, "PYTHONPATH": f"{folder}:{ROOT}",
+            environment={**settings["Environment"]["Variables"], **self._variables_of(settings),
+                         "PYTHONPATH": f"{folder}:{ROOT}",
                          GUARD_FOLDER_VARIABLE: str(folder),
                          **({GUARD_DEATHS_VARIABLE: str(deaths)} if deaths else {})})
 
@@ -297,26 +299,44 @@ class Account:
             name, handler=self.actor_handler, timeout_s=settings["Timeout"], memory_mib=settings["MemorySize"],
             qualifier=alias, concurrency=None if reserved is None else int(reserved),
             provisioned=warm["RequestedProvisionedConcurrentExecutions"],
-            environment={**ACTOR_ENVIRONMENT, **settings.get("Environment", {}).get("Variables", {}), **self.variables})
+            environment={**ACTOR_ENVIRONMENT, **settings.get("Environment", {}).get("Variables", {}),
+                         **self._variables_of(settings), ATTACKS_VARIABLE: str(self.directory / "attacks")})
 
     def _add_coordinator(self, stack: str) -> None:
         """With the function that makes the updates."""
         for suffix, handler in (("coordinator", "tests.simulators.rehearsal.coordinator.handler"),
-                                ("learner", "tests.simulators.rehearsal.learner_function.handler")):
+                                ("learner", "runtime.learner.remote.handler.handler")):
             functions, name = self.client("lambda"), f"{stack}-{suffix}"
             settings = functions.get_function_configuration(FunctionName=name)
             reserved = functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
             self.functions.add_function(
                 name, handler=handler, timeout_s=settings["Timeout"], memory_mib=settings["MemorySize"],
                 concurrency=None if reserved is None else int(reserved), environment={
-                    **settings.get("Environment", {}).get("Variables", {}), **self.variables, "PYTHONPATH": str(ROOT),
-                    LEG_VARIABLE: str(self.leg_s)})
+                    **settings.get("Environment", {}).get("Variables", {}), **self._variables_of(settings),
+                    "PYTHONPATH": str(ROOT), LEG_VARIABLE: str(self.leg_s)})
 
     def _subscribe(self, topic: str) -> None:
         queues = self.client("sqs")
         self._queue = queues.create_queue(QueueName="reports")["QueueUrl"]
         arn = queues.get_queue_attributes(QueueUrl=self._queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
         self.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+
+    def _variables_of(self, function: Mapping[str, Any]) -> dict[str, str]:
+        """With which a function reaches the account: as its role."""
+        return {**self.variables, **self._credentials(function["Role"], function["FunctionName"])}
+
+    def credentials_of_instance(self, instance_id: str, group: str) -> dict[str, str]:
+        """What the metadata would give an instance of that group: its role's credentials."""
+        (profile,) = [one["PhysicalResourceId"] for one in self._resources(group.removesuffix(LEARNER_SUFFIX))
+                      if one["ResourceType"] == "AWS::IAM::InstanceProfile"]
+        (role,) = self.client("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
+        return self._credentials(role["Arn"], instance_id)
+
+    def _credentials(self, role: str, session: str) -> dict[str, str]:
+        """Those of a session, as variables: IAM judges what is asked for with them."""
+        given = self.client("sts").assume_role(RoleArn=role, RoleSessionName=session)["Credentials"]
+        return {"AWS_ACCESS_KEY_ID": given["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": given["SecretAccessKey"],
+                "AWS_SESSION_TOKEN": given["SessionToken"]}
 
     # What happens in it
 

@@ -1,6 +1,6 @@
 """An actor function of which one actor in each round attacks with what its user of the cache may do, and may not.
 
-What it tried, and whether that was refused, is a line each of the file ``attacks`` beside the recorded calls.
+What it tried, and whether that was refused, is a line each of the file that ATTACKS_VARIABLE names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import redis
 
 from lambda_actor.credentials import connection_options
 from lambda_actor.handler import handler as act
-from tests.simulators.rehearsal.recording import FOLDER_VARIABLE
+from tests.simulators.rehearsal import ATTACKS_VARIABLE
 
 _OVERSIZED_BYTES = 64 * 2**20
 _FLOOD = 2000
@@ -53,7 +53,7 @@ def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
     cache = redis.Redis.from_url(event["cache_url"], driver_info=None, **connection_options(event["cache_credential"]))
     # One of the two that spoil its own trajectory in each round, so that each is seen to be refused.
     spoilt = ("garbage", "oversized")[event["round_index"] % 2]
-    with (Path(os.environ[FOLDER_VARIABLE]).parent / "attacks").open("a") as file:
+    with Path(os.environ[ATTACKS_VARIABLE]).open("a") as file:
         for name, attack in ATTACKS.items():
             if name == spoilt or name not in ("garbage", "oversized"):
                 file.write(json.dumps({"attack": name, "refused": _is_refused(attack, cache, event)}) + "\n")

@@ -1,4 +1,4 @@
-"""The coordinator's handler by the rehearsal's clock, whose calls to AWS are recorded."""
+"""The coordinator's handler by the rehearsal's clock."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from typing import Any
 from runtime.backends.aws import coordinator
 from tests.simulators.rehearsal import LEG_VARIABLE
 from tests.simulators.rehearsal.clock import Clock
-from tests.simulators.rehearsal.recording import record_calls
 
 
 def handler(event: dict[str, Any], context: object) -> Any:
     """Runs a leg."""
     return coordinator.handler(event, context, now=Clock.of_this_process().now, leg_s=float(os.environ[LEG_VARIABLE]))
 
-
-record_calls("coordinator")

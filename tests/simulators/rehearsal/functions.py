@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
+from tests.simulators.aws.gate import ONLY_JUDGE
 from tests.simulators.aws.lambda_endpoint import LambdaEndpoint, LambdaError
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 
@@ -84,24 +85,35 @@ class _Handler(QuietHandler):
         self.server.owner.wait(self.path)
         url = self.server.owner.moto_url
         if invocation:
+            answer = self._ask(self.server.owner.moto_url, b"", **{ONLY_JUDGE: "yes"})
+            if answer is None or answer[0] >= 400:
+                self._send(*(answer or (500, {}, b"")))
+                return
             refused = self.server.owner.refusal(invocation[1])
             if refused:
                 self._send(refused.status, {"x-amzn-ErrorType": refused.code}, json.dumps(refused.body).encode())
                 return
             url = self.server.owner.endpoint_url
-        connection = HTTPConnection(urlsplit(url).netloc)
-        try:
-            connection.request(self.command, self.path, body, dict(self.headers))
-            answer = connection.getresponse()
-            content = answer.read()
-        except (OSError, ValueError):
+        answer = self._ask(url, body)
+        if answer is None:
             # As the endpoint did: the connection ends without an answer.
             self.close_connection = True
-            return
+        else:
+            self._send(*answer)
+
+    def _ask(self, url: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes] | None:
+        """The answer to the same request there, with these headers more; None if there is none."""
+        connection = HTTPConnection(urlsplit(url).netloc)
+        try:
+            connection.request(self.command, self.path, body, {
+                **dict(self.headers), "Content-Length": str(len(body)), **headers})
+            answer = connection.getresponse()
+            return answer.status, {name: value for name, value in answer.getheaders() if (
+                name.lower() in _PASSED_ON)}, answer.read()
+        except (OSError, ValueError):
+            return None
         finally:
             connection.close()
-        headers = {name: value for name, value in answer.getheaders() if name.lower() in _PASSED_ON}
-        self._send(answer.status, headers, content)
 
     def _send(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
         # Whoever asked may be gone.

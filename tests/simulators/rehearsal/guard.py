@@ -24,7 +24,6 @@ import botocore.client  # noqa: E402
 import runtime.guard.function as guard  # noqa: E402
 from runtime.guard.watch import PAUSE_S, TICK_S  # noqa: E402
 from tests.simulators.rehearsal.clock import Clock  # noqa: E402
-from tests.simulators.rehearsal.recording import record_calls  # noqa: E402
 
 
 def handler(event: dict[str, Any], context: object) -> Any:
@@ -58,6 +57,5 @@ def _step(arguments: dict[str, Any]) -> str:
     return arguments.get("ExpressionAttributeNames", {}).get("#step", "")
 
 
-record_calls("guard")
 if GUARD_DEATHS_VARIABLE in os.environ:
     _die_after_each_kind_of_change(Path(os.environ[GUARD_DEATHS_VARIABLE]))

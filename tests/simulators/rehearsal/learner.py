@@ -6,8 +6,6 @@ import sys
 
 from runtime.backends.aws.learner import main
 from tests.simulators.rehearsal.clock import Clock
-from tests.simulators.rehearsal.recording import record_calls
 
 if __name__ == "__main__":
-    record_calls("learner")
     sys.exit(main(sys.argv[1:], now=Clock.of_this_process().now))

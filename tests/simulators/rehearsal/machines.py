@@ -297,17 +297,18 @@ class Machines:
     """
 
     def __init__(self, directory: Path, moto: MotoServer, clock: Clock, tell: Tell,
-                 variables: Mapping[str, str]) -> None:
+                 variables: Mapping[str, str], credentials: Callable[[str, str], Mapping[str, str]]) -> None:
         """Args:
+        credentials: Variables with the credentials of an instance, by its id and its group's name.
         variables: What the programs of an instance need to reach AWS; may be changed between launches.
         """
         self.all: dict[str, Machine] = {}
         self.is_dead_on_arrival = False
-        self.variables = dict(variables)
+        self.variables, self._credentials = dict(variables), credentials
         self._directory, self._moto, self._clock, self._tell = directory, moto, clock, tell
         self._stack = ExitStack()
         directory.mkdir()
-        self._aws = self._stack.enter_context(aws_command(directory, "tests.simulators.rehearsal.aws"))
+        self._aws = self._stack.enter_context(aws_command(directory))
         self._running: set[str] = set()
 
     def step(self) -> None:
@@ -356,8 +357,9 @@ class Machines:
             InstanceId=instance_id, Attribute="userData")["UserData"]["Value"]
         self.all[instance_id] = Machine(
             self._directory / instance_id, instance, base64.b64decode(user_data).decode(),
-            address=_loopback_address(len(self.all)), variables=self.variables, clock=self._clock, tell=self._tell,
-            stack=self._stack, aws=self._aws)
+            address=_loopback_address(len(self.all)), clock=self._clock, tell=self._tell,
+            stack=self._stack, aws=self._aws, variables={
+                **self.variables, **self._credentials(instance_id, _tag(instance, "aws:autoscaling:groupName"))})
 
 
 def _loopback_address(number: int) -> str:

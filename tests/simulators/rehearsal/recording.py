@@ -1,34 +1,28 @@
-"""Which calls to AWS a role's process makes in a rehearsal."""
+"""What each role asked IAM for in a rehearsal, and what the answer was, as `tests.simulators.aws.gate` notes it."""
 
 from __future__ import annotations
 
-import os
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import botocore.client
 
-FOLDER_VARIABLE = "REHEARSAL_CALLS"
-"""The folder in which each role has a file."""
+def decisions(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Roles' names, and what the gate noted of each."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix != ".policies":
+            for line in path.read_text().splitlines():
+                yield path.name, json.loads(line)
 
 
-def record_calls(role: str) -> None:
-    """From now on each kind of call is a line of the role's file, ``SERVICE OPERATION``."""
-    call = botocore.client.BaseClient._make_api_call
-    path = Path(os.environ[FOLDER_VARIABLE]) / role
-    known: set[str] = set()
-
-    def call_and_note(self: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        kind = f"{self.meta.service_model.service_name} {operation}\n"
-        if kind not in known:
-            known.add(kind)
-            with path.open("a") as file:
-                file.write(kind)
-        return call(self, operation, arguments)
-
-    botocore.client.BaseClient._make_api_call = call_and_note
+def denials(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    return [(role, one) for role, one in decisions(folder) if not one["allowed"]]
 
 
 def recorded_calls(folder: Path) -> dict[str, list[str]]:
-    """The kinds of calls by role."""
-    return {path.name: sorted(set(path.read_text().splitlines())) for path in folder.iterdir()}
+    """The kinds of calls by role, ``SERVICE OPERATION`` each."""
+    found: dict[str, set[str]] = {}
+    for role, one in decisions(folder):
+        found.setdefault(role, set()).add(one["call"])
+    return {role: sorted(calls) for role, calls in found.items()}

@@ -20,7 +20,7 @@ from tests.helpers import ROOT
 from tests.simulators.rehearsal.account import RUN, SHARED_STACKS, Account, Deployment, RehearsalError, difference
 from tests.simulators.rehearsal.machines import Machine, Machines
 from tests.simulators.rehearsal.record import Bill, Record, Watch
-from tests.simulators.rehearsal.recording import recorded_calls
+from tests.simulators.rehearsal.recording import denials, recorded_calls
 
 RATE = 60.0
 """Seconds of the clock in one on the wall, at most."""
@@ -105,7 +105,8 @@ class Rehearsal:
             self.record = Record(self.account.clock, is_quiet=self._is_quiet)
             self._watch = Watch(self.account, self.record)
             self.machines = Machines(self.directory / "machines", self.account.moto, self.account.clock,
-                                     self.record.tell, {**self.account.variables, "IMAGES": str(self.account.images)})
+                                     self.record.tell, {**self.account.variables, "IMAGES": str(self.account.images)},
+                                     self.account.credentials_of_instance)
             stack.callback(self.machines.close)
             self._stack = stack.pop_all()
         return self
@@ -286,6 +287,8 @@ class Rehearsal:
         names = names or tuple(self.deployments)
         left = difference(self.account.inventory(), self._found_before)
         self.check(not left, f"left: {json.dumps(left)}")
+        for role, one in denials(self.account.calls):
+            self.check(False, f"IAM denies {role} {one['action']} on {one['resource']} with {one['context']}")
         spend = {name: self._spend(name) for name in names}
         if not left:
             self.account.remove_shared()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
 
 from tests.stacks.iam.calls import ALL, Call
 
@@ -29,13 +28,12 @@ NAMED_OTHERWISE = {
     ("s3", "CompleteMultipartUpload"): "s3:PutObject",
     ("s3", "DeleteObjects"): "s3:DeleteObject",
     ("lambda", "Invoke"): "lambda:InvokeFunction",
-    ("stepfunctions", "ListExecutions"): "states:ListExecutions",
-    ("stepfunctions", "StopExecution"): "states:StopExecution",
 }
-"""Operations whose action has another name; all of Step Functions' have. S3: User Guide, "Required permissions for
-Amazon S3 API operations"; Lambda: API Reference, Invoke, "requires permission for the lambda:InvokeFunction action". A
-test finds those that miss.
+"""Operations whose action has another name. S3: User Guide, "Required permissions for Amazon S3 API operations";
+Lambda: API Reference, Invoke, "requires permission for the lambda:InvokeFunction action". A test finds those that miss.
 """
+PREFIXES = {"stepfunctions": "states", "service-quotas": "servicequotas"}
+"""Services that IAM calls otherwise than botocore does."""
 ASKED_FOR_TOO = {"lambda:UpdateFunctionConfiguration": ("iam:PassRole",)}
 """What the reference does not call dependent. Lambda Developer Guide, "Defining Lambda function permissions with an
 execution role": whoever gives a function a role needs the right to pass it."""
@@ -89,11 +87,20 @@ def expand(pattern: str) -> list[str]:
 
 
 @cache
+def arn_patterns(action: str) -> tuple[str, ...]:
+    """The ARNs that an action may concern, as the reference writes them; none if it concerns ``*`` alone."""
+    service = _services()[action.partition(":")[0]]
+    return tuple(service["resources"][kind]["arn"] for kind in _kinds(action))
+
+
+def _kinds(action: str) -> tuple[str, ...]:
+    return QUALIFIED.get(action) or tuple(kind for kind in privilege(action)["resource_types"] if kind)
+
+
+@cache
 def resource_patterns(action: str) -> tuple[re.Pattern[str], ...]:
     """The ARNs that an action may concern; none if it concerns ``*`` alone."""
-    service = _services()[action.partition(":")[0]]
-    kinds = QUALIFIED.get(action) or [kind for kind in privilege(action)["resource_types"] if kind]
-    return tuple(re.compile(_arn(service["resources"][kind]["arn"], "[^:/]+", "[^:]+")) for kind in kinds)
+    return tuple(re.compile(_arn(pattern, "[^:/]+", "[^:]+")) for pattern in arn_patterns(action))
 
 
 _WITH_SLASHES = {"ObjectName", "LogGroupName", "LogStreamName", "RepositoryName"}
@@ -125,7 +132,8 @@ def actions_of(call: Call) -> Iterator[str]:
     Raises:
         KeyError: IAM has no such action: `NAMED_OTHERWISE` lacks the operation.
     """
-    action = NAMED_OTHERWISE.get((call.service, call.operation), f"{call.service}:{call.operation}")
+    prefix = PREFIXES.get(call.service, call.service)
+    action = NAMED_OTHERWISE.get((call.service, call.operation), f"{prefix}:{call.operation}")
     yield action
     yield from ASKED_FOR_TOO.get(action, ())
     if action == "cloudformation:DescribeStacks" and call.on == ALL:
@@ -147,4 +155,7 @@ def deletion_actions(kind: str) -> list[str]:
 @cache
 def schema_of(kind: str) -> dict[str, Any]:
     """CloudFormation's schema of a resource type, as cfn-lint bundles it."""
+    # Seconds to import, and the simulated account has no use for it.
+    from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
+
     return PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, kind).schema

@@ -38,10 +38,11 @@ class Statement:
     conditions: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     """Operator, key, values."""
 
-    def covers(self, request: Request) -> bool:
+    def covers(self, request: Request, *, with_conditions: bool = True) -> bool:
         return (any(_matches(action, request.action) for action in self.actions)
                 and any(_matches(resource, request.resource) for resource in self.resources)
-                and all(_holds(*condition, request.context) for condition in self.conditions))
+                and (not with_conditions
+                     or all(_holds(*condition, request.context) for condition in self.conditions)))
 
     def without_action(self, action: str) -> Statement:
         return replace(self, actions=tuple(one for one in self.actions if one != action))

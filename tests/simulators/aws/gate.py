@@ -1,0 +1,223 @@
+"""IAM in front of moto: a role's request gets in if the role's own policies allow what it asks for.
+
+The policies are those that CloudFormation gave the role in moto: the synthesised ones, with the names that it drew.
+What a request asks for is derived from the request itself (`tests.stacks.iam.asked`). Who signs with a key that is no
+role's, such as the rehearsal itself, is not judged.
+
+MOTO_DECISIONS names a folder in which each role has a file of its decisions, one line of JSON for each new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from botocore.loaders import JSONFileLoader
+from moto.backends import get_backend
+from moto.core.loaders import create_loader
+from moto.core.model import ServiceModel
+from moto.core.parse import PROTOCOL_PARSERS
+from moto.core.request import Request as HttpRequest
+from moto.core.request import determine_request_protocol
+from moto.core.routing import ServiceOperationRouter
+
+from tests.stacks.iam.asked import requests_of, unjudged
+from tests.stacks.iam.policies import Request, Statement, is_allowed, read_statement
+
+DECISIONS_VARIABLE = "MOTO_DECISIONS"
+ONLY_JUDGE = "X-Only-Judge"
+"""A request with this header is judged, and goes no further: 204 if it may."""
+_CREDENTIAL = re.compile(r"Credential=(\w+)/\d+/([\w-]+)/([\w-]+)/")
+_SIGNED_AS = {"monitoring": "cloudwatch", "states": "stepfunctions", "servicequotas": "service-quotas"}
+_ACCOUNT = "123456789012"
+Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whose temporary credentials signed a request.
+
+    Attributes:
+        arn: The session's.
+        role: Name of its role.
+        session: What AWS appends: a function's name, or an instance's id.
+        is_function: Lambda runs with the role.
+    """
+
+    arn: str
+    role: str
+    session: str
+    is_function: bool
+
+
+class Gate:
+    """Moto's server, behind IAM."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self._folder = Path(os.environ[DECISIONS_VARIABLE]) if DECISIONS_VARIABLE in os.environ else None
+        self._known: set[str] = set()
+        self._statements: dict[str, list[Statement]] = {}
+        self._documents: dict[str, list[str]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        found = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
+        caller = _caller(found[1]) if found else None
+        is_question = environ.get("HTTP_" + ONLY_JUDGE.upper().replace("-", "_")) is not None
+        if found and caller:
+            service = _SIGNED_AS.get(found[3], found[3])
+            try:
+                refusal = self._refusal(caller, service, found[2], environ)
+            except Exception as error:
+                self._note(caller, service, "?", Request(f"what cannot be judged: {error!r}"), False)
+                raise
+            if refusal:
+                status, headers, body = refusal
+                start_response(status, [*headers.items(), ("Content-Length", str(len(body)))])
+                return [body]
+        if is_question:
+            start_response("204 NO CONTENT", [])
+            return []
+        return self._application(environ, start_response)
+
+    def _refusal(
+        self, caller: Caller, service: str, region: str, environ: dict[str, Any]
+    ) -> tuple[str, Mapping[str, str], bytes] | None:
+        """The answer to a request that the caller may not make; None if it may."""
+        protocol, operation, parameters = _read(service, environ)
+        statements = self._policies(caller.role)
+        for one in requests_of(service, operation, parameters, account=_ACCOUNT, region=region,
+                               tags=lambda arn: _tags(arn, region)):
+            asked = Request(one.action, one.resource, {**one.context, **_of(caller, region)})
+            strange = unjudged(statements, asked)
+            if strange:
+                raise LookupError(f"{asked.action}: {', '.join(strange)} is not derived from requests")
+            allowed = is_allowed(statements, asked)
+            self._note(caller, service, operation, asked, allowed)
+            if not allowed:
+                return _denied(protocol, _words(caller, statements, asked))
+        return None
+
+    def _policies(self, role: str) -> list[Statement]:
+        """What the role may do; a session outlives its role, which is deleted here while its last processes end."""
+        found = get_backend("iam")[_ACCOUNT]["aws"].roles.values()
+        documents = next((list(one.policies.values()) for one in found if one.name == role), None)
+        with self._lock:
+            if documents is not None and documents != self._documents.get(role):
+                self._documents[role] = documents
+                self._statements[role] = [read_statement(one, str) for document in documents
+                                          for one in _listed(_parsed(document)["Statement"])]
+                self._write(f"{role}.policies", json.dumps([_parsed(one) for one in documents]), "w")
+            return self._statements[role]
+
+    def _note(self, caller: Caller, service: str, operation: str, asked: Request, allowed: bool) -> None:
+        line = json.dumps({"call": f"{service} {operation}", "action": asked.action, "resource": asked.resource,
+                           "context": asked.context, "allowed": allowed}, sort_keys=True)
+        with self._lock:
+            if (key := f"{caller.role} {line}") not in self._known:
+                self._known.add(key)
+                self._write(caller.role, line + "\n", "a")
+
+    def _write(self, name: str, text: str, mode: str) -> None:
+        if self._folder is not None:
+            with (self._folder / name).open(mode) as file:
+                file.write(text)
+
+
+def _caller(key: str) -> Caller | None:
+    session = get_backend("sts")[_ACCOUNT]["aws"].get_assumed_role_from_access_key(key)
+    if session is None:
+        return None
+    name = session.role_arn.rpartition("/")[2]
+    trusts = next((str(one.assume_role_policy_document) for one in get_backend("iam")[_ACCOUNT]["aws"].roles.values()
+                   if one.name == name), "")
+    return Caller(session.arn, name, session.session_name, "lambda.amazonaws.com" in trusts)
+
+
+def _of(caller: Caller, region: str) -> dict[str, tuple[str, ...]]:
+    """Condition keys that come with who asks."""
+    function = f"arn:aws:lambda:{region}:{_ACCOUNT}:function:{caller.session}"
+    return {"aws:PrincipalAccount": (_ACCOUNT,),
+            **({"lambda:SourceFunctionArn": (function,)} if caller.is_function else {})}
+
+
+def _read(service: str, environ: dict[str, Any]) -> tuple[str, str, Mapping[str, Any]]:
+    """Protocol, operation and parameters of a request, whose body can be read again."""
+    length = int(environ.get("CONTENT_LENGTH") or 0)
+    # What is stored in S3 asks for nothing.
+    if length and not (service == "s3" and environ["REQUEST_METHOD"] == "PUT"):
+        body = environ["wsgi.input"].read(length)
+        environ["wsgi.input"] = BytesIO(body)
+        own = {**environ, "wsgi.input": BytesIO(body)}
+    else:
+        own = {**environ, "wsgi.input": BytesIO(b""), "CONTENT_LENGTH": "0"}
+        own.pop("HTTP_TRANSFER_ENCODING", None)
+    request = HttpRequest(own)
+    model, router = _model(service)
+    operation, url_parameters = router.match(request)
+    protocol = determine_request_protocol(model, request.content_type)
+    parsed = PROTOCOL_PARSERS[protocol](model.operation_model(operation.name)).parse({
+        "method": request.method, "values": request.values, "headers": request.headers, "body": request.data,
+        "url_path": request.path, "url_params": url_parameters})
+    return protocol, operation.name, {name: value for name, value in parsed.items() if value is not None}
+
+
+@cache
+def _model(service: str) -> tuple[ServiceModel, ServiceOperationRouter]:
+    """Read for the gate alone: a client of S3 takes the bucket out of the paths of the model that it is given."""
+    loader = create_loader()
+    loader.file_loader = JSONFileLoader()
+    model = ServiceModel(loader.load_service_model(service, "service-2"), service)
+    return model, ServiceOperationRouter(model)
+
+
+def _tags(arn: str, region: str) -> Mapping[str, str]:
+    """Of an instance; nothing else is told apart by its tags."""
+    if ":instance/" not in arn:
+        return {}
+    found = get_backend("ec2")[_ACCOUNT][region].describe_tags({"resource-id": [arn.rpartition("/")[2]]})
+    return {tag["key"]: tag["value"] for tag in found}
+
+
+def _words(caller: Caller, statements: Iterable[Statement], asked: Request) -> str:
+    """As IAM words it: IAM User Guide, "Troubleshoot access denied error messages"."""
+    is_explicit = any(one.effect == "Deny" and one.covers(asked) for one in statements)
+    why = ("with an explicit deny in an identity-based policy" if is_explicit else
+           f"because no identity-based policy allows the {asked.action} action")
+    on = f" on resource: {asked.resource}" if asked.resource != "*" else ""
+    return f"User: {caller.arn} is not authorized to perform: {asked.action}{on} {why}"
+
+
+def _denied(protocol: str, message: str) -> tuple[str, Mapping[str, str], bytes]:
+    """Each protocol's way to say no."""
+    if protocol == "json":
+        return "400 BAD REQUEST", {"Content-Type": "application/x-amz-json-1.0"}, json.dumps(
+            {"__type": "com.amazon.coral.service#AccessDeniedException", "Message": message}).encode()
+    if protocol == "rest-json":
+        return "403 FORBIDDEN", {"Content-Type": "application/json", "x-amzn-ErrorType": "AccessDeniedException"}, (
+            json.dumps({"Message": message}).encode())
+    code, text = "AccessDenied", escape(message)
+    if protocol == "ec2":
+        code, text = "UnauthorizedOperation", f"You are not authorized to perform this operation. {text}"
+    error = f"<Error><Code>{code}</Code><Message>{text}</Message></Error>"
+    whole = {"ec2": f"<Response><Errors>{error}</Errors></Response>", "rest-xml": error,
+             "query": f"<ErrorResponse>{error}</ErrorResponse>"}[protocol]
+    return "403 FORBIDDEN", {"Content-Type": "text/xml"}, whole.encode()
+
+
+def _parsed(document: Any) -> dict[str, Any]:
+    return json.loads(document) if isinstance(document, str) else document
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
