@@ -80,6 +80,7 @@ tests: setup-dev
 lint: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/hadolint lambda_actor/Dockerfile stacks/learner_image/Dockerfile
+	$(BIN)/shellcheck --shell=bash stacks/components/learner_boot.sh
 	$(BIN)/python -m mypy
 
 # Nothing that needs another environment, hours or a GPU: docs/design/performance.md has those. Keep the machine idle.

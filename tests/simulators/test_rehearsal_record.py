@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from runtime.config.loading import experiment_from_tree
 from tests.simulators.rehearsal.clock import Clock
 from tests.simulators.rehearsal.record import Record, text_of
+from tests.simulators.rehearsal.rehearsal import experiment
 
 
 class SteppingClock(Clock):
@@ -39,3 +43,10 @@ def test_lines_are_short_and_whole() -> None:
     assert max(map(len, lines)) <= 120
     assert " ".join(line[28:] for line in lines[1:]) == words
     assert all(line.startswith(" " * 28) for line in lines[1:])
+
+
+@pytest.mark.parametrize("way", [{}, {"cache": "none", "fleet": "local"}, *({
+    "cache": "none", "learner": learner, "provisioned": 0, "update_s": 100, "deadline_s": 60} for learner in (
+        "function", "stellaris, stellaris: {learners: 3}, function: {timeout_s: 20}"))])
+def test_what_is_rehearsed_can_be_deployed(way: dict[str, Any]) -> None:
+    experiment_from_tree(yaml.safe_load(experiment(**way)), source="").resolved(is_deployed=True)

@@ -6,8 +6,6 @@ import ast
 import datetime
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -29,10 +27,6 @@ NOT_TAGGABLE = {
 }
 """By CloudFormation or CDK; the first two are tagged in another form."""
 SENT_BY_THE_BOOT_SCRIPT = {"BootFailures"}
-CFN_LINT_IGNORED = {
-    "W3005": "CDK's constructs say what they depend on even where a reference says so too",
-    "W6001": "the bucket's name is an output of the experiment's stack too: there people look for it",
-}
 RESOURCES_MAX = 500
 
 
@@ -166,18 +160,6 @@ def test_what_raises_an_alarm(serverless: Assembly) -> None:
 
 
 # Other people's rules
-
-
-def test_cfn_lint_finds_nothing(synthesise: Synthesise) -> None:
-    # Each once: what is shared is the same with each.
-    paths = {path.read_bytes(): str(path) for kind in ("serverless", "node", "learner", "local")
-             for path in synthesise(cache=kind).directory.glob("*.template.json")}.values()
-    assert len(paths) == 7
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; from cfnlint import runner; sys.exit(runner.main())", "--regions",
-         "us-east-1", "--ignore-checks", *CFN_LINT_IGNORED, "--template", *paths],
-        capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
 def test_cdk_nag_is_asked_and_finds_what_nobody_answered_for(synthesise: Synthesise) -> None:

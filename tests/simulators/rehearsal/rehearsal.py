@@ -21,6 +21,7 @@ from tests.simulators.rehearsal.account import RUN, SHARED_STACKS, Account, Depl
 from tests.simulators.rehearsal.machines import Machine, Machines
 from tests.simulators.rehearsal.record import Bill, Record, Watch
 from tests.simulators.rehearsal.recording import denials, recorded_calls
+from tests.stacks.iam import decisions
 
 RATE = 60.0
 """Seconds of the clock in one on the wall, at most."""
@@ -38,7 +39,7 @@ algorithm: {{kind: ppo, ppo: {{epochs: 10, minibatch_steps: 128}}}}
 detector: {{subset_size: 128, lanczos_steps: 6}}
 scaler: {{kind: nitro, actors_min: 2, actors_max: 6, window_rounds: 3, decay_factor: 0.99}}
 actor: {{fragment_steps: 256, timeout_s: 30, provisioned: {provisioned}}}
-learner: {{kind: {learner}, device: cpu, threads: 1, update_timeout_s: {update_s}, instance_types: [{instance_types}]}}
+learner: {{kind: {learner}, device: cpu, threads: 1, update_timeout_s: {update_s}{instance}}}
 fleet: {{kind: {fleet}, round_deadline_s: {deadline_s}}}
 cache: {{kind: {cache}}}
 budget: {{usd: {usd}, lifetime_hours: {lifetime_hours}}}
@@ -54,10 +55,10 @@ def experiment(*, cache: str = "serverless", usd: float = BUDGET_USD, max_rounds
                provisioned: int = 2, lifetime_hours: float = 24.0, instance_types: str = "g4dn.xlarge",
                fleet: str = "auto", learner: str = "instance", update_s: int = 300, deadline_s: int = 600) -> str:
     """The text of the experiment file that is rehearsed."""
+    instance = f", instance_types: [{instance_types}]" if learner == "instance" else ""
     return EXPERIMENT.format(cache=cache, usd=usd, max_rounds="null" if max_rounds is None else max_rounds,
-                             provisioned=provisioned, lifetime_hours=lifetime_hours, instance_types=instance_types,
-                             fleet=fleet, learner=learner, update_s=update_s,
-                             deadline_s=deadline_s)
+                             provisioned=provisioned, lifetime_hours=lifetime_hours, instance=instance, fleet=fleet,
+                             learner=learner, update_s=update_s, deadline_s=deadline_s)
 
 
 class Rehearsal:
@@ -340,6 +341,7 @@ class Rehearsal:
     def _write(self, result: Mapping[str, Any], names: Sequence[str]) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / "rehearsal.json").write_text(json.dumps(result, indent=1) + "\n")
+        decisions.write(decisions.recorded(self.account.calls), self.out / "decisions.json")
         for name in names:
             rounds = self.account.objects(self._prefix(name)).get("rounds.jsonl")
             if rounds:

