@@ -31,6 +31,7 @@ from moto.core.request import determine_request_protocol
 from moto.core.routing import ServiceOperationRouter
 
 from tests.stacks.iam.asked import requests_of, unjudged
+from tests.stacks.iam.decisions import listed
 from tests.stacks.iam.policies import Request, Statement, is_allowed, read_statement
 
 DECISIONS_VARIABLE = "MOTO_DECISIONS"
@@ -116,7 +117,7 @@ class Gate:
             if documents is not None and documents != self._documents.get(role):
                 self._documents[role] = documents
                 self._statements[role] = [read_statement(one, str) for document in documents
-                                          for one in _listed(_parsed(document)["Statement"])]
+                                          for one in listed(_parsed(document)["Statement"])]
                 self._write(f"{role}.policies", json.dumps([_parsed(one) for one in documents]), "w")
             return self._statements[role]
 
@@ -217,7 +218,3 @@ def _denied(protocol: str, message: str) -> tuple[str, Mapping[str, str], bytes]
 
 def _parsed(document: Any) -> dict[str, Any]:
     return json.loads(document) if isinstance(document, str) else document
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]

@@ -13,6 +13,7 @@ from tests.helpers import ROOT
 from tests.simulators.rehearsal.account import RehearsalError
 from tests.simulators.rehearsal.rehearsal import RATE
 from tests.simulators.rehearsal.scenarios import SCENARIOS, rehearse
+from tests.stacks.iam import decisions
 
 
 def main() -> int:
@@ -25,6 +26,9 @@ def main() -> int:
         return 2
     results = {name: _play(name, options.out / name, options.rate) for name in names}
     print("\n" + "\n".join(_table(results)))
+    if options.all and all(result["result"] == "ok" for result in results.values()):
+        decisions.write(set().union(*(decisions.read(options.out / name / "decisions.json") for name in names)))
+        print(f"what IAM decided: {decisions.KNOWN}")
     print(f"all of it: {options.out}/SCENARIO/rehearsal.json; what its keys mean: docs/guides/operations.md")
     return int(any(result["result"] != "ok" for result in results.values()))
 

@@ -26,13 +26,16 @@ from tests.fleet.lambda_fleets import client as lambda_client
 from tests.helpers import ROOT
 from tests.simulators.aws.gate import DECISIONS_VARIABLE
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
-from tests.simulators.aws.moto_types import deploy
+from tests.simulators.aws.moto_types import ACCOUNT, deploy
 from tests.simulators.rehearsal import ATTACKS_VARIABLE, GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE, LEG_VARIABLE
 from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
 from tests.simulators.rehearsal.functions import FunctionsApi, MeteredEndpoint
 
 RESULTS, NETWORK, GUARD = SHARED_STACKS = ("NitroResults", "NitroNetwork", "NitroGuard")
 RUN = "rehearsal"
+DEPLOYER = "Deployer"
+"""The role of whoever types; it has the policy that people are told to take."""
+DEPLOYER_POLICY = ROOT / "docs" / "reference" / "deployer_policy.json"
 _ADDRESS = "127.0.0.1"
 
 
@@ -186,6 +189,14 @@ class Account:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def let_people_in(self, policy: str = "") -> dict[str, str]:
+        """Variables with which people reach the account, with the policy of the docs or another one."""
+        roles = self.client("iam")
+        with suppress(roles.exceptions.EntityAlreadyExistsException):
+            roles.create_role(RoleName=DEPLOYER, AssumeRolePolicyDocument='{"Version": "2012-10-17", "Statement": []}')
+        roles.put_role_policy(RoleName=DEPLOYER, PolicyName="own", PolicyDocument=policy or DEPLOYER_POLICY.read_text())
+        return self._credentials(f"arn:aws:iam::{ACCOUNT}:role/{DEPLOYER}", "somebody")
 
     def client(self, service: str) -> Any:
         return self.moto.client(service)

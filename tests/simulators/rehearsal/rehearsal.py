@@ -72,6 +72,7 @@ class Rehearsal:
         is_hurried: The clock goes at its full rate whatever a machine does: for those that do nothing.
         found_deployed: What Describe found of the newest deployment.
         is_guarded: Whether EventBridge lets the guard look each minute.
+        deployer_policy: What people may do, instead of what the docs tell them to take; empty: that.
         guard_was_away: Whether it did not for so long that nobody knows when things ended.
     """
 
@@ -94,6 +95,7 @@ class Rehearsal:
         self.deployments: dict[str, Deployment] = {}
         self._bills: dict[str, Bill] = {}
         self._problems: list[str] = []
+        self.deployer_policy = ""
         self.is_hurried, self.is_guarded, self.guard_was_away = False, True, False
         self._is_shared = False
         self._next_tick_s = 0.0
@@ -178,7 +180,8 @@ class Rehearsal:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.simulators.rehearsal.people", *words], cwd=ROOT, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, **self.account.variables, "PYTHONPATH": str(ROOT), "CDK_DOCKER": "true"})
+            env={**os.environ, **self.account.variables, **self.account.let_people_in(self.deployer_policy),
+                 "PYTHONPATH": str(ROOT), "CDK_DOCKER": "true"})
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
         """Lets time pass until ``condition()`` holds.

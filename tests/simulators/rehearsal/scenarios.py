@@ -338,6 +338,22 @@ def _boot_fails(world: Rehearsal) -> None:
     world.check(len(world.machines.all) == 4, f"{len(world.machines.all)} instances were launched, not 4")
 
 
+def deployer(world: Rehearsal) -> None:
+    """Somebody with the policy that the docs tell people to take deploys, asks for the status, and destroys."""
+    text = experiment(usd=_AMPLE_USD)
+    world.machines.is_dead_on_arrival = True
+    code, printed, context = world.make_deploy("hopper", text)
+    world.check(code == 0, f"make deploy ({code}): {printed}")
+    world.deploy(text=text, context=context)
+    for words in (("status",), ("status", "hopper"), ("logs", "hopper")):
+        with world.people(*words) as asked:
+            printed = asked.communicate()[0]
+        world.check("denied" not in printed.lower() and "not authorized" not in printed, f"{words[0]}: {printed}")
+    _stop(world, "hopper")
+    world.is_hurried = True
+    world.until_gone()
+
+
 def _again(world: Rehearsal) -> None:
     """A run again: after a failed start it trains, with its budget used up it is refused, with more it goes on."""
     world.account.set_faults(**_NEVER_WARM)
@@ -573,6 +589,7 @@ SCENARIOS = {
     "cache-waits": Scenario(_cache_waits),
     "rollback-fails": Scenario(_rollback_fails, settings={"MOTO_FAILING_DELETIONS": "Nitro-hopper=3"}),
     "boot-fails": Scenario(_boot_fails),
+    "deployer": Scenario(deployer),
     "again": Scenario(_again),
     "new-account": Scenario(_new_account, "max_rounds", {
         "MOTO_LAMBDA_CONCURRENCY_QUOTA": "10", "MOTO_EC2_GPU_VCPU_QUOTA": "0", "MOTO_EC2_VCPU_QUOTA": "2"}),

@@ -113,7 +113,9 @@ def _resources(action: str, parameters: Values, where: Mapping[str, str]) -> lis
 
 
 def _opened(parameters: Values) -> Values:
-    """With the keys of several objects as one list of them."""
+    """With the keys of several objects as one list of them, and the role that a service is made."""
+    if "AWSServiceName" in parameters:
+        return {"RoleName": f"aws-service-role/{parameters['AWSServiceName']}/*"}
     objects = parameters.get("Delete", {}).get("Objects") if isinstance(parameters.get("Delete"), Mapping) else None
     return {**parameters, "Key": [one["Key"] for one in objects]} if objects else parameters
 

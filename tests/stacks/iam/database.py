@@ -43,6 +43,11 @@ NOT_ASKED_FOR = {
     ("cloudformation:DescribeStacks", "cloudformation:ListStacks"): "if it is called without a name: see `actions_of`",
     ("elasticache:DeleteReplicationGroup", "ec2:CreateNetworkInterface"): "done by ElastiCache's service-linked role",
     ("elasticache:DeleteReplicationGroup", "ec2:DeleteNetworkInterface"): "done by ElastiCache's service-linked role",
+    **{("servicequotas:GetServiceQuota", action): "for the quotas of that service; EC2's and Lambda's are asked for"
+       for action in (
+           "autoscaling:DescribeAccountLimits", "cloudformation:DescribeAccountLimits", "dynamodb:DescribeLimits",
+           "elasticloadbalancing:DescribeAccountLimits", "iam:GetAccountSummary", "kinesis:DescribeLimits",
+           "rds:DescribeAccountAttributes", "route53:GetAccountLimit")},
     ("ec2:CreateNetworkInterface", "ec2:CreateTags"): "Lambda does not tag a function's interfaces with its role",
 }
 """Actions that the reference calls dependent on others, and that these roles are not asked for; and why."""

@@ -28,13 +28,13 @@ class Decision(NamedTuple):
     """One answer of IAM.
 
     Attributes:
-        policies: The documents of the role that asked, as JSON.
+        statements: Of the role that asked, those with that action: no other can decide; as JSON.
         action, resource: What it asked for.
         context: What conditions see, as JSON.
         allowed: The answer.
     """
 
-    policies: str
+    statements: str
     action: str
     resource: str
     context: str
@@ -53,7 +53,19 @@ def _decision(policies: str, one: dict[str, Any]) -> Decision:
     if resource.startswith("arn:aws:s3:::"):
         resource, context = _unnumbered(resource), {
             key: [_unnumbered(value) for value in values] for key, values in context.items()}
-    return Decision(_undrawn(policies), one["action"], resource, json.dumps(context, sort_keys=True), one["allowed"])
+    statements = [statement for document in json.loads(_undrawn(policies)) for statement in listed(document["Statement"])
+                  if any(_names(pattern, one["action"]) for pattern in listed(statement["Action"]))]
+    return Decision(json.dumps(statements, sort_keys=True), one["action"], resource,
+                    json.dumps(context, sort_keys=True), one["allowed"])
+
+
+def listed(value: Any) -> list[Any]:
+    """What a policy may write as one or as several."""
+    return value if isinstance(value, list) else [value]
+
+
+def _names(pattern: str, action: str) -> bool:
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), action, re.IGNORECASE) is not None
 
 
 def _undrawn(text: str) -> str:
@@ -71,18 +83,18 @@ def _unnumbered(text: str) -> str:
 def read(path: Path = KNOWN) -> set[Decision]:
     """Those of a file."""
     kept = json.loads(path.read_text())
-    return {Decision(json.dumps(policies), action, resource, json.dumps(context, sort_keys=True), allowed)
-            for policies, rows in zip(kept["policies"], kept["decisions"], strict=True)
+    return {Decision(json.dumps(statements, sort_keys=True), action, resource, json.dumps(context, sort_keys=True), allowed)
+            for statements, rows in zip(kept["statements"], kept["decisions"], strict=True)
             for action, resource, context, allowed in rows}
 
 
 def write(found: Iterable[Decision], path: Path = KNOWN) -> None:
     """Replaces a file."""
-    by_policies: dict[str, list[Decision]] = {}
+    by_statements: dict[str, list[Decision]] = {}
     for one in sorted(found):
-        by_policies.setdefault(one.policies, []).append(one)
-    lines = ['{"policies": [', ",\n".join(by_policies), '],\n"decisions": [',
-             ",\n".join(_rows(rows) for rows in by_policies.values()), "]}"]
+        by_statements.setdefault(one.statements, []).append(one)
+    lines = ['{"statements": [', ",\n".join(by_statements), '],\n"decisions": [',
+             ",\n".join(_rows(rows) for rows in by_statements.values()), "]}"]
     path.write_text("\n".join(lines) + "\n")
 
 

@@ -24,6 +24,7 @@ from stacks.components.learner import BOOT_SCRIPT
 from stacks.staging import GUARD_MODULE
 from tests.stacks.conftest import NAME, RUN, STACK
 from tests.stacks.iam.account import Account
+from tests.stacks.iam.asked import requests_of
 from tests.stacks.iam.calls import ALL, Call, calls_from, calls_of_script
 from tests.stacks.iam.database import ACCOUNT, REGION, actions_of, expand, foreign_arns, resource_patterns
 from tests.stacks.iam.policies import Context, Request, Statement, is_allowed
@@ -207,13 +208,11 @@ def machine(account: Account) -> Role:
     (made,) = account.resources("AWS::StepFunctions::StateMachine", STACK).values()
     role = Role(account, account.text(STACK, made["Properties"]["RoleArn"]).rpartition("/")[2])
     states = json.loads(account.text(STACK, made["Properties"]["DefinitionString"]))["States"].values()
-    tasks = {one["Resource"].rpartition(":::")[2]: one["Parameters"] for one in states if one["Type"] == "Task"}
-    assert tasks.keys() == {"lambda:invoke", "dynamodb:updateItem"}
-    role.need("lambda:InvokeFunction", tasks["lambda:invoke"]["FunctionName"])
-    written, key = tasks["dynamodb:updateItem"], run_key(NAME, RUN)
-    role.need("dynamodb:UpdateItem", _arn("dynamodb", f"table/{written['TableName']}"), {
-        "dynamodb:LeadingKeys": (written["Key"]["run"]["S"],),
-        "dynamodb:Attributes": ("run", *written["ExpressionAttributeNames"].values())})
+    for task in [one for one in states if one["Type"] == "Task"]:
+        service, _, operation = task["Resource"].rpartition(":::")[2].partition(":")
+        for asked in requests_of(service, operation[0].upper() + operation[1:], task["Parameters"]):
+            role.need(asked.action, asked.resource, asked.context)
+    key = run_key(NAME, RUN)
     role.keep_out({"dynamodb:UpdateItem": [
         {"dynamodb:LeadingKeys": (run_key(OTHER, RUN),), "dynamodb:Attributes": ("run", "state")},
         *({"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": ("run", one)} for one in (
