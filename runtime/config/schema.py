@@ -93,6 +93,8 @@ class NetworkSection(Section):
     initialisation: Literal["orthogonal", "default"] = Field(
         "orthogonal", description="of the weights; orthogonal = with gain √2, at the end 0.01 (policy) and 1 (critic), "
         "biases 0; default = PyTorch's")
+    initial_std: Annotated[float, Field(gt=0, le=10)] = Field(
+        1.0, description="standard deviation of continuous actions before the first update; discrete ones have none")
 
 
 @nested(ALGORITHMS, "the training algorithm")

@@ -116,6 +116,7 @@ class ActorCritic(ABC, Generic[Settings]):
         network: str = "mlp",
         hidden_sizes: tuple[int, ...] | None = None,
         initialisation: str = "orthogonal",
+        initial_std: float = 1.0,
         seed: int,
         device: str = "cpu",
         threads: int = 1,
@@ -129,6 +130,7 @@ class ActorCritic(ABC, Generic[Settings]):
             network: The text of a `lambda_actor.policy.Architecture`.
             hidden_sizes: Of ``mlp`` and ``combined``; None for those that the text says.
             initialisation: ``orthogonal`` or ``default``; see `PolicyNetwork`.
+            initial_std: Of continuous actions; see `PolicyNetwork`.
             seed: Of the networks and of all that is drawn later.
             device: ``cpu`` or ``cuda``.
             threads: CPU threads of the update.
@@ -149,7 +151,8 @@ class ActorCritic(ABC, Generic[Settings]):
         self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation)
+            self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation,
+                                        initial_std=initial_std)
             self.critic = ValueNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation)
         self.policy.to(self.device)
         self.critic.to(self.device)

@@ -154,7 +154,8 @@ class _Run:
         self._sampler = ServerlessSampler(ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter)
         self._actor_event = {**_actor_event(experiment, self._run_id), **supplies.actor_event}
         spec = LearnerSpec(experiment.algorithm, spaces, experiment.network.architecture, experiment.seed,
-                           experiment.learner.threads, experiment.network.initialisation)
+                           experiment.learner.threads, experiment.network.initialisation,
+                           experiment.network.initial_std)
         learner, detector = _training_parts(experiment, spec, stack)
         remote = None if supplies.learner_fleet is None else Remote(
             spec, ShieldedFleet(supplies.learner_fleet, signals), supplies.learner_store, self._run_id, self._meter,

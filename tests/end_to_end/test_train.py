@@ -125,9 +125,14 @@ def test_rounds_replayed_in_one_process_are_the_same(reference: Path) -> None:
         name: array.tobytes() for name, array in trained.items()}
 
 
-def test_another_seed_changes_everything(reference: Path, experiment: Path, tmp_path: Path) -> None:
-    assert train(experiment, tmp_path / "run", *overrides(seed=4, stop__max_rounds=1)).returncode == 0
-    assert rounds(tmp_path / "run")[0]["policy_loss"] != rounds(reference)[0]["policy_loss"]
+def test_another_seed_and_initial_deviation_change_everything(
+        reference: Path, experiment: Path, tmp_path: Path) -> None:
+    assert train(experiment, tmp_path / "run", *overrides(
+        seed=4, network__initial_std=0.5, stop__max_rounds=1)).returncode == 0
+    (row,), before = rounds(tmp_path / "run"), rounds(reference)[0]
+    assert row["policy_loss"] != before["policy_loss"]
+    hopper_actions = 3
+    assert before["entropy"] - row["entropy"] == pytest.approx(hopper_actions * math.log(2.0), abs=0.1)
 
 
 def test_fixed_scaler_runs_no_detector(experiment: Path, tmp_path: Path) -> None:
