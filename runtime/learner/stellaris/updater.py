@@ -7,11 +7,12 @@
     5. when no job is left, what still waits is applied, and the next policy version begins
 
 A learner function that dies, is slow, or answers twice costs its own gradient and its own bill. So does a gradient that
-is not finite; but if two learners' gradients of an update are not, training has diverged, and no further one is begun.
+is longer than gradients are clipped to, or not finite; but if two learners' gradients of an update are not, training has diverged, and no further one is begun.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -46,6 +47,10 @@ from runtime.learner.updater import InPlaceUpdater
 
 _STATE_KEY = "parameter_function"
 _LOSSES = ("policy_loss", "value_loss", "entropy")
+_CLIP_ROUNDING = 1.001
+"""A gradient that is clipped to a norm may be this many times as long, by the rounding of float32."""
+_NORM_MAX = float(np.sqrt(np.finfo(np.float32).max))
+"""Adam keeps the square of the gradient; that of a longer one is infinite."""
 
 
 @dataclass
@@ -292,7 +297,7 @@ class StellarisUpdater(InPlaceUpdater):
         self._delete(set(self._names))
 
     def _checked(self, under_way: _UnderWay, sent: SentGradient) -> SentGradient:
-        """Refuses a gradient that is not of this learner, not finite, or of a policy that nobody can have pulled."""
+        """Refuses a gradient that is not of this learner, too long, not finite, or of a policy that was not there."""
         shapes = {name: tuple(one.shape) for name, one in self.learner.parameters().items()}
         if {name: array.shape for name, array in sent.arrays.items()} != shapes:
             raise ValueError("the gradient is of other parameters")
@@ -304,6 +309,14 @@ class StellarisUpdater(InPlaceUpdater):
         for name, array in [*zip(_LOSSES, sent.losses.reshape(3, 1), strict=True), *sent.arrays.items()]:
             if len(wrong := array[~np.isfinite(array)]):
                 raise NotFiniteError(f"{name} of a gradient is {wrong[0]}")
+        clip = self.learner.settings.max_gradient_norm
+        for network in self.learner.trained:
+            norm = math.hypot(*(float(np.linalg.norm(array.astype(np.float64).ravel()))
+                                for name, array in sent.arrays.items() if name.startswith(f"{network}.")))
+            if clip is not None and norm > _CLIP_ROUNDING * clip:
+                raise ValueError(f"the {network}'s gradient has norm {norm:g}, but gradients are clipped to {clip:g}")
+            if norm > _NORM_MAX:
+                raise NotFiniteError(f"the square of the {network}'s gradient is inf: its norm is {norm:g}")
         if sent.pulled_version not in self._versions:
             raise ValueError(f"the gradient is of policy {sent.pulled_version}, which is not there")
         return sent
