@@ -7,7 +7,8 @@
     5. when no job is left, what still waits is applied, and the next policy version begins
 
 A learner function that dies, is slow, or answers twice costs its own gradient and its own bill. So does a gradient that
-is longer than gradients are clipped to, or not finite; but if two learners' gradients of an update are not, training has diverged, and no further one is begun.
+is longer than its clip, or not finite; but if gradients of two learners of an update are not finite, training has
+diverged, and no further one is begun.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ def altered(data: bytes, **changes: Any) -> bytes:
 
 def lengthened(arrays: Mapping[str, np.ndarray], norm: float) -> dict[str, np.ndarray]:
     """A gradient whose critic's part has this norm."""
-    found = math.sqrt(sum(float(np.square(array).sum()) for name, array in arrays.items() if name.startswith("critic.")))
-    return {name: array * np.float32(norm / found) if name.startswith("critic.") else array
-            for name, array in arrays.items()}
+    critic = {name: array for name, array in arrays.items() if name.startswith("critic.")}
+    found = math.sqrt(sum(float(np.square(array).sum()) for array in critic.values()))
+    return {**arrays, **{name: array * np.float32(norm / found) for name, array in critic.items()}}
 
 
 NONSENSE: Mapping[str, Callable[[bytes], bytes]] = {
