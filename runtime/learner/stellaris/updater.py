@@ -41,6 +41,7 @@ from runtime.interfaces import (
 from runtime.learner.parallel.tasks import spec_task
 from runtime.learner.ppo import Ppo
 from runtime.learner.remote.messages import SentGradient, decode_gradient, encode_samples, encode_state
+from runtime.learner.remote.results import CLIP_ROUNDING
 from runtime.learner.remote.store import StoreError, gradient_name, open_store, policy_name, samples_name
 from runtime.learner.remote.updater import Remote
 from runtime.learner.stellaris.parameter import ParameterFunction, Step
@@ -48,8 +49,6 @@ from runtime.learner.updater import InPlaceUpdater
 
 _STATE_KEY = "parameter_function"
 _LOSSES = ("policy_loss", "value_loss", "entropy")
-_CLIP_ROUNDING = 1.001
-"""A gradient that is clipped to a norm may be this many times as long, by the rounding of float32."""
 _NORM_MAX = float(np.sqrt(np.finfo(np.float32).max))
 """Adam keeps the square of the gradient; that of a longer one is infinite."""
 
@@ -314,7 +313,7 @@ class StellarisUpdater(InPlaceUpdater):
         for network in self.learner.trained:
             norm = math.hypot(*(float(np.linalg.norm(array.astype(np.float64).ravel()))
                                 for name, array in sent.arrays.items() if name.startswith(f"{network}.")))
-            if clip is not None and norm > _CLIP_ROUNDING * clip:
+            if clip is not None and norm > CLIP_ROUNDING * clip:
                 raise ValueError(f"the {network}'s gradient has norm {norm:g}, but gradients are clipped to {clip:g}")
             if norm > _NORM_MAX:
                 raise NotFiniteError(f"the square of the {network}'s gradient is inf: its norm is {norm:g}")
