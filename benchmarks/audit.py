@@ -44,6 +44,8 @@ OBJECTIONS: Mapping[str, Sequence[Objection]] = {
     "Table 1's settings": [_TABLE_1],
     "Nitro's signal": [("8 to 32 actors and a decay of 0.98 competed with a tuned fixed number, and the learner is "
                         "most of the bill", "8 to 64 actors against 16")],
+    "boosted trainings": [("boosting goes from 8 to at most 32 actors, and the learner is most of the bill",
+                           "8 to 64 actors against 16")],
     "Stellaris to the target": [
         ("the verdict is *not* as soon as one Stellaris seed misses the target, even if the baseline misses more often",
          "misses counted alike on both sides, and the artifact's learning rate of 5e-5 as a further arm")],
