@@ -85,7 +85,8 @@ class ThisMachine:
                 _open_learner(run, store, times), times, timeout_s=experiment.learner.function.timeout_s)
         return Supplies(
             actors.cache, fleet,
-            Meter(model, Budget(experiment.budget.usd), init_s=init_s(experiment, tabled(experiment))),
+            Meter(model, Budget(experiment.budget.usd), init_s=init_s(experiment, tabled(experiment)),
+                  events=run.events),
             NotKept(), actor_event=actors.event,
             facts={"server": actors.server,
                    "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}",

@@ -80,7 +80,7 @@ class FunctionPrices:
         self._function, self._request_usd = prices.functions[architecture], prices.request_usd
         self._ecpu_usd = prices.serverless_cache_ecpu_usd if cache_kind == "serverless" else 0.0
         self._zone_usd = _ZONE_PASSAGES.get(cache_kind, 0) * ZONE_PASSAGE_BYTE_USD
-        self._memory_gib, self._timeout_s = memory_mib / 1024, timeout_s
+        self._memory_gib, self.timeout_s = memory_mib / 1024, timeout_s
         self.traffic_bytes_max, self._provisioned = traffic_bytes_max, provisioned
 
     def is_provisioned(self, slot: int) -> bool:
@@ -105,7 +105,7 @@ class FunctionPrices:
             bytes_less: So much less traffic than the most that there may be.
         """
         return self.usd(is_provisioned=False, traffic_bytes=max(0, self.traffic_bytes_max - bytes_less),
-                        billed_s=min(self._timeout_s, limit_s) + init_s)
+                        billed_s=min(self.timeout_s, limit_s) + init_s)
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity for so many blocks of five minutes."""

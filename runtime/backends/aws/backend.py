@@ -221,7 +221,7 @@ class AwsBackend:
         # What is kept for the teardown is not the learner's to spend.
         usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
         return WallClockMeter(model, Budget(usable_usd), billed_since_s=since_s, now=self._now,
-                              begins=self._round_begins, **entry.from_s(deployment.stack))
+                              begins=self._round_begins, events=run.events, **entry.from_s(deployment.stack))
 
     def _round_begins(self, ends_at_s: float) -> None:
         if ends_at_s > self._ends_by_s:
