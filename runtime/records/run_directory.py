@@ -58,13 +58,15 @@ class RunDirectory(RunFiles):
 
     def close(self) -> None:
         """Lets go of the directory; removes it again if nothing was ever started in it."""
-        with self._lock:
+        try:
             if self._is_new and not self.holds_run:
                 for path in (self.path / layout.LOCK, self.events_path, self.ledger_path, self.rates_path,
                              self.actors_log_path):
                     remove(path)
                 with suppress(OSError):
                     self.path.rmdir()
+        finally:
+            self._lock.close()
 
     def append_round(self, row: RoundRow) -> None:
         """Adds a finished round's row, which is on disk when this returns."""

@@ -200,7 +200,8 @@ class _Seeds:
     def _read(self) -> None:
         try:
             document = json.loads(read_regular(self.out / layout.SEEDS))
-            stored, before, self._finished = document["experiment"], document["seeds"], dict(document["finished"])
+            stored, self._finished = dict(document["experiment"]), dict(document["finished"])
+            before = list(document["seeds"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunDirectoryError(f"--resume: {self.out / layout.SEEDS} cannot be read: {error}") from None
         new = unchangeable(self.experiment)

@@ -37,11 +37,10 @@ from runtime.cost.model import UPLOAD_INTERVAL_S
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import make_rates, make_times
 from runtime.display.table import PlainDisplay
+from runtime.errors import RunDirectoryError
 from runtime.fleet.virtual import VirtualFleet
 from runtime.interfaces import Evaluation, RunContext, Supplies
-from runtime.errors import RunDirectoryError
 from runtime.records.files import TEMPORARY, write_atomically
-from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training import run as training
 from runtime.training.costs import make_cost_model
@@ -197,7 +196,8 @@ def promised_usd(files: Files) -> float:
     """What a ledger says that may be spent, but for the time that nobody knows yet; 0 without one."""
     state = json.loads(files["ledger.json"]) if "ledger.json" in files else {"budget": {"spent": 0, "reserved": {}}}
     budget = state["budget"]
-    reserved = sum(units for name, units in budget["reserved"].items() if name != "round" or "billed_until_s" not in state)
+    is_by_the_clock = "billed_until_s" in state
+    reserved = sum(units for name, units in budget["reserved"].items() if name != "round" or not is_by_the_clock)
     return float(budget["spent"] + reserved) / float(budget.get("units_per_usd", 1))
 
 
