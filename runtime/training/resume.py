@@ -16,6 +16,7 @@ from runtime.cost.meter import Meter
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
 from runtime.records.events import EventLog
+from runtime.records.files import read_regular
 from runtime.records.run_directory import RunDirectory
 from runtime.training.summary import Summary
 
@@ -54,7 +55,7 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
         return limit is not None and value is not None and value >= limit
 
     try:
-        summary = _SUMMARY.validate_json(directory.summary_path.read_bytes(), strict=True)
+        summary = _SUMMARY.validate_json(read_regular(directory.summary_path), strict=True)
         reached: dict[str, Callable[[], bool]] = {
             "target_return": lambda: is_reached(stop.target_return, summary["evaluation_return_mean"]),
             "max_rounds": lambda: is_reached(stop.max_rounds, summary["rounds"]),
@@ -143,10 +144,10 @@ def _take_ledger(meter: Meter, path: Path, events: EventLog) -> None:
     known, spent_usd = meter.get_state(), meter.spent_usd
     promised_usd = spent_usd + meter.reserved_usd
     try:
-        meter.set_state(json.loads(path.read_bytes()))
+        meter.set_state(json.loads(read_regular(path)))
         # One that is older than the checkpoint may still promise all: actors go on from one round to the next.
         if meter.spent_usd + meter.reserved_usd < promised_usd and meter.spent_usd < spent_usd:
             raise ValueError("less is spent in it than in the checkpoint")
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         meter.set_state(known)
         events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")

@@ -8,7 +8,7 @@ import signal
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectory
 from runtime.interfaces import Backend, Detector, Display, Learner, RunContext
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.events import EventLog
-from runtime.records.files import to_json, write_atomically
+from runtime.records.files import naming_full_disk, remove, to_json, write_atomically
 from runtime.records.policy_file import save_policy
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -188,8 +188,8 @@ class _Run:
                              elsewhere_usd=self._keeping.spent_usd(), save_ledger=self._save_ledger)
         write_atomically(directory.config_path, experiment.to_yaml().encode())
         write_atomically(directory.prices_path, self._backend.prices.to_json())
-        directory.summary_path.unlink(missing_ok=True)
-        directory.report_path.unlink(missing_ok=True)
+        remove(directory.summary_path)
+        remove(directory.report_path)
         # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
         self._tensorboard: Any = SummaryWriter(str(directory.tensorboard_path), purge_step=1)
         self._stack.callback(self._tensorboard.close)
@@ -221,23 +221,25 @@ class _Run:
             rows, name=self._name, experiment=self._experiment, backend=self._backend,
             best=self._best, stop_reason=result.summary["stop_reason"], error=error, spent_usd=self._meter.spent_usd,
             session_s=time.monotonic() - self._started_s)
-        with suppress(OSError, RunError):
-            # Nothing finished depends on these: a full disk or a lost bucket must not hide the reason why the run ends.
-            self._save_ledger()
-            self._events.append("run_ended", stop_reason=summary["stop_reason"], error=error)
-            write_atomically(self._directory.summary_path, to_json(summary))
-            if why := try_to_write_report(self._directory.path):
-                self._events.append("report_failed", error=why)
         result = replace(result, summary=summary)
-        try:
-            self._keeping.ends()
-        except (RunError, OSError) as failure:
-            if not result.exit_code:
-                result = RunResult(summary | {"error": _text(failure)}, 1, failure)
+        for finish in (lambda: self._write_end(summary), self._keeping.ends):
+            try:
+                finish()
+            except (RunError, OSError) as failure:
+                # A full disk or a lost bucket must not hide an earlier reason why the run ends.
+                if not result.exit_code:
+                    result = RunResult(summary | {"error": _text(failure)}, 1, failure)
         if result.error is not None and not _is_foreseen(result.error):
             # A defect of ours: recorded like any other end, and shown with its traceback.
             raise result.error
         return result
+
+    def _write_end(self, summary: Mapping[str, Any]) -> None:
+        self._save_ledger()
+        self._events.append("run_ended", stop_reason=summary["stop_reason"], error=summary["error"])
+        write_atomically(self._directory.summary_path, to_json(summary))
+        if why := try_to_write_report(self._directory.path):
+            self._events.append("report_failed", error=why)
 
     def _run_loop(self) -> RunResult:
         """Returns why it ended; the summary holds nothing else yet."""
@@ -291,15 +293,16 @@ class _Run:
         """Puts the best policy on disk; what a killed process wrote after its last checkpoint does not stay there."""
         path = self._directory.best_policy_path
         if best is None:
-            path.unlink(missing_ok=True)
+            remove(path)
         else:
             save_policy(path, best.weights, environment_id=self._experiment.environment.id)
         self._best = best
 
     def _to_tensorboard(self, row: RoundRow) -> None:
-        for tag, value in row.scalars().items():
-            self._tensorboard.add_scalar(tag, value, row.env_steps_total)
-        self._tensorboard.flush()
+        with naming_full_disk(self._directory.tensorboard_path):
+            for tag, value in row.scalars().items():
+                self._tensorboard.add_scalar(tag, value, row.env_steps_total)
+            self._tensorboard.flush()
 
 
 def _training_parts(

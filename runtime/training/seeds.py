@@ -21,7 +21,7 @@ from runtime.errors import ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Backend, Display
 from runtime.records import layout
 from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
-from runtime.records.files import to_json, write_atomically
+from runtime.records.files import read_regular, remove, to_json, write_atomically
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
@@ -199,8 +199,9 @@ class _Seeds:
 
     def _read(self) -> None:
         try:
-            document = json.loads((self.out / layout.SEEDS).read_bytes())
-            stored, before, self._finished = document["experiment"], document["seeds"], dict(document["finished"])
+            document = json.loads(read_regular(self.out / layout.SEEDS))
+            stored, self._finished = dict(document["experiment"]), dict(document["finished"])
+            before = list(document["seeds"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunDirectoryError(f"--resume: {self.out / layout.SEEDS} cannot be read: {error}") from None
         new = unchangeable(self.experiment)
@@ -250,7 +251,7 @@ class _Seeds:
     def forget_if_nothing_started(self) -> None:
         """Leaves nothing behind where the very first run was refused."""
         if self._is_new and not any(self.path_of(seed).exists() for seed in self.seeds):
-            (self.out / layout.SEEDS).unlink(missing_ok=True)
+            remove(self.out / layout.SEEDS)
 
     def write_summary(self, reason: str) -> None:
         write_atomically(self.out / layout.SUMMARY, to_json(self.summary(reason)))
@@ -271,7 +272,7 @@ class _Seeds:
     def _row(self, seed: int) -> dict[str, Any]:
         path, summary = self.path_of(seed), {}
         with suppress(OSError, ValueError):
-            summary = json.loads((path / layout.SUMMARY).read_bytes())
+            summary = json.loads(read_regular(path / layout.SUMMARY))
         return {"seed": seed, "directory": path.name, "is_finished": self._is_finished(seed),
                 **{key: summary.get(key) for key in _KEPT}, "spent_usd": spent_in(path).most_usd}
 
