@@ -85,7 +85,7 @@ class CacheMissError(CacheError):
 
 
 ENVIRONMENT_ERRORS = tuple(one.__name__ for one in (
-    UnusableEnvironmentError, RaisingEnvironmentError, EpisodeStateError, EpisodeReplayError))
+    UnusableEnvironmentError, RaisingEnvironmentError, EpisodeStateError))
 """Names of what only a change of the environment ends."""
 
 

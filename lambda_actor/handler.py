@@ -221,7 +221,7 @@ def _roll_out(
             drop_unfinished=event.get("drop_unfinished", False),
             should_stop=lambda: not messages.is_wanted(event["invocation_id"]),
         )
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         if isinstance(error, ActorError) or raising_frame(error) is None:
             raise
         raise RaisingEnvironmentError(f"{event['environment_id']} raised {told(error)}") from error
