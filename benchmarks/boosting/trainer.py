@@ -104,6 +104,7 @@ class Trainer:
             learner.set_state(self.learner.get_state())
         update = Updating(
             InPlaceUpdater(learner), self._episodes, self._progress, self.environment.spaces,
+            fragment_steps=self.experiment.actor.fragment_steps,
             clip_rewards=self.experiment.environment.clip_rewards,
             settings_key=f"algorithm.{self.experiment.algorithm.kind}",
             time_limit=lambda seconds, what: nullcontext(), times=WorkTimes(),

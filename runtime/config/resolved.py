@@ -74,6 +74,8 @@ class FittedEnvironment(EnvironmentSection):
     """How open episodes are replayed; "" if they are saved, or never continued."""
     replay_steps_max: int = Field(0, exclude=True)
     """The most steps that an actor replays."""
+    dropped_because: str = Field("", exclude=True)
+    """Why the last, unfinished episode of a fragment is dropped; "" if it is not."""
 
 
 class FittedNetwork(NetworkSection):

@@ -96,6 +96,9 @@ class RoundRow:
     replayed_steps: Annotated[int | None, Column(
         "steps that actors took again to continue open episodes, all of them billed; a process of this machine that "
         "left an episode open takes none. null if this environment's episodes are not replayed")] = None
+    episodes_dropped: Annotated[int | None, Column(
+        "episodes that were begun and that nobody finishes: the last ones of fragments, if this environment's episodes "
+        "cannot be continued, of which no step is trained on; and open ones whose every continuation raised")] = None
     policy_loss: Annotated[float, _learner("mean over the last epoch")]
     value_loss: Annotated[float, _learner("mean over the last epoch")]
     entropy: Annotated[float, _learner("mean over the last epoch", "nats")]

@@ -79,7 +79,8 @@ def make_round_loop(
             subset_size=experiment.detector.subset_size),
         progress=progress, sampler=sampler,
         updating=Updating(
-            updater, episodes, progress, spaces, clip_rewards=experiment.environment.clip_rewards,
+            updater, episodes, progress, spaces, fragment_steps=experiment.actor.fragment_steps,
+            clip_rewards=experiment.environment.clip_rewards,
             replays_episodes=bool(experiment.environment.replay),
             settings_key=f"algorithm.{algorithm.kind}", clock=clock, time_limit=time_limit,
             times=times),

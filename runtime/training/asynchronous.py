@@ -152,7 +152,7 @@ class AsynchronousPacing:
             self._bill(current, 0.0)
         raise ActorsKeepFailingError(
             f"round {current.round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until "
-            f"its deadline; the last actor's error: {current.last_error or 'none'}")
+            "its deadline; the last actor's error: ", current.last_error)
 
     def _open(self, current: _Round) -> bool:
         """Reserves what stands for a round, and fills its slots; False if the budget does not hold it."""

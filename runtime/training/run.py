@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
-from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectoryError, RunError
@@ -40,6 +39,7 @@ from runtime.training.resume import (
 )
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 from runtime.training.summary import summarise
+from runtime.training.trial import TriedEnvironment
 
 if TYPE_CHECKING:
     from runtime.learner import LearnerSpec
@@ -110,7 +110,7 @@ def train(
             return RunResult(finished, had_ended=True)
         stack.enter_context(signals)
         try:
-            run = _Run(fitted, directory, environment.spaces, display, name, backend, signals, stack, wandb)
+            run = _Run(fitted, directory, environment, display, name, backend, signals, stack, wandb)
             run.begin(is_resumption=resume)
         except BaseException:
             # What was opened is closed now; nothing cuts that in two.
@@ -126,7 +126,7 @@ class _Run:
         self,
         experiment: FittedExperiment,
         directory: RunDirectory,
-        spaces: Spaces,
+        environment: TriedEnvironment,
         display: Display,
         name: str,
         backend: Backend,
@@ -142,6 +142,7 @@ class _Run:
         from runtime.training.assembly import make_round_loop
 
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
+        self._environment, spaces = environment, environment.spaces
         self._backend, self._signals, self._wandb = backend, signals, wandb
         self._started_s = time.monotonic()
         self._identity = experiment.identity
@@ -195,7 +196,7 @@ class _Run:
         self._stack.callback(self._tensorboard.close)
         for row in directory.read_rounds():
             self._to_tensorboard(row)
-        facts = {**self._supplies.facts, **_episode_facts(experiment),
+        facts = {**self._supplies.facts, **_episode_facts(experiment, self._environment),
                  **({"wandb": self._wandb.place} if self._wandb is not None else {})}
         done = self._loop.progress.round_index
         self._events.append("run_started", run_id=self._run_id, resumed_after_round=done,
@@ -334,18 +335,26 @@ def _actor_event(experiment: FittedExperiment, run_id: str) -> dict[str, Any]:
         "truncate_at_fragment": experiment.environment.truncate_at_fragment,
         "fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed,
         **({"replay": experiment.environment.replay} if experiment.environment.replay else {}),
+        **({"drop_unfinished": True} if experiment.environment.dropped_because else {}),
     }
 
 
-def _episode_facts(experiment: FittedExperiment) -> dict[str, str]:
-    """What people are told of open episodes, if they are replayed."""
+def _episode_facts(experiment: FittedExperiment, tried: TriedEnvironment) -> dict[str, str]:
+    """What people are told of open episodes, if they are not just saved, and of what chance decides."""
     environment, steps = experiment.environment, experiment.actor.fragment_steps
-    if not environment.replay:
-        return {}
-    longest = environment.replay_steps_max + 1
-    share = longest / (2 * steps)
-    return {"episodes": f"replayed by whoever goes on: of {longest:,} steps, {share:.1f} again for each new one"
-                        + (f"; actor.fragment_steps={longest} needs none" if share > _REPLAY_SHARE_MAX else "")}
+    facts = {}
+    if tried.remark:
+        facts["environment"] = f"not deterministic, so that results cannot be reproduced: {tried.remark}"
+    if environment.dropped_because:
+        facts["episodes"] = ("the last, unfinished one of each fragment is dropped, which episodes_dropped of "
+                             f"rounds.jsonl counts: {environment.dropped_because}")
+    if environment.replay:
+        longest = environment.replay_steps_max + 1
+        share = longest / (2 * steps)
+        facts["episodes"] = (
+            f"replayed by the next actor: of {longest:,} steps, {share:.1f} again for each new one"
+            + (f"; actor.fragment_steps={longest} needs few" if share > _REPLAY_SHARE_MAX else ""))
+    return facts
 
 
 def _is_foreseen(error: Exception) -> bool:

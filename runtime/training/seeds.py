@@ -26,7 +26,7 @@ from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
 from runtime.report.page import try_to_write_report
-from runtime.training.preflight import preflight, smallest_budget_usd
+from runtime.training.preflight import preflight, smallest_budget_usd, try_experiment
 from runtime.training.run import RunResult, train
 from runtime.training.signals import Interrupted
 
@@ -101,15 +101,16 @@ def train_seeds(
     """
     backend = make_backend(experiment)
     prices, is_modelled = backend.prices, backend.cost_basis == "modelled"
-    needed_usd = smallest_budget_usd(experiment, prices, instance_type=experiment.learner.instance_types[0],
-                                     is_modelled=is_modelled)
+    environment = try_experiment(experiment)
+    needed_usd = smallest_budget_usd(
+        experiment, environment, prices, instance_type=experiment.learner.instance_types[0], is_modelled=is_modelled)
     runs = _Seeds(experiment, out, seeds, name, wandb)
     directory = RunDirectory(out)
     try:
         runs.load(directory, resume=resume)
         first = runs.next_experiment(needed_usd)
         if first is not None:
-            preflight(first, prices, is_modelled=is_modelled)
+            preflight(first, prices, is_modelled=is_modelled, environment=environment)
         runs.save()
         if first is not None:
             say(settings(experiment).rstrip())

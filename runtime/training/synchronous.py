@@ -84,8 +84,8 @@ class SynchronousPacing:
         else:
             raise ActorsKeepFailingError(
                 f"round {round_index} missed its quorum {REJECTED_ROUNDS_MAX} times in a row (fleet.quorum = "
-                f"{self._settings.quorum}); the last actor's error: "
-                f"{attempt.collected.last_error if attempt and attempt.collected.last_error else 'none'}")
+                f"{self._settings.quorum}); the last actor's error: ",
+                attempt.collected.last_error if attempt else "")
         train_started_s = self._clock()
         try:
             row, times = self._train(round_index, attempt)

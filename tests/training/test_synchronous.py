@@ -455,6 +455,7 @@ def test_an_episode_that_always_raises_is_dropped_and_the_run_goes_on(tmp_path: 
     rig.fleet.script = lambda event, nth: ERROR if event["episode_id"] == "1-1" else OK
     assert rig.run() == "max_rounds"
     (dropped,) = rig.events("episode_dropped")
+    assert sum(row["episodes_dropped"] for row in rig.rows) == 1
     assert dropped["episode_id"] == "1-1"
     assert len(rig.events("round_rejected")) == 2
     assert rig.column("actors_failed") == [0, 4, 0, 0]
