@@ -41,12 +41,6 @@ class ResolvedAlgorithm(AlgorithmSection):
     staleness_max: int
 
 
-class ResolvedActor(ActorSection):
-    """The actor function."""
-
-    provisioned: int
-
-
 class ResolvedLearner(LearnerSection):
     """The learner: its instance, its device, and how long it may take."""
 
@@ -91,7 +85,6 @@ class ResolvedExperiment(Experiment):
     """An experiment of which only its environment can still decide something."""
 
     algorithm: ResolvedAlgorithm
-    actor: ResolvedActor
     learner: ResolvedLearner
     fleet: ResolvedFleet
 
@@ -156,15 +149,13 @@ def resolve(
     place = learner.stellaris.place
     if place == "auto" and not learner.has_instance:
         place = "lambda" if is_deployed else "processes"
-    # Without an instance nothing stands between rounds, if nobody asks for it.
-    warm_actors = most_actors if learner.has_instance else 0
     return _as(ResolvedExperiment, experiment, {
         "algorithm": _as(ResolvedAlgorithm, algorithm, {
             "rounds": "asynchronous" if algorithm.is_asynchronous else "synchronous",
             "round_steps": _or(algorithm.round_steps, actor.fragment_steps * most_actors),
             "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
-        "actor": _as(ResolvedActor, actor, {
-            "provisioned": 0 if is_on_learner else _or(provisioned, _or(actor.provisioned, warm_actors))}),
+        "actor": _as(ActorSection, actor, {
+            "provisioned": 0 if is_on_learner else _or(provisioned, actor.provisioned)}),
         "learner": _as(ResolvedLearner, learner, {
             "device": learner.device if learner.has_instance else "cpu",
             "stellaris": _as(StellarisSection, learner.stellaris, {"place": place}),

@@ -172,8 +172,8 @@ class ActorSection(Section):
     memory_mib: Annotated[int, Field(ge=128, le=10_240)] = Field(
         1024, description="memory of the actor function, MiB; 1769 buy one vCPU")
     timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(60, description="an actor is ended after this, seconds")
-    provisioned: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
-        None, description="actors kept warm by provisioned concurrency; 0 = none; null = as many as a round can have")
+    provisioned: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        0, description="actors kept warm by provisioned concurrency; 0 = none")
     architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="processor of the actor function, "
                                                    "and of the learner's functions")
 
@@ -475,7 +475,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
     if scaler.chosen.needs_target and stop.target_return is None:
         yield (f"scaler.kind = {scaler.kind} compares returns with stop.target_return = null; allowed: a number there, "
                "or another scaler")
-    if experiment.actor.provisioned is not None and experiment.actor.provisioned > scaler.most_actors:
+    if experiment.actor.provisioned > scaler.most_actors:
         yield (f"actor.provisioned = {experiment.actor.provisioned} is more than the {scaler.most_actors} actors that "
                f"a round can have; allowed: 0 to {scaler.most_actors}")
     address = experiment.fleet.ray.address

@@ -20,10 +20,13 @@ from runtime.config.explaining import OF_STABLE_BASELINES3, walk_fields
 from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.loading import experiment_from_tree, load_experiment
 from runtime.config.schema import Experiment
+from runtime.cost.budget import Budget
+from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
 from tests.config.trees import MINIMAL, deciders
 from tests.config.trees import tree_with as tree_with_all
+from tests.helpers import cost_model
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL_YAML = "environment: {id: Hopper-v5}\nbudget: {usd: 1.0}\n"
@@ -98,8 +101,19 @@ def load_refusal(folder: Path, text: str | bytes, *overrides: str) -> str:
 # What is there
 
 
-def test_defaults_are_the_papers_scaler_and_the_issues_provisioning():
-    experiment = experiment_from_tree(MINIMAL, source="x.yaml")
+def test_the_two_required_keys_alone_train_with_eight_actors_and_keep_none_warm():
+    experiment = experiment_from_tree(MINIMAL, source="x.yaml").resolved()
+    scaler = experiment.scaler
+    assert (scaler.kind, scaler.most_actors, scaler.smallest_round, scaler.chosen.mean_actors) == ("fixed", 8, 8, 8)
+    assert experiment.actor.provisioned == experiment.resolved(is_deployed=True).actor.provisioned == 0
+    meter = Meter(cost_model(experiment), Budget(experiment.budget.usd))
+    assert meter.open_round(scaler.most_actors, smallest=1) == 8
+    bill = meter.close_round(actors_started=8, seconds=1.0)
+    assert bill.provisioned_cost_usd == 0.0
+
+
+def test_nitros_scaler_has_the_papers_defaults():
+    experiment = experiment_from_tree(MINIMAL | {"scaler": {"kind": "nitro"}}, source="x.yaml")
     scaler = experiment.scaler
     assert (scaler.kind, scaler.actors_min, scaler.actors_max) == ("nitro", 8, 64)
     assert (scaler.window_rounds, scaler.decay_factor) == (6, 0.96)
@@ -108,8 +122,6 @@ def test_defaults_are_the_papers_scaler_and_the_issues_provisioning():
     assert experiment.fleet.quorum == 0.95
     assert experiment.environment.truncate_at_fragment is False
     assert experiment.stop.model_dump() == {"max_rounds": None, "max_steps": None, "target_return": None}
-    assert experiment.actor.provisioned is None
-    assert experiment.resolved().actor.provisioned == 64
 
 
 def test_defaults_of_a_deployment():
@@ -132,11 +144,6 @@ def test_only_policies_with_convolutions_get_a_gpu(sections: dict[str, Any], typ
     experiment = experiment_from_tree({**MINIMAL, **sections}, source="x.yaml")
     assert experiment.resolved().learner.instance_types == types
     assert set(types) <= PRICES.instance_hour_usd.keys()
-
-
-def test_provisioned_defaults_to_the_fixed_scalers_actors():
-    experiment = experiment_from_tree(MINIMAL | {"scaler": {"kind": "fixed", "actors_fixed": 5}}, source="x.yaml")
-    assert experiment.resolved().actor.provisioned == 5
 
 
 @pytest.mark.parametrize("path", FIXED_NAMES)
@@ -430,14 +437,14 @@ def test_a_missing_file_is_refused_with_the_name_of_one_like_it(tmp_path: Path, 
 def test_set_overrides_and_adds(tmp_path: Path):
     experiment = load_experiment(written(tmp_path, MINIMAL_YAML + "seed: 1\nstop:\n"), [
         "seed=7", "algorithm.ppo.clip=0.3", "stop.max_rounds=4", "learner.instance_types=[g5.xlarge, g6.xlarge]",
-        "environment.truncate_at_fragment=true", "seed=8", "actor.provisioned=null",
+        "environment.truncate_at_fragment=true", "seed=8", "actor.provisioned=3",
         "cache.url=redis://h:1/0?a=b"])
     assert experiment.seed == 8
     assert experiment.algorithm.ppo.clip == 0.3
     assert experiment.stop.max_rounds == 4
     assert experiment.learner.instance_types == ("g5.xlarge", "g6.xlarge")
     assert experiment.environment.truncate_at_fragment is True
-    assert experiment.actor.provisioned is None
+    assert experiment.actor.provisioned == 3
     assert experiment.cache.url == "redis://h:1/0?a=b"
 
 
@@ -468,9 +475,10 @@ def test_set_is_checked_like_the_file(tmp_path: Path, overrides: list[str], word
 
 
 @pytest.mark.parametrize(("tree", "names"), [
-    ({"scaler": {"actors_min": 9, "actors_max": 8}}, ["scaler.actors_min = 9", "scaler.actors_max = 8"]),
-    ({"actor": {"provisioned": 65}}, ["actor.provisioned = 65", "64"]),
-    ({"actor": {"provisioned": 9}, "scaler": {"kind": "fixed", "actors_fixed": 8}}, ["actor.provisioned = 9", "8"]),
+    ({"scaler": {"kind": "nitro", "actors_min": 9, "actors_max": 8}},
+     ["scaler.actors_min = 9", "scaler.actors_max = 8"]),
+    ({"actor": {"provisioned": 65}, "scaler": {"kind": "nitro"}}, ["actor.provisioned = 65", "64"]),
+    ({"actor": {"provisioned": 9}}, ["actor.provisioned = 9", "8"]),
     ({"fleet": {"round_deadline_s": 59}}, ["fleet.round_deadline_s = 59", "actor.timeout_s = 60"]),
     ({"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 0}},
      ["stop.target_return = 5.0", "evaluation.every_rounds"]),
@@ -483,9 +491,8 @@ def test_contradictions_are_refused(tree: dict[str, Any], names: list[str]):
 
 
 @pytest.mark.parametrize("tree", [
-    {"scaler": {"actors_min": 8, "actors_max": 8}},
-    {"actor": {"provisioned": 64}},
-    {"actor": {"provisioned": 0}},
+    {"scaler": {"kind": "nitro", "actors_min": 8, "actors_max": 8}},
+    {"actor": {"provisioned": 8}},
     {"fleet": {"round_deadline_s": 60}},
     {"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 1}},
     {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_steps": 10}},
@@ -511,7 +518,6 @@ def test_the_tree_is_frozen(path: str):
 def test_resolving_fills_every_computed_default_and_is_idempotent():
     experiment = experiment_from_tree(MINIMAL | {"actor": {"timeout_s": 33}}, source="x.yaml")
     resolved = experiment.resolved()
-    assert resolved.actor.provisioned == 64
     assert resolved.fleet.kind == "local"
     assert resolved.fleet.round_deadline_s == 66
     assert resolved.fleet.processes >= 1
@@ -532,7 +538,8 @@ def test_actors_run_on_lambda_where_the_learner_was_deployed(kind: str, is_deplo
 
 
 @pytest.mark.parametrize(("scaler", "concurrency", "waves"), [
-    ({}, 64, 1), ({}, 1000, 1), ({}, 63, 2), ({}, 32, 2), ({}, 1, 64), ({"kind": "fixed", "actors_fixed": 5}, 2, 3)])
+    ({"kind": "nitro"}, 64, 1), ({"kind": "nitro"}, 1000, 1), ({"kind": "nitro"}, 63, 2), ({}, 8, 1), ({}, 1, 8),
+    ({"kind": "fixed", "actors_fixed": 5}, 2, 3)])
 def test_actors_that_cannot_all_run_at_once_come_in_waves(scaler: dict[str, Any], concurrency: int, waves: int):
     assert experiment_from_tree(MINIMAL | {"scaler": scaler}, source="x.yaml").scaler.waves(concurrency) == waves
 
