@@ -37,7 +37,6 @@ class ResolvedAlgorithm(AlgorithmSection):
     """How the policy is trained, and in which rounds."""
 
     rounds: Literal["synchronous", "asynchronous"]
-    round_steps: int
     staleness_max: int
 
 
@@ -152,7 +151,6 @@ def resolve(
     return _as(ResolvedExperiment, experiment, {
         "algorithm": _as(ResolvedAlgorithm, algorithm, {
             "rounds": "asynchronous" if algorithm.is_asynchronous else "synchronous",
-            "round_steps": _or(algorithm.round_steps, actor.fragment_steps * most_actors),
             "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
         "actor": _as(ActorSection, actor, {
             "provisioned": 0 if is_on_learner else _or(provisioned, actor.provisioned)}),

@@ -105,8 +105,8 @@ class AlgorithmSection(Section):
         "asynchronous: neither waits for the other; null = asynchronous for "
         f"{' and '.join(settings.title for settings in _OFF_POLICY)}, else synchronous")
     round_steps: Count | None = Field(
-        None, description="environment steps of an asynchronous round at least, unless its deadline comes first; null "
-        "= actor.fragment_steps times the most actors of a round")
+        None, description="environment steps of an asynchronous round, unless its deadline comes first; null = a "
+        "fragment of each of the actors that the scaler gives the round")
     staleness_max: Count | None = Field(
         None, description="policy versions that a trajectory may be behind the policy it updates (asynchronous); "
         "actors that fall behind further are given up, and nothing older is replayed; null = four times the most "
@@ -334,7 +334,9 @@ class StopSection(Section):
     """When to stop, besides the budget."""
 
     max_rounds: Count | None = Field(None, description="rounds; null = no limit")
-    max_steps: Count | None = Field(None, description="environment steps; null = no limit")
+    max_steps: Count | None = Field(
+        None, description="environment steps; null = no limit. Never exceeded: the last round gets as many actors as "
+        "whole fragments fit, and the run ends when none fits any more")
     target_return: float | None = Field(None, description="mean evaluation return that ends the run; null = none. Of a "
                                         "file whose environment.id is overridden it is not taken over")
 
@@ -489,6 +491,10 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
     if stop.target_return is not None and experiment.evaluation.every_rounds == 0:
         yield (f"stop.target_return = {stop.target_return} is never looked at with evaluation.every_rounds = 0; "
                "allowed: evaluation.every_rounds from 1, or stop.target_return = null")
+    if stop.max_steps is not None and stop.max_steps < experiment.actor.fragment_steps:
+        yield (f"stop.max_steps = {stop.max_steps} has no room for a fragment of actor.fragment_steps = "
+               f"{experiment.actor.fragment_steps}; allowed: {experiment.actor.fragment_steps} or more, or a smaller "
+               "actor.fragment_steps")
     yield from _contradictions_of_functions(experiment)
     algorithm = experiment.algorithm
     if not algorithm.chosen.is_off_policy and algorithm.rounds == "asynchronous":

@@ -17,6 +17,7 @@ from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.run_directory import RunDirectory
+from runtime.training.progress import Progress
 from runtime.training.summary import Summary
 
 if TYPE_CHECKING:
@@ -55,10 +56,11 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
 
     try:
         summary = _SUMMARY.validate_json(directory.summary_path.read_bytes(), strict=True)
+        progress = Progress(stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"])
         reached: dict[str, Callable[[], bool]] = {
             "target_return": lambda: is_reached(stop.target_return, summary["evaluation_return_mean"]),
             "max_rounds": lambda: is_reached(stop.max_rounds, summary["rounds"]),
-            "max_steps": lambda: is_reached(stop.max_steps, summary["env_steps_total"]),
+            "max_steps": lambda: progress.room_for(1) == 0,
             "budget": lambda: is_reached(experiment.budget.usd, summary["budget_usd"]),
         }
         is_finished = reached.get(summary["stop_reason"])

@@ -190,8 +190,8 @@ def test_numbers_without_a_point_are_numbers(tmp_path: Path, text: str, value: f
 
 @pytest.mark.parametrize(("text", "value"), [("1e6", 1_000_000), ("2.0", 2), ("1e12", 10**12), ("null", None)])
 def test_whole_numbers_may_be_written_as_floats(tmp_path: Path, text: str, value: int | None):
-    stop = load_experiment(written(tmp_path, MINIMAL_YAML + f"stop: {{max_steps: {text}}}")).stop
-    assert (stop.max_steps, type(stop.max_steps)) == (value, type(value))
+    stop = load_experiment(written(tmp_path, MINIMAL_YAML + f"stop: {{max_rounds: {text}}}")).stop
+    assert (stop.max_rounds, type(stop.max_rounds)) == (value, type(value))
 
 
 def test_how_an_environment_is_made(tmp_path: Path):
@@ -479,6 +479,7 @@ def test_set_is_checked_like_the_file(tmp_path: Path, overrides: list[str], word
      ["scaler.actors_min = 9", "scaler.actors_max = 8"]),
     ({"actor": {"provisioned": 65}, "scaler": {"kind": "nitro"}}, ["actor.provisioned = 65", "64"]),
     ({"actor": {"provisioned": 9}}, ["actor.provisioned = 9", "8"]),
+    ({"stop": {"max_steps": 255}}, ["stop.max_steps = 255", "actor.fragment_steps = 256; allowed: 256 or more"]),
     ({"fleet": {"round_deadline_s": 59}}, ["fleet.round_deadline_s = 59", "actor.timeout_s = 60"]),
     ({"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 0}},
      ["stop.target_return = 5.0", "evaluation.every_rounds"]),
@@ -495,7 +496,7 @@ def test_contradictions_are_refused(tree: dict[str, Any], names: list[str]):
     {"actor": {"provisioned": 8}},
     {"fleet": {"round_deadline_s": 60}},
     {"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 1}},
-    {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_steps": 10}},
+    {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_steps": 256}},
     {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_rounds": 10}},
 ])
 def test_what_only_just_does_not_contradict_is_allowed(tree: dict[str, Any]):
