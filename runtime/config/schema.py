@@ -438,6 +438,22 @@ def unchangeable(experiment: Experiment) -> dict[str, Any]:
     return found | ({_KIND: " | ".join(EQUAL_UPDATERS)} if found[_KIND] in EQUAL_UPDATERS else {})
 
 
+def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[str]:
+    """Returns in words which values differ, as JSON has them; ``environment.kwargs`` may have other keys, too.
+
+    Args:
+        new: What is unchangeable of the experiment that is given now.
+        old: Of the one before.
+        where: Where that is.
+    """
+    def texts(values: Mapping[str, Any]) -> dict[str, str]:
+        return {path: json.dumps(value, sort_keys=True) for path, value in values.items()}
+
+    now, before = texts(new), texts(old)
+    return [f"{path} is {now.get(path, 'missing')} now, {before.get(path, 'missing')} {where}"
+            for path in before | now if now.get(path) != before.get(path)]
+
+
 def is_below(path: str, sections: Iterable[str]) -> bool:
     """Whether a dotted path is one of ``sections``, or in one of them."""
     return any(path == one or path.startswith(f"{one}.") for one in sections)
@@ -459,7 +475,7 @@ def without_keys(tree: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value

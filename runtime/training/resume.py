@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from runtime.config.loading import load_experiment
-from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
+from runtime.config.schema import CHANGEABLE, Experiment, changes, unchangeable
 from runtime.config.updaters import EQUAL_UPDATERS
 from runtime.cost.meter import Meter
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
@@ -35,9 +35,7 @@ def check_same_experiment(experiment: Experiment, directory: RunDirectory) -> No
     except ExperimentError as error:
         raise RunDirectoryError(f"--resume: {error}\nIf another version of this program made the run, that version can "
                                 "continue it") from None
-    new, old = unchangeable(experiment), unchangeable(stored.resolved())
-    changed = [f"{path} is {new[path]!r} now, {value!r} in the run" for path, value in old.items()
-               if new[path] != value]
+    changed = changes(unchangeable(experiment), unchangeable(stored.resolved()), "in the run")
     if changed:
         raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
                                 f"Only {', '.join(CHANGEABLE)} may change, and learner.kind between "
