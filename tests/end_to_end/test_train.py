@@ -112,6 +112,7 @@ def test_a_cache_changes_nothing(reference: Path, experiment: Path, tmp_path: Pa
     assert results_only(rounds(out)) == results_only(rounds(reference))
     [started] = events(out, "run_started")
     assert started["server"].startswith("none")
+    assert "server" not in events(reference, "run_started")[0], "nobody needs to know the socket of the run's own"
 
 
 def test_rounds_replayed_in_one_process_are_the_same(reference: Path) -> None:
