@@ -328,7 +328,7 @@ class SurrogateRun:
         workload = self._surrogate.workload
         if workload["max_steps"] is None:
             return actors
-        return min(actors, workload["max_steps"] // workload["fragment_steps"] - self._actors)
+        return min(actors, int(workload["max_steps"]) // int(workload["fragment_steps"]) - self._actors)
 
     @property
     def _left_usd(self) -> float:

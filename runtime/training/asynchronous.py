@@ -1,9 +1,9 @@
 """Asynchronous pacing: actors never wait for the learner, and the learner only when it has nothing to train on.
 
-The scaler's number of actors is kept in flight. Each starts with the newest weights, and as soon as one ends another
-takes its slot. The learner takes in what is there, trains on it, and publishes the next version. A round ends with a
-fragment for each of the scaler's actors, or with ``algorithm.round_steps``. Actors in flight then count for the round
-in which they are taken in.
+The scaler's number of actors starts, each with the newest weights, and as soon as one ends another takes its slot. The
+learner takes in what is there, trains on it, and publishes the next version. A round ends with a fragment for each of
+the scaler's actors, or with ``algorithm.round_steps``. Actors that are then in flight count for the round in which they
+are taken in.
 
 Staleness is bounded: an actor that the next update would leave more than ``algorithm.staleness_max`` versions behind
 is given up before it, unless its trajectory is there already, which then is trained on in that very update.
@@ -313,10 +313,7 @@ class AsynchronousPacing:
         """The lowest free slots, each with its worst case reserved; none if too few would be in flight."""
         if self._is_exhausted or self._missing_steps(current) <= 0:
             return []
-        in_flight, coming = len(self._sampler.in_flight), len(self._sampler.awaited) + len(current.arrived)
-        # Not those for whose fragments stop.max_steps has no room.
-        room = self._parts.progress.room_for(coming + current.decision.actor_count) - coming
-        wanted = min(current.decision.actor_count, in_flight + room)
+        in_flight, wanted = len(self._sampler.in_flight), self._in_flight_wanted(current)
         taken = {actor.work.slot for actor in self._sampler.in_flight.values()}
         free = (slot for slot in itertools.count() if slot not in taken)
         slots: list[int] = []
@@ -332,6 +329,20 @@ class AsynchronousPacing:
                 break
             slots.append(slot)
         return slots
+
+    def _in_flight_wanted(self, current: _Round) -> int:
+        """Actors to keep in flight: towards a round's end as many as it misses, or as are due in the next one anyway.
+
+        Otherwise those that a boosted round leaves in flight would be samples of many smaller rounds to come. A round
+        of ``algorithm.round_steps`` keeps its count to the end. None plays what ``stop.max_steps`` has no room for.
+        """
+        wanted, arrived = current.decision.actor_count, len(current.arrived)
+        if self._settings.round_steps is None:
+            missing = math.ceil(self._missing_steps(current) / self._settings.fragment_steps) - arrived
+            wanted = min(wanted, max(missing, self._parts.scaling.scaler.first_wave(current.round_index + 1)))
+        coming = len(self._sampler.awaited) + arrived
+        room = self._parts.progress.room_for(coming + wanted) - coming
+        return min(wanted, len(self._sampler.in_flight) + room)
 
     def _waiting_episodes(self, current: _Round) -> Iterator[OpenEpisodeRecord]:
         """Open episodes that no actor continues and whose size is paid for, the oldest first."""
