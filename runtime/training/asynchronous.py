@@ -190,6 +190,9 @@ class AsynchronousPacing:
             self._fill(current)
             if (self._has_minibatch(current) and self._train(current)) or self._replay(current):
                 continue
+            if self._measurement and self._awaits_decision(current):
+                self._measurement.wait(min(left_s, _LOOK_S))
+                continue
             if not self._sampler.in_flight:
                 break
             started_s = self._clock()
@@ -198,8 +201,12 @@ class AsynchronousPacing:
         self._train(current)
 
     def _is_complete(self, current: _Round) -> bool:
-        return (self._missing_steps(current) <= 0 and not self._is_exhausted
+        return (self._missing_steps(current) <= 0 and not self._is_exhausted and not self._awaits_decision(current)
                 and (self._parts.holds(current.round_index + 1) or not self._sampler.in_flight))
+
+    def _awaits_decision(self, current: _Round) -> bool:
+        """Whether all that is due anyway has been trained on, and the scaler has yet to say how large the round is."""
+        return not current.is_decided and self._settings.round_steps is None and self._missing_steps(current) <= 0
 
     def _missing_steps(self, current: _Round) -> int:
         """Environment steps that have yet to be trained on in this round."""
@@ -261,14 +268,16 @@ class AsynchronousPacing:
         current.bills.append(self._meter.close_round(actors_started=0, seconds=modelled_s + evaluate_s))
 
     def _modelled_collect_s(self, current: _Round) -> float:
-        """Seconds until its trajectories would be there, were each actor on a machine of its own.
+        """Seconds until its trajectories, and the decision, would be there, were each actor on a machine of its own.
 
         As long as the slots are busy on average; the deadline ends it, and a round that misses steps lasts so long.
         """
         limit_s = min(self._settings.round_deadline_s, current.limits.collect_s)
         if self._clock() >= current.deadline_s and self._missing_steps(current) > 0:
             return limit_s
-        return min(sum(current.billed_s[current.attempt_billed:]) / max(1, current.most_in_flight), limit_s)
+        decided_s = 0.0 if self._settings.round_steps else current.modelled_detect_s or 0.0
+        busy_s = sum(current.billed_s[current.attempt_billed:]) / max(1, current.most_in_flight)
+        return min(max(decided_s, busy_s), limit_s)
 
     def _tidy(self, current: _Round) -> None:
         """Lets the cache forget what nobody asks for any more, and tells what was amiss."""
@@ -375,7 +384,7 @@ class AsynchronousPacing:
 
         The rest is taken in by the next round. A round that misses nothing awaits those in flight, and takes in all.
         """
-        while not 0 < self._missing_steps(current) <= self._steps_arrived(current):
+        while not (0 < self._missing_steps(current) <= self._steps_arrived(current) or self._awaits_decision(current)):
             if (ended := self._sampler.next(timeout_s)) is None:
                 break
             self._ended(current, ended)

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
@@ -26,7 +27,7 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter, WallClockMeter
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
-from runtime.interfaces import DetectorSamples, Usage, Work
+from runtime.interfaces import Curvature, DetectorSamples, Usage, Work
 from runtime.learner.updater import InPlaceUpdater
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
@@ -276,20 +277,32 @@ def test_a_boosted_round_leaves_no_more_in_flight_than_are_due_in_the_next_one(t
     assert max(rig.column("actor_count")) == 32
 
 
-def test_a_boosted_round_has_as_many_samples_as_the_scaler_decides_and_no_other(tmp_path: Path):
-    """The measurement of the second round comes while its first actors play; the one of the third round never comes."""
-    rig = Rig(tmp_path, detector=GatedDetector, scaler=nitro(), algorithm={"round_steps": None}, stop={"max_rounds": 3})
-    gated(rig, opens_after_s=0.0)
-    decided = rig.detector.measure
+@pytest.mark.parametrize("replays_max", [0, 2])
+def test_a_boosted_round_has_as_many_samples_as_the_scaler_decides(tmp_path: Path, replays_max: int):
+    """A measurement may outlast those that are due anyway: the learner replays, if it may, and waits for it."""
+    ratios = iter([3.0, 1.0, 2.0])
+    rig = Rig(tmp_path, scaler=nitro(actors_max=12), algorithm={"round_steps": None, "staleness_max": 99},
+              stop={"max_rounds": 4}, replays_max=replays_max)
+    trained_on: list[int] = []
 
     def measure(problem: FakeProblem):
-        return decided(problem) if len(rig.disk.rows) < 2 else rig.detector.gate.clear() or decided(problem)
+        """Ends only when the learner has trained on all that is due anyway."""
+        due = len(rig.learner.trained) + 2
+        for _ in range(1000):
+            if len(rig.learner.trained) >= due:
+                break
+            time.sleep(0.01)
+        trained_on.append(len(rig.learner.trained) - due)
+        ratio = next(ratios)
+        return Curvature(-1.0, ratio, ratio, 5)
 
     rig.detector.measure = measure
-    rig.loop.run()
-    assert rig.column("boosting_score")[:2] == [1.0, 1.0]
-    assert rig.column("env_steps") == [STEPS * count for count in rig.column("actor_count_wanted")]
-    assert rig.column("actor_count_wanted")[:2] == [6, 6]
+    assert rig.loop.run() == "max_rounds"
+    assert rig.column("convexity_ratio") == [None, 3.0, 1.0, 2.0]
+    assert rig.column("actor_count_wanted") == [12, 12, 12, 6]
+    assert rig.column("env_steps") == [STEPS * count for count in (12, 12, 12, 6)]
+    assert trained_on == [0, 0, 0], "no more than those, until it is decided"
+    assert_settled(rig)
 
 
 @pytest.mark.parametrize("round_steps", [None, 6 * STEPS])
