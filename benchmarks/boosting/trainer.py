@@ -60,7 +60,7 @@ class Trainer:
         self.experiment = experiment.fitted(self.environment.spaces, preprocessing=self.environment.preprocessing)
         self.learner = self._make_learner(self.experiment)
         self._sampler, self._episodes = InProcessSampler(self.environment), OpenEpisodes(_Ignored())
-        self._progress = Progress(experiment.stop)
+        self._progress = Progress(experiment.stop, experiment.actor.fragment_steps)
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.learner.get_state(), self._episodes.get_state(), self._progress.get_state())

@@ -94,7 +94,7 @@ class RayBackend:
         learner_fleet, store = _open_learner(run) if experiment.learner.kind == "stellaris" else (None, "")
         return Supplies(
             actors.cache, fleet, meter, NotKept(), actor_event=actors.event,
-            facts={"server": actors.server,
+            facts={**actors.facts,
                    "cluster": f"{experiment.fleet.ray.address or 'started here'}: {nodes} "
                               f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
                    "bill": f"the hours of the nodes, ${model.learner_usd(3600):.4f} an hour together"},

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from runtime.config.resolved import ResolvedActor, ResolvedLearner
-from runtime.config.schema import LearnerSection
+from runtime.config.resolved import ResolvedLearner
+from runtime.config.schema import ActorSection, LearnerSection
 from runtime.cost.prices import HOURS_PER_MONTH, LambdaPrices, PriceTable
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_BEGINNING_S
@@ -143,7 +143,7 @@ class CostModel:
 
     def __init__(
         self,
-        actor: ResolvedActor,
+        actor: ActorSection,
         learner: ResolvedLearner,
         prices: PriceTable,
         *,
@@ -252,7 +252,7 @@ class CostModel:
 class ClusterCostModel(CostModel):
     """Prices of a cluster that stands anyway: its nodes by the hour, with the loop, the learner and the actors."""
 
-    def __init__(self, actor: ResolvedActor, learner: ResolvedLearner, prices: PriceTable, *, nodes: int,
+    def __init__(self, actor: ActorSection, learner: ResolvedLearner, prices: PriceTable, *, nodes: int,
                  round_deadline_s: float, waves: int = 1) -> None:
         """Takes the prices of a cluster.
 
@@ -294,7 +294,7 @@ class ClusterCostModel(CostModel):
         return 0.0
 
 
-def free_prices(prices: PriceTable, actor: ResolvedActor) -> FunctionPrices:
+def free_prices(prices: PriceTable, actor: ActorSection) -> FunctionPrices:
     """Returns the prices of work on what is paid for anyway: nothing beside it."""
     free = replace(prices, functions={actor.architecture: LambdaPrices(0.0, 0.0, 0.0)}, request_usd=0.0)
     return FunctionPrices(free, cache_kind="none", memory_mib=actor.memory_mib, architecture=actor.architecture,

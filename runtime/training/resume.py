@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from runtime.config.loading import load_experiment
-from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
+from runtime.config.schema import CHANGEABLE, Experiment, changes, unchangeable
 from runtime.config.updaters import EQUAL_UPDATERS
 from runtime.cost.meter import Meter
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
@@ -18,6 +18,7 @@ from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.files import read_regular
 from runtime.records.run_directory import RunDirectory
+from runtime.training.progress import Progress
 from runtime.training.summary import Summary
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ def check_same_experiment(experiment: Experiment, directory: RunDirectory) -> No
     except ExperimentError as error:
         raise RunDirectoryError(f"--resume: {error}\nIf another version of this program made the run, that version can "
                                 "continue it") from None
-    new, old = unchangeable(experiment), unchangeable(stored.resolved())
-    changed = [f"{path} is {new[path]!r} now, {value!r} in the run" for path, value in old.items()
-               if new[path] != value]
+    changed = changes(unchangeable(experiment), unchangeable(stored.resolved()), "in the run")
     if changed:
         raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
                                 f"Only {', '.join(CHANGEABLE)} may change, and learner.kind between "
@@ -56,10 +55,11 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
 
     try:
         summary = _SUMMARY.validate_json(read_regular(directory.summary_path), strict=True)
+        progress = Progress(stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"])
         reached: dict[str, Callable[[], bool]] = {
             "target_return": lambda: is_reached(stop.target_return, summary["evaluation_return_mean"]),
             "max_rounds": lambda: is_reached(stop.max_rounds, summary["rounds"]),
-            "max_steps": lambda: is_reached(stop.max_steps, summary["env_steps_total"]),
+            "max_steps": lambda: progress.room_for(1) == 0,
             "budget": lambda: is_reached(experiment.budget.usd, summary["budget_usd"]),
         }
         is_finished = reached.get(summary["stop_reason"])

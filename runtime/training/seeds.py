@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
+from runtime.config.schema import CHANGEABLE, Experiment, changes, unchangeable
 from runtime.cost.budget import UNITS_PER_USD
 from runtime.display.table import report_lines
 from runtime.display.terminal import spent_of
@@ -205,9 +205,7 @@ class _Seeds:
             before = list(document["seeds"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunDirectoryError(f"--resume: {self.out / layout.SEEDS} cannot be read: {error}") from None
-        new = unchangeable(self.experiment)
-        changed = [f"{path} is {new.get(path)!r} now, {stored.get(path)!r} there" for path in {**stored, **new}
-                   if new.get(path) != stored.get(path)]
+        changed = changes(unchangeable(self.experiment), stored, "there")
         if changed:
             raise RunDirectoryError(f"--resume: {self.out} was another experiment: {'; '.join(changed)}. "
                                     f"Only {', '.join(CHANGEABLE)} may change")

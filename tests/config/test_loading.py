@@ -46,11 +46,11 @@ def test_the_papers_experiments_are_what_they_were_before_they_had_bases() -> No
 
 
 def test_the_nearest_file_counts_key_by_key_over_several_levels(tmp_path: Path) -> None:
-    path = files(tmp_path, top="extends: middle.yaml\nstop: {max_steps: 5}\nseed: 3\n",
+    path = files(tmp_path, top="extends: middle.yaml\nstop: {max_steps: 500}\nseed: 3\n",
                  middle="extends: bases/base.yaml\nseed: 2\nstop: {max_rounds: 4}\n", bases__base=BASE + "seed: 1\n")
-    experiment = load_experiment(path, ["stop.max_steps=6"])
+    experiment = load_experiment(path, ["stop.max_steps=600"])
     assert experiment.seed == 3
-    assert (experiment.stop.max_rounds, experiment.stop.max_steps, experiment.stop.target_return) == (4, 6, 9.0)
+    assert (experiment.stop.max_rounds, experiment.stop.max_steps, experiment.stop.target_return) == (4, 600, 9.0)
     assert experiment.budget.usd == 1.0
 
 

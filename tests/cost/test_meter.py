@@ -38,7 +38,7 @@ TRAFFIC_MAX = 10_000
 
 def experiment(**sections: dict[str, Any]) -> Experiment:
     tree: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0},
-                            "scaler": {"actors_min": 2, "actors_max": 8},
+                            "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 8},
                             "actor": {"memory_mib": 1024, "timeout_s": 60, "provisioned": 0},
                             "learner": {"instance_types": ["small"], "volume_gib": 1, "update_timeout_s": 40},
                             "fleet": {"round_deadline_s": 80}, "cache": {"kind": "learner"}}

@@ -144,6 +144,15 @@ def test_what_cannot_be_planned_or_written_is_told_in_a_line(tmp_path: Path, cap
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("steps", "rounds", "fragments"), [
+    (2048, 1, 8), (2047, 1, 7), (2304, 2, 9), (2303, 1, 8), (100, 1, 1), (600_000, 293, 2343)])
+def test_a_prediction_has_the_rounds_and_fragments_of_a_run_with_so_many_steps(
+        environment: TriedEnvironment, steps: int, rounds: int, fragments: int) -> None:
+    fitted = load_experiment(HOPPER).resolved().fitted(environment.spaces, preprocessing="none")
+    found = rounds_of(fitted, SAMPLE, environment, steps=steps, instance_type="c7i.large", parallel_speed=None)
+    assert (found.count, found.count * found.actors) == (rounds, pytest.approx(fragments))
+
+
 def test_a_prediction_counts_the_steps_that_are_replayed(environment: TriedEnvironment) -> None:
     fitted = load_experiment(HOPPER).resolved().fitted(environment.spaces, preprocessing="none")
     replayed = fitted.model_copy(update={"environment": fitted.environment.model_copy(update={"replay": "reset"})})

@@ -33,7 +33,7 @@ from tests.stacks.conftest import SETTINGS, experiment_text
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """\
 environment: {id: Hopper-v5}
-scaler: {actors_min: 4, actors_max: 40}
+scaler: {kind: nitro, actors_min: 4, actors_max: 40}
 actor: {memory_mib: 512, timeout_s: 30, provisioned: 10}
 learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot, launches_max: 2, volume_gib: 146}
 cache: {kind: node}

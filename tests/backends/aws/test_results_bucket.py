@@ -30,8 +30,8 @@ from tests.records.rows import a_row
 BUCKET, PREFIX = "nitro-results", "hopper/abc/"
 ROUNDS, ACTORS = 3, 2
 EXPERIMENT = experiment_from_tree(
-    {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}, "scaler": {"actors_min": ACTORS, "actors_max": 8},
-     "actor": {"provisioned": 0}}, source="test").resolved(is_deployed=True)
+    {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0},
+     "scaler": {"actors_min": ACTORS}}, source="test").resolved(is_deployed=True)
 
 
 @pytest.fixture(scope="module")
