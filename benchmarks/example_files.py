@@ -1,6 +1,7 @@
 r"""Do the example files learn? Trains each with three seeds; lists steps and time beside rl-zoo3's results.
 
-    python -m benchmarks.example_files train --work WORK [--files cartpole acrobot] [--seeds 0 1 2]
+    python -m benchmarks.example_files train --work WORK [--files cartpole acrobot] [--seeds 0 1 2] \
+        [--arithmetic native avx2]
     python -m benchmarks.example_files page
 
 `train` evaluates each final policy on 100 other episodes, because the evaluation that ended a run chose it. It writes
@@ -12,6 +13,7 @@ to be installed: the files say how. A run that goes on after a stop counts the C
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.seeds import EPISODES, train_and_evaluate
+from benchmarks.seeds import EPISODES, NATIVE, train_and_evaluate
 from runtime.config.loading import load_experiment
 from runtime.records.files import write_atomically
 
@@ -32,6 +34,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "example_files.json"
 PICTURE = RESULTS.with_suffix(".png")
 PAGE = ROOT / "docs" / "example_files.md"
 SEEDS = (0, 1, 2)
+ARITHMETICS = (NATIVE, "avx2")
+"""Values of torch's ATEN_CPU_CAPABILITY: results that hang on rounding are chance."""
 
 
 @dataclass(frozen=True)
@@ -90,33 +94,34 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def run_of(name: str, seed: int, work: Path) -> dict[str, Any]:
+def run_of(name: str, seed: int, arithmetic: str, work: Path) -> dict[str, Any]:
     """Trains and evaluates one run to its end, from wherever it is."""
-    out, before_s = work / name / str(seed), cpu_s()
-    found = train_and_evaluate(ROOT, str(path_of(name).relative_to(ROOT)), seed, [], out)
+    out, before_s = work / name / f"{seed}-{arithmetic}", cpu_s()
+    found = train_and_evaluate(ROOT, str(path_of(name).relative_to(ROOT)), seed, [], out, arithmetic)
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     return {**found, "cpu_s": cpu_s() - before_s, "date": time.strftime("%Y-%m-%d"),
             "curve": {"env_steps_total": [row["env_steps_total"] for row in rows],
                       "episode_return_mean": [row["episode_return_mean"] for row in rows]}}
 
 
-def train(names: Sequence[str], seeds: Sequence[int], work: Path) -> None:
+def train(names: Sequence[str], seeds: Sequence[int], arithmetics: Sequence[str], work: Path) -> None:
     """Trains what is missing, seed by seed, and writes what is there after each run."""
-    for seed in seeds:
+    for seed, arithmetic in itertools.product(seeds, arithmetics):
         for name in names:
             found, settings = read(), settings_of(name)
             of_file = found["files"].get(name)
             if of_file is None or of_file["settings"] != settings:
                 of_file = {"settings": settings, "runs": []}
-            if any(run["seed"] == seed for run in of_file["runs"]):
+            if any((run["seed"], run["arithmetic"]) == (seed, arithmetic) for run in of_file["runs"]):
                 continue
-            runs = sorted([*of_file["runs"], run_of(name, seed, work)], key=lambda run: run["seed"])
+            runs = sorted([*of_file["runs"], run_of(name, seed, arithmetic, work)],
+                          key=lambda run: (run["seed"], run["arithmetic"]))
             files = {**found["files"], name: {"settings": settings, "runs": runs}}
             write_atomically(RESULTS, json.dumps({
                 "command": "python -m benchmarks.example_files train --work WORK",
                 "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
                 "files": {each: files[each] for each in FILES if each in files}}, indent=1).encode())
-            print(f"{name}, seed {seed}: done", flush=True)
+            print(f"{name}, seed {seed}, {arithmetic}: done", flush=True)
 
 
 def table(files: Mapping[str, Any]) -> list[str]:
@@ -229,10 +234,11 @@ def main() -> None:
     training.add_argument("--work", type=Path, required=True, help="where the runs are kept")
     training.add_argument("--files", nargs="+", choices=FILES, default=list(FILES), metavar="FILE")
     training.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    training.add_argument("--arithmetic", nargs="+", default=list(ARITHMETICS), metavar="NAME")
     commands.add_parser("page", help="write the page and its picture")
     asked = parser.parse_args()
     if asked.command == "train":
-        train(asked.files, asked.seeds, asked.work.resolve())
+        train(asked.files, asked.seeds, asked.arithmetic, asked.work.resolve())
     else:
         draw(read(), PICTURE)
         PAGE.write_text(page(read()))

@@ -4,11 +4,14 @@ r"""Trains an experiment with several seeds, one after the other, and evaluates 
     python benchmarks/seeds.py experiments/hopper.yaml 10 scaler.kind=fixed scaler.actors_fixed=8 --work WORK/fixed \
         > benchmarks/results/hopper_fixed_seeds.json
 
-Whatever follows the number of seeds is a setting of the experiment, as ``--set`` takes it. The evaluation that ended a
-run chose it, and is too good for that; so each final policy is evaluated on 100 other start states. With ``--base
-CHECKOUT`` another checkout's code trains its own file of that name, too, in turn with this one's, seed by seed: a
-machine that becomes slower does so for both. The runs are kept in ``--work``; started again with the same, it goes on
-where it was.
+Arguments after the number of seeds are settings of the experiment, as ``--set`` takes them. A run stops at the
+evaluation that reached its target, which favours lucky evaluations. So each final policy is evaluated on 100 other
+start states, with its best actions and with sampled ones.
+
+``--first-seed 100`` begins there. ``--arithmetic avx2 default`` trains each seed once with each of these values of
+torch's ATEN_CPU_CAPABILITY; ``native`` leaves it unset. ``--base CHECKOUT`` also trains with another checkout's code
+and its file of that name, in turn with this one's, so that a machine that slows down does so for both. Runs are kept
+in ``--work``, and a second call with the same arguments continues there.
 """
 
 from __future__ import annotations
@@ -26,27 +29,35 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 EPISODES, EVALUATION_SEED = 100, 1_000_000
+NATIVE = "native"
 
 
-def run(checkout: Path, *arguments: str) -> str:
+def run(checkout: Path, arithmetic: str, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    environment |= {} if arithmetic == NATIVE else {"ATEN_CPU_CAPABILITY": arithmetic}
     return subprocess.run([sys.executable, "-m", "runtime", *arguments], cwd=checkout, check=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(checkout)}, stdout=subprocess.PIPE).stdout
+                          env=environment, stdout=subprocess.PIPE).stdout
 
 
 def train_and_evaluate(
-    checkout: Path, experiment: str, seed: int, settings: Sequence[str], out: Path
+    checkout: Path, experiment: str, seed: int, settings: Sequence[str], out: Path, arithmetic: str = NATIVE
 ) -> dict[str, float | str | int]:
     options = [part for setting in (*settings, f"seed={seed}") for part in ("--set", setting)]
-    run(checkout, "train", experiment, "--out", str(out), "--resume", *options)
+    run(checkout, arithmetic, "train", experiment, "--out", str(out), "--resume", *options)
     summary = json.loads((out / "summary.json").read_text())
-    anew = json.loads(run(checkout, "evaluate", str(out), "--episodes", str(EPISODES), "--seed", str(EVALUATION_SEED)))
+    anew, sampled = (json.loads(run(checkout, arithmetic, "evaluate", str(out), "--episodes", str(EPISODES),
+                                    "--seed", str(EVALUATION_SEED), actions))
+                     for actions in ("--no-stochastic", "--stochastic"))
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     return {
         "seed": seed,
+        "arithmetic": arithmetic,
         **{key: summary[key] for key in ("stop_reason", "rounds", "env_steps_total")},
         "evaluation_return_mean_at_the_end": summary["evaluation_return_mean"],
         f"evaluation_return_mean_of_{EPISODES}_others": anew["evaluation_return_mean"],
         f"evaluation_return_min_of_{EPISODES}_others": anew["evaluation_return_min"],
+        f"sampled_return_mean_of_{EPISODES}_others": sampled["evaluation_return_mean"],
+        "episode_return_mean_in_training": summary["episode_return_mean"],
         "modelled_spent_usd": summary["spent_usd"],
         "seconds_of_rounds_and_evaluations": (seconds := sum(
             # Before evaluations ran beside the rounds, they were not in these.
@@ -58,7 +69,7 @@ def train_and_evaluate(
 
 def medians(found: Sequence[dict[str, float | str | int]]) -> dict[str, float]:
     return {key: statistics.median(float(one[key]) for one in found)
-            for key in found[0] if key not in ("seed", "stop_reason")}
+            for key in found[0] if key not in ("seed", "arithmetic", "stop_reason")}
 
 
 def commit_of(checkout: Path) -> str:
@@ -72,20 +83,23 @@ if __name__ == "__main__":
     parser.add_argument("seeds", type=int, metavar="SEEDS")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--work", type=Path, required=True, help="where the runs are kept")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N")
+    parser.add_argument("--arithmetic", nargs="+", default=[NATIVE], metavar="NAME")
     parser.add_argument("--base", type=Path, help="another checkout, to compare with")
     asked = parser.parse_intermixed_args()
     if asked.seeds < 1:
         parser.error(f"SEEDS is {asked.seeds}; allowed: from 1")
     checkouts = {"seeds": ROOT} | ({"base_seeds": asked.base.resolve()} if asked.base else {})
     results: dict[str, list[dict[str, float | str | int]]] = {name: [] for name in checkouts}
-    for seed in range(asked.seeds):
-        for name, checkout in checkouts.items():
-            results[name].append(train_and_evaluate(checkout, asked.experiment, seed, asked.settings,
-                                                    (asked.work / name / str(seed)).resolve()))
-            print(name, results[name][-1], file=sys.stderr, flush=True)
+    for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
+        for arithmetic in asked.arithmetic:
+            for name, checkout in checkouts.items():
+                out = (asked.work / name / f"{seed}-{arithmetic}").resolve()
+                results[name].append(
+                    train_and_evaluate(checkout, asked.experiment, seed, asked.settings, out, arithmetic))
+                print(name, results[name][-1], file=sys.stderr, flush=True)
     print(json.dumps({
-        "command": " ".join(("python benchmarks/seeds.py", asked.experiment, str(asked.seeds), *asked.settings,
-                             "--work WORK", *(["--base BASE"] if asked.base else []))),
+        "command": " ".join(("python", *sys.orig_argv[1:])),
         "commits": {name: commit_of(checkout) for name, checkout in checkouts.items()},
         "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
         "medians": {name: medians(found) for name, found in results.items()}, **results,

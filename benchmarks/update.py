@@ -65,8 +65,11 @@ def serve(checkout: str, name: str, threads: int) -> None:
     log_probs = (-4.0 + 0.1 * random.standard_normal(shape)).astype(np.float32)
     print("ready", flush=True)
     for _ in sys.stdin:
-        batch = Batch(policy_versions=np.full(columns, learner.policy_version), observations=observed(*shape),
-                      actions=actions, log_probs=log_probs, rewards=random.standard_normal(shape),
+        # A checkout from before trajectories could differ in length has no such field.
+        lengths = {"lengths": np.full(columns, len(is_last))} if "lengths" in Batch.__annotations__ else {}
+        batch = Batch(policy_versions=np.full(columns, learner.policy_version), **lengths,
+                      observations=observed(*shape), actions=actions, log_probs=log_probs,
+                      rewards=random.standard_normal(shape),
                       terminated=np.zeros(shape, np.bool_), bootstrap_mask=is_last,
                       bootstrap_observations=observed(columns))
         wall_s, cpu_s = time.perf_counter(), time.process_time()

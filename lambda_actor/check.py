@@ -18,10 +18,10 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.episode_state import spanning_wrapper
-from lambda_actor.errors import ActorError, EpisodeReplayError
+from lambda_actor.errors import ActorError, EpisodeReplayError, EpisodeStateError
 from lambda_actor.making import OPTIONS, PREPROCESSINGS
 from lambda_actor.policy import Policy, default_network, parameter_shapes
-from lambda_actor.replay import ReplayedEnvironment
+from lambda_actor.replay import ReplayedEnvironment, check_continuation, continuation
 from lambda_actor.rollout import Environment, Fragment, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
 
@@ -125,13 +125,10 @@ def _check_continuation(
     """The open episode must go on in a fresh environment as it does where it was left open."""
     episode = OpenEpisode.from_bytes(open_episode.to_bytes())
     fresh.set_state(episode.state)
-    for action in fragment.actions:
-        (observation, *here), (restored, *there) = environment.step(action), fresh.step(action)
-        if here != there or not np.array_equal(observation, restored):
-            raise CheckError(f"{environment.environment_id}: a saved episode goes on differently elsewhere: "
-                             "get_state() leaves something out")
-        if here[1] or here[2]:
-            return
+    try:
+        check_continuation(*(continuation(one, fragment.actions) for one in (environment, fresh)))
+    except EpisodeStateError as error:
+        raise CheckError(f"{environment.environment_id}: {error}") from error
 
 
 _DESCRIPTION = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from gymnasium import spaces as gym_spaces
 
 from lambda_actor import atari, making, mujoco_v5
 from lambda_actor.episode_state import EpisodeStore, State, episode_stores, layers
-from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError
+from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, told
 from lambda_actor.frames import combined
 from lambda_actor.lean import LeanStep
 from lambda_actor.spaces import Spaces
@@ -25,6 +26,7 @@ _CHANNELS_MAX, _BRIGHTEST = 4, 255
 _FLATTENED = (gym_spaces.Box, gym_spaces.Discrete, gym_spaces.MultiDiscrete, gym_spaces.MultiBinary)
 """What an observation's numbers may come from; all but Box become zeros and ones."""
 _Keys = tuple[str | int, ...]
+_STEPS_PROPOSED = 1000
 
 
 class ActorEnvironment:
@@ -224,7 +226,54 @@ def make_environment(
     """
     options = options or {}
     environment, is_atari = making.make(environment_id, preprocessing, options)
-    return ActorEnvironment(environment, environment_id, "atari" if is_atari else "none", options.get("frame_stack"))
+    try:
+        return ActorEnvironment(
+            environment, environment_id, "atari" if is_atari else "none", options.get("frame_stack"))
+    except _UnsupportedObservationError as error:
+        raise UnusableEnvironmentError(
+            f"{error}{_example(environment, environment_id, options, error.keys)}") from error
+    except UnusableEnvironmentError:
+        raise
+    except Exception as error:
+        raise UnusableEnvironmentError(f"environment.id = {environment_id!r} cannot be used: {told(error)}"
+                                       f"{making.mujoco_remedy(error)}") from error
+
+
+class _UnsupportedObservationError(UnusableEnvironmentError):
+    """No network takes all that is observed.
+
+    Attributes:
+        keys: What `gymnasium.wrappers.FilterObservation` may leave; empty if that does not help.
+    """
+
+    def __init__(self, text: str, keys: Sequence[str | int]) -> None:
+        super().__init__(text)
+        self.keys = keys
+
+
+def _example(
+    environment: gymnasium.Env, environment_id: str, options: Mapping[str, Any], keys: Sequence[str | int]
+) -> str:
+    """All that such an environment needs in the experiment file, as YAML to be pasted; nothing if no filter helps."""
+    if not keys:
+        return ""
+    section = {"id": environment_id, **options}
+    if not _is_saved(environment) and _time_limit(environment) is None:
+        # MiniGrid's own limit, say, which Gymnasium does not know.
+        limit = getattr(environment.unwrapped, "max_steps", None)
+        section["max_episode_steps"] = limit if isinstance(limit, int) and limit > 0 else _STEPS_PROPOSED
+    wrappers = [{path: arguments} if arguments else path for path, arguments in options.get("wrappers", ())]
+    section["wrappers"] = [*wrappers, {"gymnasium.wrappers.FilterObservation": {"filter_keys": list(keys)}}]
+    # JSON is YAML.
+    lines = [f"  {name}: {json.dumps(value)}" for name, value in section.items()]
+    return "\n".join(["; all that it needs:", "environment:", *lines])
+
+
+def _is_saved(environment: gymnasium.Env) -> bool:
+    try:
+        return bool(episode_stores(environment))
+    except EpisodeStateError:
+        return False
 
 
 class _Vectors:
@@ -369,13 +418,22 @@ def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Fr
         picture = dict(leaves)[keys]
         assert isinstance(picture, gym_spaces.Box)
         return _Combined(keys, picture, space)
-    raise _refusal(environment_id, "observation", space, "Box of one number and more, Discrete, MultiDiscrete, "
-                   "MultiBinary, Dict and Tuple of these, one picture alone or in these",
-                   _observation_advice([keys for keys, _ in leaves], pictures, usable))
+    advice, choice = _observation_advice([keys for keys, _ in leaves], pictures, usable)
+    raise _UnsupportedObservationError(_refusal(
+        environment_id, "observation", space, "Box of one number and more, Discrete, MultiDiscrete, MultiBinary, Dict "
+        "and Tuple of these, one picture alone or in these", advice), choice)
 
 
-def _observation_advice(leaves: list[_Keys], pictures: list[_Keys], usable: list[_Keys]) -> str:
-    """What can be done about a space that is not supported, given where its pictures are, and what else is usable."""
+def _observation_advice(
+    leaves: list[_Keys], pictures: list[_Keys], usable: list[_Keys]
+) -> tuple[str, Sequence[str | int]]:
+    """What can be done about a space that is not supported, and the first choice of keys to leave, if there is one.
+
+    Args:
+        leaves: Where its parts are.
+        pictures: Those that are pictures.
+        usable: What else is usable.
+    """
     several = ("" if len(pictures) < 2 else "several pictures ("
                + ", ".join(".".join(map(str, keys)) for keys in pictures) + ") are not seen at once; ")
     supported = {*pictures, *usable}
@@ -388,10 +446,10 @@ def _observation_advice(leaves: list[_Keys], pictures: list[_Keys], usable: list
 
     choices = [choice for choice in dict.fromkeys(map(tuple, proposed)) if is_supported(choice)]
     if not choices:
-        return f"{several}a wrapper of gymnasium.ObservationWrapper can make a Box of it"
+        return f"{several}a wrapper of gymnasium.ObservationWrapper can make a Box of it", ()
     filters = " or ".join(f"{{filter_keys: [{', '.join(map(str, keys))}]}}" for keys in choices)
     return (f"{several}environment.wrappers with gymnasium.wrappers.FilterObservation: {filters} leaves what is "
-            "supported")
+            "supported"), choices[0]
 
 
 def _leaves(space: gym_spaces.Space[Any], keys: _Keys = ()) -> Iterator[tuple[_Keys, gym_spaces.Space[Any]]]:
@@ -429,13 +487,14 @@ def _action_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Actions
         return _ContinuousActions(space)
     if isinstance(space, gym_spaces.MultiDiscrete | gym_spaces.MultiBinary) and 0 not in space.shape:
         return _SeveralActions(space)
-    raise _refusal(environment_id, "action", space, "Box of floats, Discrete, MultiDiscrete, MultiBinary",
-                   "a wrapper of gymnasium.ActionWrapper can make one of it, such as MultiDiscrete of a Tuple")
+    raise UnusableEnvironmentError(_refusal(
+        environment_id, "action", space, "Box of floats, Discrete, MultiDiscrete, MultiBinary",
+        "a wrapper of gymnasium.ActionWrapper can make one of it, such as MultiDiscrete of a Tuple"))
 
 
-def _refusal(environment_id: str, name: str, space: gym_spaces.Space[Any], supported: str, advice: str) -> Exception:
-    return UnusableEnvironmentError(f"environment.id = {environment_id!r}: its {name} space is {space}; "
-                                    f"supported: {supported}; {advice}")
+def _refusal(environment_id: str, name: str, space: gym_spaces.Space[Any], supported: str, advice: str) -> str:
+    return (f"environment.id = {environment_id!r}: its {name} space is {space}; supported: {supported}; "
+            f"{advice}")
 
 
 def _require_shape(array: np.ndarray, shape: tuple[int, ...]) -> None:

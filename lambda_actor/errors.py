@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from pathlib import Path
+
+_PROJECT = Path(__file__).resolve().parents[1]
+_OURS = tuple(f"{_PROJECT / name}/" for name in ("lambda_actor", "runtime"))
+_STANDARD = f"{sysconfig.get_path('stdlib')}/"
+_INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class ActorError(Exception):
@@ -24,6 +30,10 @@ class EpisodeStateError(UnusableEnvironmentError):
 
 class EpisodeReplayError(EpisodeStateError):
     """An episode went on differently when it was replayed."""
+
+
+class RaisingEnvironmentError(UnusableEnvironmentError):
+    """The environment's own code raised."""
 
 
 class NonFiniteTrajectoryError(ActorError):
@@ -74,10 +84,33 @@ class CacheMissError(CacheError):
     """What was asked for (weights, an open episode) is not in the cache."""
 
 
+ENVIRONMENT_ERRORS = tuple(one.__name__ for one in (
+    UnusableEnvironmentError, RaisingEnvironmentError, EpisodeStateError))
+"""Names of what only a change of the environment ends."""
+
+
 def told(error: BaseException) -> str:
-    """Returns what an exception says, on one line; where it was raised, if it says nothing."""
-    if text := " ".join(str(error).split()).rstrip("."):
-        return f"{type(error).__name__}: {text}"
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line}" if frames else ""
-    return f"{type(error).__name__}{where}"
+    """Returns what an exception says and where somebody else's code raised it, on one line.
+
+    An exception that says nothing is told with the line of code that raised it.
+    """
+    frame = raising_frame(error)
+    text = " ".join(str(error).split()).rstrip(".")
+    if not text and frame is None:
+        frame = next(reversed(traceback.extract_tb(error.__traceback__)), None)
+    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if frame is None:
+        return what
+    return f"{what}, in {frame.filename}, line {frame.lineno}" + ("" if text else f": {frame.line}")
+
+
+def raising_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """Returns the innermost frame of somebody else's code that raised; of an installed package if there is no other.
+
+    Python's own modules, this project's and Gymnasium's are nobody else's. None if all frames are of these.
+    """
+    frames = [frame for frame in reversed(traceback.extract_tb(error.__traceback__))
+              if not frame.filename.startswith(("<", *_OURS)) and "-packages/gymnasium/" not in frame.filename]
+    installed = [frame for frame in frames if any(folder in frame.filename for folder in _INSTALLED)]
+    users = [frame for frame in frames if frame not in installed and not frame.filename.startswith(_STANDARD)]
+    return next(iter([*users, *installed]), None)

@@ -23,7 +23,7 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import EventError
+from lambda_actor.errors import ActorError, EventError, RaisingEnvironmentError, raising_frame, told
 from lambda_actor.events import check_event
 from lambda_actor.inline import INLINE_FIELDS, InlineMessages
 from lambda_actor.output import limited_output
@@ -59,9 +59,11 @@ EVENT_FIELDS: dict[str, type] = {
 """What any other event must carry; ``episode_id`` is empty if a fresh episode is to be started,
 ``cache_credential`` if the variables hold it, and ``cache_url`` if the event holds the messages (`INLINE_FIELDS`).
 It may also carry ``episode_bytes_max``, if fewer bytes of an open episode are paid for than `EPISODE_BYTES_MAX`, and
-``environment_options``, as may a ``prewarm`` event, if the environment is made with any (`lambda_actor.making`), and
-``replay``, how episodes are replayed if the environment cannot save them (`REPLAYS`)."""
-_OPTIONAL_FIELDS: dict[str, type] = {"episode_bytes_max": int, "environment_options": dict, "replay": str}
+``environment_options``, as may a ``prewarm`` event, if the environment is made with any (`lambda_actor.making`),
+``replay``, how episodes are replayed if the environment cannot save them (`REPLAYS`), and ``drop_unfinished``, if the
+steps of an episode that the fragment's end cuts are left out, because no actor can continue it."""
+_OPTIONAL_FIELDS: dict[str, type] = {
+    "episode_bytes_max": int, "environment_options": dict, "replay": str, "drop_unfinished": bool}
 OUTPUT_CHARACTERS_MAX = 2000
 """What an environment may print during one invocation; the rest is dropped."""
 PREWARMED = "prewarmed"
@@ -91,13 +93,14 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         context: Lambda's context object; not used.
 
     Returns:
-        ``invocation_id``, ``status`` (accepted | late), ``env_steps``, ``fetch_s``, ``rollout_s``,
-        ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (None without a finished episode), without a
-        cache ``trajectory``, and ``replayed_steps`` if episodes are replayed. For a ``prewarm`` event only
+        ``invocation_id``, ``status`` (accepted | late), ``env_steps`` (taken, dropped ones too), ``fetch_s``,
+        ``rollout_s``, ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (None without a finished episode),
+        without a cache ``trajectory``, and ``replayed_steps`` if episodes are replayed. For a ``prewarm`` event only
         ``invocation_id`` and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
 
     Raises:
         EventError: A field is missing or of the wrong type.
+        RaisingEnvironmentError: The environment raised, where its own code says.
         ActorError: See `lambda_actor.errors`.
     """
     with limited_output(OUTPUT_CHARACTERS_MAX):
@@ -129,7 +132,7 @@ def _sample(event: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "invocation_id": event["invocation_id"],
         "status": status,
-        "env_steps": len(fragment.rewards),
+        "env_steps": event["fragment_steps"],
         "fetch_s": fetched_s - started_s,
         "rollout_s": rolled_out_s - fetched_s,
         "submit_s": submitted_s - rolled_out_s,
@@ -210,12 +213,18 @@ def _roll_out(
     environment = _environment(event)
     # An environment that raises is not trusted again.
     sandbox.environment = None
-    fragment = roll_out(
-        environment, policy,
-        fragment_steps=event["fragment_steps"], seed=event["seed"], round_index=event["round_index"],
-        slot=event["slot"], open_episode=open_episode, truncate_at_fragment=event["truncate_at_fragment"],
-        should_stop=lambda: not messages.is_wanted(event["invocation_id"]),
-    )
+    try:
+        fragment = roll_out(
+            environment, policy,
+            fragment_steps=event["fragment_steps"], seed=event["seed"], round_index=event["round_index"],
+            slot=event["slot"], open_episode=open_episode, truncate_at_fragment=event["truncate_at_fragment"],
+            drop_unfinished=event.get("drop_unfinished", False),
+            should_stop=lambda: not messages.is_wanted(event["invocation_id"]),
+        )
+    except Exception as error:
+        if isinstance(error, ActorError) or raising_frame(error) is None:
+            raise
+        raise RaisingEnvironmentError(f"{event['environment_id']} raised {told(error)}") from error
     if environment.can_save_episode:
         sandbox.environment = environment
     else:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import metadata
 from typing import Any
 
 import gymnasium
@@ -26,7 +28,7 @@ _REGISTERED_BY = {
     r"Fetch|HandReach|HandManipulate|AntMaze|PointMaze|AdroitHand|FrankaKitchen": "gymnasium_robotics",
     r"dm_control/|bsuite/": "shimmy",
 }
-"""By how an id begins: the module that registers it when it is imported."""
+"""By how an id begins: the module that registers it when it is imported, which is done here."""
 
 
 def make(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -> tuple[gymnasium.Env, bool]:
@@ -54,7 +56,7 @@ def make(environment_id: str, preprocessing: str, options: Mapping[str, Any]) ->
         raise
     except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(f"environment.id = {environment_id!r} cannot be made: {told(error)}"
-                                       f"{_advice(environment_id, error)}") from error
+                                       f"{_advice(environment_id, error)}{mujoco_remedy(error)}") from error
 
 
 def _made(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -> tuple[gymnasium.Env, bool]:
@@ -124,6 +126,8 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
     if not colon:
         if environment_id not in gymnasium.registry:
             atari.register_games()
+            if (module := _registrar(environment_id)) and importlib.util.find_spec(module) is not None:
+                importlib.import_module(module)
         return None, environment_id
     try:
         module = importlib.import_module(module_name)
@@ -144,17 +148,21 @@ def _is_registered(name: str) -> bool:
     return any(name in (spec.id, spec.id.rpartition("-v")[0]) for spec in gymnasium.registry.values())
 
 
+def _registrar(environment_id: str) -> str | None:
+    """The module that registers such ids; None if it is not known."""
+    return next((one for begin, one in _REGISTERED_BY.items() if re.match(begin, environment_id)), None)
+
+
 def _advice(environment_id: str, error: BaseException) -> str:
     """What helps if nobody has registered an id, else nothing."""
     if ":" in environment_id or not isinstance(error, gymnasium.error.UnregisteredEnv):
         return ""
-    module = next((one for begin, one in _REGISTERED_BY.items() if re.match(begin, environment_id)), None)
+    module = _registrar(environment_id)
     end = "" if str(error).rstrip(".").endswith("?") else "."
     if module is None or isinstance(error, gymnasium.error.VersionNotFound):
         return (f"{end} If another package registers it, name the package's module, too, as in "
-                "minigrid:MiniGrid-Empty-5x5-v0")
-    return (f"{end} The module {module} registers such ids: environment.id: {module}:{environment_id}"
-            + _installation(module))
+                "my_package:MyEnvironment-v0")
+    return f"{end} The module {module} registers such ids{_installation(module)}"
 
 
 def _installation(module_name: str) -> str:
@@ -162,3 +170,27 @@ def _installation(module_name: str) -> str:
     if module_name not in _REGISTERED_BY.values() or importlib.util.find_spec(module_name) is not None:
         return ""
     return f"; it is not installed: python -m pip install {module_name.replace('_', '-')}"
+
+
+_MUJOCO = {"mujoco": "4.0.0", "mujoco-core": "4.0.0", "mujoco-studio": "4.0.0"}
+"""What requirements.txt pins: three packages of the same files."""
+
+
+def mujoco_remedy(error: BaseException) -> str:
+    """What helps if another package has replaced MuJoCo, and that may be why something raised, else nothing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if "mujoco" not in str(error).lower() and not any("/mujoco" in frame.filename for frame in frames):
+        return ""
+    found = {name: _version(name) for name in _MUJOCO}
+    if found == _MUJOCO:
+        return ""
+    there = ", ".join(f"{name} {version}" for name, version in found.items() if version) or "no mujoco"
+    return (f"; installed is {there}, needed is mujoco {_MUJOCO['mujoco']}: python -m pip uninstall --yes "
+            + " ".join(_MUJOCO) + "; python -m pip install " + " ".join("==".join(one) for one in _MUJOCO.items()))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -131,6 +131,31 @@ class ReplayedEnvironment:
         """Whether the episode was left open right here."""
         return (bool(self._digests) and self._seed == seed and b"".join(self._digests) == digests.tobytes()
                 and np.array_equal(np.array(self._actions), actions))
+
+
+def continuation(environment: ActorEnvironment, actions: Iterable[np.ndarray | int]) -> list[str]:
+    """Takes actions until the episode ends; returns a digest of what each step gave."""
+    found = []
+    for action in actions:
+        frame, *rest = environment.step(action)
+        found.append(blake2b(frame.tobytes() + _DIGEST.pack(*rest), digest_size=8).hexdigest())
+        if rest[1] or rest[2]:
+            break
+    return found
+
+
+def check_continuation(here: Sequence[str], there: Sequence[str]) -> None:
+    """Compares what steps after a saved state gave in two environments, as `continuation` returns it.
+
+    Raises:
+        EpisodeStateError: They differ.
+    """
+    if here != there:
+        step = next((step for step, (one, other) in enumerate(zip(here, there, strict=False)) if one != other),
+                    min(len(here), len(there))) + 1
+        raise EpisodeStateError(
+            f"a saved episode goes on differently elsewhere, at step {step} after its state was set: get_state() "
+            "leaves something out, or the environment is not deterministic")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""One fragment: exactly ``fragment_steps`` steps of one policy version in one environment."""
+"""One fragment: ``fragment_steps`` steps of one policy version in one environment, or the whole episodes in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import Protocol
 import numpy as np
 
 from lambda_actor import wire
-from lambda_actor.errors import EpisodeStateError, NonFiniteTrajectoryError, OversizedMessageError
+from lambda_actor.errors import (
+    EpisodeStateError,
+    NonFiniteTrajectoryError,
+    OversizedMessageError,
+    UnusableEnvironmentError,
+)
 from lambda_actor.frames import FrameStack, floats, pack_frames
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
@@ -93,6 +98,8 @@ class OpenEpisode:
 class Fragment:
     """What one actor brings back; arrays as in the schemas of `lambda_actor.wire`.
 
+    ``T`` is ``fragment_steps``, or less if the last episode was dropped.
+
     Attributes:
         observations: Float32 ``[T, O]``; if there are frames, the indices of each step's, int32 ``[T, F]``.
         actions: Float32 ``[T, A]``, or int64 ``[T]`` or ``[T, A]``.
@@ -161,12 +168,14 @@ def roll_out(
     slot: int,
     open_episode: OpenEpisode | None = None,
     truncate_at_fragment: bool = False,
+    drop_unfinished: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Fragment:
     """Samples ``fragment_steps`` steps, continuing ``open_episode`` first if there is one.
 
     Args:
         truncate_at_fragment: Abandon the episode at the end instead of leaving it open.
+        drop_unfinished: Leave the steps of the episode that the end of the fragment cuts out of the fragment.
         should_stop: Asked about once a second; True ends the fragment with `InterruptedError`.
 
     Raises:
@@ -174,6 +183,7 @@ def roll_out(
         EpisodeStateError: The open episode is not one of this environment's.
         NonFiniteTrajectoryError: NaN or infinity in observations, actions or rewards.
         OversizedMessageError: So many frames fit no message.
+        UnusableEnvironmentError: No episode ended, so that nothing is left with ``drop_unfinished``.
         InterruptedError: ``should_stop`` said so.
     """
     spaces = environment.spaces
@@ -224,15 +234,20 @@ def roll_out(
             if step + 1 < fragment_steps:
                 observation, episode_return, length, first_version = fresh_episode()
 
-    remaining = None
-    if not (terminated[-1] or truncated[-1]):
+    remaining, steps = None, fragment_steps
+    if drop_unfinished:
+        steps = max((step for step in range(fragment_steps) if terminated[step] or truncated[step]), default=-1) + 1
+        if not steps:
+            raise UnusableEnvironmentError(f"no episode ended in {fragment_steps} steps, and none can be continued")
+    elif not (terminated[-1] or truncated[-1]):
         recorder.keep_bootstrap(fragment_steps - 1)
         if environment.can_save_episode and not truncate_at_fragment:
             remaining = OpenEpisode(recorder.last(), environment.get_state(), float(episode_return), length,
                                     first_version)
-    observations, bootstrap_observations, frames = recorder.recorded()
-    bootstrap_steps, reward_array = np.array(recorder.bootstrap_steps, np.int64), np.array(rewards, np.float64)
-    every_step = np.arange(fragment_steps)
+    observations, bootstrap_observations, frames = recorder.recorded(steps)
+    outputs, actions, noise = outputs[:steps], actions[:steps], noise[:steps]
+    bootstrap_steps, reward_array = np.array(recorder.bootstrap_steps, np.int64), np.array(rewards[:steps], np.float64)
+    every_step = np.arange(steps)
     seen, after = observations, bootstrap_observations
     if frames is not None:
         in_frames = floats(frames, spaces)
@@ -244,7 +259,8 @@ def roll_out(
     _require_finite("bootstrap_observations", after, bootstrap_steps)
     return Fragment(
         observations=observations, actions=actions, log_probs=policy.log_probs(outputs, actions, noise),
-        rewards=reward_array, terminated=np.array(terminated, np.bool_), truncated=np.array(truncated, np.bool_),
+        rewards=reward_array, terminated=np.array(terminated[:steps], np.bool_),
+        truncated=np.array(truncated[:steps], np.bool_),
         bootstrap_steps=bootstrap_steps,
         bootstrap_observations=bootstrap_observations,
         episode_returns=np.array([r for r, _, _ in finished], np.float64),
@@ -278,8 +294,8 @@ class _Recorder(Protocol):
     def keep_bootstrap(self, step: int) -> None:
         """The present observation follows that step, with which the sequence is cut."""
 
-    def recorded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Observations, those of bootstraps, and frames, as `Fragment` has them."""
+    def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Observations of the first steps, those of bootstraps, and frames, as `Fragment` has them."""
 
 
 class _VectorRecorder:
@@ -310,8 +326,8 @@ class _VectorRecorder:
         self.bootstrap_steps.append(step)
         self._bootstraps.append(self._present)
 
-    def recorded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        return self._kept, np.array(self._bootstraps, np.float32).reshape(-1, self._size), None
+    def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        return self._kept[:steps], np.array(self._bootstraps, np.float32).reshape(-1, self._size), None
 
 
 class _FrameRecorder:
@@ -367,9 +383,10 @@ class _FrameRecorder:
         self.bootstrap_steps.append(step)
         self._bootstraps.append(self._present)
 
-    def recorded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         bootstraps = np.array(self._bootstraps, np.int32).reshape(-1, self._spaces.frame_stack)
-        return self._kept, bootstraps, np.stack(self._frames)
+        kept = self._kept[:steps]
+        return kept, bootstraps, np.stack(self._frames[:max(kept.max(), bootstraps.max(initial=0)) + 1])
 
 
 def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:

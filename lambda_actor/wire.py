@@ -142,6 +142,7 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
     # What an update trains on, as `runtime.interfaces.Batch` has it.
     Kind.BATCH: {
         "policy_versions": Field("<i8", "B"),
+        "lengths": Field("<i8", "B"),
         "observations": (Field("<f4", "TBO"), Field("|u1", "TBCHW")),
         "actions": (Field("<f4", "TBA"), Field("<i8", "TB"), Field("<i8", "TBA")),
         "log_probs": Field("<f4", "TB"),

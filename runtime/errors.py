@@ -42,7 +42,15 @@ class NotFiniteError(RunError):
 
 
 class ActorsKeepFailingError(RunError):
-    """The circuit breaker: actors fail again and again; carries the root error's text."""
+    """The circuit breaker: actors fail again and again.
+
+    Attributes:
+        last_error: What the last of them said; "" if none said anything.
+    """
+
+    def __init__(self, text: str, last_error: str) -> None:
+        super().__init__(f"{text}{last_error or 'none'}")
+        self.last_error = last_error
 
 
 class FleetError(RunError):

@@ -260,8 +260,11 @@ class Sampler(Protocol):
 class Batch:
     """What accepted actors sampled: a round's in slot order, or those of an asynchronous update as they came.
 
+    A trajectory of fewer than ``T`` steps is followed by padding: zeros, which belong to nothing.
+
     Attributes:
         policy_versions: The version that acted, int64 ``[B]``.
+        lengths: Steps of each trajectory, int64 ``[B]``.
         observations: Raw, float32 ``[T, B, O]``, or uint8 ``[T, B, F·C, H, W]`` or ``[T, B, 1, 1, Y]``.
         actions: As sampled, before the environment clipped them, float32 ``[T, B, A]``; discrete ones int64 ``[T, B]``.
         log_probs: log μ(a|s) of the acting policy, float32 ``[T, B]``.
@@ -273,6 +276,7 @@ class Batch:
     """
 
     policy_versions: np.ndarray
+    lengths: np.ndarray
     observations: np.ndarray
     actions: np.ndarray
     log_probs: np.ndarray
@@ -283,7 +287,13 @@ class Batch:
 
     @property
     def env_steps(self) -> int:
-        return self.rewards.size
+        """``N``, without padding."""
+        return int(self.lengths.sum())
+
+    @property
+    def is_step(self) -> np.ndarray:
+        """What is no padding, bool ``[T, B]``."""
+        return np.arange(len(self.rewards))[:, None] < self.lengths
 
 
 @dataclass(frozen=True)

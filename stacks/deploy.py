@@ -37,7 +37,7 @@ from runtime.guard.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
 from runtime.interfaces import LEARNER
 from runtime.names import MACHINE_OUTPUT, SHARED_STACKS, execution_name
 from runtime.operations.quotas import Account, read_account
-from runtime.training.preflight import smallest_budget_usd
+from runtime.training.preflight import smallest_budget_usd, try_experiment
 from stacks.arming import check_guard
 from stacks.cdk import TEMPLATES, run_cdk, synthesise
 from stacks.plan import Plan, check_round
@@ -342,8 +342,9 @@ def _check_budget(plan: Plan) -> float:
     needed_usd, and_round = start.counted_usd + expected.tail_usd, ""
     concurrency, waves = plan.concurrency, plan.waves
     try:
+        environment = try_experiment(plan.experiment)
         needed_usd += expected.burn_usd_per_hour * BETWEEN_ROUNDS_S / 3600 + max(
-            smallest_budget_usd(plan.experiment, plan.prices, instance_type=name, waves=waves)
+            smallest_budget_usd(plan.experiment, environment, plan.prices, instance_type=name, waves=waves)
             for name in (plan.experiment.learner.instance_types if plan.has_instance else (None,)))
         and_round = ", and one round's worst case" + (
             f" in {waves} waves of {concurrency} actors, all that "

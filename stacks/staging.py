@@ -7,6 +7,7 @@ caches least of all, and equal sources make equal assets.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -148,9 +149,9 @@ def _stage_package(package: str | None, folder: Path) -> None:
     if package is not None and Path(package).is_dir():
         if not any((Path(package) / name).is_file() for name in ("pyproject.toml", "setup.py")):
             raise ExperimentError(f"environment.package = {package!r} is a folder without pyproject.toml or setup.py")
-        _check_links(Path(package))
         try:
-            shutil.copytree(package, folder / "source", ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
+            _check_links(Path(package), os.path.realpath(package))
+            shutil.copytree(package, folder / "source", ignore=_not_copied)
         except (OSError, RecursionError) as error:
             raise ExperimentError(f"environment.package = {package!r} cannot be copied: {error}") from None
         requirement = "./source\n"
@@ -162,12 +163,31 @@ def _stage_package(package: str | None, folder: Path) -> None:
     (folder / "requirements.txt").write_text(requirement)
 
 
-def _check_links(package: Path) -> None:
-    """Checks that no link leads out of the folder.
+def _not_copied(folder: str, names: list[str]) -> set[str]:
+    """Names that do not travel, and links that lead nowhere: copytree itself looks for their targets elsewhere."""
+    return {*_LEFT_OUT(folder, names)} | {name for name in names if not os.path.exists(os.path.join(folder, name))}
+
+
+def _check_links(folder: Path, package: str, *, is_linked: bool = False) -> None:
+    """Checks all links that a copy of a folder follows.
+
+    Args:
+        folder: The package's, or one in it.
+        package: The real path of the package's folder.
+        is_linked: Whether ``folder`` was reached by a link. A link to a folder is refused then: a few that lead to each
+            other, or to themselves, would become copies without number.
 
     Raises:
-        ExperimentError: A link leads out of the folder: what it leads to is not meant to travel.
+        ExperimentError: A link leads out of the package, whose owner did not mean that to travel, or is refused.
     """
-    for path in package.rglob("*"):
-        if path.is_symlink() and not path.resolve().is_relative_to(package.resolve()):
+    names = os.listdir(folder)
+    for name in sorted({*names} - _not_copied(str(folder), names)):
+        path = folder / name
+        if not Path(os.path.realpath(path)).is_relative_to(package):
             raise ExperimentError(f"environment.package: {path} leads out of the folder; allowed: links within it")
+        if not path.is_dir():
+            continue
+        if is_linked and path.is_symlink():
+            raise ExperimentError(f"environment.package: {path} is a link to a folder, in a folder that is itself "
+                                  "reached by a link; allowed: links to files, and to folders without such links")
+        _check_links(path, package, is_linked=is_linked or path.is_symlink())

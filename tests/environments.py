@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import gymnasium
@@ -80,6 +81,33 @@ class FaultyCounter(StatefulCounter):
         return observation, reward, terminated, truncated, info
 
 
+class StepShower(gymnasium.Env):
+    """Shows which step of its episode comes next, one-hot; nobody can save it. Rewards are 1, or ``is_random``.
+
+    Running moments of the observations count how often each step was trained on.
+    """
+
+    EPISODE_STEPS = 12
+    observation_space = spaces.Box(0.0, 1.0, (EPISODE_STEPS,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, is_random: bool = False) -> None:
+        self.is_random, self.count = is_random, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.count += 1
+        reward = int.from_bytes(os.urandom(4), "little") / 2**32 if self.is_random else 1.0
+        return self._observation(), reward, False, False, {}
+
+    def _observation(self) -> np.ndarray:
+        return np.eye(self.EPISODE_STEPS, dtype=np.float32)[self.count % self.EPISODE_STEPS]
+
+
 class TalkativeCounter(Counter):
     """A `Counter` that prints a line at each step."""
 
@@ -97,6 +125,11 @@ class OtherSpaces(gymnasium.Env):
 
 def make_counter() -> gymnasium.Env:
     return StatefulCounter()
+
+
+def make_step_shower(is_random: bool = False, is_spanned: bool = False) -> gymnasium.Env:
+    environment = gymnasium.wrappers.TimeLimit(StepShower(is_random), StepShower.EPISODE_STEPS)
+    return gymnasium.wrappers.NormalizeReward(environment) if is_spanned else environment
 
 
 def make_talkative() -> gymnasium.Env:

@@ -60,7 +60,7 @@ class Trainer:
         self.experiment = experiment.fitted(self.environment.spaces, preprocessing=self.environment.preprocessing)
         self.learner = self._make_learner(self.experiment)
         self._sampler, self._episodes = InProcessSampler(self.environment), OpenEpisodes(_Ignored())
-        self._progress = Progress(experiment.stop)
+        self._progress = Progress(experiment.stop, experiment.actor.fragment_steps)
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.learner.get_state(), self._episodes.get_state(), self._progress.get_state())
@@ -104,6 +104,7 @@ class Trainer:
             learner.set_state(self.learner.get_state())
         update = Updating(
             InPlaceUpdater(learner), self._episodes, self._progress, self.environment.spaces,
+            fragment_steps=self.experiment.actor.fragment_steps,
             clip_rewards=self.experiment.environment.clip_rewards,
             settings_key=f"algorithm.{self.experiment.algorithm.kind}",
             time_limit=lambda seconds, what: nullcontext(), times=WorkTimes(),

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks import audit
 from benchmarks.work_rates import processor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,11 +81,14 @@ def page() -> str:
         module = figure(name)
         title, _, what = str(module.__doc__).partition("\n")[0].rstrip(".").partition(": ")
         status, why = module.verdict(found["data"])
-        table.append(f"| [{title}](#{title.lower().replace('.', '').replace(' ', '-')}) | {what} | {status} |")
+        note = audit.note(name)
+        table.append(f"| [{title}](#{title.lower().replace('.', '').replace(' ', '-')}) | {what} | {status}"
+                     f"{', under audit' if note else ''} |")
+        beside = f"- {note}\n" if note else ""
         sections.append(
             f"\n## {title}\n\n{what[0].upper()}{what[1:]}.\n\n![{title}](../benchmarks/results/figures/{name}.png)\n\n"
             f"- **The paper**: {module.PAPER}\n- **Here**: {module.METHOD}\n- **Verdict: {status}.** {why}\n"
-            f"- `{found['command']}`; commit {found['commit']}, {found['date']}, {found['hardware']};"
+            f"{beside}- `{found['command']}`; commit {found['commit']}, {found['date']}, {found['hardware']};"
             f" [data](../benchmarks/results/figures/{name}.json)\n")
     missing = [f"`{name}`" for name in NAMES if name not in known]
     note = f"\nNot measured yet, though the command is there: {', '.join(missing)}.\n" if missing else ""

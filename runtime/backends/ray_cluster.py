@@ -89,11 +89,12 @@ class RayBackend:
         fleet, nodes = actors.fleet, node_count()
         model = make_cost_model(experiment, run.spaces, self.prices, nodes=nodes,
                                 waves=experiment.scaler.waves(fleet.concurrency))
-        meter = ClusterMeter(model, Budget(experiment.budget.usd), billed_since_s=joined_s, now=now)
+        meter = ClusterMeter(model, Budget(experiment.budget.usd), billed_since_s=joined_s, now=now,
+                             events=run.events)
         learner_fleet, store = _open_learner(run) if experiment.learner.kind == "stellaris" else (None, "")
         return Supplies(
             actors.cache, fleet, meter, NotKept(), actor_event=actors.event,
-            facts={"server": actors.server,
+            facts={**actors.facts,
                    "cluster": f"{experiment.fleet.ray.address or 'started here'}: {nodes} "
                               f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
                    "bill": f"the hours of the nodes, ${model.learner_usd(3600):.4f} an hour together"},

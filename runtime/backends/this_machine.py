@@ -85,9 +85,10 @@ class ThisMachine:
                 _open_learner(run, store, times), times, timeout_s=experiment.learner.function.timeout_s)
         return Supplies(
             actors.cache, fleet,
-            Meter(model, Budget(experiment.budget.usd), init_s=init_s(experiment, tabled(experiment))),
+            Meter(model, Budget(experiment.budget.usd), init_s=init_s(experiment, tabled(experiment)),
+                  events=run.events),
             NotKept(), actor_event=actors.event,
-            facts={"server": actors.server,
+            facts={**actors.facts,
                    "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}",
                    "seconds in the bill": rates.source},
             times=times, learner_fleet=learner_fleet, learner_store=str(store),
@@ -122,13 +123,13 @@ class ActorsHere:
         cache: Through which they and the learner exchange messages.
         fleet: Runs them.
         event: What their events say of the cache.
-        server: What people are told of it.
+        facts: What people are told of the cache, by label; nothing of a server of the run's own.
     """
 
     cache: Cache
     fleet: Fleet
     event: Mapping[str, Any]
-    server: str
+    facts: Mapping[str, str]
 
 
 def actors_here(run: RunContext) -> ActorsHere:
@@ -144,14 +145,14 @@ def actors_here(run: RunContext) -> ActorsHere:
     experiment = run.experiment
     if experiment.cache.kind == "none":
         inline = without_cache(run, _open_fleet(run, {}))
-        return ActorsHere(inline, inline, actor_event(experiment, "", "", ""), NO_CACHE)
-    server = _find_server(experiment, run.stack, run.shield)
-    cache = open_cache(run, server.url, **_own_credentials())
+        return ActorsHere(inline, inline, actor_event(experiment, "", "", ""), {"server": NO_CACHE})
+    url = _find_server(experiment, run.stack, run.shield)
+    cache = open_cache(run, url, **_own_credentials())
     if experiment.cache.url:
-        run.stack.callback(_remove_keys, run, server.url)
-    fleet = _open_fleet(run, credentials_of_actors(server.url))
-    return ActorsHere(cache, fleet, actor_event(experiment, split_credentials(server.url)[0], "", ""),
-                      f"{redacted(server.url)} ({server.program})")
+        run.stack.callback(_remove_keys, run, url)
+    fleet = _open_fleet(run, credentials_of_actors(url))
+    return ActorsHere(cache, fleet, actor_event(experiment, split_credentials(url)[0], "", ""),
+                      {"server": redacted(url)} if experiment.cache.url else {})
 
 
 def _open_fleet(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
@@ -214,22 +215,16 @@ LEARNER_PLACES: Mapping[str, Callable[[RunContext, GradientTimes], Fleet]] = {
 """Where this machine runs learner functions of Stellaris, by ``learner.stellaris.place``."""
 
 
-@dataclass(frozen=True)
-class _Server:
-    url: str
-    program: str
-
-
 def _find_server(
     experiment: ResolvedExperiment, stack: ExitStack, shield: Callable[[], AbstractContextManager[None]]
-) -> _Server:
-    """The user's server, or one of our own."""
+) -> str:
+    """The URL of the user's server, or of one of our own."""
     if experiment.cache.url:
-        return _Server(experiment.cache.url, "given by cache.url")
+        return experiment.cache.url
     with shield():
         server = EmbeddedServer(experiment.cache.memory_mib)
         stack.callback(server.close)
-    return _Server(server.url, server.program)
+    return server.url
 
 
 def _remove_keys(run: RunContext, url: str) -> None:

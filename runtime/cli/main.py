@@ -6,10 +6,13 @@ Each family of commands has a file of its own, which loads what a command needs 
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from lambda_actor.errors import ActorError
 from runtime import __version__
@@ -63,8 +66,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names the choice that a mistyped one is like, which argparse does from Python 3.14 on."""
+
+    def error(self, message: str) -> NoReturn:
+        found = re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message)
+        if found and (near := difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)):
+            message += f"; did you mean {near[0]}?"
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m runtime", usage="%(prog)s COMMAND [ARGUMENT ...]", description=_DESCRIPTION.format(
             required=" and ".join(path for path, _ in explain.required_keys())),
         formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -90,7 +90,7 @@ def _plan(options: argparse.Namespace) -> int:
     for change in pick.way.overrides:
         say(f"  --set '{change}'")
     round_usd = smallest_budget_usd(
-        deployed, PRICES, instance_type=learner.instance_types[0] if learner.has_instance else None)
+        deployed, environment, PRICES, instance_type=learner.instance_types[0] if learner.has_instance else None)
     say(folded(f"at most: budget.usd = ${experiment.budget.usd:g} for a run of the file as it is, whatever happens; "
                f"its smallest round promises ${round_usd:.4f} of that"))
     if options.write is not None:

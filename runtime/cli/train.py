@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lambda_actor.errors import ENVIRONMENT_ERRORS, UnusableEnvironmentError
 from runtime.cli.arguments import project, say_unused, seeds
 from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_lines
@@ -103,8 +104,15 @@ def _train(options: argparse.Namespace) -> int:
                   "limits: --set stop.KEY=VALUE, null for none, or a larger budget.usd")
         print("\n".join(["", *summary_lines(
             result.summary, str(out), launcher=options.launcher, resume_command=_resume_command(options, out),
-            are_actors_to_blame=isinstance(result.error, ActorsKeepFailingError))]), flush=True)
+            are_actors_to_blame=isinstance(result.error, ActorsKeepFailingError),
+            must_mend=_must_mend(result.error))]), flush=True)
     return result.exit_code
+
+
+def _must_mend(error: Exception | None) -> bool:
+    """Whether the run failed because of its environment."""
+    return isinstance(error, UnusableEnvironmentError) or (
+        isinstance(error, ActorsKeepFailingError) and error.last_error.startswith(ENVIRONMENT_ERRORS))
 
 
 def _settings(options: argparse.Namespace) -> Callable[[Experiment], str]:
@@ -150,6 +158,6 @@ def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, ou
         lines += [line for row in result.summary["seeds"] if row["stop_reason"] == "failed"
                   for line in actors_log_lines(str(out / row["directory"]))]
     if result.exit_code:
-        lines += resume_lines(_resume_command(options, out))
+        lines += resume_lines(_resume_command(options, out), must_mend=_must_mend(result.error))
     say("\n".join(["", *lines]))
     return result.exit_code

@@ -16,14 +16,32 @@ from runtime.config.unused import Unused, reason, value_at
 from runtime.errors import without_credentials
 
 EXTENDS = "extends"
-OF_STABLE_BASELINES3 = {
+OF_OTHER_LIBRARIES = {
     "n_timesteps": "max_steps", "total_timesteps": "max_steps", "n_envs": "actors_fixed", "n_steps": "fragment_steps",
     "batch_size": "minibatch_steps", "n_epochs": "epochs", "gamma": "discount", "clip_range": "clip",
     "ent_coef": "entropy_coefficient", "vf_coef": "value_coefficient", "max_grad_norm": "max_gradient_norm",
     "normalize_advantage": "normalize_advantages", "normalize": "normalize_observations", "net_arch": "hidden_sizes",
     "policy_kwargs": "hidden_sizes", "activation_fn": "activation", "ortho_init": "initialisation",
-    "env_wrapper": "wrappers", "env_kwargs": "kwargs", "eval_freq": "every_rounds", "n_eval_episodes": "episodes"}
-"""Last names of keys by what stable-baselines3 and rl-zoo3 call them; docs/guides/beside-other-libraries.md."""
+    "env_wrapper": "wrappers", "env_kwargs": "kwargs", "eval_freq": "every_rounds", "n_eval_episodes": "episodes",
+    "lr": "learning_rate", "lr_schedule": "learning_rate_schedule", "observation_filter": "normalize_observations"}
+"""Last names of keys by what stable-baselines3, rl-zoo3 and RLlib call them; docs/guides/beside-other-libraries.md."""
+_OF_REPLAY = ("a setting of algorithms with a replay buffer, such as DQN, SAC and TD3, which are not here; allowed: "
+              "algorithm.kind = ppo | impact | impala")
+_OF_SDE = "exploration that depends on the state (gSDE) is not here"
+WITHOUT_COUNTERPART = {
+    "target_kl": "no update ends early at a KL divergence here; the nearest is algorithm.ppo.kl_coefficient, the "
+    "weight of a penalty that keeps it near kl_target",
+    "entropy_coeff_schedule": "the weight of the entropy bonus is constant here",
+    "normalize_actions": "actions are not normalised here",
+    "num_learners": "learner.processes share each gradient step here",
+    "clip_range_vf": "the value loss is not clipped here", "vf_clip_param": "the value loss is not clipped here",
+    **dict.fromkeys(("use_sde", "sde_sample_freq", "use_sde_at_warmup", "log_std_init"), _OF_SDE),
+    **dict.fromkeys((
+        "buffer_size", "learning_starts", "tau", "train_freq", "gradient_steps", "target_update_interval",
+        "action_noise", "exploration_fraction", "exploration_initial_eps", "exploration_final_eps", "target_entropy",
+        "policy_delay", "target_policy_noise", "target_noise_clip", "replay_buffer_class", "replay_buffer_kwargs",
+        "optimize_memory_usage"), _OF_REPLAY)}
+"""Names of keys that stable-baselines3 and RLlib have, and which are like others here that mean something else."""
 _WRAPPER = get_args(EnvironmentSection.model_fields["wrappers"].annotation)[0]
 EXTENDS_DESCRIPTION = "another experiment file, relative to this one, whose keys count if this one does not have them"
 
@@ -78,17 +96,19 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
     if path == EXTENDS:
         return "; it stands in an experiment file, at its top, and nowhere else"
     section, _, key = path.rpartition(".")
+    if key in WITHOUT_COUNTERPART:
+        return f"; {WITHOUT_COUNTERPART[key]}"
     known = {one: one.rpartition(".")[2] for one, _ in walk_fields()}
     sections = sorted({one.rpartition(".")[0] for one in known})
     if section not in sections and (similar := difflib.get_close_matches(section, sections, 1, 0.75)):
         there = f"{similar[0]}.{key}"
         return f"; did you mean {there if there in known else similar[0]}?"
-    name = OF_STABLE_BASELINES3.get(key, key)
+    name = OF_OTHER_LIBRARIES.get(key, key)
     namesakes = _of_chosen((one for one, last in known.items() if last == name), kinds)
     if namesakes and (not section or name != key):
         return f"; did you mean {' or '.join(namesakes)}?"
     siblings = [one for one in known if one.rpartition(".")[0] == section] + ([] if section else [EXTENDS])
-    matches = difflib.get_close_matches(key, [one.rpartition(".")[2] for one in siblings], 1, 0.5)
+    matches = difflib.get_close_matches(key, [one.rpartition(".")[2] for one in siblings], 1, 0.65)
     elsewhere = difflib.get_close_matches(key, known.values(), 1, 0.75)
     if matches and (not elsewhere or _likeness(key, matches[0]) >= _likeness(key, elsewhere[0])):
         return f"; did you mean {f'{section}.{matches[0]}'.lstrip('.')}?"

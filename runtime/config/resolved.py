@@ -37,14 +37,7 @@ class ResolvedAlgorithm(AlgorithmSection):
     """How the policy is trained, and in which rounds."""
 
     rounds: Literal["synchronous", "asynchronous"]
-    round_steps: int
     staleness_max: int
-
-
-class ResolvedActor(ActorSection):
-    """The actor function."""
-
-    provisioned: int
 
 
 class ResolvedLearner(LearnerSection):
@@ -74,6 +67,8 @@ class FittedEnvironment(EnvironmentSection):
     """How open episodes are replayed; "" if they are saved, or never continued."""
     replay_steps_max: int = Field(0, exclude=True)
     """The most steps that an actor replays."""
+    dropped_because: str = Field("", exclude=True)
+    """Why the last, unfinished episode of a fragment is dropped; "" if it is not."""
 
 
 class FittedNetwork(NetworkSection):
@@ -91,7 +86,6 @@ class ResolvedExperiment(Experiment):
     """An experiment of which only its environment can still decide something."""
 
     algorithm: ResolvedAlgorithm
-    actor: ResolvedActor
     learner: ResolvedLearner
     fleet: ResolvedFleet
 
@@ -156,15 +150,12 @@ def resolve(
     place = learner.stellaris.place
     if place == "auto" and not learner.has_instance:
         place = "lambda" if is_deployed else "processes"
-    # Without an instance nothing stands between rounds, if nobody asks for it.
-    warm_actors = most_actors if learner.has_instance else 0
     return _as(ResolvedExperiment, experiment, {
         "algorithm": _as(ResolvedAlgorithm, algorithm, {
             "rounds": "asynchronous" if algorithm.is_asynchronous else "synchronous",
-            "round_steps": _or(algorithm.round_steps, actor.fragment_steps * most_actors),
             "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
-        "actor": _as(ResolvedActor, actor, {
-            "provisioned": 0 if is_on_learner else _or(provisioned, _or(actor.provisioned, warm_actors))}),
+        "actor": _as(ActorSection, actor, {
+            "provisioned": 0 if is_on_learner else _or(provisioned, actor.provisioned)}),
         "learner": _as(ResolvedLearner, learner, {
             "device": learner.device if learner.has_instance else "cpu",
             "stellaris": _as(StellarisSection, learner.stellaris, {"place": place}),

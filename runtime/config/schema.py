@@ -93,6 +93,8 @@ class NetworkSection(Section):
     initialisation: Literal["orthogonal", "default"] = Field(
         "orthogonal", description="of the weights; orthogonal = with gain √2, at the end 0.01 (policy) and 1 (critic), "
         "biases 0; default = PyTorch's")
+    initial_std: Annotated[float, Field(gt=0, le=10)] = Field(
+        1.0, description="standard deviation of continuous actions before the first update; discrete ones have none")
 
 
 @nested(ALGORITHMS, "the training algorithm")
@@ -105,8 +107,8 @@ class AlgorithmSection(Section):
         "asynchronous: neither waits for the other; null = asynchronous for "
         f"{' and '.join(settings.title for settings in _OFF_POLICY)}, else synchronous")
     round_steps: Count | None = Field(
-        None, description="environment steps of an asynchronous round at least, unless its deadline comes first; null "
-        "= actor.fragment_steps times the most actors of a round")
+        None, description="environment steps of an asynchronous round, unless its deadline comes first; null = a "
+        "fragment of each of the actors that the scaler gives the round")
     staleness_max: Count | None = Field(
         None, description="policy versions that a trajectory may be behind the policy it updates (asynchronous); "
         "actors that fall behind further are given up, and nothing older is replayed; null = four times the most "
@@ -172,8 +174,8 @@ class ActorSection(Section):
     memory_mib: Annotated[int, Field(ge=128, le=10_240)] = Field(
         1024, description="memory of the actor function, MiB; 1769 buy one vCPU")
     timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(60, description="an actor is ended after this, seconds")
-    provisioned: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
-        None, description="actors kept warm by provisioned concurrency; 0 = none; null = as many as a round can have")
+    provisioned: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        0, description="actors kept warm by provisioned concurrency; 0 = none")
     architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="processor of the actor function, "
                                                    "and of the learner's functions")
 
@@ -334,7 +336,9 @@ class StopSection(Section):
     """When to stop, besides the budget."""
 
     max_rounds: Count | None = Field(None, description="rounds; null = no limit")
-    max_steps: Count | None = Field(None, description="environment steps; null = no limit")
+    max_steps: Count | None = Field(
+        None, description="environment steps; null = no limit. Never exceeded: the last round gets as many actors as "
+        "whole fragments fit, and the run ends when none fits any more")
     target_return: float | None = Field(None, description="mean evaluation return that ends the run; null = none. Of a "
                                         "file whose environment.id is overridden it is not taken over")
 
@@ -436,6 +440,22 @@ def unchangeable(experiment: Experiment) -> dict[str, Any]:
     return found | ({_KIND: " | ".join(EQUAL_UPDATERS)} if found[_KIND] in EQUAL_UPDATERS else {})
 
 
+def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[str]:
+    """Returns in words which values differ, as JSON has them; ``environment.kwargs`` may have other keys, too.
+
+    Args:
+        new: What is unchangeable of the experiment that is given now.
+        old: Of the one before.
+        where: Where that is.
+    """
+    def texts(values: Mapping[str, Any]) -> dict[str, str]:
+        return {path: json.dumps(value, sort_keys=True) for path, value in values.items()}
+
+    now, before = texts(new), texts(old)
+    return [f"{path} is {now.get(path, 'missing')} now, {before.get(path, 'missing')} {where}"
+            for path in before | now if now.get(path) != before.get(path)]
+
+
 def is_below(path: str, sections: Iterable[str]) -> bool:
     """Whether a dotted path is one of ``sections``, or in one of them."""
     return any(path == one or path.startswith(f"{one}.") for one in sections)
@@ -457,7 +477,7 @@ def without_keys(tree: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
@@ -475,7 +495,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
     if scaler.chosen.needs_target and stop.target_return is None:
         yield (f"scaler.kind = {scaler.kind} compares returns with stop.target_return = null; allowed: a number there, "
                "or another scaler")
-    if experiment.actor.provisioned is not None and experiment.actor.provisioned > scaler.most_actors:
+    if experiment.actor.provisioned > scaler.most_actors:
         yield (f"actor.provisioned = {experiment.actor.provisioned} is more than the {scaler.most_actors} actors that "
                f"a round can have; allowed: 0 to {scaler.most_actors}")
     address = experiment.fleet.ray.address
@@ -489,6 +509,10 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
     if stop.target_return is not None and experiment.evaluation.every_rounds == 0:
         yield (f"stop.target_return = {stop.target_return} is never looked at with evaluation.every_rounds = 0; "
                "allowed: evaluation.every_rounds from 1, or stop.target_return = null")
+    if stop.max_steps is not None and stop.max_steps < experiment.actor.fragment_steps:
+        yield (f"stop.max_steps = {stop.max_steps} has no room for a fragment of actor.fragment_steps = "
+               f"{experiment.actor.fragment_steps}; allowed: {experiment.actor.fragment_steps} or more, or a smaller "
+               "actor.fragment_steps")
     yield from _contradictions_of_functions(experiment)
     algorithm = experiment.algorithm
     if not algorithm.chosen.is_off_policy and algorithm.rounds == "asynchronous":

@@ -147,8 +147,8 @@ ALGORITHMS: Variants[AlgorithmSettings] = Variants({
 })
 
 SCALERS: Variants[ScalerSettings] = Variants({
-    "nitro": "runtime.scaler.nitro:NitroSettings",
     "fixed": "runtime.scaler.fixed:FixedSettings",
+    "nitro": "runtime.scaler.nitro:NitroSettings",
     "kungfu": "runtime.scaler.kungfu:KungFuSettings",
     "noise-scale": "runtime.scaler.noise_scale:NoiseScaleSettings",
     "max": "runtime.scaler.maximal:MaxSettings",

@@ -8,8 +8,11 @@ from typing import Any
 
 import yaml
 
-from runtime.errors import ExperimentError
+from runtime.errors import ExperimentError, one_line
 
+_INTEGERS = range(-2**63, 2**64)
+"""Whole numbers that an experiment may hold; a larger one may have more digits than Python prints."""
+_INTEGER_CHARACTERS_MAX = 100
 _MAX_VALUES = 100_000
 """A few aliases of aliases can stand for billions of values, which would take hours to look at."""
 
@@ -33,12 +36,20 @@ class _Loader(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        # Python does not even read one of 5,000 digits.
+        is_long = len(node.value) > _INTEGER_CHARACTERS_MAX
+        return _INTEGERS.stop if is_long else super().construct_yaml_int(node)
+
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
         self._flattened += len(node.value)
         if self._flattened > _MAX_VALUES:
             raise yaml.constructor.ConstructorError(
                 None, None, f"more than {_MAX_VALUES:,} values once its merge keys are followed", node.start_mark)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -65,12 +76,12 @@ def parse(text: str, source: str) -> Any:
         source: What to call it in an error.
 
     Raises:
-        ExperimentError: It is not YAML, or a key stands twice. The message quotes nothing of the text, which may hold
-            a password.
+        ExperimentError: It is not YAML, a key stands twice, or a whole number has more than 64 bits. The message
+            quotes no value of the text, which may hold a password.
     """
     try:
         tree = yaml.load(text, _Loader)
-        if _values_in(tree, {}) > _MAX_VALUES:
+        if _values_in(tree, {}, source, ()) > _MAX_VALUES:
             raise ExperimentError(f"{source}: holds more than {_MAX_VALUES:,} values once its aliases are followed")
         return tree
     except yaml.MarkedYAMLError as error:
@@ -84,13 +95,24 @@ def parse(text: str, source: str) -> Any:
         raise ExperimentError(f"{source}: is not YAML: {type(error).__name__}") from None
 
 
-def _values_in(tree: Any, known: dict[int, int]) -> int:
-    """Counts the values in a tree; what several places share is looked at once, and counted as often as it stands."""
+def _values_in(tree: Any, known: dict[int, int], source: str, place: tuple[Any, ...]) -> int:
+    """Counts the values in a tree; what several places share is looked at once, and counted as often as it stands.
+
+    Raises:
+        ExperimentError: A whole number is too large.
+    """
+    if type(tree) is int and tree not in _INTEGERS:
+        name = one_line(".".join(map(str, place))) or "the value"
+        raise ExperimentError(f"{source}: {name} = a whole number of more than 64 bits is not allowed; allowed: from "
+                              f"{_INTEGERS.start} to {_INTEGERS.stop - 1}")
     if not isinstance(tree, dict | list | tuple):
         return 1
     if id(tree) not in known:
         known[id(tree)] = 0  # One that contains itself is refused elsewhere.
-        known[id(tree)] = 1 + sum(_values_in(one, known) for one in (tree.values() if isinstance(tree, dict) else tree))
+        found = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        for key in tree if isinstance(tree, dict) else ():
+            _values_in(key, known, source, (*place, "a key"))
+        known[id(tree)] = 1 + sum(_values_in(one, known, source, (*place, key)) for key, one in found)
     return known[id(tree)]
 
 

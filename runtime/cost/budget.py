@@ -41,6 +41,10 @@ class Budget:
         """Whether something is reserved under ``name``."""
         return name in self._reserved
 
+    def reserved_under(self, name: str) -> float:
+        """Dollars that are reserved under ``name``; 0 if nothing is."""
+        return self._reserved.get(name, 0) / UNITS_PER_USD
+
     def reserve(self, name: str, usd: float) -> bool:
         """Sets ``usd`` aside under ``name``; False, and nothing changed, if it does not fit.
 

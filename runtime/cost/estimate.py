@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.config.resolved import ResolvedActor, ResolvedLearner
+from runtime.config.resolved import ResolvedLearner
+from runtime.config.schema import ActorSection
 from runtime.cost.model import PROVISIONED_BLOCK_S, CostModel
 from runtime.cost.prices import PriceTable
 
@@ -50,7 +51,7 @@ class Estimate:
 
 
 def estimate(
-    actor: ResolvedActor, learner: ResolvedLearner, prices: PriceTable, *, cache_kind: str, ending: Ending
+    actor: ActorSection, learner: ResolvedLearner, prices: PriceTable, *, cache_kind: str, ending: Ending
 ) -> Estimate:
     """What these sections of an experiment, resolved, may cost in a deployment.
 

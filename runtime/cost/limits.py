@@ -42,14 +42,14 @@ class PhaseTimes:
         self._round: dict[str, float] = {}
 
     def saw(self, **seconds: float | None) -> None:
-        """Notes what phases of the present round were billed; None for one that it did not have.
+        """Notes what phases of the present round were billed; None, or no finite seconds, for one that it did not have.
 
         Args:
             seconds: ``actor_s`` of an actor without its start-up, ``collect_s`` of waiting for actors, ``sample_s`` of
                 an update by sample, ``detect_s``, ``evaluate_s``.
         """
         for phase, longest in seconds.items():
-            if longest is not None:
+            if longest is not None and 0.0 <= longest < math.inf:
                 self._round[phase] = max(longest, self._round.get(phase, 0.0))
 
     def end_round(self) -> None:

@@ -13,7 +13,7 @@ from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.cost.budget import Budget
 from runtime.cost.model import INIT_SECONDS_MAX, PROVISIONED_BLOCK_S, CostModel, FunctionPrices
 from runtime.errors import BudgetError
-from runtime.interfaces import ACTOR, LEARNER, Limits, RoundBill, Usage, Work
+from runtime.interfaces import ACTOR, LEARNER, EventSink, Limits, RoundBill, Usage, Work
 
 BETWEEN_ROUNDS_S = 60.0
 """Reserved for checkpoints and uploads if time is paid for by the clock."""
@@ -21,6 +21,8 @@ _BASE = "round"
 _AHEAD = "ahead"
 _ELSEWHERE = "elsewhere"
 _PROMISED = "promised"
+_SECONDS_MAX = 1e9
+"""Nothing takes thirty years."""
 _UNKNOWN = Work(ACTOR, 2**31)
 """An actor whose slot is not known yet: it may be cold."""
 
@@ -30,13 +32,15 @@ class Meter:
 
     is_by_the_clock = False
 
-    def __init__(self, model: CostModel, budget: Budget, *, init_s: float = INIT_SECONDS_MAX) -> None:
+    def __init__(self, model: CostModel, budget: Budget, *, init_s: float = INIT_SECONDS_MAX,
+                 events: EventSink | None = None) -> None:
         """Starts with nothing spent.
 
         Args:
             init_s: The longest start-up of an actor that is billed.
+            events: Records work that nobody says the seconds of.
         """
-        self._model, self.budget, self._init_s = model, budget, init_s
+        self._model, self.budget, self._init_s, self._events = model, budget, init_s, events
         self._billed_s = 0.0
         self._blocks = 0
         self._warm_environments = 0
@@ -143,7 +147,8 @@ class Meter:
         """Settles one reserved piece of work.
 
         Cold is what a slot starts first, and what replaces work that failed. What cost more than its worst case is
-        recorded as it was, so that less is free from then on: ending the run would not bring it back.
+        recorded as it was, so that less is free from then on: ending the run would not bring it back. If its seconds
+        are not finite, negative, or absurd, it costs what was reserved, and an event says so.
 
         Args:
             usage: What it used; None if it never started: then it costs nothing.
@@ -158,6 +163,8 @@ class Meter:
         if usage is None:
             self.budget.settle(_name(work), 0.0)
             return 0.0
+        if not all(0.0 <= seconds < _SECONDS_MAX for seconds in (usage.billed_s, usage.init_s)):
+            return self._settle_unknown(work, usage)
         billed_s, is_provisioned = usage.billed_s, prices.is_provisioned(work.slot)
         if usage.is_metered:
             # A provisioned environment is started before anything is billed.
@@ -169,6 +176,16 @@ class Meter:
         self._round_usd[work.role] += usd
         self.budget.settle(_name(work), usd)
         return billed_s
+
+    def _settle_unknown(self, work: Work, usage: Usage) -> float:
+        """Settles work whose seconds are none as all that was reserved for it; returns its time-out."""
+        usd = self.budget.reserved_under(_name(work))
+        self._round_usd[work.role] += usd
+        self.budget.settle(_name(work), usd)
+        if self._events is not None:
+            self._events.append("usage_unknown", role=work.role, slot=work.slot, attempt=work.attempt,
+                                billed_s=str(usage.billed_s), init_s=str(usage.init_s), usd=usd)
+        return self._prices_of(work).timeout_s
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
         """Settles the learner, the infrastructure and provisioned capacity for ``seconds`` of modelled time.
@@ -298,6 +315,7 @@ class WallClockMeter(Meter):
         provisioned_from_s: float = 0.0,
         now: Callable[[], float] = time.time,
         begins: Callable[[float], None] = lambda _: None,
+        events: EventSink | None = None,
     ) -> None:
         """Begins to bill what stands.
 
@@ -309,8 +327,9 @@ class WallClockMeter(Meter):
             now: Seconds since 1970.
             begins: Told of each round before anything of it is reserved: when it ends at the latest, seconds since
                 1970. It may end the run instead.
+            events: As of `Meter`.
         """
-        super().__init__(model, budget)
+        super().__init__(model, budget, events=events)
         self._begins = begins
         self._billed_since_s, self._billed_until_s, self._now = billed_since_s, billed_since_s, now
         self._learner_from_s, self._cache_from_s, self._provisioned_from_s = (

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from runtime.config.resolved import ResolvedActor, ResolvedLearner
-from runtime.config.schema import LearnerSection
+from runtime.config.resolved import ResolvedLearner
+from runtime.config.schema import ActorSection, LearnerSection
 from runtime.cost.prices import HOURS_PER_MONTH, LambdaPrices, PriceTable
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_BEGINNING_S
@@ -80,7 +80,7 @@ class FunctionPrices:
         self._function, self._request_usd = prices.functions[architecture], prices.request_usd
         self._ecpu_usd = prices.serverless_cache_ecpu_usd if cache_kind == "serverless" else 0.0
         self._zone_usd = _ZONE_PASSAGES.get(cache_kind, 0) * ZONE_PASSAGE_BYTE_USD
-        self._memory_gib, self._timeout_s = memory_mib / 1024, timeout_s
+        self._memory_gib, self.timeout_s = memory_mib / 1024, timeout_s
         self.traffic_bytes_max, self._provisioned = traffic_bytes_max, provisioned
 
     def is_provisioned(self, slot: int) -> bool:
@@ -105,7 +105,7 @@ class FunctionPrices:
             bytes_less: So much less traffic than the most that there may be.
         """
         return self.usd(is_provisioned=False, traffic_bytes=max(0, self.traffic_bytes_max - bytes_less),
-                        billed_s=min(self._timeout_s, limit_s) + init_s)
+                        billed_s=min(self.timeout_s, limit_s) + init_s)
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity for so many blocks of five minutes."""
@@ -143,7 +143,7 @@ class CostModel:
 
     def __init__(
         self,
-        actor: ResolvedActor,
+        actor: ActorSection,
         learner: ResolvedLearner,
         prices: PriceTable,
         *,
@@ -252,7 +252,7 @@ class CostModel:
 class ClusterCostModel(CostModel):
     """Prices of a cluster that stands anyway: its nodes by the hour, with the loop, the learner and the actors."""
 
-    def __init__(self, actor: ResolvedActor, learner: ResolvedLearner, prices: PriceTable, *, nodes: int,
+    def __init__(self, actor: ActorSection, learner: ResolvedLearner, prices: PriceTable, *, nodes: int,
                  round_deadline_s: float, waves: int = 1) -> None:
         """Takes the prices of a cluster.
 
@@ -294,7 +294,7 @@ class ClusterCostModel(CostModel):
         return 0.0
 
 
-def free_prices(prices: PriceTable, actor: ResolvedActor) -> FunctionPrices:
+def free_prices(prices: PriceTable, actor: ActorSection) -> FunctionPrices:
     """Returns the prices of work on what is paid for anyway: nothing beside it."""
     free = replace(prices, functions={actor.architecture: LambdaPrices(0.0, 0.0, 0.0)}, request_usd=0.0)
     return FunctionPrices(free, cache_kind="none", memory_mib=actor.memory_mib, architecture=actor.architecture,

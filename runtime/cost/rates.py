@@ -23,7 +23,7 @@ from runtime.cost.durations import Durations, read_durations
 from runtime.cost.model import INIT_SECONDS_MAX, vcpu_share
 from runtime.errors import RunDirectoryError
 from runtime.interfaces import CURVATURE_SIGNALS, NOISE_SIGNALS, GradientNoise
-from runtime.records.files import to_json, write_atomically
+from runtime.records.files import read_regular, to_json, write_atomically
 
 UNITS: Final = {
     "init_s": "an actor's cold start: its imports, and its environment",
@@ -185,7 +185,7 @@ class Rates:
 
     def _load(self, path: Path) -> None:
         try:
-            found = json.loads(path.read_bytes())
+            found = json.loads(read_regular(path))
             source, units = found["source"], found["units"]
             if not isinstance(source, str):
                 raise ValueError("source is no text")

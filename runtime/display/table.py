@@ -374,7 +374,7 @@ class _Redrawn:
 
 def summary_lines(
     summary: Mapping[str, Any], out: str, *, launcher: Sequence[str] = ("python", "-m", "runtime"),
-    resume_command: str = "", are_actors_to_blame: bool = False,
+    resume_command: str = "", are_actors_to_blame: bool = False, must_mend: bool = False,
 ) -> list[str]:
     """A finished run, for people; lines of 79 characters at most, but for paths, errors and commands.
 
@@ -384,6 +384,7 @@ def summary_lines(
         launcher: How the user calls this program.
         resume_command: What goes on with the run, to be shown if that makes sense; empty to show none.
         are_actors_to_blame: Whether it failed because its actors did.
+        must_mend: Whether its environment has to be mended first.
     """
     parts = {"actors": "actors_cost_usd", "provisioned": "provisioned_cost_usd", "learner": "learner_cost_usd",
              "rest": "infrastructure_cost_usd"}
@@ -407,13 +408,20 @@ def summary_lines(
         f"results      {out}",
         *report_lines(out),
         *(actors_log_lines(out) if are_actors_to_blame else []),
-        *(resume_lines(resume_command) if summary["stop_reason"] in ("interrupted", "failed") else []),
+        *(resume_lines(resume_command, must_mend=must_mend)
+          if summary["stop_reason"] in ("interrupted", "failed") else []),
     ]
 
 
-def resume_lines(command: str) -> list[str]:
-    """How to go on, with a line that can be pasted; empty if there is no command."""
-    return ["", "go on with", command] if command else []
+def resume_lines(command: str, *, must_mend: bool = False) -> list[str]:
+    """How to go on, with a line that can be pasted; empty if there is no command.
+
+    Args:
+        command: Resumes the run.
+        must_mend: Whether its environment has to be mended first.
+    """
+    words = "mend the environment first: it would fail again. Then resume with" if must_mend else "go on with"
+    return ["", words, command] if command else []
 
 
 def actors_log_lines(out: str) -> list[str]:

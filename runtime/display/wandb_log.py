@@ -24,7 +24,7 @@ import yaml
 from runtime.config.schema import Experiment
 from runtime.errors import RunError
 from runtime.records import layout
-from runtime.records.files import to_json, write_atomically
+from runtime.records.files import read_regular, to_json, write_atomically
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 
@@ -168,7 +168,7 @@ def _known_id(path: Path) -> str | None:
         RunError: The file is damaged.
     """
     try:
-        found = json.loads(path.read_bytes())["id"]
+        found = json.loads(read_regular(path))["id"]
         if isinstance(found, str) and found:
             return found
     except FileNotFoundError:

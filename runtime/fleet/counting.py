@@ -39,7 +39,10 @@ class _Counting(ABC):
 
 
 class CountingLearner(_Counting):
-    """A fleet of the learner function that bills each invocation by what it trained on, with its start-up."""
+    """A fleet of the learner function that bills each invocation by what it trained on, with its start-up.
+
+    If the function's answer does not say on how many samples, the measured seconds count.
+    """
 
     def __init__(self, fleet: Fleet, times: FunctionTimes, *, timeout_s: float) -> None:
         """Bills the invocations of a fleet, which it closes with itself.
@@ -65,7 +68,7 @@ class CountingLearner(_Counting):
             return outcome
         times, samples, billed_s = self._times, (outcome.response or {}).get("samples", 0), outcome.billed_s
         is_ok = outcome.status == "ok"
-        if is_ok and samples:
+        if is_ok and type(samples) is int and samples > 0:
             billed_s = times.function_s(samples, outcome.cpu_s or outcome.billed_s, policies=policies,
                                         is_first=not outcome.cpu_s)
         billed_s = min(billed_s, self._timeout_s) + (0.0 if slot in self._warm else times.init_s)

@@ -28,6 +28,7 @@ from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
 from runtime.fleet import ACTOR_HANDLER, FleetSetup
 from runtime.interfaces import Invocation, Outcome, OutcomeStatus
+from runtime.records.files import open_to_write
 
 _START_TIMEOUT_S = 120
 _RESTART_PAUSE_S = 0.5
@@ -114,7 +115,7 @@ class _Process:
         ours, theirs = socket.socketpair()
         self.channel = _Channel(ours)
         try:
-            with theirs, log_path.open("ab") as log:
+            with theirs, open_to_write(log_path, os.O_APPEND) as log:
                 self.popen = subprocess.Popen(
                     [sys.executable, "-m", "runtime.fleet.actor_process", str(theirs.fileno()),
                      str(lifeline_fd), handler],

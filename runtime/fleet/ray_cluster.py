@@ -2,7 +2,8 @@
 
 Ray queues what does not fit. A task is a stream of two messages, both bytes: that it has begun, and its answer. What
 dies with its worker or its node has no answer, is never tried again, and costs nobody else anything. If the head dies,
-Ray ends this process after a minute, in the middle of whatever it does: so the head is asked, and the run ends before.
+Ray would end this process after a minute, in the middle of an update. A setting makes Ray wait instead. `wait` asks the
+head, so the run ends with an error that names it, after the update.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ _BEGUN = b""
 _ANSWER_S = 10.0
 _STORE_BYTES = 256 * 2**20
 """Room for messages on their way, in a cluster that is started here."""
-_LOCAL_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0"}
+_LOCAL_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": str(7 * 86_400)}
+"""Of this process and of a cluster that it starts. Without a head Ray ends a process after the second: a week, which is
+longer than any update."""
 _LOOK_S = 5.0
 """Seconds between two looks at the head."""
 _SILENCE_S = 20.0
-"""For so long the head may be silent: another one may take its place. After 60 Ray ends this process."""
+"""For so long the head may be silent: another one may take its place."""
 
 
 def play(message: bytes) -> Iterator[bytes]:

@@ -27,6 +27,7 @@ class LearnerSpec:
         seed: Of the networks and of all that is drawn later.
         threads: CPU threads of the update.
         initialisation: Of the networks, ``orthogonal`` or ``default``.
+        initial_std: Of continuous actions, before the first update.
     """
 
     algorithm: AlgorithmSection
@@ -35,6 +36,7 @@ class LearnerSpec:
     seed: int
     threads: int = 1
     initialisation: str = "orthogonal"
+    initial_std: float = 1.0
 
 
 def make_learner(spec: LearnerSpec, *, device: str, group: Group | None = None) -> Learner:
@@ -47,7 +49,7 @@ def make_learner(spec: LearnerSpec, *, device: str, group: Group | None = None) 
     """
     learner: Learner = _named(spec.algorithm.chosen.learner)(
         spec.spaces, spec.algorithm, network=spec.network, seed=spec.seed, device=device, threads=spec.threads,
-        group=group, initialisation=spec.initialisation)
+        group=group, initialisation=spec.initialisation, initial_std=spec.initial_std)
     return learner
 
 

@@ -55,7 +55,7 @@ from runtime.learner.distributions import make_distribution
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
 from runtime.learner.normaliser import RunningMoments
 from runtime.learner.regression import value_loss
-from runtime.learner.samples import Tensors, flat, flat_samples
+from runtime.learner.samples import Tensors, flat, flat_samples, unflat
 from runtime.learner.trained_network import TrainedNetwork
 
 _NO_CLIP = np.float32(3.0e38)
@@ -116,6 +116,7 @@ class ActorCritic(ABC, Generic[Settings]):
         network: str = "mlp",
         hidden_sizes: tuple[int, ...] | None = None,
         initialisation: str = "orthogonal",
+        initial_std: float = 1.0,
         seed: int,
         device: str = "cpu",
         threads: int = 1,
@@ -129,6 +130,7 @@ class ActorCritic(ABC, Generic[Settings]):
             network: The text of a `lambda_actor.policy.Architecture`.
             hidden_sizes: Of ``mlp`` and ``combined``; None for those that the text says.
             initialisation: ``orthogonal`` or ``default``; see `PolicyNetwork`.
+            initial_std: Of continuous actions; see `PolicyNetwork`.
             seed: Of the networks and of all that is drawn later.
             device: ``cpu`` or ``cuda``.
             threads: CPU threads of the update.
@@ -149,7 +151,8 @@ class ActorCritic(ABC, Generic[Settings]):
         self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation)
+            self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation,
+                                        initial_std=initial_std)
             self.critic = ValueNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation)
         self.policy.to(self.device)
         self.critic.to(self.device)
@@ -216,12 +219,12 @@ class ActorCritic(ABC, Generic[Settings]):
         torch.set_num_threads(self._torch_threads)
         if self.settings.normalize_observations and not is_replay:
             for batch in batches:
-                self.moments.merge(floats(flat(batch.observations), self._spaces))
+                self.moments.merge(floats(flat(batch, batch.observations), self._spaces))
         if self.settings.normalize_rewards and not is_replay:
             for batch in batches:
                 returns = discounted_so_far(batch.rewards, batch.terminated | batch.bootstrap_mask,
                                             discount=self.settings.discount)
-                self.return_moments.merge(returns.reshape(-1, 1))
+                self.return_moments.merge(flat(batch, returns)[:, None])
         self.learning_rate = self.settings.learning_rate
         if self.settings.learning_rate_schedule == "linear":
             self.learning_rate *= max(0.0, 1.0 - progress)
@@ -346,7 +349,7 @@ class ActorCritic(ABC, Generic[Settings]):
             old_outputs: Distributions to stay close to, ``[N, D]``.
         """
         arrays = flat_samples(batch, advantages=advantages, value_targets=value_targets, old_outputs=old_outputs)
-        return TrainingSamples(arrays, self.tensors(arrays), values.reshape(-1), batch.policy_versions)
+        return TrainingSamples(arrays, self.tensors(arrays), flat(batch, values), batch.policy_versions)
 
     def tensors(self, samples: DetectorSamples) -> dict[str, torch.Tensor]:
         """Returns the samples as tensors on the learner's device, observations as the networks take them."""
@@ -363,14 +366,14 @@ class ActorCritic(ABC, Generic[Settings]):
 
     def state_values(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Returns V of each observation and V of the one that followed, float32 ``[T, B]``."""
-        values = self.evaluate(self.critic, flat(batch.observations)).reshape(batch.rewards.shape)
+        values = unflat(batch, self.evaluate(self.critic, flat(batch, batch.observations)))
         next_values = np.concatenate([values[1:], np.zeros_like(values[:1])])
         next_values.T[batch.bootstrap_mask.T] = self.evaluate(self.critic, batch.bootstrap_observations)
         return values, next_values
 
     def acting_outputs(self, batch: Batch) -> np.ndarray:
         """Returns the distributions ``[N, D]`` that the present version acted by: with the moments it was sent with."""
-        return self.evaluate(self.policy, flat(batch.observations), self.acting_moments)
+        return self.evaluate(self.policy, flat(batch, batch.observations), self.acting_moments)
 
     def evaluate(
         self, network: torch.nn.Module, observations: np.ndarray, moments: RunningMoments | None = None

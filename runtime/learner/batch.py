@@ -20,7 +20,7 @@ def assemble_batch(
         clip_rewards: Whether the batch holds the sign of each reward.
 
     Raises:
-        ValueError: There is none, they differ in length, or are not of these spaces.
+        ValueError: There is none, or its parts differ in length or are not of these spaces.
         CorruptedMessageError: Frames cannot be unpacked.
     """
     if not trajectories:
@@ -28,24 +28,31 @@ def assemble_batch(
     for trajectory in trajectories:
         _check_actions(trajectory["actions"], spaces)
 
+    lengths = np.array([len(trajectory["rewards"]) for trajectory in trajectories], np.int64)
+
     def stacked(name: str) -> np.ndarray:
-        return np.stack([trajectory[name] for trajectory in trajectories], axis=1)
+        first = trajectories[0][name]
+        array = np.zeros((lengths.max(), len(lengths), *first.shape[1:]), first.dtype)
+        for column, trajectory in enumerate(trajectories):
+            array[:lengths[column], column] = trajectory[name]
+        return array
 
     rewards = stacked("rewards")
     bootstrap_mask = np.zeros(rewards.shape, np.bool_)
-    observations = np.empty((*rewards.shape, *spaces.observation_shape),
+    observations = np.zeros((*rewards.shape, *spaces.observation_shape),
                             np.uint8 if spaces.is_pixels else np.float32)
     bootstraps = []
     for column, trajectory in enumerate(trajectories):
         bootstrap_mask[trajectory["bootstrap_steps"], column] = True
         seen, after = _observations(trajectory, spaces)
-        if len(seen) != len(rewards):
-            raise ValueError(f"{len(seen)} observations of {len(rewards)} steps")
+        if len(seen) != lengths[column]:
+            raise ValueError(f"{len(seen)} observations of {lengths[column]} steps")
         # One trajectory's at a time: stacks of pixels are large.
-        observations[:, column] = seen
+        observations[:lengths[column], column] = seen
         bootstraps.append(after)
     return Batch(
         policy_versions=np.array([int(trajectory["policy_version"]) for trajectory in trajectories], np.int64),
+        lengths=lengths,
         observations=observations,
         actions=stacked("actions"),
         log_probs=stacked("log_probs"),
@@ -62,7 +69,7 @@ def select_trajectories(batch: Batch, columns: np.ndarray) -> Batch:
     bootstraps = np.split(batch.bootstrap_observations, ends[:-1])
     by_step = {name: getattr(batch, name)[:, columns] for name in (
         "observations", "actions", "log_probs", "rewards", "terminated", "bootstrap_mask")}
-    return Batch(policy_versions=batch.policy_versions[columns], **by_step,
+    return Batch(policy_versions=batch.policy_versions[columns], lengths=batch.lengths[columns], **by_step,
                  bootstrap_observations=np.concatenate([bootstraps[column] for column in columns]))
 
 

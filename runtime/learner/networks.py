@@ -27,14 +27,16 @@ class PolicyNetwork(nn.Module):
         network: The text of a `lambda_actor.policy.Architecture`.
         hidden_sizes: Of ``mlp`` and ``combined``; None for those that the text says.
         initialisation: ``orthogonal``, with gain √2 and 0.01 or 1 at the end and no bias, or ``default``: PyTorch's.
+        initial_std: σ before the first update, if actions are continuous.
     """
 
     def __init__(self, spaces: Spaces, network: str = "mlp", *, hidden_sizes: tuple[int, ...] | None = None,
-                 initialisation: str = "orthogonal") -> None:
+                 initialisation: str = "orthogonal", initial_std: float = 1.0) -> None:
         super().__init__()
         self.layers = _make_layers(network, spaces, spaces.output_size, hidden_sizes,
                                    output_gain=0.01 if initialisation == "orthogonal" else None)
-        self.log_std = None if spaces.is_discrete else nn.Parameter(torch.zeros(spaces.action_size))
+        self.log_std = None if spaces.is_discrete else nn.Parameter(
+            torch.full((spaces.action_size,), math.log(initial_std)))
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """float32 ``[N, O]``, normalised, or uint8 ``[N, F·C, H, W]`` or ``[N, 1, 1, Y]`` → float32 ``[N, D]``.

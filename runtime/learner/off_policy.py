@@ -14,7 +14,7 @@ from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala_settings import ImpalaSettings
-from runtime.learner.samples import flat, joined
+from runtime.learner.samples import flat, joined, unflat
 from runtime.learner.vtrace import vtrace
 
 _FRAGMENT_STREAM = 0xF7A6
@@ -31,12 +31,12 @@ class OffPolicy(ActorCritic[Settings]):
 
     def samples(self, batch: Batch) -> TrainingSamples:
         """Estimates advantages and value targets of the reference policy by V-trace."""
-        reference = self.reference_outputs(flat(batch.observations))
+        reference = self.reference_outputs(flat(batch, batch.observations))
         log_probs = self.distribution.log_prob(
-            torch.from_numpy(reference), torch.from_numpy(flat(batch.actions))).numpy()
+            torch.from_numpy(reference), torch.from_numpy(flat(batch, batch.actions))).numpy()
         values, next_values = self.state_values(batch)
         targets, advantages = vtrace(
-            self.rewards(batch), values, next_values, log_probs.reshape(batch.rewards.shape) - batch.log_probs,
+            self.rewards(batch), values, next_values, unflat(batch, log_probs) - batch.log_probs,
             batch.terminated, batch.bootstrap_mask, discount=self.settings.discount)
         return self.training_samples(batch, advantages=advantages, value_targets=targets, values=values,
                                      old_outputs=reference)

@@ -24,7 +24,7 @@ from runtime.learner.actor_critic import (
 )
 from runtime.learner.advantages import generalized_advantages
 from runtime.learner.ppo_settings import PpoSettings
-from runtime.learner.samples import Tensors
+from runtime.learner.samples import Tensors, flat
 
 _SHUFFLE_STREAM = 0x5EED
 
@@ -63,7 +63,8 @@ class Ppo(ActorCritic[PpoSettings]):
             discount=self.settings.discount, gae_lambda=self.settings.gae_lambda)
         targets = advantages + values
         if self.settings.normalize_advantages:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+            found = flat(batch, advantages)
+            advantages = (advantages - found.mean()) / (found.std() + 1e-8)
         return self.training_samples(batch, advantages=advantages, value_targets=targets, values=values,
                                      old_outputs=self.acting_outputs(batch))
 

@@ -13,9 +13,18 @@ Tensors = Mapping[str, torch.Tensor]
 """Samples by name, each ``[N, …]``: the fields of `DetectorSamples`, observations as the networks take them."""
 
 
-def flat(array: np.ndarray) -> np.ndarray:
-    """Joins steps and trajectories: ``[T, B, …]`` → ``[N, …]``."""
-    return array.reshape(-1, *array.shape[2:])
+def flat(batch: Batch, array: np.ndarray) -> np.ndarray:
+    """Joins steps and trajectories of a batch, without padding: ``[T, B, …]`` → ``[N, …]``."""
+    if batch.env_steps == batch.rewards.size:
+        return array.reshape(-1, *array.shape[2:])
+    return array[batch.is_step]
+
+
+def unflat(batch: Batch, samples: np.ndarray) -> np.ndarray:
+    """Gives samples back their steps and trajectories, with zeros as padding: ``[N]`` → ``[T, B]``."""
+    array = np.zeros(batch.rewards.shape, samples.dtype)
+    array[batch.is_step] = samples
+    return array
 
 
 def flat_samples(
@@ -30,9 +39,9 @@ def flat_samples(
         old_outputs: Distributions to stay close to, ``[N, D]``.
     """
     return DetectorSamples(
-        observations=flat(batch.observations), actions=flat(batch.actions), log_probs=flat(batch.log_probs),
-        advantages=flat(advantages).astype(np.float32), value_targets=flat(value_targets).astype(np.float32),
-        old_outputs=old_outputs)
+        observations=flat(batch, batch.observations), actions=flat(batch, batch.actions),
+        log_probs=flat(batch, batch.log_probs), advantages=flat(batch, advantages).astype(np.float32),
+        value_targets=flat(batch, value_targets).astype(np.float32), old_outputs=old_outputs)
 
 
 def joined(parts: Sequence[TrainingSamples]) -> TrainingSamples:

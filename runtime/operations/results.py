@@ -14,7 +14,14 @@ from runtime.operations.kept_runs import KeptError, KeptFile, KeptRun, json_of, 
 from runtime.operations.texts import iso, table, usd_text
 from runtime.records import layout
 from runtime.records.downloaded import code_of
-from runtime.records.files import to_json, write_atomically
+from runtime.records.files import (
+    ARRAYS_BYTES_MAX,
+    make_directory,
+    read_regular,
+    remove,
+    to_json,
+    write_atomically,
+)
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.report.page import try_to_write_report
@@ -159,14 +166,13 @@ class _Download:
         self._check_unchanged()
         self._remember()
         for name in sorted(self._files, key=_order):
-            # Learners run code of the experiment's environment: it could have put anything there.
-            if not (layout.RUN_FILE.fullmatch(name) or name in (layout.ENDED, layout.REFUSED)):
+            if not _is_kept(name):
                 self._report(f"passed over {name!r}, which is no name of a run's file")
             elif not self._fetch(self._files[name]):
                 return False
         for name in set(self._had) - set(self._files):
             # An old checkpoint, which the learner deleted since.
-            (self._out / name).unlink(missing_ok=True)
+            remove(self._out / name)
             del self._had[name]
         self._remember()
         return True
@@ -179,7 +185,7 @@ class _Download:
         data = self._run.read(file)
         if data is None:
             return False
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         write_atomically(path, data)
         self._had[file.name] = md5_of(data)
         self._remember()
@@ -204,15 +210,22 @@ class _Download:
         Raises:
             KeptError: The directory holds a run that is not this one.
         """
-        found = json_of(self._marker.read_text()) if self._marker.exists() else None
-        if isinstance(found, dict) and found.get("source") == self._run.url:
-            return dict(found["files"])
+        found = json_of(read_regular(self._marker).decode(errors="replace")) if self._marker.exists() else None
+        if (isinstance(found, dict) and found.get("source") == self._run.url
+                and isinstance(files := found.get("files"), dict)):
+            # Somebody else may have made the directory; what is named here may be removed.
+            return {name: tag for name, tag in files.items() if _is_kept(name)}
         if found is not None or directory.holds_run:
             raise KeptError(f"--out {self._out}: holds another run; name another directory")
         return {}
 
     def _remember(self) -> None:
         write_atomically(self._marker, to_json({"source": self._run.url, "files": self._had}))
+
+
+def _is_kept(name: str) -> bool:
+    """Whether a download brings it. Learners run code of the environment, which could have put anything there."""
+    return bool(layout.RUN_FILE.fullmatch(name)) or name in (layout.ENDED, layout.REFUSED)
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -222,4 +235,7 @@ def _order(name: str) -> tuple[int, str]:
 
 def _digest(path: Path) -> str:
     """Empty if there is no such file."""
-    return md5_of(path.read_bytes()) if path.is_file() else ""
+    try:
+        return md5_of(read_regular(path, ARRAYS_BYTES_MAX))
+    except FileNotFoundError:
+        return ""

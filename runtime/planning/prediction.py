@@ -208,7 +208,7 @@ class Rounds:
 
     Attributes:
         count: How many there are.
-        actors: Of each; boosted rounds have more and others fewer, so it is a mean.
+        actors: Of each; boosted rounds have more, and others and the last one fewer, so it is a mean.
         actor_s: Seconds of one actor.
         collect_s: Seconds of each round until its actors are back, the detector beside them.
         learner_s: Seconds of each round in which the learner works and actors wait.
@@ -242,7 +242,10 @@ def rounds_of(
     speed = instance_speed(instance_type) if learner.has_instance else lambda_speed(
         learner.function.coordinator_memory_mib, experiment.actor.architecture)
     scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
-    actors = scaler.chosen.mean_actors
+    # As many whole fragments as a run with stop.max_steps has; its last round may have fewer actors.
+    fragments = max(1, steps // steps_each)
+    count = math.ceil(fragments / scaler.chosen.mean_actors)
+    actors = fragments / count
     batch = round(actors * steps_each)
     longest = min(environment.episode_steps_max or 1000, 1000)
     # An episode that is replayed is half over, and half as long as it may be.
@@ -258,7 +261,7 @@ def rounds_of(
     every, episodes = experiment.evaluation.every_rounds, experiment.evaluation.episodes
     evaluate_s = times.evaluate_s(round(episodes * longest / 2), 0.0) / every if every else 0.0
     between_s = (units["round_s"] + actors * (units["trajectory_s"] + FAN_OUT_S)) / speed
-    rounds = Rounds(math.ceil(steps / batch), actors, actor_s, max(collect_s, detect_s),
+    rounds = Rounds(count, actors, actor_s, max(collect_s, detect_s),
                     times.update_s(batch, 0.0) + evaluate_s + between_s)
     if isinstance(times, FunctionTimes):
         function_s = times.function_s(batch, 0.0, policies=learner.stellaris.learners)

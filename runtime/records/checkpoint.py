@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ import numpy as np
 import safetensors.numpy
 
 from runtime.errors import CheckpointError
-from runtime.records.files import to_json, write_atomically
+from runtime.records import layout
+from runtime.records.files import ARRAYS_BYTES_MAX, make_directory, read_regular, remove, to_json, write_atomically
 
 VERSION = 1
 _KEPT = 2
@@ -34,7 +36,7 @@ class Checkpoint:
 
 def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
     """Writes it atomically and removes all but the newest two."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     arrays = safetensors.numpy.save({name: np.ascontiguousarray(a).reshape(np.shape(a))
                                      for name, a in checkpoint.arrays.items()})
     values = {"version": VERSION, "round_index": checkpoint.round_index, "values": checkpoint.values,
@@ -42,9 +44,11 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
     stem = f"round_{checkpoint.round_index:06d}"
     write_atomically(directory / f"{stem}.safetensors", arrays)
     write_atomically(directory / f"{stem}.json", to_json(values | {"sha256": digest(values)}))
-    for old in _stems(directory)[_KEPT:]:
-        (directory / f"{old}.json").unlink()
-        (directory / f"{old}.safetensors").unlink(missing_ok=True)
+    kept = _stems(directory)[:_KEPT]
+    # In the order of their names: the JSON first. Also what a killed process left of another one.
+    for name in sorted(os.listdir(directory)):
+        if layout.CHECKPOINT_NAME.fullmatch(name) and name.partition(".")[0] not in kept:
+            remove(directory / name)
 
 
 def load_newest_checkpoint(directory: Path, report: Callable[[str, str], None]) -> Checkpoint | None:
@@ -69,13 +73,13 @@ def load_newest_checkpoint(directory: Path, report: Callable[[str, str], None]) 
 
 def _load(directory: Path, stem: str) -> Checkpoint:
     try:
-        document = json.loads((directory / f"{stem}.json").read_bytes())
+        document = json.loads(read_regular(directory / f"{stem}.json"))
         expected = document.pop("sha256")
         if digest(document) != expected:
             raise CheckpointError(f"{stem}.json was altered or damaged")
         if document["version"] != VERSION:
             raise CheckpointError(f"{stem}.json is of version {document['version']}; this program reads {VERSION}")
-        data = (directory / f"{stem}.safetensors").read_bytes()
+        data = read_regular(directory / f"{stem}.safetensors", ARRAYS_BYTES_MAX)
         if hashlib.sha256(data).hexdigest() != document["arrays_sha256"]:
             raise CheckpointError(f"{stem}.safetensors was altered or damaged")
         return Checkpoint(document["round_index"], safetensors.numpy.load(data), document["values"])
@@ -86,8 +90,9 @@ def _load(directory: Path, stem: str) -> Checkpoint:
 
 def _stems(directory: Path) -> list[str]:
     """Newest first."""
-    return sorted((path.stem for path in directory.glob("round_*.json")), key=lambda stem: (len(stem), stem),
-                  reverse=True)
+    found = map(layout.CHECKPOINT_NAME.fullmatch, os.listdir(directory) if directory.is_dir() else ())
+    return sorted((name[0].removesuffix(".json") for name in found if name and name[2] == "json"),
+                  key=lambda stem: (len(stem), stem), reverse=True)
 
 
 def digest(values: Mapping[str, Any]) -> str:

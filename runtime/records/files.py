@@ -1,11 +1,22 @@
-"""Writing files so that a crash at any instant leaves them whole."""
+"""All writing into a run's directory: a crash at any instant leaves its files whole, and no link leads out of it."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+RECORD_BYTES_MAX, LINES_BYTES_MAX, ARRAYS_BYTES_MAX = 2**26, 2**30, 2**33
+"""The largest JSON file, file of lines and file of arrays that is read: somebody else's may have any size."""
+TEMPORARY = ".tmp"
+"""Ends the name of a file that is not whole yet. A killed process leaves it behind."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -14,50 +25,103 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         OSError: The file cannot be written; the old contents are still there.
     """
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        # On a full disk it would keep the disk full.
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def read_regular(path: Path) -> bytes:
-    """Returns what a file holds; a pipe or a device is not waited for.
-
-    Raises:
-        OSError: It is no regular file, or cannot be read.
-    """
-    if path.exists() and not path.is_file():
-        raise OSError(f"{path.name} is not a regular file")
-    return path.read_bytes()
+    temporary = path.with_name(path.name + TEMPORARY)
+    with naming_full_disk(path):
+        try:
+            descriptor = _create(temporary)
+            try:
+                _write(descriptor, data)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+        except BaseException:
+            # On a full disk it would keep the disk full.
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def append(path: Path, line: bytes, *, is_synced: bool) -> None:
     """Adds a line to a file, which is created if it is missing.
 
     Args:
+        path: The file.
         line: With its line break.
         is_synced: Whether the line is on disk when this returns.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written; it holds what it held.
     """
-    with path.open("ab") as file:
-        file.write(line)
-        file.flush()
-        if is_synced:
-            os.fsync(file.fileno())
+    with naming_full_disk(path), open_to_write(path, os.O_APPEND) as file:
+        descriptor = file.fileno()
+        size = os.fstat(descriptor).st_size
+        is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        try:
+            # A line that a crash cut off spoils no other one.
+            _write(descriptor, b"\n" * is_cut + line)
+            if is_synced:
+                os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+
+
+def open_to_write(path: Path, flags: int = 0) -> IO[bytes]:
+    """Opens a file without a buffer; creates it if it is missing, and changes nothing in it.
+
+    Args:
+        path: The file.
+        flags: More flags of `os.open`.
+
+    Raises:
+        OSError: It is a link or no regular file, or cannot be opened.
+    """
+    with naming_full_disk(path):
+        return os.fdopen(_open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags), "r+b", 0)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, if it is there.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def make_directory(path: Path) -> None:
+    """Creates a directory and those above it, if they are missing.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    with naming_full_disk(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def read_regular(path: Path, bytes_max: int = RECORD_BYTES_MAX, *, may_be_link: bool = False) -> bytes:
+    """Returns what a file holds; a pipe or a device is not waited for.
+
+    Args:
+        path: The file.
+        bytes_max: The largest size that is read.
+        may_be_link: Whether a symbolic link is followed.
+
+    Raises:
+        OSError: It is a link or no regular file, is too large, or cannot be read.
+    """
+    with os.fdopen(_open(path, os.O_RDONLY | (0 if may_be_link else os.O_NOFOLLOW)), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > bytes_max:
+            raise OSError(f"{path.name} has {size:,} bytes; allowed: up to {bytes_max:,}")
+        return file.read(size)
 
 
 def to_json(value: Any) -> bytes:
@@ -67,3 +131,52 @@ def to_json(value: Any) -> bytes:
         ValueError: A number is not finite.
     """
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+@contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """A block that writes ``path``: if the disk is full, its error says where, how full, and what to do.
+
+    Raises:
+        OSError: As the block.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+        free = shutil.disk_usage(folder).free
+        raise OSError(error.errno, f"the disk is full ({free:,} bytes are free in {folder}). Make room, and continue "
+                      "a run with --resume: it keeps every finished round", str(path)) from None
+
+
+def _create(path: Path) -> int:
+    """Opens a new file; what has its name is removed before: a crash's leftover, or a link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, 0o666)
+
+
+def _open(path: Path, flags: int) -> int:
+    """Opens a regular file, and waits for nothing."""
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(f"{path.name} is a symbolic link") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path.name} is not a regular file")
+    return descriptor
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """Writes all of it, in as many pieces as the system wants."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest):]

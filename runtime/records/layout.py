@@ -36,7 +36,9 @@ SEEDS = "seeds.json"
 ENDED, REFUSED = "ended.json", "refused.json"
 """In the results bucket: why a deployed run ended, and why a learner did not even begin."""
 
-CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/round_\d{{1,20}}\.(?:json|safetensors)", re.ASCII)
+CHECKPOINT_NAME = re.compile(r"round_(\d{1,20})\.(json|safetensors)", re.ASCII)
+"""A checkpoint's two files below their folder: the round, and the kind of file."""
+CHECKPOINT_FILE = re.compile(f"{CHECKPOINTS}/{CHECKPOINT_NAME.pattern}", re.ASCII)
 RUN_FILE = re.compile("|".join([
     *map(re.escape, (ROUNDS, EVENTS, CONFIG, PRICES, RATES, LEDGER, SUMMARY, POLICY, BEST_POLICY, ACTORS_LOG, REPORT)),
     rf"{TENSORBOARD}/events\.out\.tfevents\.[\w.-]{{1,200}}", CHECKPOINT_FILE.pattern]), re.ASCII)
@@ -44,6 +46,11 @@ RUN_FILE = re.compile("|".join([
 or longer than a file system takes. A browser would run a report, which is never downloaded but made anew."""
 DOWNLOADED = ".download.json"
 """In a directory that a run was downloaded to: from where."""
+
+FILES = (CONFIG, PRICES, RATES, ROUNDS, EVENTS, SUMMARY, LEDGER, POLICY, BEST_POLICY, ACTORS_LOG, REPORT, WANDB_ID,
+         SEEDS, ENDED, REFUSED, DOWNLOADED)
+FOLDERS = (CHECKPOINTS, TENSORBOARD, UPDATES, WANDB)
+"""All that a run, or several seeds, or a download puts into its directory, but for the lock."""
 
 
 _NOT_IN_A_NAME = re.compile(r"[^\w.]+")

@@ -16,7 +16,7 @@ from runtime.config.schema import Experiment
 from runtime.errors import RunDirectoryError, one_line
 from runtime.records import layout
 from runtime.records.downloaded import load_run_experiment
-from runtime.records.files import read_regular, write_atomically
+from runtime.records.files import ARRAYS_BYTES_MAX, read_regular, write_atomically
 
 _FACTS, _ENVIRONMENT, _DIGEST = "facts", "environment.id", "sha256"
 """One entry of the metadata is JSON of the other two: safetensors writes several in any order, and equal policies make
@@ -71,7 +71,7 @@ def load_policy(path: Path) -> bytes:
 def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
     """The weights message, and what the file says about it."""
     try:
-        data = read_regular(path)
+        data = read_regular(path, ARRAYS_BYTES_MAX, may_be_link=True)
         arrays = safetensors.numpy.load(data)
         header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
         facts: Mapping[str, str] = json.loads(header.get("__metadata__", {}).get(_FACTS, "{}"))

@@ -34,6 +34,10 @@ def _boosting(meaning: str) -> Column:
     return Column(meaning, "boosting")
 
 
+def _actors(meaning: str) -> Column:
+    return Column(meaning, "actors")
+
+
 def _learner(meaning: str, unit: str = "") -> Column:
     return Column(meaning, "learner", unit)
 
@@ -71,14 +75,14 @@ class RoundRow:
         "not above 0")]
     boosting_score: Annotated[float | None, _boosting("S_k in [0, 1]; null if the detector was not done in time")]
     decay_weight: Annotated[float | None, _boosting("d^k")]
-    actor_count_wanted: Annotated[int, _boosting("actors that the scaler asked for")]
-    actor_count: Annotated[int, _boosting(
+    actor_count_wanted: Annotated[int, _actors("actors that the scaler asked for")]
+    actor_count: Annotated[int, _actors(
         "actors started; in an asynchronous round, the most that were in flight at once, those of the round before "
-        "included. Fewer than wanted if the budget did not hold more")]
-    actors_returned: Annotated[int, Column("trajectories that were accepted and trained on, each counted once")]
-    actors_failed: Annotated[int, Column(
+        "included. Fewer than wanted if the budget did not hold more, or stop.max_steps had no room for more")]
+    actors_returned: Annotated[int, _actors("trajectories that were accepted and trained on, each counted once")]
+    actors_failed: Annotated[int, _actors(
         "invocations that ended without an accepted trajectory, replaced or not, in all attempts at the round")]
-    actors_late: Annotated[int, Column(
+    actors_late: Annotated[int, _actors(
         "trajectories that came after the round had given them up; discarded, but billed")]
     env_steps: Annotated[int, Column("environment steps trained on in this round; replays do not count")]
     env_steps_total: Annotated[int, Column("environment steps trained on since the start; replays do not count")]
@@ -96,6 +100,9 @@ class RoundRow:
     replayed_steps: Annotated[int | None, Column(
         "steps that actors took again to continue open episodes, all of them billed; a process of this machine that "
         "left an episode open takes none. null if this environment's episodes are not replayed")] = None
+    episodes_dropped: Annotated[int | None, Column(
+        "episodes that were begun and that nobody finishes: the last ones of fragments, if this environment's episodes "
+        "cannot be continued, of which no step is trained on; and open ones whose every continuation raised")] = None
     policy_loss: Annotated[float, _learner("mean over the last epoch")]
     value_loss: Annotated[float, _learner("mean over the last epoch")]
     entropy: Annotated[float, _learner("mean over the last epoch", "nats")]
@@ -144,7 +151,7 @@ class RoundRow:
         "the round with every actor on a machine of its own: max(slowest first actor, `modelled_detect_s` + slowest "
         "boosted actor) + `modelled_learn_s`; asynchronous: max(billed seconds of all that ended / actors in flight, "
         "`modelled_learn_s`)")]
-    actors_billed: Annotated[int, Column(
+    actors_billed: Annotated[int, _actors(
         "invocations that ended in this round and cost something, replacements included")]
     actor_billed_s_mean: Annotated[float | None, _time(
         "mean billed duration of an invocation that ended in this round; null if none did")]

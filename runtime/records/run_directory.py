@@ -5,12 +5,21 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 from runtime.errors import RunDirectoryError
 from runtime.records import layout
-from runtime.records.files import append, write_atomically
+from runtime.records.files import (
+    LINES_BYTES_MAX,
+    append,
+    make_directory,
+    open_to_write,
+    read_regular,
+    remove,
+    write_atomically,
+)
 from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 
@@ -22,20 +31,24 @@ class RunDirectory(RunFiles):
         """Creates the directory if it is missing, and locks it.
 
         Raises:
-            RunDirectoryError: It cannot be created or written, or another process trains in it.
+            RunDirectoryError: It cannot be created or written, another process trains in it, or a link or a pipe is in
+                the place of one of its files.
         """
         super().__init__(path)
         try:
             self._is_new = not path.exists()
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = (path / layout.LOCK).open("w")
+            make_directory(path)
+            self._lock = open_to_write(path / layout.LOCK)
         except OSError as error:
-            raise RunDirectoryError(f"--out {path}: cannot be written: {error.strerror}") from None
+            raise RunDirectoryError(f"--out {path}: cannot be written: {error.strerror or error}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
             raise RunDirectoryError(f"--out {path}: another process is training there") from None
+        if strange := _strange_file(path):
+            self._lock.close()
+            raise RunDirectoryError(f"--out {path}: {strange}")
 
     @property
     def holds_run(self) -> bool:
@@ -45,13 +58,15 @@ class RunDirectory(RunFiles):
 
     def close(self) -> None:
         """Lets go of the directory; removes it again if nothing was ever started in it."""
-        if self._is_new and not self.holds_run:
-            for path in (self.path / layout.LOCK, self.events_path, self.ledger_path, self.rates_path,
-                         self.actors_log_path):
-                path.unlink(missing_ok=True)
-            with suppress(OSError):
-                self.path.rmdir()
-        self._lock.close()
+        try:
+            if self._is_new and not self.holds_run:
+                for path in (self.path / layout.LOCK, self.events_path, self.ledger_path, self.rates_path,
+                             self.actors_log_path):
+                    remove(path)
+                with suppress(OSError):
+                    self.path.rmdir()
+        finally:
+            self._lock.close()
 
     def append_round(self, row: RoundRow) -> None:
         """Adds a finished round's row, which is on disk when this returns."""
@@ -91,7 +106,37 @@ class RunDirectory(RunFiles):
                 if (index := _round_index(line)) < math.inf and index <= until]
 
     def _lines(self) -> list[bytes]:
-        return self.rounds_path.read_bytes().splitlines(keepends=True) if self.rounds_path.exists() else []
+        """Of `rounds.jsonl`.
+
+        Raises:
+            RunDirectoryError: It cannot be read.
+        """
+        try:
+            return read_regular(self.rounds_path, LINES_BYTES_MAX).splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RunDirectoryError(f"{self.rounds_path} cannot be read: {error.strerror or error}") from None
+
+
+def _strange_file(path: Path) -> str:
+    """Says what has the name of a run's file and is none; empty if there is no such thing.
+
+    Nobody but the run writes there, unless the directory came from somebody else: then a link could have anything
+    overwritten or removed, and a pipe could be waited for without end.
+    """
+    inside = path / layout.CHECKPOINTS
+    folders = [*(path / name for name in layout.FOLDERS), *path.glob("seed-*")]
+    files = [path / name for name in layout.FILES]
+    if inside.is_dir() and not inside.is_symlink():
+        files += inside.iterdir()
+    for one, kind, is_right in [*((one, "a directory", stat.S_ISDIR) for one in folders),
+                                *((one, "a regular file", stat.S_ISREG) for one in files)]:
+        with suppress(FileNotFoundError):
+            if not is_right(mode := one.lstat().st_mode):
+                is_what = "a symbolic link" if stat.S_ISLNK(mode) else "something else"
+                return f"{one.relative_to(path)} is {is_what}; allowed: {kind}"
+    return ""
 
 
 def _round_index(line: bytes) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import RunDirectoryError
-from runtime.records.files import read_regular
+from runtime.records.files import LINES_BYTES_MAX, read_regular
 from runtime.records.layout import RunFiles
 
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError,
@@ -81,7 +81,7 @@ def spent_in(path: Path) -> Spent:
     files = RunFiles(path)
     last_rows: list[Mapping[str, Any]] = []
     with suppress(IndexError, *_UNREADABLE):
-        lines = read_regular(files.rounds_path).splitlines(keepends=True)
+        lines = read_regular(files.rounds_path, LINES_BYTES_MAX).splitlines(keepends=True)
         last_rows = [json.loads([line for line in lines if line.endswith(b"\n")][-1])]
     found = spent_by_records(ledger=_read(files.ledger_path), rows=last_rows, summary=_read(files.summary_path))
     return found or Spent(0.0)

@@ -25,6 +25,8 @@ Number = float | int
 Row = Mapping[str, Number | None]
 _UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
 _CONFIG_CHARACTERS_MAX = 100_000
+_LINES_BYTES_MAX = 2**28
+_SEEDS_MAX = 10_000
 _ROUNDS_MAX = 10**9
 _NUMBER_MAX = 1e100
 """Sums of larger ones might not be finite; nothing that a run records is as large."""
@@ -209,13 +211,21 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
         return RecordedGroup(name, [read_run(path, name)])
     problems: list[str] = []
     document = _read_object(path / layout.SEEDS, problems)
-    seeds = document.get("seeds")
+    seeds: Any = document.get("seeds")
     if not isinstance(seeds, list) or not all(type(seed) is int and 0 <= seed < 2**63 for seed in seeds):
         problems.append(f"{layout.SEEDS} does not say which seeds there are: those whose directories are there count")
         seeds = sorted(int(found.name.removeprefix("seed-")) for found in path.glob("seed-*")
                        if found.name.removeprefix("seed-").isdecimal())
+    seeds = list(dict.fromkeys(seeds))
+    if len(seeds) > _SEEDS_MAX:
+        problems.append(f"{layout.SEEDS} names {len(seeds):,} seeds: the first {_SEEDS_MAX:,} count")
+        seeds = seeds[:_SEEDS_MAX]
+    folders = {seed: path / f"seed-{seed}" for seed in seeds}
+    if links := [folder.name for folder in folders.values() if folder.is_symlink()]:
+        problems.append(f"left out, as they are symbolic links: {', '.join(links[:_VALUES_SHOWN])}")
     # Those to come have no directory yet.
-    runs = [read_run(path / f"seed-{seed}", f"seed {seed}") for seed in seeds if (path / f"seed-{seed}").exists()]
+    runs = [read_run(folder, f"seed {seed}") for seed, folder in folders.items()
+            if folder.exists() and folder.name not in links]
     if len(runs) < len(seeds):
         problems.append(f"{len(seeds) - len(runs)} of {len(seeds)} seeds were not begun")
     return RecordedGroup(name, runs, problems)
@@ -274,7 +284,7 @@ def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
 def _read_lines(path: Path, key: str, kind: type, problems: list[str]) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines whose ``key`` is of that type."""
     try:
-        lines = read_regular(path).splitlines(keepends=True)
+        lines = read_regular(path, _LINES_BYTES_MAX).splitlines(keepends=True)
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -18,6 +18,7 @@ class OpenEpisodes:
 
     Attributes:
         waiting: All of them, those included that an actor continues at the moment.
+        dropped: How many were dropped since the last `take_dropped`.
     """
 
     def __init__(self, events: EventSink) -> None:
@@ -29,6 +30,7 @@ class OpenEpisodes:
         self._events = events
         self._suspicions: Counter[str] = Counter()
         self.waiting: list[OpenEpisodeRecord] = []
+        self.dropped = 0
 
     def take_over(self, trajectories: Sequence[Trajectory]) -> None:
         """Removes the episodes that these trajectories continued, and queues those that they left open, in order."""
@@ -54,8 +56,14 @@ class OpenEpisodes:
         self._suspicions[episode_id] += 1
         if self._suspicions[episode_id] >= SUSPICIONS_MAX:
             del self._suspicions[episode_id]
+            self.dropped += 1
             self.waiting = [record for record in self.waiting if record.episode_id != episode_id]
             self._events.append("episode_dropped", episode_id=episode_id, error=error)
+
+    def take_dropped(self) -> int:
+        """Returns how many were dropped since the last call."""
+        dropped, self.dropped = self.dropped, 0
+        return dropped
 
     def not_in(self, episode_ids: Iterable[str]) -> list[OpenEpisodeRecord]:
         """The open episodes but for these, oldest first."""
@@ -65,10 +73,11 @@ class OpenEpisodes:
     def get_state(self) -> State:
         """The episodes themselves; how often they were suspected is forgotten."""
         return State({str(index): np.frombuffer(record.data, np.uint8) for index, record in enumerate(self.waiting)},
-                     {"episode_ids": [record.episode_id for record in self.waiting]})
+                     {"episode_ids": [record.episode_id for record in self.waiting], "dropped": self.dropped})
 
     def set_state(self, state: State) -> None:
-        """Replaces all by those of ``state``."""
+        """Replaces all by those of ``state``, which an older version may have written without ``dropped``."""
+        self.dropped = state.values.get("dropped", 0)
         self.waiting = [OpenEpisodeRecord(episode_id, state.arrays[str(index)].tobytes())
                         for index, episode_id in enumerate(state.values["episode_ids"])]
 

@@ -38,7 +38,7 @@ class CircuitBreaker:
         if self._failures >= self._failures_max:
             raise ActorsKeepFailingError(
                 f"{self._failures} actors in a row failed (fleet.failures_max = {self._failures_max}); "
-                f"the last one: {reason}")
+                "the last one: ", reason)
 
 
 class Failures:

@@ -91,7 +91,8 @@ class InProcessSampler:
             self._environment, self._policies[actor.policy_version], fragment_steps=event["fragment_steps"],
             seed=event["seed"], round_index=event["round_index"], slot=event["slot"],
             open_episode=OpenEpisode.from_bytes(actor.episode.data) if actor.episode else None,
-            truncate_at_fragment=event.get("truncate_at_fragment", False))
+            truncate_at_fragment=event.get("truncate_at_fragment", False),
+            drop_unfinished=event.get("drop_unfinished", False))
         trajectory = trajectory_fields(event, fragment)
         check_trajectory(trajectory, actor)
         return trajectory

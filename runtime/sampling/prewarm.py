@@ -56,7 +56,7 @@ def prewarm(
     events.append("actors_prewarmed", actors=len(works), failed=len(errors), usd=meter.spent_usd - spent_usd,
                   seconds=clock() - started_s, error=errors[0] if errors else "")
     if len(errors) == len(works):
-        raise ActorsKeepFailingError(f"no actor starts: {errors[0]}")
+        raise ActorsKeepFailingError("no actor starts: ", errors[0])
 
 
 _NO_SPACES = Spaces((1,), action_size=1)

@@ -80,15 +80,21 @@ class ServerlessSampler:
 
     def next(self, timeout_s: float) -> Ended | None:
         """The next actor that ended, settled; None if none did within ``timeout_s``."""
-        if not self._outcomes:
+        if (outcome := self._known()) is None:
             self._outcomes.extend(self._fleet.wait(timeout_s))
-        while self._outcomes:
-            outcome = self._outcomes.popleft()
-            if outcome.invocation_id in self._in_flight:
-                return self._ended(outcome)
+            outcome = self._known()
+        if outcome is not None:
+            return self._ended(outcome)
         for invocation_id, since_s in self._given_up_s.items():
             if self._clock() - since_s >= self._give_up_timeout_s:
                 return self._ended(self._deaf(invocation_id))
+        return None
+
+    def _known(self) -> Outcome | None:
+        """The next outcome that the fleet has told already; some come twice."""
+        while self._outcomes:
+            if (outcome := self._outcomes.popleft()).invocation_id in self._in_flight:
+                return outcome
         return None
 
     def deliver(self, actor: Actor) -> Trajectory | None:

@@ -41,7 +41,7 @@ def check_trajectory(trajectory: Trajectory, actor: Actor) -> None:
 
 def _check_identity(trajectory: Trajectory, actor: Actor, whose: str) -> None:
     event, spaces = actor.spec.event, actor.spec.spaces
-    steps = event["fragment_steps"]
+    steps = len(trajectory["rewards"]) if _dropped_rightly(trajectory, actor) else event["fragment_steps"]
     observations = "observation_frames" if spaces.is_pixels else "observations"
     found: Mapping[str, Any] = {
         "invocation_id": wire.field_text(trajectory["invocation_id"]),
@@ -61,8 +61,15 @@ def _check_identity(trajectory: Trajectory, actor: Actor, whose: str) -> None:
             raise SchemaError(f"{whose}: {name} is {found[name]}, asked for was {value}")
 
 
+def _dropped_rightly(trajectory: Trajectory, actor: Actor) -> bool:
+    """Whether it lacks the steps of its last episode, as it was asked to, and ends with the one before."""
+    ends = trajectory["terminated"] | trajectory["truncated"]
+    return bool(actor.spec.event.get("drop_unfinished") and 0 < len(ends) < actor.spec.event["fragment_steps"]
+                and ends[-1])
+
+
 def _check_values(trajectory: Trajectory, actor: Actor, whose: str) -> None:
-    spaces, steps = actor.spec.spaces, actor.spec.event["fragment_steps"]
+    spaces, steps = actor.spec.spaces, len(trajectory["rewards"])
     actions, bootstrap_steps = trajectory["actions"], trajectory["bootstrap_steps"]
     if not spaces.has_choices(actions):
         raise SchemaError(f"{whose}: actions are {actions.min()} to {actions.max()}, allowed are 0 to "

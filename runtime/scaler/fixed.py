@@ -15,7 +15,7 @@ class FixedSettings(ScalerSettings):
 
     about: ClassVar[str] = "never changes"
 
-    actors_fixed: Actors = Field(16, description="actors of every round")
+    actors_fixed: Actors = Field(8, description="actors of every round")
 
     @property
     def most_actors(self) -> int:

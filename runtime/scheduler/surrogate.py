@@ -299,7 +299,8 @@ class SurrogateRun:
         self._actors = 0
 
     def play(self, actors: int) -> bool:
-        """Plays a round with so many actors; returns whether the run goes on."""
+        """Plays a round with so many actors, or as many as max_steps has room for; returns whether the run goes on."""
+        actors = max(1, self._room_for(actors))
         surrogate, n = self._surrogate, float(actors)
         self._actors += actors
         at: dict[str, Any] = {
@@ -323,15 +324,20 @@ class SurrogateRun:
         self.round_index += 1
         return not (self.is_success or self._is_over())
 
+    def _room_for(self, actors: int) -> int:
+        workload = self._surrogate.workload
+        if workload["max_steps"] is None:
+            return actors
+        return min(actors, int(workload["max_steps"]) // int(workload["fragment_steps"]) - self._actors)
+
     @property
     def _left_usd(self) -> float:
         return float(self._surrogate.workload["budget_usd"]) - self.seen.spent_usd
 
     def _is_over(self) -> bool:
         workload = self._surrogate.workload
-        steps = self._actors * int(workload["fragment_steps"])
         return (self._left_usd < max(self._surrogate.reserve_usd, _TINY)
-                or (workload["max_steps"] is not None and steps >= workload["max_steps"])
+                or self._room_for(1) < 1
                 or (workload["max_rounds"] is not None and self.round_index > workload["max_rounds"])
                 or self.round_index > ROUNDS_MAX)
 

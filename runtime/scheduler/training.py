@@ -185,7 +185,8 @@ class SchedulerLearner:
         ends = np.zeros((count, 1), bool)
         ends[-1] = True
         self._ppo.update(Batch(
-            policy_versions=np.array([self._ppo.policy_version]), observations=episode.states[:, None],
+            policy_versions=np.array([self._ppo.policy_version]), lengths=np.array([count]),
+            observations=episode.states[:, None],
             actions=episode.actions[:, None],
             log_probs=policy.log_probs(outputs, episode.actions, np.zeros(count))[:, None],
             rewards=episode.rewards[:, None], terminated=ends, bootstrap_mask=np.zeros_like(ends),

@@ -68,18 +68,20 @@ def make_round_loop(
     """
     times = times or WorkTimes()
     algorithm, fleet, learner = experiment.algorithm, experiment.fleet, experiment.learner
-    progress, episodes, books = Progress(experiment.stop), OpenEpisodes(events), Books(meter, events, save_ledger)
+    episodes, books = OpenEpisodes(events), Books(meter, events, save_ledger)
+    progress = Progress(experiment.stop, experiment.actor.fragment_steps)
     parts = Parts(
         settings=RoundSettings(
             seed=experiment.seed, fragment_event=event_fields, spaces=spaces,
             attempts=fleet.attempts, quorum=fleet.quorum,
             round_deadline_s=fleet.round_deadline_s, most_actors=scaler.actors_max,
-            round_steps=algorithm.round_steps,
+            round_steps=algorithm.round_steps, fragment_steps=experiment.actor.fragment_steps,
             staleness_max=algorithm.staleness_max, minibatch_steps=algorithm.chosen.minibatch_steps,
             subset_size=experiment.detector.subset_size),
         progress=progress, sampler=sampler,
         updating=Updating(
-            updater, episodes, progress, spaces, clip_rewards=experiment.environment.clip_rewards,
+            updater, episodes, progress, spaces, fragment_steps=experiment.actor.fragment_steps,
+            clip_rewards=experiment.environment.clip_rewards,
             replays_episodes=bool(experiment.environment.replay),
             settings_key=f"algorithm.{algorithm.kind}", clock=clock, time_limit=time_limit,
             times=times),

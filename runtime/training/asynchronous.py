@@ -1,8 +1,9 @@
 """Asynchronous pacing: actors never wait for the learner, and the learner only when it has nothing to train on.
 
-A number of actors is kept in flight; each starts with the newest weights, and as soon as one ends another takes its
-slot. The learner takes in all that is there, trains on it, and publishes the next version. A round is a number of
-environment steps of new trajectories; actors in flight at its end go on in the next one.
+The scaler's number of actors starts, each with the newest weights, and as soon as one ends another takes its slot. The
+learner takes in what is there, trains on it, and publishes the next version. A round ends with a fragment for each of
+the scaler's actors, or with ``algorithm.round_steps``. Actors that are then in flight count for the round in which they
+are taken in.
 
 Staleness is bounded: an actor that the next update would leave more than ``algorithm.staleness_max`` versions behind
 is given up before it, unless its trajectory is there already, which then is trained on in that very update.
@@ -96,7 +97,6 @@ class AsynchronousPacing:
         self._opened_s: float | None = None
         self._promised_usd = 0.0
         self._is_exhausted = False
-        self._wanted = 0
 
     def close(self) -> None:
         """Gives up what is in flight, settles it, and ends the detector's thread."""
@@ -127,8 +127,7 @@ class AsynchronousPacing:
             BudgetError: The round took longer than its reserved worst case.
         """
         current = _Round(round_index, self._parts.updating.updater.policy_version, self._clock(),
-                         ScalingDecision(self._wanted or self._parts.scaling.scaler.first_wave(round_index)),
-                         self._meter.limits)
+                         ScalingDecision(self._parts.scaling.scaler.first_wave(round_index)), self._meter.limits)
         try:
             return self._run(current)
         except BudgetError as error:
@@ -152,7 +151,7 @@ class AsynchronousPacing:
             self._bill(current, 0.0)
         raise ActorsKeepFailingError(
             f"round {current.round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until "
-            f"its deadline; the last actor's error: {current.last_error or 'none'}")
+            "its deadline; the last actor's error: ", current.last_error)
 
     def _open(self, current: _Round) -> bool:
         """Reserves what stands for a round, and fills its slots; False if the budget does not hold it."""
@@ -191,6 +190,9 @@ class AsynchronousPacing:
             self._fill(current)
             if (self._has_minibatch(current) and self._train(current)) or self._replay(current):
                 continue
+            if self._measurement and self._awaits_decision(current):
+                self._measurement.wait(min(left_s, _LOOK_S))
+                continue
             if not self._sampler.in_flight:
                 break
             started_s = self._clock()
@@ -199,17 +201,30 @@ class AsynchronousPacing:
         self._train(current)
 
     def _is_complete(self, current: _Round) -> bool:
-        return (self._missing_steps(current) <= 0 and not self._is_exhausted
+        return (self._missing_steps(current) <= 0 and not self._is_exhausted and not self._awaits_decision(current)
                 and (self._parts.holds(current.round_index + 1) or not self._sampler.in_flight))
 
+    def _awaits_decision(self, current: _Round) -> bool:
+        """Whether all that is due anyway has been trained on, and the scaler has yet to say how large the round is."""
+        return not current.is_decided and self._settings.round_steps is None and self._missing_steps(current) <= 0
+
     def _missing_steps(self, current: _Round) -> int:
-        """Environment steps that have yet to be trained on."""
-        return self._settings.round_steps - current.training.env_steps
+        """Environment steps that have yet to be trained on in this round."""
+        fragment_steps = self._settings.fragment_steps
+        missing = self._steps_wanted(current) - current.training.env_steps
+        return min(missing, self._parts.progress.room_for(math.ceil(missing / fragment_steps)) * fragment_steps)
+
+    def _steps_wanted(self, current: _Round) -> int:
+        return self._settings.round_steps or current.decision.actor_count * self._settings.fragment_steps
+
+    def _steps_arrived(self, current: _Round) -> int:
+        """Environment steps that are trained on next."""
+        return len(current.arrived) * self._settings.fragment_steps
 
     def _has_minibatch(self, current: _Round) -> bool:
         """Whether as much has arrived as a gradient step takes, or the round needs no more."""
-        arrived = sum(len(trajectory["rewards"]) for trajectory in current.arrived)
-        return arrived >= min(self._settings.minibatch_steps, max(1, self._missing_steps(current)))
+        return self._steps_arrived(current) >= min(
+            self._settings.minibatch_steps, max(1, self._missing_steps(current)))
 
     def _finish(self, current: _Round) -> dict[str, Any]:
         """Takes in an evaluation that is due, and bills the round; returns its row."""
@@ -253,22 +268,25 @@ class AsynchronousPacing:
         current.bills.append(self._meter.close_round(actors_started=0, seconds=modelled_s + evaluate_s))
 
     def _modelled_collect_s(self, current: _Round) -> float:
-        """Seconds until its trajectories would be there, were each actor on a machine of its own.
+        """Seconds until its trajectories, and the decision, would be there, were each actor on a machine of its own.
 
-        As long as the slots are busy on average; the deadline ends it, and a round that misses its steps lasts so long.
+        As long as the slots are busy on average; the deadline ends it, and a round that misses steps lasts so long.
         """
         limit_s = min(self._settings.round_deadline_s, current.limits.collect_s)
-        if self._clock() >= current.deadline_s and current.training.env_steps < self._settings.round_steps:
+        if self._clock() >= current.deadline_s and self._missing_steps(current) > 0:
             return limit_s
-        return min(sum(current.billed_s[current.attempt_billed:]) / max(1, current.most_in_flight), limit_s)
+        decided_s = 0.0 if self._settings.round_steps else current.modelled_detect_s or 0.0
+        busy_s = sum(current.billed_s[current.attempt_billed:]) / max(1, current.most_in_flight)
+        return min(max(decided_s, busy_s), limit_s)
 
     def _tidy(self, current: _Round) -> None:
         """Lets the cache forget what nobody asks for any more, and tells what was amiss."""
         if self._missing_steps(current) > 0 and not self._is_exhausted:
             self._events.append("round_cut", round_index=current.round_index, env_steps=current.training.env_steps,
-                                wanted=self._settings.round_steps,
+                                wanted=self._steps_wanted(current),
                                 reason="its deadline passed; a longer fleet.round_deadline_s or a smaller "
-                                       "algorithm.round_steps would let it be complete")
+                                       f"{'algorithm.round' if self._settings.round_steps else 'actor.fragment'}_steps "
+                                       "would let it be complete")
         current.late = self._sampler.tidy()
         if current.late:
             self._events.append("trajectories_late", count=current.late)
@@ -304,7 +322,7 @@ class AsynchronousPacing:
         """The lowest free slots, each with its worst case reserved; none if too few would be in flight."""
         if self._is_exhausted or self._missing_steps(current) <= 0:
             return []
-        wanted, in_flight = current.decision.actor_count, len(self._sampler.in_flight)
+        in_flight, wanted = len(self._sampler.in_flight), self._in_flight_wanted(current)
         taken = {actor.work.slot for actor in self._sampler.in_flight.values()}
         free = (slot for slot in itertools.count() if slot not in taken)
         slots: list[int] = []
@@ -320,6 +338,20 @@ class AsynchronousPacing:
                 break
             slots.append(slot)
         return slots
+
+    def _in_flight_wanted(self, current: _Round) -> int:
+        """Actors to keep in flight: towards a round's end as many as it misses, or as are due in the next one anyway.
+
+        Otherwise those that a boosted round leaves in flight would be samples of many smaller rounds to come. A round
+        of ``algorithm.round_steps`` keeps its count to the end. None plays what ``stop.max_steps`` has no room for.
+        """
+        wanted, arrived = current.decision.actor_count, len(current.arrived)
+        if self._settings.round_steps is None:
+            missing = math.ceil(self._missing_steps(current) / self._settings.fragment_steps) - arrived
+            wanted = min(wanted, max(missing, self._parts.scaling.scaler.first_wave(current.round_index + 1)))
+        coming = len(self._sampler.awaited) + arrived
+        room = self._parts.progress.room_for(coming + wanted) - coming
+        return min(wanted, len(self._sampler.in_flight) + room)
 
     def _waiting_episodes(self, current: _Round) -> Iterator[OpenEpisodeRecord]:
         """Open episodes that no actor continues and whose size is paid for, the oldest first."""
@@ -348,11 +380,15 @@ class AsynchronousPacing:
                             free_usd=self._meter.free_usd)
 
     def _take_in(self, current: _Round, timeout_s: float) -> None:
-        """Takes in all that has ended; waits for the first one, at most ``timeout_s``."""
-        ended = self._sampler.next(timeout_s)
-        while ended is not None:
+        """Takes in what has ended, as much as the round misses; waits for the first one, at most ``timeout_s``.
+
+        The rest is taken in by the next round. A round that misses nothing awaits those in flight, and takes in all.
+        """
+        while not (0 < self._missing_steps(current) <= self._steps_arrived(current) or self._awaits_decision(current)):
+            if (ended := self._sampler.next(timeout_s)) is None:
+                break
             self._ended(current, ended)
-            ended = self._sampler.next(0.0)
+            timeout_s = 0.0
 
     def _ended(self, current: _Round, ended: Ended) -> None:
         slot = ended.actor.work.slot
@@ -461,7 +497,7 @@ class AsynchronousPacing:
             current.detected, current.detect_s = self._parts.detection.result(measurement)
             current.modelled_detect_s = self._parts.detection.modelled_s(current.detected, current.detect_s)
         current.decision = self._parts.scaling.decide(current.round_index, current.detected)
-        current.is_decided, self._wanted = True, current.decision.actor_count
+        current.is_decided = True
 
     def _tell_if_slow(self, measurement: Measurement) -> None:
         """Once a measurement: until it is done, rounds have no score."""

@@ -156,6 +156,10 @@ class Measurement:
         """Seconds since it began."""
         return self._clock() - self._started_s
 
+    def wait(self, timeout_s: float) -> None:
+        """Returns when it has ended, or after ``timeout_s``."""
+        self._is_done.wait(timeout_s)
+
     def result(self) -> tuple[Detected, float]:
         """What was measured, and in how many seconds; waits for it, and raises what the measurement raised."""
         self._thread.join()

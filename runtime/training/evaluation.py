@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from lambda_actor.environments import ActorEnvironment
-from lambda_actor.errors import UnusableEnvironmentError
+from lambda_actor.errors import UnusableEnvironmentError, told
 from lambda_actor.frames import FrameStack, floats
 from lambda_actor.policy import Policy
 from runtime.errors import RunError
@@ -59,7 +59,7 @@ class Evaluator:
             raise
         except (Exception, SystemExit) as error:
             raise UnusableEnvironmentError(f"{self._environment.environment_id} failed while the policy was "
-                                           f"evaluated: {type(error).__name__}: {error}") from error
+                                           f"evaluated: {told(error)}") from error
         if not np.isfinite([total for total, _ in episodes]).all():
             raise UnusableEnvironmentError(f"{self._environment.environment_id}: an evaluation's return is not finite")
         return Evaluation(tuple(total for total, _ in episodes), tuple(length for _, length in episodes))

@@ -63,7 +63,8 @@ class RoundSettings:
         quorum: Share of a round's actors that must return (synchronous).
         round_deadline_s: Seconds for which actors that all run at once are awaited; the modelled deadline.
         most_actors: Most actors of a round.
-        round_steps: Environment steps of an asynchronous round.
+        round_steps: Environment steps of an asynchronous round; None for a fragment of each of its actors.
+        fragment_steps: Environment steps of a fragment.
         staleness_max: Versions that a trajectory may be behind the policy that it updates (asynchronous).
         minibatch_steps: Samples for which an asynchronous update waits.
         subset_size: Samples that the detector measures on.
@@ -76,7 +77,8 @@ class RoundSettings:
     quorum: float
     round_deadline_s: float
     most_actors: int
-    round_steps: int
+    round_steps: int | None
+    fragment_steps: int
     staleness_max: int
     minibatch_steps: int
     subset_size: int
@@ -135,7 +137,7 @@ class Parts:
         return any(self.books.meter.fits(0, limits) for limits in self._choices(round_index))
 
     def _choices(self, round_index: int) -> Iterator[Limits]:
-        steps_max = self.settings.round_steps + self.phases.samples_max
+        steps_max = (self.settings.round_steps or self.phases.samples_max) + self.phases.samples_max
         return self.phases.choices(
             detects=self.detection.can_measure,
             episode_bytes=max((len(record.data) for record in self.episodes.waiting), default=0),

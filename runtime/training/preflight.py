@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+from typing import Any
 
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
@@ -17,14 +17,27 @@ from runtime.errors import ExperimentError
 from runtime.interfaces import Limits
 from runtime.scaler import make_scaler
 from runtime.training.costs import make_cost_model, make_phase_times
-from runtime.training.trial import TriedEnvironment, prove_replay, try_environment
+from runtime.training.trial import TriedEnvironment, try_environment
 
 _EPISODE_EXTRA_BYTES = 2**16
 """Of an open episode's message, at most: all but actions and digests, that is its observation."""
 
 
+def try_experiment(experiment: ResolvedExperiment) -> TriedEnvironment:
+    """Tries the environment of an experiment.
+
+    Raises:
+        EnvironmentNotHereError: It cannot be made.
+        ExperimentError: It cannot be used.
+    """
+    section = experiment.environment
+    return try_environment(section.id, section.preprocessing, section.options,
+                           fragment_steps=experiment.actor.fragment_steps)
+
+
 def preflight(
-    experiment: ResolvedExperiment, prices: PriceTable = PRICES, *, is_modelled: bool = False
+    experiment: ResolvedExperiment, prices: PriceTable = PRICES, *, is_modelled: bool = False,
+    environment: TriedEnvironment | None = None,
 ) -> tuple[TriedEnvironment, FittedExperiment]:
     """Refuses what cannot work.
 
@@ -32,6 +45,7 @@ def preflight(
         experiment: Resolved.
         prices: What the worst case of a round is counted with.
         is_modelled: Whether the bill is counted: what a table has the seconds of may begin under tightened limits.
+        environment: The experiment's, if `try_experiment` has just tried it.
 
     Returns:
         What the environment is like, and the experiment with what follows from it filled in.
@@ -41,7 +55,8 @@ def preflight(
             price, the scaler's recording cannot be used, or the budget cannot hold one round of the fewest actors.
     """
     make_scaler(experiment.scaler)
-    environment, fitted = _fit(experiment)
+    environment = environment or try_experiment(experiment)
+    fitted = _fit(experiment, environment)
     model = make_cost_model(fitted, environment.spaces, prices)
     limits, init_s = _first_limits(fitted, model.limits, is_modelled=is_modelled)
     needed_usd = _round_usd(fitted, model, limits, init_s)
@@ -59,37 +74,35 @@ def preflight(
 
 
 def smallest_budget_usd(
-    experiment: ResolvedExperiment, prices: PriceTable, *, instance_type: str | None, waves: int = 1,
-    is_modelled: bool = False,
+    experiment: ResolvedExperiment, environment: TriedEnvironment, prices: PriceTable, *, instance_type: str | None,
+    waves: int = 1, is_modelled: bool = False,
 ) -> float:
     """Returns what the worst case of a round of the fewest actors costs, with such a learner.
 
     Args:
         experiment: Resolved.
+        environment: The experiment's, as `try_experiment` returns it.
         prices: Of the region.
         instance_type: The learner's; None if it is none.
         waves: How many times longer a round's deadline is, because not all its actors can run at once.
         is_modelled: As `preflight`.
 
     Raises:
-        EnvironmentNotHereError: The environment cannot be made.
-        ExperimentError: It cannot be used, or an instance type has no price.
+        ExperimentError: The experiment does not suit the environment, or an instance type has no price.
     """
-    environment, fitted = _fit(experiment)
+    fitted = _fit(experiment, environment)
     model = make_cost_model(fitted, environment.spaces, prices, instance_type=instance_type, waves=waves)
     return _round_usd(fitted, model, *_first_limits(fitted, model.limits, is_modelled=is_modelled))
 
 
-def _fit(experiment: ResolvedExperiment) -> tuple[TriedEnvironment, FittedExperiment]:
-    section = experiment.environment
-    environment = try_environment(section.id, section.preprocessing, section.options)
+def _fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> FittedExperiment:
     fitted = with_episodes(
         experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment)
     _check_function(fitted)
     check_sizes(environment.spaces, environment_id=fitted.environment.id,
                 fragment_steps=fitted.actor.fragment_steps, network=fitted.network.architecture,
                 cache_kind=fitted.cache.kind)
-    return environment, fitted
+    return fitted
 
 
 def _first_limits(experiment: FittedExperiment, configured: Limits, *, is_modelled: bool) -> tuple[Limits, float]:
@@ -146,35 +159,47 @@ def _check_gradients(experiment: FittedExperiment, times: FunctionTimes, samples
 
 
 def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -> FittedExperiment:
-    """Returns the experiment with how later actors continue open episodes, if the environment cannot save them.
+    """Returns the experiment with what becomes of open episodes, if the environment cannot save them.
 
     Raises:
-        ExperimentError: They cannot be continued.
+        ExperimentError: They cannot be continued, and may be longer than a fragment.
     """
-    steps, limit = experiment.actor.fragment_steps, environment.episode_steps_max
-    is_whole = limit is not None and steps >= limit
-    if is_whole or environment.can_save_episode or experiment.environment.truncate_at_fragment:
+    section, limit = experiment.environment, environment.episode_steps_max
+    if section.truncate_at_fragment:
         return experiment
+    problem, allowed = _problem(environment)
+    if not problem and environment.can_save_episode:
+        return experiment
+    if not problem and limit is not None:
+        changes: dict[str, Any] = {"replay": environment.replay, "replay_steps_max": limit - 1}
+    elif limit is not None and limit <= experiment.actor.fragment_steps:
+        changes = {"dropped_because": problem}
+    else:
+        raise ExperimentError(f"environment.id = {section.id!r}: {problem}; allowed: {allowed}")
+    return experiment.model_copy(update={"environment": section.model_copy(update=changes)})
+
+
+def _problem(environment: TriedEnvironment) -> tuple[str, str]:
+    """Why no other process can continue an episode, and what can be done; nothing if it can."""
+    limit, reason = environment.episode_steps_max, environment.cannot_save_reason
+    methods = "get_state() and set_state(state) in the environment"
+    whole = (f"actor.fragment_steps from {limit:,}, which drops the last episode of each fragment, "
+             if limit is not None else "")
+    cut = "environment.truncate_at_fragment: true"
+    if environment.problem or environment.can_save_episode:
+        return (environment.problem and f"its episodes cannot be continued by a later actor: {environment.problem}",
+                f"{methods}, {whole}or {cut}")
+    if name := environment.spanning_wrapper:
+        return (f"wrapper {name} keeps moments across episodes, so that each actor would see something else",
+                "without it, as algorithm.*.normalize_observations and normalize_rewards do the same for all actors at "
+                "once")
     if limit is None:
-        raise ExperimentError(
-            f"environment.id = {experiment.environment.id!r}: its episodes have no limit of steps that Gymnasium "
-            f"knows, and {environment.cannot_save_reason}, so that a later actor would replay ever more steps to "
-            "continue one; allowed: environment.max_episode_steps, get_state() and set_state(state) in the "
-            "environment, or environment.truncate_at_fragment: true")
+        return (f"its episodes have no limit of steps that Gymnasium knows, and {reason}, so that a later actor would "
+                "replay ever more steps to continue one", f"environment.max_episode_steps, {methods}, or {cut}")
     spaces = environment.spaces
     action_bytes = (8 if spaces.is_discrete else 4) * math.prod(spaces.action_shape)
     limit_max = (EPISODE_BYTES_MAX - _EPISODE_EXTRA_BYTES) // (action_bytes + 8)
     if limit > limit_max:
-        raise ExperimentError(
-            f"environment.id = {experiment.environment.id!r}: an episode can have {limit:,} steps, and "
-            f"{environment.cannot_save_reason}; actions of an episode that is replayed fit a message up to "
-            f"{limit_max:,} steps")
-    if name := environment.spanning_wrapper:
-        raise ExperimentError(
-            f"environment.id = {experiment.environment.id!r}: wrapper {name} keeps moments across episodes, so that "
-            "each actor would see something else; allowed: without it, as algorithm.*.normalize_observations and "
-            "normalize_rewards do the same for all actors at once")
-    section = experiment.environment
-    replay = prove_replay(json.dumps([section.id, section.preprocessing, section.options]), steps)
-    return experiment.model_copy(update={"environment": section.model_copy(update={
-        "replay": replay, "replay_steps_max": limit - 1})})
+        return (f"an episode can have {limit:,} steps, and {reason}; actions of an episode that is replayed fit a "
+                f"message up to {limit_max:,} steps", f"{methods}, {whole}or {cut}")
+    return "", ""

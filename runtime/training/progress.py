@@ -16,6 +16,7 @@ class Progress:
 
     Attributes:
         stop: The experiment's reasons to stop.
+        fragment_steps: Environment steps of a fragment; none is trained on in part.
         round_index: The last finished round; 0 before the first.
         env_steps_total: Environment steps that were trained on.
         evaluation_return_mean: Of the last evaluation.
@@ -25,6 +26,7 @@ class Progress:
     """
 
     stop: StopSection
+    fragment_steps: int
     round_index: int = 0
     env_steps_total: int = 0
     evaluation_return_mean: float | None = None
@@ -45,7 +47,14 @@ class Progress:
     def is_last(self, round_index: int, *, steps_more: int = 0) -> bool:
         """Whether this round, once it and so many steps more are trained on, is the last by number or by steps."""
         return ((self.stop.max_rounds is not None and round_index >= self.stop.max_rounds)
-                or (self.stop.max_steps is not None and self.env_steps_total + steps_more >= self.stop.max_steps))
+                or self.room_for(1, steps_more=steps_more) == 0)
+
+    def room_for(self, fragments: int, *, steps_more: int = 0) -> int:
+        """Returns how many of these fragments ``stop.max_steps`` still has room for, after so many steps more."""
+        if self.stop.max_steps is None:
+            return fragments
+        left = (self.stop.max_steps - self.env_steps_total - steps_more) // self.fragment_steps
+        return max(0, min(fragments, left))
 
     def evaluated(self, return_mean: float, *, policy_round: int, decided_round: int) -> None:
         """Notes an evaluation."""
@@ -59,13 +68,16 @@ class Progress:
 
     @property
     def stop_reason(self) -> str | None:
-        """target_return, max_rounds or max_steps; None if there is more to do."""
+        """target_return, max_rounds or max_steps; None if there is more to do.
+
+        ``stop.max_steps`` is reached when no whole fragment fits any more.
+        """
         stop = self.stop
         if self.decided_round == self.round_index and self.is_target_reached(self.evaluation_return_mean):
             return "target_return"
         if stop.max_rounds is not None and self.round_index >= stop.max_rounds:
             return "max_rounds"
-        if stop.max_steps is not None and self.env_steps_total >= stop.max_steps:
+        if self.room_for(1) == 0:
             return "max_steps"
         return None
 

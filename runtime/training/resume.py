@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from runtime.config.loading import load_experiment
-from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
+from runtime.config.schema import CHANGEABLE, Experiment, changes, unchangeable
 from runtime.config.updaters import EQUAL_UPDATERS
 from runtime.cost.meter import Meter
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
 from runtime.records.events import EventLog
+from runtime.records.files import read_regular
 from runtime.records.run_directory import RunDirectory
+from runtime.training.progress import Progress
 from runtime.training.summary import Summary
 
 if TYPE_CHECKING:
@@ -34,9 +36,7 @@ def check_same_experiment(experiment: Experiment, directory: RunDirectory) -> No
     except ExperimentError as error:
         raise RunDirectoryError(f"--resume: {error}\nIf another version of this program made the run, that version can "
                                 "continue it") from None
-    new, old = unchangeable(experiment), unchangeable(stored.resolved())
-    changed = [f"{path} is {new[path]!r} now, {value!r} in the run" for path, value in old.items()
-               if new[path] != value]
+    changed = changes(unchangeable(experiment), unchangeable(stored.resolved()), "in the run")
     if changed:
         raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
                                 f"Only {', '.join(CHANGEABLE)} may change, and learner.kind between "
@@ -54,11 +54,12 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
         return limit is not None and value is not None and value >= limit
 
     try:
-        summary = _SUMMARY.validate_json(directory.summary_path.read_bytes(), strict=True)
+        summary = _SUMMARY.validate_json(read_regular(directory.summary_path), strict=True)
+        progress = Progress(stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"])
         reached: dict[str, Callable[[], bool]] = {
             "target_return": lambda: is_reached(stop.target_return, summary["evaluation_return_mean"]),
             "max_rounds": lambda: is_reached(stop.max_rounds, summary["rounds"]),
-            "max_steps": lambda: is_reached(stop.max_steps, summary["env_steps_total"]),
+            "max_steps": lambda: progress.room_for(1) == 0,
             "budget": lambda: is_reached(experiment.budget.usd, summary["budget_usd"]),
         }
         is_finished = reached.get(summary["stop_reason"])
@@ -143,10 +144,10 @@ def _take_ledger(meter: Meter, path: Path, events: EventLog) -> None:
     known, spent_usd = meter.get_state(), meter.spent_usd
     promised_usd = spent_usd + meter.reserved_usd
     try:
-        meter.set_state(json.loads(path.read_bytes()))
+        meter.set_state(json.loads(read_regular(path)))
         # One that is older than the checkpoint may still promise all: actors go on from one round to the next.
         if meter.spent_usd + meter.reserved_usd < promised_usd and meter.spent_usd < spent_usd:
             raise ValueError("less is spent in it than in the checkpoint")
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         meter.set_state(known)
         events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")

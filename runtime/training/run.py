@@ -8,20 +8,19 @@ import signal
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
-from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Backend, Detector, Display, Learner, RunContext
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.events import EventLog
-from runtime.records.files import to_json, write_atomically
+from runtime.records.files import naming_full_disk, remove, to_json, write_atomically
 from runtime.records.policy_file import save_policy
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -40,6 +39,7 @@ from runtime.training.resume import (
 )
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 from runtime.training.summary import summarise
+from runtime.training.trial import TriedEnvironment
 
 if TYPE_CHECKING:
     from runtime.learner import LearnerSpec
@@ -110,7 +110,7 @@ def train(
             return RunResult(finished, had_ended=True)
         stack.enter_context(signals)
         try:
-            run = _Run(fitted, directory, environment.spaces, display, name, backend, signals, stack, wandb)
+            run = _Run(fitted, directory, environment, display, name, backend, signals, stack, wandb)
             run.begin(is_resumption=resume)
         except BaseException:
             # What was opened is closed now; nothing cuts that in two.
@@ -126,7 +126,7 @@ class _Run:
         self,
         experiment: FittedExperiment,
         directory: RunDirectory,
-        spaces: Spaces,
+        environment: TriedEnvironment,
         display: Display,
         name: str,
         backend: Backend,
@@ -142,6 +142,7 @@ class _Run:
         from runtime.training.assembly import make_round_loop
 
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
+        self._environment, spaces = environment, environment.spaces
         self._backend, self._signals, self._wandb = backend, signals, wandb
         self._started_s = time.monotonic()
         self._identity = experiment.identity
@@ -154,7 +155,8 @@ class _Run:
         self._sampler = ServerlessSampler(ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter)
         self._actor_event = {**_actor_event(experiment, self._run_id), **supplies.actor_event}
         spec = LearnerSpec(experiment.algorithm, spaces, experiment.network.architecture, experiment.seed,
-                           experiment.learner.threads, experiment.network.initialisation)
+                           experiment.learner.threads, experiment.network.initialisation,
+                           experiment.network.initial_std)
         learner, detector = _training_parts(experiment, spec, stack)
         remote = None if supplies.learner_fleet is None else Remote(
             spec, ShieldedFleet(supplies.learner_fleet, signals), supplies.learner_store, self._run_id, self._meter,
@@ -187,14 +189,14 @@ class _Run:
                              elsewhere_usd=self._keeping.spent_usd(), save_ledger=self._save_ledger)
         write_atomically(directory.config_path, experiment.to_yaml().encode())
         write_atomically(directory.prices_path, self._backend.prices.to_json())
-        directory.summary_path.unlink(missing_ok=True)
-        directory.report_path.unlink(missing_ok=True)
+        remove(directory.summary_path)
+        remove(directory.report_path)
         # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
         self._tensorboard: Any = SummaryWriter(str(directory.tensorboard_path), purge_step=1)
         self._stack.callback(self._tensorboard.close)
         for row in directory.read_rounds():
             self._to_tensorboard(row)
-        facts = {**self._supplies.facts, **_episode_facts(experiment),
+        facts = {**self._supplies.facts, **_episode_facts(experiment, self._environment),
                  **({"wandb": self._wandb.place} if self._wandb is not None else {})}
         done = self._loop.progress.round_index
         self._events.append("run_started", run_id=self._run_id, resumed_after_round=done,
@@ -220,23 +222,25 @@ class _Run:
             rows, name=self._name, experiment=self._experiment, backend=self._backend,
             best=self._best, stop_reason=result.summary["stop_reason"], error=error, spent_usd=self._meter.spent_usd,
             session_s=time.monotonic() - self._started_s)
-        with suppress(OSError, RunError):
-            # Nothing finished depends on these: a full disk or a lost bucket must not hide the reason why the run ends.
-            self._save_ledger()
-            self._events.append("run_ended", stop_reason=summary["stop_reason"], error=error)
-            write_atomically(self._directory.summary_path, to_json(summary))
-            if why := try_to_write_report(self._directory.path):
-                self._events.append("report_failed", error=why)
         result = replace(result, summary=summary)
-        try:
-            self._keeping.ends()
-        except (RunError, OSError) as failure:
-            if not result.exit_code:
-                result = RunResult(summary | {"error": _text(failure)}, 1, failure)
+        for finish in (lambda: self._write_end(summary), self._keeping.ends):
+            try:
+                finish()
+            except (RunError, OSError) as failure:
+                # A full disk or a lost bucket must not hide an earlier reason why the run ends.
+                if not result.exit_code:
+                    result = RunResult(summary | {"error": _text(failure)}, 1, failure)
         if result.error is not None and not _is_foreseen(result.error):
             # A defect of ours: recorded like any other end, and shown with its traceback.
             raise result.error
         return result
+
+    def _write_end(self, summary: Mapping[str, Any]) -> None:
+        self._save_ledger()
+        self._events.append("run_ended", stop_reason=summary["stop_reason"], error=summary["error"])
+        write_atomically(self._directory.summary_path, to_json(summary))
+        if why := try_to_write_report(self._directory.path):
+            self._events.append("report_failed", error=why)
 
     def _run_loop(self) -> RunResult:
         """Returns why it ended; the summary holds nothing else yet."""
@@ -290,15 +294,16 @@ class _Run:
         """Puts the best policy on disk; what a killed process wrote after its last checkpoint does not stay there."""
         path = self._directory.best_policy_path
         if best is None:
-            path.unlink(missing_ok=True)
+            remove(path)
         else:
             save_policy(path, best.weights, environment_id=self._experiment.environment.id)
         self._best = best
 
     def _to_tensorboard(self, row: RoundRow) -> None:
-        for tag, value in row.scalars().items():
-            self._tensorboard.add_scalar(tag, value, row.env_steps_total)
-        self._tensorboard.flush()
+        with naming_full_disk(self._directory.tensorboard_path):
+            for tag, value in row.scalars().items():
+                self._tensorboard.add_scalar(tag, value, row.env_steps_total)
+            self._tensorboard.flush()
 
 
 def _training_parts(
@@ -330,18 +335,26 @@ def _actor_event(experiment: FittedExperiment, run_id: str) -> dict[str, Any]:
         "truncate_at_fragment": experiment.environment.truncate_at_fragment,
         "fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed,
         **({"replay": experiment.environment.replay} if experiment.environment.replay else {}),
+        **({"drop_unfinished": True} if experiment.environment.dropped_because else {}),
     }
 
 
-def _episode_facts(experiment: FittedExperiment) -> dict[str, str]:
-    """What people are told of open episodes, if they are replayed."""
+def _episode_facts(experiment: FittedExperiment, tried: TriedEnvironment) -> dict[str, str]:
+    """What people are told of open episodes, if they are not just saved, and of what chance decides."""
     environment, steps = experiment.environment, experiment.actor.fragment_steps
-    if not environment.replay:
-        return {}
-    longest = environment.replay_steps_max + 1
-    share = longest / (2 * steps)
-    return {"episodes": f"replayed by whoever goes on: of {longest:,} steps, {share:.1f} again for each new one"
-                        + (f"; actor.fragment_steps={longest} needs none" if share > _REPLAY_SHARE_MAX else "")}
+    facts = {}
+    if tried.remark:
+        facts["environment"] = f"not deterministic, so that results cannot be reproduced: {tried.remark}"
+    if environment.dropped_because:
+        facts["episodes"] = ("the last, unfinished one of each fragment is dropped, which episodes_dropped of "
+                             f"rounds.jsonl counts: {environment.dropped_because}")
+    if environment.replay:
+        longest = environment.replay_steps_max + 1
+        share = longest / (2 * steps)
+        facts["episodes"] = (
+            f"replayed by the next actor: of {longest:,} steps, {share:.1f} again for each new one"
+            + (f"; actor.fragment_steps={longest} needs few" if share > _REPLAY_SHARE_MAX else ""))
+    return facts
 
 
 def _is_foreseen(error: Exception) -> bool:

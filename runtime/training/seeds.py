@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import CHANGEABLE, Experiment, unchangeable
+from runtime.config.schema import CHANGEABLE, Experiment, changes, unchangeable
 from runtime.cost.budget import UNITS_PER_USD
 from runtime.display.table import report_lines
 from runtime.display.terminal import spent_of
@@ -21,12 +21,12 @@ from runtime.errors import ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Backend, Display
 from runtime.records import layout
 from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
-from runtime.records.files import to_json, write_atomically
+from runtime.records.files import read_regular, remove, to_json, write_atomically
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
 from runtime.report.page import try_to_write_report
-from runtime.training.preflight import preflight, smallest_budget_usd
+from runtime.training.preflight import preflight, smallest_budget_usd, try_experiment
 from runtime.training.run import RunResult, train
 from runtime.training.signals import Interrupted
 
@@ -101,15 +101,16 @@ def train_seeds(
     """
     backend = make_backend(experiment)
     prices, is_modelled = backend.prices, backend.cost_basis == "modelled"
-    needed_usd = smallest_budget_usd(experiment, prices, instance_type=experiment.learner.instance_types[0],
-                                     is_modelled=is_modelled)
+    environment = try_experiment(experiment)
+    needed_usd = smallest_budget_usd(
+        experiment, environment, prices, instance_type=experiment.learner.instance_types[0], is_modelled=is_modelled)
     runs = _Seeds(experiment, out, seeds, name, wandb)
     directory = RunDirectory(out)
     try:
         runs.load(directory, resume=resume)
         first = runs.next_experiment(needed_usd)
         if first is not None:
-            preflight(first, prices, is_modelled=is_modelled)
+            preflight(first, prices, is_modelled=is_modelled, environment=environment)
         runs.save()
         if first is not None:
             say(settings(experiment).rstrip())
@@ -199,13 +200,12 @@ class _Seeds:
 
     def _read(self) -> None:
         try:
-            document = json.loads((self.out / layout.SEEDS).read_bytes())
-            stored, before, self._finished = document["experiment"], document["seeds"], dict(document["finished"])
+            document = json.loads(read_regular(self.out / layout.SEEDS))
+            stored, self._finished = dict(document["experiment"]), dict(document["finished"])
+            before = list(document["seeds"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunDirectoryError(f"--resume: {self.out / layout.SEEDS} cannot be read: {error}") from None
-        new = unchangeable(self.experiment)
-        changed = [f"{path} is {new.get(path)!r} now, {stored.get(path)!r} there" for path in {**stored, **new}
-                   if new.get(path) != stored.get(path)]
+        changed = changes(unchangeable(self.experiment), stored, "there")
         if changed:
             raise RunDirectoryError(f"--resume: {self.out} was another experiment: {'; '.join(changed)}. "
                                     f"Only {', '.join(CHANGEABLE)} may change")
@@ -250,7 +250,7 @@ class _Seeds:
     def forget_if_nothing_started(self) -> None:
         """Leaves nothing behind where the very first run was refused."""
         if self._is_new and not any(self.path_of(seed).exists() for seed in self.seeds):
-            (self.out / layout.SEEDS).unlink(missing_ok=True)
+            remove(self.out / layout.SEEDS)
 
     def write_summary(self, reason: str) -> None:
         write_atomically(self.out / layout.SUMMARY, to_json(self.summary(reason)))
@@ -271,7 +271,7 @@ class _Seeds:
     def _row(self, seed: int) -> dict[str, Any]:
         path, summary = self.path_of(seed), {}
         with suppress(OSError, ValueError):
-            summary = json.loads((path / layout.SUMMARY).read_bytes())
+            summary = json.loads(read_regular(path / layout.SUMMARY))
         return {"seed": seed, "directory": path.name, "is_finished": self._is_finished(seed),
                 **{key: summary.get(key) for key in _KEPT}, "spent_usd": spent_in(path).most_usd}
 

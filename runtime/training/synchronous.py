@@ -84,8 +84,8 @@ class SynchronousPacing:
         else:
             raise ActorsKeepFailingError(
                 f"round {round_index} missed its quorum {REJECTED_ROUNDS_MAX} times in a row (fleet.quorum = "
-                f"{self._settings.quorum}); the last actor's error: "
-                f"{attempt.collected.last_error if attempt and attempt.collected.last_error else 'none'}")
+                f"{self._settings.quorum}); the last actor's error: ",
+                attempt.collected.last_error if attempt else "")
         train_started_s = self._clock()
         try:
             row, times = self._train(round_index, attempt)
@@ -113,6 +113,7 @@ class SynchronousPacing:
         """Rolls the round's actors out; None if the budget does not hold even the smallest round."""
         parts, scaler = self._parts, self._parts.scaling.scaler
         wanted = rejected.decision.actor_count if rejected else scaler.first_wave(round_index)
+        wanted = parts.progress.room_for(wanted)
         limits = parts.choose_limits(round_index)
         granted = self._meter.open_round(wanted, smallest=scaler.actors_min, limits=limits)
         parts.books.save()
@@ -138,10 +139,14 @@ class SynchronousPacing:
                 modelled_detect_s = parts.detection.modelled_s(detected, detect_s)
                 decision = parts.scaling.decide(round_index, detected)
                 if granted == wanted:
-                    granted += self._boost(collection, range(granted, decision.actor_count))
-            if granted < decision.actor_count:
-                parts.events.append("round_shrunk", round_index=round_index, wanted=decision.actor_count,
-                                    granted=granted, free_usd=self._meter.free_usd)
+                    granted += self._boost(collection, range(granted, parts.progress.room_for(decision.actor_count)))
+            room = parts.progress.room_for(decision.actor_count)
+            if room < decision.actor_count:
+                parts.events.append("round_fitted", round_index=round_index, wanted=decision.actor_count, granted=room,
+                                    reason="stop.max_steps has room for no more fragments")
+            if granted < room:
+                parts.events.append("round_shrunk", round_index=round_index, wanted=room, granted=granted,
+                                    free_usd=self._meter.free_usd)
             reserved_usd = self._meter.reserved_usd
             collected = collection.finish()
             parts.books.save()

@@ -1,12 +1,12 @@
 """Tries an environment in processes of its own, before anything starts.
 
-    python -m runtime.training.trial CONTROL_FD
+    python -m runtime.training.trial CONTROL_FD MADE
 
-An environment that hangs, or ends the process that it is in, is refused with what it was doing. One that cannot save
-its episodes is proven to be replayable: a run leaves episodes open in one process and continues them in another, so
-some are begun in a new process, and one is replayed in another new one. If observations and rewards differ, the
-environment is not deterministic. Then they are replayed in one environment after the other: if they differ there, each
-episode needs an environment of its own.
+An environment that raises, hangs, or ends the process that it is in, is refused with what it was doing. A run leaves
+episodes open in one process and continues them in another. So some are played in a new process, and one is taken up in
+another new one: from its saved state, if the environment can save it, and from its seed and its actions. If
+observations and rewards differ, the environment is not deterministic. Episodes that nobody can save are replayed in one
+environment after the other, too: if they differ there, each episode needs an environment of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
-from tempfile import TemporaryFile
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -28,18 +27,20 @@ import numpy as np
 from lambda_actor.check import random_policy
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.episode_state import spanning_wrapper
-from lambda_actor.errors import ActorError, EpisodeReplayError, told
-from lambda_actor.replay import ReplayedEnvironment
+from lambda_actor.errors import ActorError, EpisodeReplayError, EpisodeStateError, OversizedMessageError, told
+from lambda_actor.replay import ReplayedEnvironment, check_continuation, continuation
 from lambda_actor.rollout import OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
-from runtime.errors import EnvironmentNotHereError, ExperimentError, one_line
+from runtime.errors import ERROR_CHARACTERS_MAX, EnvironmentNotHereError, ExperimentError, one_line
 from runtime.training.environment_process import EnvironmentProcess, connect
 
-_FRAGMENTS, _STEPS_MAX = 6, 256
+_FRAGMENTS, _STEPS_MAX, _FURTHER_STEPS_MAX = 6, 256, 64
+"""Fragments that are played if episodes are replayed; the steps of the first one, and of each further one."""
 _PATIENCE_S, _NOTICE_S, _POLL_S, _DEATH_PATIENCE_S = 600, 30, 1.0, 1.0
 """Each import, reset and step has so long; one that takes longer than the notice is told of."""
 _SAID_BYTES = 2**16
-"""Of what it printed, so much is looked at for its last line."""
+"""Of what it printed, so much is kept for its last line."""
+_MESSAGE_BYTES_MAX = 2**24
 _MAKING = "being imported and made"
 
 
@@ -49,6 +50,10 @@ class TriedEnvironment:
 
     Attributes:
         spanning_wrapper: The name of a wrapper whose state goes on from one episode to the next; "" if there is none.
+        replay: How episodes are replayed that cannot be saved: ``reset``, or ``anew`` if each needs an environment of
+            its own. "" if they can be saved.
+        problem: Why another process cannot continue an episode; "" if it can.
+        remark: What else differs from process to process; "" if nothing does.
     """
 
     environment_id: str
@@ -58,93 +63,149 @@ class TriedEnvironment:
     can_save_episode: bool
     cannot_save_reason: str
     spanning_wrapper: str
+    replay: str = ""
+    problem: str = ""
+    remark: str = ""
+
+
+_FACTS = tuple(field.name for field in dataclasses.fields(TriedEnvironment) if field.default is dataclasses.MISSING)
 
 
 def try_environment(
-    environment_id: str, preprocessing: str = "auto", options: Mapping[str, Any] | None = None
+    environment_id: str, preprocessing: str = "auto", options: Mapping[str, Any] | None = None, *,
+    fragment_steps: int = _STEPS_MAX,
 ) -> TriedEnvironment:
-    """Makes an environment in another process; returns what it is like.
+    """Makes an environment in another process, plays, and goes on in a third one; returns what it is like.
 
     Args:
-        environment_id: This and the others as `make_environment` takes them.
+        environment_id: This and the next two as `make_environment` takes them.
+        fragment_steps: ``actor.fragment_steps``; so many steps are played at once, of 256 at most.
 
     Raises:
         EnvironmentNotHereError: It cannot be made, its process ended, or it took too long.
+        ExperimentError: It raises, observes or returns what nobody here can use, ends its process or takes too long.
     """
-    try:
-        facts = _ask({"task": "make", "made": json.dumps([environment_id, preprocessing, options or {}])})
-    except _TrialError as error:
-        raise EnvironmentNotHereError(str(error)) from None
-    spaces = {key: _tuples(value) for key, value in facts.pop("spaces").items()}
-    return TriedEnvironment(spaces=Spaces(**spaces), **facts)
+    made = json.dumps([environment_id, preprocessing, options or {}])
+    with _Trial(made) as here, _Trial(made) as elsewhere:
+        try:
+            facts = here.ask("make", _FACTS)
+            tried = TriedEnvironment(**facts | {"spaces": Spaces(**{
+                key: _tuples(value) for key, value in facts["spaces"].items()})})
+        except _TrialError as error:
+            raise EnvironmentNotHereError(str(error)) from None
+        try:
+            played = here.ask("play", _PLAYED, steps=min(fragment_steps, _STEPS_MAX))
+            # Whatever it holds, a port or a file, is free for the next one.
+            here.end()
+            differs = elsewhere.ask("go on", _DIFFERS, **played) if played["episode"] else dict.fromkeys(_DIFFERS, "")
+        except _TrialError as error:
+            raise ExperimentError(str(error)) from None
+    problem = played["problem"] or differs["saved"]
+    if tried.can_save_episode:
+        return dataclasses.replace(tried, problem=problem, remark="" if problem else differs["replayed"])
+    return dataclasses.replace(tried, problem=problem or differs["replayed"], replay=played["way"])
 
 
-@cache
-def prove_replay(made: str, fragment_steps: int) -> str:
-    """Returns how episodes are replayed: ``reset``, or ``anew`` if each needs an environment of its own.
-
-    Args:
-        made: The arguments of `make_environment`, as JSON.
-        fragment_steps: ``actor.fragment_steps``; episodes of so many steps are replayed, of 256 at most.
-
-    Raises:
-        ExperimentError: An episode goes on differently when it is replayed, or the environment raises, observes or
-            returns what nobody here can use, ends its process or takes too long.
-    """
-    try:
-        played = _ask({"task": "play", "made": made, "steps": min(fragment_steps, _STEPS_MAX)})
-    except _TrialError as error:
-        raise ExperimentError(str(error)) from None
-    try:
-        if played["episode"]:
-            _ask({"task": "replay", "made": made, "episode": played["episode"]})
-    except _TrialError as error:
-        raise ExperimentError(
-            f"environment.id = {json.loads(made)[0]!r}: its episodes cannot be continued by a later actor. In another "
-            f"process: {error}. Allowed: get_state() and set_state(state) in the environment, actor.fragment_steps of "
-            "a whole episode, or environment.truncate_at_fragment: true") from None
-    return str(played["way"])
+_PLAYED = ("way", "problem", "episode", "saved", "digests")
+_DIFFERS = ("replayed", "saved")
 
 
 class _TrialError(Exception):
     """What a trial came to, for people."""
 
 
-def _ask(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Has a new process do a task; returns its answer."""
-    environment_id = json.loads(request["made"])[0]
-    with TemporaryFile() as output:
-        process = EnvironmentProcess("runtime.training.trial", output=output)
-        doing, since_s, is_noticed = _MAKING, time.monotonic(), False
+class _Trial:
+    """A process that does what it is asked for with one environment; nothing that it prints is kept but the end."""
+
+    def __init__(self, made: str) -> None:
+        """Starts it.
+
+        Args:
+            made: The arguments of `make_environment`, as JSON.
+        """
+        self._about, self._doing, self._said = f"environment.id = {json.loads(made)[0]!r}: ", _MAKING, b""
+        self._output, written = os.pipe()
+        os.set_blocking(self._output, False)
         try:
-            process.connection.send_bytes(json.dumps(request).encode())
-            while True:
-                while not process.connection.poll(_POLL_S):
-                    if not process.is_alive:
-                        raise EOFError
-                    waited_s = time.monotonic() - since_s
-                    if waited_s >= _PATIENCE_S:
-                        raise _TrialError(f"environment.id = {environment_id!r}: it was still {doing} after "
-                                          f"{_PATIENCE_S} s, in the trial before the first round")
-                    if waited_s >= _NOTICE_S and not is_noticed:
-                        is_noticed = True
-                        _notice(f"environment.id = {environment_id!r}: it is still {doing} after {_NOTICE_S} s; after "
-                                f"{_PATIENCE_S} s it is refused")
-                message: dict[str, Any] = json.loads(process.connection.recv_bytes())
-                if "error" in message:
-                    raise _TrialError(message["error"])
-                if "doing" not in message:
-                    return message
-                doing, since_s = message["doing"], time.monotonic()
-        except (EOFError, OSError):
-            how = process.end(_DEATH_PATIENCE_S)
-            output.seek(max(0, output.seek(0, os.SEEK_END) - _SAID_BYTES))
-            said = output.read().decode(errors="replace").strip().splitlines()
-            raise _TrialError(
-                f"environment.id = {environment_id!r}: it ended the process that it was tried in ({how}), while it was "
-                f"{doing}{f'; the last line there: {one_line(said[-1])}' if said else ''}") from None
+            self._process = EnvironmentProcess("runtime.training.trial", made, output=written)
         finally:
-            process.end()
+            os.close(written)
+        self._sources: list[Any] = [self._process.connection, self._output]
+
+    def __enter__(self) -> _Trial:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
+        os.close(self._output)
+
+    def end(self) -> None:
+        """Ends it, with what the environment has started."""
+        self._process.end()
+
+    def ask(self, task: str, keys: tuple[str, ...], **values: Any) -> dict[str, Any]:
+        """Has it do a task; returns the answer, which has these keys.
+
+        Raises:
+            _TrialError: It raised, ended, took too long, or answered something else.
+        """
+        try:
+            self._process.connection.send_bytes(json.dumps({"task": task, **values}).encode())
+            while True:
+                kind, value = self._message()
+                if kind == "doing":
+                    self._doing = value
+                elif kind == "error":
+                    raise _TrialError(value)
+                elif not (isinstance(value, dict) and value.keys() == set(keys)):
+                    raise self._junk()
+                else:
+                    return value
+        except (EOFError, OSError):
+            how = self._process.end(_DEATH_PATIENCE_S)
+            self._listen()
+            said = self._said.decode(errors="replace").strip().splitlines()
+            raise _TrialError(
+                f"{self._about}it ended the process that it was tried in ({how}), while it was {self._doing}"
+                f"{f'; the last line there: {one_line(said[-1])}' if said else ''}") from None
+
+    def _message(self) -> tuple[str, Any]:
+        """Awaits the next message: its kind, and what it says."""
+        since_s, is_noticed = time.monotonic(), False
+        while self._process.connection not in (ready := wait(self._sources, _POLL_S)):
+            if self._output in ready:
+                self._listen()
+            elif not self._process.is_alive:
+                raise EOFError
+            waited_s = time.monotonic() - since_s
+            if waited_s >= _PATIENCE_S:
+                raise _TrialError(f"{self._about}it was still {self._doing} after {_PATIENCE_S} s, in the trial before "
+                                  "the first round")
+            if waited_s >= _NOTICE_S and not is_noticed:
+                is_noticed = True
+                _notice(f"{self._about}it is still {self._doing} after {_NOTICE_S} s; after {_PATIENCE_S} s it is "
+                        "refused")
+        try:
+            (kind, value), = json.loads(self._process.connection.recv_bytes(_MESSAGE_BYTES_MAX)).items()
+        except (ValueError, AttributeError, RecursionError):
+            raise self._junk() from None
+        if kind not in ("doing", "error", "answer") or (kind != "answer" and not isinstance(value, str)):
+            raise self._junk()
+        return kind, value
+
+    def _junk(self) -> _TrialError:
+        return _TrialError(f"{self._about}while it was {self._doing}, it wrote to the connection that its trial "
+                           "answers on; allowed: files and connections that it has opened itself")
+
+    def _listen(self) -> None:
+        """Takes in what was printed, and forgets all but the end."""
+        with suppress(BlockingIOError):
+            while data := os.read(self._output, _SAID_BYTES):
+                self._said = (self._said + data)[-_SAID_BYTES:]
+                if self._process.is_alive:
+                    return
+            # Nobody has it open any more.
+            self._sources = [self._process.connection]
 
 
 def _notice(line: str) -> None:
@@ -179,42 +240,71 @@ class _Telling:
         return self._environment.step(action)
 
 
-def main(control_fd: int) -> None:
-    """Does the one task that it is asked for, and answers."""
+def main(control_fd: int, made: str) -> None:
+    """Does what it is asked for, until the other end hangs up."""
     connection, messages = connect(control_fd)
     process_id = os.getpid()
+    environment_id = json.loads(made)[0]
+    spare: list[Any] = []
 
-    def answer(message: Mapping[str, Any]) -> None:
+    def say(kind: str, value: Any) -> None:
         # A copy that the environment forked says nothing.
         if os.getpid() == process_id:
-            connection.send_bytes(json.dumps(message).encode())
+            connection.send_bytes(json.dumps({kind: value}).encode())
 
     def make() -> Any:
-        answer({"doing": _MAKING})
-        return _Telling(make_environment(*json.loads(request["made"])), lambda doing: answer({"doing": doing}))
+        if spare:
+            return spare.pop()
+        say("doing", _MAKING)
+        return _Telling(make_environment(*json.loads(made)), lambda doing: say("doing", doing))
 
-    request = json.loads(messages.get())
-    environment_id = json.loads(request["made"])[0]
-    about = f"environment.id = {environment_id!r}: " if request["task"] == "play" else ""
-    try:
-        answer({"make": _facts, "play": _play, "replay": _replay}[request["task"]](make, request))
-    except ActorError as error:
-        answer({"error": f"{about}{error}"})
-    except (Exception, SystemExit) as error:
-        answer({"error": f"environment.id = {environment_id!r}: it raised when it was tried: {one_line(told(error))}"})
+    while True:
+        request = json.loads(messages.get())
+        task = request.pop("task")
+        try:
+            if task == "make":
+                spare.append(make())
+                say("answer", _facts(spare[0]))
+            else:
+                say("answer", {"play": _play, "go on": _go_on}[task](make, **request))
+        except ActorError as error:
+            say("error", f"{error}" if task == "make" else f"environment.id = {environment_id!r}: {error}")
+        except (Exception, SystemExit) as error:
+            say("error", f"environment.id = {environment_id!r}: it raised when it was tried: "
+                         f"{one_line(told(error), ERROR_CHARACTERS_MAX)}")
 
 
-def _facts(make: Callable[[], Any], request: Mapping[str, Any]) -> Mapping[str, Any]:
-    environment = make()
-    names = [field.name for field in dataclasses.fields(TriedEnvironment) if field.name != "spanning_wrapper"]
-    facts = {name: getattr(environment, name) for name in names}
+def _facts(environment: Any) -> Mapping[str, Any]:
+    facts = {name: getattr(environment, name) for name in _FACTS if name != "spanning_wrapper"}
     return {**facts, "spaces": dataclasses.asdict(environment.spaces),
             "spanning_wrapper": spanning_wrapper(environment.gymnasium_environment)}
 
 
-def _play(make: Callable[[], Any], request: Mapping[str, Any]) -> Mapping[str, Any]:
-    environment, used = (ReplayedEnvironment(make, is_made_anew=is_anew) for is_anew in (True, False))
-    episodes = list(_open_episodes(environment, request["steps"]))
+def _play(make: Callable[[], Any], *, steps: int) -> Mapping[str, Any]:
+    """Plays; returns an episode that is left open, as whoever goes on needs it."""
+    made = make()
+    found: dict[str, Any] = dict.fromkeys(("way", "problem", "episode", "saved"), "") | {"digests": []}
+    environment = ReplayedEnvironment(lambda: made, is_made_anew=False)
+    if made.can_save_episode:
+        for episode in _open_episodes(environment, steps):
+            try:
+                found["saved"] = _text(dataclasses.replace(episode, state=made.get_state()))
+            except OversizedMessageError as error:
+                return found | {"problem": f"its state cannot travel: {error}"}
+            return found | {"episode": _text(episode), "digests": continuation(made, episode.state["actions"])}
+        return found
+    if made.episode_steps_max is None or spanning_wrapper(made.gymnasium_environment):
+        next(_open_episodes(environment, steps), None)
+        return found
+    return found | _replays(make, made, steps)
+
+
+def _replays(make: Callable[[], Any], made: Any, steps: int) -> Mapping[str, Any]:
+    """Finds out how episodes are replayed, in environments of their own and in a used one."""
+    spare = [made]
+    environment = ReplayedEnvironment(lambda: spare.pop() if spare else make(), is_made_anew=True)
+    used = ReplayedEnvironment(make, is_made_anew=False)
+    episodes = list(_open_episodes(environment, steps))
     way = "reset"
     try:
         for episode in episodes:
@@ -222,26 +312,47 @@ def _play(make: Callable[[], Any], request: Mapping[str, Any]) -> Mapping[str, A
     except EpisodeReplayError:
         way = "anew"
     longest = max(episodes, key=lambda one: one.length, default=None)
-    return {"way": way, "episode": base64.b64encode(longest.to_bytes()).decode() if longest else ""}
+    try:
+        return {"way": way, "episode": _text(longest) if longest else ""}
+    except OversizedMessageError as error:
+        return {"way": way, "problem": f"{made.cannot_save_reason}, and its seed and actions cannot travel: {error}"}
 
 
 def _open_episodes(environment: ReplayedEnvironment, steps: int) -> Iterator[OpenEpisode]:
-    """Rolls out fragments; yields the episodes that they leave open."""
+    """Rolls out fragments of falling length; yields the episodes that they leave open."""
     policy = random_policy(environment)
     for slot in range(_FRAGMENTS):
-        episode = roll_out(environment, policy, fragment_steps=steps, seed=0, round_index=0, slot=slot).open_episode
+        length = max(1, min(steps, _FURTHER_STEPS_MAX if slot else steps) - slot)
+        episode = roll_out(environment, policy, fragment_steps=length, seed=0, round_index=0, slot=slot).open_episode
         if episode is not None:
             yield episode
 
 
-def _replay(make: Callable[[], Any], request: Mapping[str, Any]) -> Mapping[str, Any]:
-    episode = OpenEpisode.from_bytes(base64.b64decode(request["episode"]))
-    ReplayedEnvironment(make, is_made_anew=False).set_state(episode.state)
-    return {}
+def _go_on(make: Callable[[], Any], *, episode: str, saved: str, digests: list[str],
+           **played: str) -> Mapping[str, Any]:
+    """Takes up an episode that another process has left open; returns what differs, if something does."""
+    environment, differs = make(), dict.fromkeys(_DIFFERS, "")
+    replayed = _episode(episode)
+    try:
+        ReplayedEnvironment(lambda: environment, is_made_anew=False).set_state(replayed.state)
+    except EpisodeReplayError as error:
+        differs["replayed"] = f"in another process, {error}"
+    if saved:
+        environment.set_state(_episode(saved).state)
+        try:
+            check_continuation(digests, continuation(environment, replayed.state["actions"]))
+        except EpisodeStateError as error:
+            differs["saved"] = str(error)
+    return differs
+
+
+def _text(episode: OpenEpisode) -> str:
+    return base64.b64encode(episode.to_bytes()).decode()
+
+
+def _episode(text: str) -> OpenEpisode:
+    return OpenEpisode.from_bytes(base64.b64decode(text))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
-    sys.stdout.flush()
-    # Not sys.exit: threads that an environment has started must not keep this process alive.
-    os._exit(0)
+    main(int(sys.argv[1]), sys.argv[2])

@@ -34,6 +34,7 @@ class RoundTraining:
         modelled_s: Seconds for which they count in the bill.
         env_steps: Environment steps that were trained on for the first time.
         replayed_steps: Steps that were taken again to continue open episodes; None if nothing is replayed.
+        episodes_dropped: Episodes that were begun and that nobody finishes.
         trajectories: Trajectories that were trained on for the first time.
         replayed: Trajectories that were trained on again.
     """
@@ -42,6 +43,7 @@ class RoundTraining:
     modelled_s: float = 0.0
     env_steps: int = 0
     replayed_steps: int | None = None
+    episodes_dropped: int = 0
     trajectories: int = 0
     replayed: int = 0
     episodes: list[Mapping[str, np.ndarray]] = field(default_factory=list)
@@ -74,7 +76,7 @@ class RoundTraining:
         staleness = np.concatenate(self.staleness)
         return {
             **_episode_statistics(self.episodes),
-            "replayed_steps": self.replayed_steps,
+            "replayed_steps": self.replayed_steps, "episodes_dropped": self.episodes_dropped,
             **{name: _mean([vars(metrics)[name] for metrics in self.metrics]) for name in vars(self.metrics[0])},
             "learning_rate": self.metrics[-1].learning_rate,
             "updates": len(self.metrics),
@@ -94,6 +96,7 @@ class Updating:
         progress: Progress,
         spaces: Spaces,
         *,
+        fragment_steps: int,
         clip_rewards: bool,
         replays_episodes: bool = False,
         settings_key: str,
@@ -106,6 +109,7 @@ class Updating:
         Args:
             episodes: Take over what trajectories leave open when they are trained on.
             progress: Counts the environment steps.
+            fragment_steps: ``actor.fragment_steps``; a trajectory of fewer lacks the episode dropped at its end.
             clip_rewards: Whether the updater sees only the signs of rewards.
             replays_episodes: Whether actors replay the episodes that they continue.
             settings_key: The algorithm's section of the experiment file, which is named if training diverges.
@@ -115,7 +119,7 @@ class Updating:
         self.updater, self._episodes, self._progress = updater, episodes, progress
         self._spaces, self._clip_rewards, self._settings_key = spaces, clip_rewards, settings_key
         self._clock, self._time_limit, self._times = clock, time_limit, times
-        self._replays_episodes = replays_episodes
+        self._replays_episodes, self._fragment_steps = replays_episodes, fragment_steps
 
     def train(self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float) -> Update:
         """Trains on these trajectories, once, and takes over the episodes that they left open.
@@ -145,6 +149,8 @@ class Updating:
         self._progress.env_steps_total += batch.env_steps
         if self._replays_episodes:
             training.replayed_steps = (training.replayed_steps or 0) + self._episodes.replayed_steps(trajectories)
+        training.episodes_dropped += self._episodes.take_dropped() + sum(
+            len(trajectory["rewards"]) < self._fragment_steps for trajectory in trajectories)
         self._episodes.take_over(trajectories)
         return updates[-1]
 

@@ -114,5 +114,5 @@ def test_a_signal_ends_it_in_order(
 
 def test_a_failure_is_raised(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="the training failed: .*"):
-        train(TREE | {"environment": {"id": "tests.environments:make_raising"}}, out=tmp_path / "run",
+        train(TREE | {"environment": {"id": "tests.end_to_end.failing_environment:make"}}, out=tmp_path / "run",
               is_quiet=True)

@@ -35,6 +35,15 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "--version").strip() == runtime.__version__
 
 
+@pytest.mark.parametrize(("words", "meant"), [
+    (["trian"], "train"), (["evalute", "runs/a"], "evaluate"), (["scheduler", "finetun"], "finetune")])
+def test_a_mistyped_command_is_refused_with_the_nearest(
+    capsys: pytest.CaptureFixture[str], words: list[str], meant: str
+) -> None:
+    assert said(capsys, *words, code=2).strip().endswith(f"; did you mean {meant}?")
+    assert "did you mean" not in said(capsys, "qqqqqqqq", code=2)
+
+
 @pytest.mark.parametrize("arguments", [
     # Refused for other reasons, after they have been read.
     ("train", "--set", "budget.usd=0.000001"), ("plan", "--set", "cache.kind=serverless")])

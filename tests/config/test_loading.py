@@ -46,11 +46,11 @@ def test_the_papers_experiments_are_what_they_were_before_they_had_bases() -> No
 
 
 def test_the_nearest_file_counts_key_by_key_over_several_levels(tmp_path: Path) -> None:
-    path = files(tmp_path, top="extends: middle.yaml\nstop: {max_steps: 5}\nseed: 3\n",
+    path = files(tmp_path, top="extends: middle.yaml\nstop: {max_steps: 500}\nseed: 3\n",
                  middle="extends: bases/base.yaml\nseed: 2\nstop: {max_rounds: 4}\n", bases__base=BASE + "seed: 1\n")
-    experiment = load_experiment(path, ["stop.max_steps=6"])
+    experiment = load_experiment(path, ["stop.max_steps=600"])
     assert experiment.seed == 3
-    assert (experiment.stop.max_rounds, experiment.stop.max_steps, experiment.stop.target_return) == (4, 6, 9.0)
+    assert (experiment.stop.max_rounds, experiment.stop.max_steps, experiment.stop.target_return) == (4, 600, 9.0)
     assert experiment.budget.usd == 1.0
 
 
@@ -138,3 +138,31 @@ def test_what_is_shipped_needs_no_other_file(tmp_path: Path) -> None:
     (alone / "experiment.yaml").write_bytes(shipped)
     assert load_experiment(alone / "experiment.yaml") == load_experiment(path)
     assert self_contained(tmp_path / "b.yaml") == BASE.encode(), "byte for byte"
+
+
+@pytest.mark.parametrize(("text", "place"), [
+    ("environment: {id: CartPole-v1, kwargs: {a: 0x%s}}" % ("f" * 5000), "environment.kwargs.a"),
+    ("environment: {id: CartPole-v1, kwargs: {a: [1, {b: %s}]}}" % ("9" * 5000), "environment.kwargs.a.1.b"),
+    ("environment: {id: CartPole-v1, kwargs: {0x%s: 1}}" % ("f" * 5000), "environment.kwargs.a key"),
+    ("environment: {id: CartPole-v1, kwargs: {a: 18446744073709551616}}", "environment.kwargs.a"),
+    ("environment: {id: CartPole-v1, kwargs: {a: -9223372036854775809}}", "environment.kwargs.a"),
+    ("seed: %s" % ("1" * 50), "seed")], ids=["hexadecimal", "decimal", "key", "2**64", "below", "seed"])
+@pytest.mark.parametrize("is_of_run", [False, True])
+def test_a_whole_number_of_more_than_64_bits_is_refused_in_one_line(
+    tmp_path: Path, text: str, place: str, is_of_run: bool
+) -> None:
+    path = tmp_path / "large.yaml"
+    path.write_text(f"{text}\nbudget: {{usd: 1}}\n")
+    with pytest.raises(ExperimentError) as caught:
+        load_experiment(path, is_of_run=is_of_run)
+    assert str(caught.value) == (f"{path}: {place} = a whole number of more than 64 bits is not allowed; allowed: from "
+                                 "-9223372036854775808 to 18446744073709551615")
+
+
+def test_so_is_one_of_an_override_and_the_largest_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text("environment: {id: CartPole-v1, kwargs: {a: 18446744073709551615, b: -0x8000000000000000}}\n"
+                    "budget: {usd: 1}\n")
+    assert load_experiment(path).environment.kwargs == {"a": 2**64 - 1, "b": -2**63}
+    with pytest.raises(ExperimentError, match="--set environment.kwargs.a=0x1f+: the value = a whole number of more"):
+        load_experiment(path, [f"environment.kwargs.a=0x1{'f' * 16}"])

@@ -16,14 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.config import yaml_text
-from runtime.config.explaining import OF_STABLE_BASELINES3, walk_fields
+from runtime.config.explaining import OF_OTHER_LIBRARIES, WITHOUT_COUNTERPART, walk_fields
 from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.loading import experiment_from_tree, load_experiment
 from runtime.config.schema import Experiment
+from runtime.cost.budget import Budget
+from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
 from tests.config.trees import MINIMAL, deciders
 from tests.config.trees import tree_with as tree_with_all
+from tests.helpers import cost_model
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL_YAML = "environment: {id: Hopper-v5}\nbudget: {usd: 1.0}\n"
@@ -98,8 +101,19 @@ def load_refusal(folder: Path, text: str | bytes, *overrides: str) -> str:
 # What is there
 
 
-def test_defaults_are_the_papers_scaler_and_the_issues_provisioning():
-    experiment = experiment_from_tree(MINIMAL, source="x.yaml")
+def test_the_two_required_keys_alone_train_with_eight_actors_and_keep_none_warm():
+    experiment = experiment_from_tree(MINIMAL, source="x.yaml").resolved()
+    scaler = experiment.scaler
+    assert (scaler.kind, scaler.most_actors, scaler.smallest_round, scaler.chosen.mean_actors) == ("fixed", 8, 8, 8)
+    assert experiment.actor.provisioned == experiment.resolved(is_deployed=True).actor.provisioned == 0
+    meter = Meter(cost_model(experiment), Budget(experiment.budget.usd))
+    assert meter.open_round(scaler.most_actors, smallest=1) == 8
+    bill = meter.close_round(actors_started=8, seconds=1.0)
+    assert bill.provisioned_cost_usd == 0.0
+
+
+def test_nitros_scaler_has_the_papers_defaults():
+    experiment = experiment_from_tree(MINIMAL | {"scaler": {"kind": "nitro"}}, source="x.yaml")
     scaler = experiment.scaler
     assert (scaler.kind, scaler.actors_min, scaler.actors_max) == ("nitro", 8, 64)
     assert (scaler.window_rounds, scaler.decay_factor) == (6, 0.96)
@@ -108,8 +122,6 @@ def test_defaults_are_the_papers_scaler_and_the_issues_provisioning():
     assert experiment.fleet.quorum == 0.95
     assert experiment.environment.truncate_at_fragment is False
     assert experiment.stop.model_dump() == {"max_rounds": None, "max_steps": None, "target_return": None}
-    assert experiment.actor.provisioned is None
-    assert experiment.resolved().actor.provisioned == 64
 
 
 def test_defaults_of_a_deployment():
@@ -132,11 +144,6 @@ def test_only_policies_with_convolutions_get_a_gpu(sections: dict[str, Any], typ
     experiment = experiment_from_tree({**MINIMAL, **sections}, source="x.yaml")
     assert experiment.resolved().learner.instance_types == types
     assert set(types) <= PRICES.instance_hour_usd.keys()
-
-
-def test_provisioned_defaults_to_the_fixed_scalers_actors():
-    experiment = experiment_from_tree(MINIMAL | {"scaler": {"kind": "fixed", "actors_fixed": 5}}, source="x.yaml")
-    assert experiment.resolved().actor.provisioned == 5
 
 
 @pytest.mark.parametrize("path", FIXED_NAMES)
@@ -183,8 +190,8 @@ def test_numbers_without_a_point_are_numbers(tmp_path: Path, text: str, value: f
 
 @pytest.mark.parametrize(("text", "value"), [("1e6", 1_000_000), ("2.0", 2), ("1e12", 10**12), ("null", None)])
 def test_whole_numbers_may_be_written_as_floats(tmp_path: Path, text: str, value: int | None):
-    stop = load_experiment(written(tmp_path, MINIMAL_YAML + f"stop: {{max_steps: {text}}}")).stop
-    assert (stop.max_steps, type(stop.max_steps)) == (value, type(value))
+    stop = load_experiment(written(tmp_path, MINIMAL_YAML + f"stop: {{max_rounds: {text}}}")).stop
+    assert (stop.max_rounds, type(stop.max_rounds)) == (value, type(value))
 
 
 def test_how_an_environment_is_made(tmp_path: Path):
@@ -342,11 +349,46 @@ def test_what_is_proposed_is_of_the_algorithm_that_is_chosen(tmp_path: Path):
         tmp_path, text, "learning_rat=1e-4", "algorithm.kind=impala")
 
 
-def test_each_name_of_stable_baselines3_leads_to_a_key_and_stands_in_the_guide():
+@pytest.mark.parametrize("name", WITHOUT_COUNTERPART)
+@pytest.mark.parametrize("section", ["algorithm.ppo.", "algorithm.", ""])
+def test_a_setting_of_other_libraries_without_a_counterpart_leads_to_no_other_key(section: str, name: str):
+    text = refusal(tree_with(section + name, 3))
+    assert f"{section}{name} is not a known key; {WITHOUT_COUNTERPART[name]}" in text
+    assert "did you mean" not in text
+
+
+def test_stopping_at_a_kl_is_told_from_the_target_of_the_penalty():
+    text = refusal(tree_with("algorithm.ppo.target_kl", 0.03))
+    assert "no update ends early at a KL divergence here" in text
+    assert "the nearest is algorithm.ppo.kl_coefficient" in text
+
+
+NAMES_OF_OTHERS = """policy env n_steps batch_size n_epochs gamma gae_lambda clip_range clip_range_vf
+normalize_advantage ent_coef vf_coef max_grad_norm rollout_buffer_class target_kl stats_window_size tensorboard_log
+policy_kwargs verbose buffer_size learning_starts tau train_freq gradient_steps exploration_fraction
+exploration_final_eps action_noise target_entropy policy_delay lr lr_schedule entropy_coeff entropy_coeff_schedule
+kl_coeff use_kl_loss vf_loss_coeff vf_clip_param clip_param use_critic use_gae lambda_ grad_clip grad_clip_by
+train_batch_size minibatch_size num_epochs num_sgd_iter sgd_minibatch_size num_env_runners num_workers
+rollout_fragment_length batch_mode fcnet_hiddens fcnet_activation conv_filters vf_share_layers use_lstm num_learners
+observation_filter clip_actions normalize_actions explore evaluation_interval evaluation_duration horizon env_config
+min_time_s_per_iteration broadcast_interval""".split()
+MEANT = {"gae_lambda": "gae_lambda", "entropy_coeff": "entropy_coefficient", "kl_coeff": "kl_coefficient",
+         "lambda_": "gae_lambda", "minibatch_size": "minibatch_steps", "num_epochs": "epochs",
+         "sgd_minibatch_size": "minibatch_steps", "fcnet_activation": "activation"}
+"""Those of them that are so like a key here that they need no translation, which they are."""
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES_OF_OTHERS} - {"gae_lambda"}))
+def test_no_setting_of_other_libraries_leads_to_a_key_that_means_something_else(name: str):
+    found = re.search(r"did you mean ([\w.]+)", refusal(tree_with(f"algorithm.ppo.{name}", 3)))
+    assert (found and found[1].rpartition(".")[2]) == {**OF_OTHER_LIBRARIES, **MEANT}.get(name)
+
+
+def test_each_name_of_other_libraries_leads_to_a_key_and_stands_in_the_guide():
     known = {path.rpartition(".")[2]: path for path, _ in walk_fields()}
     guide = (Path(__file__).parents[2] / "docs/guides/beside-other-libraries.md").read_text()
-    assert not OF_STABLE_BASELINES3.keys() & known.keys()
-    for name, key in OF_STABLE_BASELINES3.items():
+    assert not OF_OTHER_LIBRARIES.keys() & known.keys()
+    for name, key in OF_OTHER_LIBRARIES.items():
         assert f"`{name}`" in guide
         assert re.search(rf"`[a-z.]*{re.escape(key)}`", guide), known[key]
 
@@ -430,14 +472,14 @@ def test_a_missing_file_is_refused_with_the_name_of_one_like_it(tmp_path: Path, 
 def test_set_overrides_and_adds(tmp_path: Path):
     experiment = load_experiment(written(tmp_path, MINIMAL_YAML + "seed: 1\nstop:\n"), [
         "seed=7", "algorithm.ppo.clip=0.3", "stop.max_rounds=4", "learner.instance_types=[g5.xlarge, g6.xlarge]",
-        "environment.truncate_at_fragment=true", "seed=8", "actor.provisioned=null",
+        "environment.truncate_at_fragment=true", "seed=8", "actor.provisioned=3",
         "cache.url=redis://h:1/0?a=b"])
     assert experiment.seed == 8
     assert experiment.algorithm.ppo.clip == 0.3
     assert experiment.stop.max_rounds == 4
     assert experiment.learner.instance_types == ("g5.xlarge", "g6.xlarge")
     assert experiment.environment.truncate_at_fragment is True
-    assert experiment.actor.provisioned is None
+    assert experiment.actor.provisioned == 3
     assert experiment.cache.url == "redis://h:1/0?a=b"
 
 
@@ -468,9 +510,11 @@ def test_set_is_checked_like_the_file(tmp_path: Path, overrides: list[str], word
 
 
 @pytest.mark.parametrize(("tree", "names"), [
-    ({"scaler": {"actors_min": 9, "actors_max": 8}}, ["scaler.actors_min = 9", "scaler.actors_max = 8"]),
-    ({"actor": {"provisioned": 65}}, ["actor.provisioned = 65", "64"]),
-    ({"actor": {"provisioned": 9}, "scaler": {"kind": "fixed", "actors_fixed": 8}}, ["actor.provisioned = 9", "8"]),
+    ({"scaler": {"kind": "nitro", "actors_min": 9, "actors_max": 8}},
+     ["scaler.actors_min = 9", "scaler.actors_max = 8"]),
+    ({"actor": {"provisioned": 65}, "scaler": {"kind": "nitro"}}, ["actor.provisioned = 65", "64"]),
+    ({"actor": {"provisioned": 9}}, ["actor.provisioned = 9", "8"]),
+    ({"stop": {"max_steps": 255}}, ["stop.max_steps = 255", "actor.fragment_steps = 256; allowed: 256 or more"]),
     ({"fleet": {"round_deadline_s": 59}}, ["fleet.round_deadline_s = 59", "actor.timeout_s = 60"]),
     ({"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 0}},
      ["stop.target_return = 5.0", "evaluation.every_rounds"]),
@@ -483,12 +527,11 @@ def test_contradictions_are_refused(tree: dict[str, Any], names: list[str]):
 
 
 @pytest.mark.parametrize("tree", [
-    {"scaler": {"actors_min": 8, "actors_max": 8}},
-    {"actor": {"provisioned": 64}},
-    {"actor": {"provisioned": 0}},
+    {"scaler": {"kind": "nitro", "actors_min": 8, "actors_max": 8}},
+    {"actor": {"provisioned": 8}},
     {"fleet": {"round_deadline_s": 60}},
     {"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 1}},
-    {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_steps": 10}},
+    {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_steps": 256}},
     {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_rounds": 10}},
 ])
 def test_what_only_just_does_not_contradict_is_allowed(tree: dict[str, Any]):
@@ -511,7 +554,6 @@ def test_the_tree_is_frozen(path: str):
 def test_resolving_fills_every_computed_default_and_is_idempotent():
     experiment = experiment_from_tree(MINIMAL | {"actor": {"timeout_s": 33}}, source="x.yaml")
     resolved = experiment.resolved()
-    assert resolved.actor.provisioned == 64
     assert resolved.fleet.kind == "local"
     assert resolved.fleet.round_deadline_s == 66
     assert resolved.fleet.processes >= 1
@@ -532,7 +574,8 @@ def test_actors_run_on_lambda_where_the_learner_was_deployed(kind: str, is_deplo
 
 
 @pytest.mark.parametrize(("scaler", "concurrency", "waves"), [
-    ({}, 64, 1), ({}, 1000, 1), ({}, 63, 2), ({}, 32, 2), ({}, 1, 64), ({"kind": "fixed", "actors_fixed": 5}, 2, 3)])
+    ({"kind": "nitro"}, 64, 1), ({"kind": "nitro"}, 1000, 1), ({"kind": "nitro"}, 63, 2), ({}, 8, 1), ({}, 1, 8),
+    ({"kind": "fixed", "actors_fixed": 5}, 2, 3)])
 def test_actors_that_cannot_all_run_at_once_come_in_waves(scaler: dict[str, Any], concurrency: int, waves: int):
     assert experiment_from_tree(MINIMAL | {"scaler": scaler}, source="x.yaml").scaler.waves(concurrency) == waves
 

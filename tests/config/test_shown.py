@@ -25,7 +25,7 @@ def fitted(**sections: Any) -> Experiment:
 
 
 @pytest.mark.parametrize(("sections", "there", "gone"), [
-    ({}, {"algorithm.ppo", "scaler.actors_max"},
+    ({"scaler": {"kind": "nitro"}}, {"algorithm.ppo", "scaler.actors_max"},
      {"algorithm.impact", "algorithm.impala", "learner.function", "learner.stellaris", "fleet.ray",
       "scaler.actors_fixed", "scaler.schedule"}),
     ({"algorithm": {"kind": "impala"}, "scaler": {"kind": "fixed"}}, {"algorithm.impala", "scaler.actors_fixed"},

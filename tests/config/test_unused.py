@@ -94,8 +94,10 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
     ("scaler: {kind: fixed, window_rounds: 3, decay_factor: 0.9}", [],
      "scaler.window_rounds = 3, scaler.decay_factor = 0.9 are never read with scaler.kind = fixed; allowed: "
      "scaler.kind = nitro, or leave them out"),
-    ("scaler: {actors_fixed: 5}", [], "scaler.actors_fixed = 5 is never read with scaler.kind = nitro, its default; "
+    ("scaler: {kind: nitro, actors_fixed: 5}", [], "scaler.actors_fixed = 5 is never read with scaler.kind = nitro; "
      "allowed: scaler.kind = fixed, or leave it out"),
+    ("scaler: {actors_max: 32}", [], "scaler.actors_max = 32 is never read with scaler.kind = fixed, its default; "
+     "allowed: any other scaler.kind, or leave it out"),
     ("scaler: {kind: fixed}", ["scaler.window_rounds=3"], "scaler.window_rounds = 3 is never read"),
     ("", ["scaler.kind=fixed", "scaler.window_rounds=3"], "scaler.window_rounds = 3 is never read"),
     ("", ["scaler={kind: fixed, window_rounds: 3}"], "scaler.window_rounds = 3 is never read"),

@@ -10,6 +10,7 @@ MINIMAL: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd":
 _NEEDS: dict[str, dict[str, Any]] = {
     "minions": {"scheduler": "hopper"}, "permuted": {"recorded_run": "runs/recorded"}}
 _PARTS: dict[str, dict[str, Any]] = {
+    "detector": {"scaler.kind": "nitro"},
     "learner.function": {"learner.kind": "function", "learner.update_timeout_s": 900},
     "learner.stellaris": {"learner.kind": "stellaris", "algorithm.kind": "ppo"},
     "learner.stellaris.durations": {"learner.stellaris.place": "virtual", "learner.stellaris.durations": "some.json"},
@@ -26,7 +27,9 @@ def deciders(path: str) -> dict[str, Any]:
     found = {key: value for part, keys in _PARTS.items() if f"{path}.".startswith(f"{part}.")
              for key, value in keys.items()}
     section, _, key = path.partition(".")
-    owner = next((kind for kind, settings in SCALERS.settings.items() if key in settings.model_fields), None)
+    # The fixed scaler, which does not read all that scalers share, only for what no other has.
+    kinds = sorted(SCALERS.settings, key=lambda kind: kind == "fixed")
+    owner = next((kind for kind in kinds if key in SCALERS.settings[kind].model_fields), None)
     if section == "scaler" and owner is not None:
         found |= {f"scaler.{name}": value for name, value in ({"kind": owner} | _NEEDS.get(owner, {})).items()}
         if owner.startswith("minions"):

@@ -51,11 +51,10 @@ def test_every_kind_of_cache(kind: str, usd: float):
 
 @pytest.mark.parametrize(("architecture", "rate"), [("x86_64", 4.1667e-6), ("arm64", 3.3334e-6)])
 def test_provisioned_concurrency_is_kept_for_to_the_end_of_its_block(architecture: str, rate: float):
-    found = expected_cost(experiment(actor={"architecture": architecture, "memory_mib": 512}))
-    # As many as a round can have: 64.
-    provisioned_usd = 3600 * 64 * 0.5 * rate
+    found = expected_cost(experiment(actor={"architecture": architecture, "memory_mib": 512, "provisioned": 8}))
+    provisioned_usd = 3600 * 8 * 0.5 * rate
     assert found.provisioned_usd_per_hour == pytest.approx(provisioned_usd)
-    without = expected_cost(experiment(actor={"architecture": architecture, "memory_mib": 512, "provisioned": 0}))
+    without = expected_cost(experiment(actor={"architecture": architecture, "memory_mib": 512}))
     assert found.tail_usd - without.tail_usd == pytest.approx(660 * provisioned_usd / 3600)
 
 

@@ -38,7 +38,7 @@ TRAFFIC_MAX = 10_000
 
 def experiment(**sections: dict[str, Any]) -> Experiment:
     tree: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0},
-                            "scaler": {"actors_min": 2, "actors_max": 8},
+                            "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 8},
                             "actor": {"memory_mib": 1024, "timeout_s": 60, "provisioned": 0},
                             "learner": {"instance_types": ["small"], "volume_gib": 1, "update_timeout_s": 40},
                             "fleet": {"round_deadline_s": 80}, "cache": {"kind": "learner"}}
@@ -415,6 +415,49 @@ def test_work_that_cost_more_than_its_worst_case_leaves_less_for_what_comes():
     meter.close_round(actors_started=1, seconds=120.0)
     assert meter.spent_usd > round_base_usd() + 2 * ACTOR_WORST_USD
     assert meter.open_round(1, smallest=1) == 0
+
+
+class Told:
+    """Events, as JSON holds them."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def append(self, kind: str, **fields: Any) -> None:
+        self.events.append(json.loads(json.dumps({"event": kind, **fields}, allow_nan=False)))
+
+
+_NO_SECONDS = st.sampled_from([math.nan, math.inf, -math.inf, -1e-9, -1.0, 1e9, 1e300])
+_SECONDS = st.floats(0.0, 60.0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seconds=st.tuples(_NO_SECONDS, _SECONDS | _NO_SECONDS) | st.tuples(_SECONDS, _NO_SECONDS),
+       is_metered=st.booleans(), provisioned=st.integers(0, 1), attempt=st.integers(0, 1),
+       is_by_the_clock=st.booleans(), role=st.sampled_from([ACTOR, LEARNER]))
+def test_seconds_that_are_none_cost_what_was_reserved_and_an_event_says_so(
+    seconds: tuple[float, float], is_metered: bool, provisioned: int, attempt: int, is_by_the_clock: bool, role: str
+):
+    told, cost = Told(), model(actor={"provisioned": provisioned}, cache={"kind": "none"},
+                              learner={"kind": "function", "update_timeout_s": 60})
+    meter = (WallClockMeter(cost, Budget(1e6), billed_since_s=WallClock().now_s, now=WallClock(), events=told)
+             if is_by_the_clock else Meter(cost, Budget(1e6), events=told))
+    assert meter.open_standing()
+    work = Work(role, 0, attempt)
+    before_usd = meter.reserved_usd if role == ACTOR else None
+    assert meter.reserve([work]) == 1
+    reserved_usd = meter.reserved_usd
+    worst_usd = cost.roles[role].worst_case_usd()
+    assert before_usd is None or reserved_usd - before_usd == pytest.approx(worst_usd)
+    billed_s = meter.settle(work, Usage(seconds[0], seconds[1], is_metered))
+    assert meter.spent_usd == pytest.approx(worst_usd)
+    assert meter.reserved_usd == pytest.approx(reserved_usd - worst_usd)
+    assert billed_s == 60.0
+    (event,) = told.events
+    assert event == {"event": "usage_unknown", "role": role, "slot": 0, "attempt": attempt,
+                     "billed_s": str(seconds[0]), "init_s": str(seconds[1]), "usd": pytest.approx(worst_usd)}
+    bill = meter.close_round(actors_started=1, seconds=0.0)
+    assert (bill.actors_cost_usd if role == ACTOR else bill.learner_cost_usd) >= worst_usd * 0.999
 
 
 def test_the_state_goes_through_json_and_continues_alike():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.work_rates import shipped
+from lambda_actor.environments import make_environment
 from runtime.config.loading import load_experiment
 from runtime.cost.durations import read_durations
 from runtime.cost.rates import (
@@ -51,6 +53,7 @@ from runtime.testing.fakes import (
 )
 from runtime.training.assembly import make_round_loop
 from runtime.training.preflight import preflight
+from runtime.training.trial import TriedEnvironment
 from tests.helpers import ROOT
 from tests.sampling.parts import EVENT, make_experiment, make_meter
 
@@ -63,8 +66,14 @@ def rates(path: Path, units: dict[str, float] = KNOWN) -> Rates:
 
 
 def test_the_table_covers_all_shipped_experiments_and_says_whence_it_is(monkeypatch: pytest.MonkeyPatch):
-    # The proof takes a minute for all of them, and changes no rate.
-    monkeypatch.setattr("runtime.training.preflight.prove_replay", lambda made, fragment_steps: "reset")
+    def made(environment_id: str, preprocessing: str, options: dict[str, Any], *, fragment_steps: int) -> Any:
+        environment = make_environment(environment_id, preprocessing, options)
+        return TriedEnvironment(
+            environment_id, environment.spaces, environment.preprocessing, environment.episode_steps_max,
+            environment.can_save_episode, environment.cannot_save_reason, spanning_wrapper="", replay="reset")
+
+    # Trials take a minute for all of them, and change no rate.
+    monkeypatch.setattr("runtime.training.preflight.try_environment", made)
     missing, looked_at = [], set()
     for path in shipped():
         experiment = load_experiment(path).resolved()
@@ -175,6 +184,20 @@ def test_a_learner_function_is_billed_for_what_it_trained_on_and_the_loop_waits_
     assert times.update_s(130, 99.0) == pytest.approx(trained_s + 2 * BUCKET_REQUEST_S), "waited for once"
     assert times.evaluate_s(1000, 99.0) == pytest.approx(125 / 0.68), "the loop's own"
     assert times.detect_s(20, 100, 99.0) == pytest.approx(2000 * 0.015625 / 0.68)
+
+
+@pytest.mark.parametrize("samples", [-10**18, 0, 1.5, math.nan, "130", None, True])
+def test_a_learner_function_that_does_not_say_on_how_many_samples_is_billed_as_measured(tmp_path: Path, samples: Any):
+    class Ended:
+        concurrency = 1
+
+        def wait(self, timeout_s: float) -> list[Outcome]:
+            return [Outcome("a", "ok", {"samples": samples}, billed_s=7.0)]
+
+    times = make_times(rates(tmp_path), make_experiment(learner={"kind": "function"}))
+    assert isinstance(times, FunctionTimes)
+    (outcome,) = CountingLearner(Ended(), times, timeout_s=60.0).wait(0.0)  # type: ignore[arg-type]
+    assert 7.0 < outcome.billed_s < 17.0, "with a start-up"
 
 
 def test_gradients_are_billed_one_by_one_and_the_loop_waits_for_the_busiest_learner_or_for_itself(tmp_path: Path):

@@ -548,7 +548,8 @@ def updated_learner() -> tuple[Ppo, DetectorSamples]:
     last[-1] = True
     normal = {name: random.normal(size=(*shape, size)).astype(np.float32)
               for name, size in (("observations", OBSERVATION_SIZE), ("actions", ACTION_SIZE))}
-    batch = Batch(policy_versions=np.zeros(2, np.int64), **normal, log_probs=np.full(shape, -3.0, np.float32),
+    batch = Batch(policy_versions=np.zeros(2, np.int64), lengths=np.full(2, 16), **normal,
+                  log_probs=np.full(shape, -3.0, np.float32),
                   rewards=random.normal(size=shape), terminated=np.zeros(shape, np.bool_), bootstrap_mask=last,
                   bootstrap_observations=random.normal(size=(2, OBSERVATION_SIZE)).astype(np.float32))
     return learner, learner.update(batch, progress=0.0).samples

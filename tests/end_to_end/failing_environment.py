@@ -1,4 +1,4 @@
-"""A user's environment that imports and resets, but never steps."""
+"""A user's environment that passes its trial, and fails elsewhere."""
 
 import sys
 import time
@@ -8,6 +8,8 @@ import numpy as np
 
 
 class FailingEnvironment(gymnasium.Env):
+    """Raises in actors."""
+
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 
@@ -16,7 +18,9 @@ class FailingEnvironment(gymnasium.Env):
         return np.zeros(2, np.float32), {}
 
     def step(self, action):
-        raise RuntimeError("the motor is on fire")
+        if sys.argv[0].endswith("actor_process.py"):
+            raise RuntimeError("the motor is on fire")
+        return np.zeros(2, np.float32), 0.0, False, False, {}
 
     def get_state(self):
         return {}
@@ -30,10 +34,10 @@ def make():
 
 
 class HangingInTrainer(FailingEnvironment):
-    """Hangs where the policy is evaluated, that is, outside the actor processes."""
+    """Hangs where the policy is evaluated."""
 
     def step(self, action):
-        if not sys.argv[0].endswith("actor_process.py"):
+        if sys.argv[0].endswith("evaluation_process.py"):
             time.sleep(1000)
         return np.zeros(2, np.float32), 0.0, False, False, {}
 

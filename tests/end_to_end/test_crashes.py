@@ -308,6 +308,10 @@ def test_actors_that_keep_failing_end_the_run_with_the_root_error(experiment: Pa
     finished = train(experiment, tmp_path / "run", *overrides(
         environment__id="tests.end_to_end.failing_environment:make", fleet__failures_max=4))
     assert finished.returncode == 1
-    assert "the motor is on fire" in finished.stdout
+    where = Path(__file__).with_name("failing_environment.py")
+    line = next(number for number, text in enumerate(where.read_text().splitlines(), 1) if "motor" in text)
+    assert f"RuntimeError: the motor is on fire, in {where}, line {line}" in finished.stdout
+    assert "mend the environment first: it would fail again. Then resume with\n" in finished.stdout
+    assert "go on with" not in finished.stdout
     assert summary(tmp_path / "run")["stop_reason"] == "failed"
     assert len(events(tmp_path / "run", "actor_failed")) >= 4

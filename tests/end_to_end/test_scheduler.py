@@ -14,7 +14,7 @@ from tests.scheduler.workloads import make_surrogate, record, write
 EXPERIMENT = """\
 environment: {id: Pendulum-v1}
 algorithm: {kind: ppo, ppo: {epochs: 1, minibatch_steps: 64}}
-scaler: {actors_min: 2, actors_max: 6}
+scaler: {kind: nitro, actors_min: 2, actors_max: 6}
 actor: {fragment_steps: 16, provisioned: 0}
 learner: {device: cpu, threads: 1}
 fleet: {processes: 1}

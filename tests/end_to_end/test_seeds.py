@@ -175,6 +175,7 @@ def test_a_run_that_fails_is_the_last(experiment: Path, tmp_path: Path) -> None:
         environment__id="tests.end_to_end.failing_environment:make", fleet__failures_max=4))
     assert finished.returncode == 1
     assert "the motor is on fire" in finished.stdout
+    assert "mend the environment first" in finished.stdout
     assert summary(out)["stop_reason"] == "failed"
     assert [row["stop_reason"] for row in summary(out)["seeds"]] == ["failed", None]
     assert summary(out)["estimates"]["spent_usd"]["seeds"] == 0

@@ -209,7 +209,7 @@ def test_what_actors_print_is_in_the_log(local_fleet, actors_of, tmp_path: Path)
 def test_credentials_reach_the_actors_and_nobody_else(local_fleet, actors_of):
     actors = actors_of(local_fleet(credentials={"FLEET_SECRET": "tooth-brush"}))
     (outcome,) = actors.run("telling")
-    assert outcome.error == "RuntimeError: the secret is tooth-brush"
+    assert "raised RuntimeError: the secret is tooth-brush, in " in outcome.error
     assert "FLEET_SECRET" not in os.environ
 
 

@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,6 +112,43 @@ def test_without_a_head_the_fleet_ends_and_asks_nothing_of_the_cluster(
             fleet.wait(0.0)
     fleet.abandon(ids)
     fleet.close()
+
+
+def test_a_head_that_dies_during_a_long_update_is_named_when_it_is_over() -> None:
+    """Ray itself would end the process after a while, here after three seconds: with status 1, in the middle."""
+    program = """
+import itertools, os, signal, sys, time
+from pathlib import Path
+import ray
+from runtime.errors import FleetError
+from runtime.fleet.ray_cluster import Head, RayFleet
+
+RayFleet(timeout_s=60.0, cpus=1)
+address = ray.get_runtime_context().gcs_address
+fleet = RayFleet(timeout_s=60.0, cpus=1, head=Head(address, clock=itertools.count(0.0, 10.0).__next__))
+children = [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+(server,) = [pid for pid in children if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+os.kill(server, signal.SIGKILL)
+time.sleep(15.0)
+try:
+    while True:
+        fleet.wait(0.0)
+except FleetError as error:
+    print(address, error)
+    sys.stdout.flush()
+    os._exit(0)
+"""
+    place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    try:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300.0, env={
+            **os.environ, "RAY_TMPDIR": place, "RAY_AUTH_MODE": "disabled",
+            "RAY_gcs_rpc_server_reconnect_timeout_s": "3"})
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    assert done.returncode == 0, done.stderr
+    address, _, words = done.stdout.partition(" ")
+    assert words.startswith(f"the head of the Ray cluster, {address}, has not answered for 20 s")
+    assert "--resume continues the run on a cluster that does" in words
 
 
 def test_what_cannot_be_joined_or_held_is_refused_in_words(shared_fleet: Fleet) -> None:

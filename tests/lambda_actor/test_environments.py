@@ -349,7 +349,7 @@ def test_a_users_wrapper_answers_for_all_that_it_wraps() -> None:
     ("text", "get_state()['mood'] is <U6; supported are numbers and arrays of them"),
     ("list", "ListState.get_state() returned list, not a dict of arrays"),
     ("object", "ObjectState.get_state() returned object, not a dict of arrays"),
-    ("raising", "RaisingState.get_state() after reset() raised NotImplementedError in test_environments.py, line "),
+    ("raising", f"RaisingState.get_state() after reset() raised NotImplementedError, in {__file__}, line "),
 ])
 def test_a_state_that_is_not_numbers_by_name_is_not_used(name: str, told: str) -> None:
     environment = make_environment(f"{__name__}:make_{name}_state")
@@ -407,7 +407,7 @@ def test_a_foreign_state_is_refused(environment_id: str, source_id: str, changes
     ("tests.environments:make_nothing", "NoneType"),
     ("tests.environments:make_failing", "no licence for this simulator"),
     ("tests.environments:make_text_observation", "Text("),
-    (f"{__name__}:make_asserting", "AssertionError in test_environments.py, line"),
+    (f"{__name__}:make_asserting", f"AssertionError, in {__file__}, line"),
 ])
 def test_unusable_environments_are_named(environment_id: str, named: str) -> None:
     with pytest.raises(UnusableEnvironmentError) as caught:

@@ -23,6 +23,7 @@ from lambda_actor.errors import (
     EventError,
     ForeignMessageError,
     OversizedMessageError,
+    RaisingEnvironmentError,
     SchemaError,
     UnusableEnvironmentError,
 )
@@ -243,7 +244,7 @@ def test_an_environment_that_raised_is_not_used_again(event: dict[str, Any], cac
     helpers.flaky_built.clear()
     flaky = {**event, "environment_id": "tests.environments:make_flaky"}
     assert handler({**flaky, "fragment_steps": FAULT_STEP}, None)["status"] == "accepted"
-    with pytest.raises(RuntimeError, match="the motor is on fire"):
+    with pytest.raises(RaisingEnvironmentError, match="make_flaky raised RuntimeError: the motor is on fire, in /"):
         handler(flaky, None)
     assert len(helpers.flaky_built) == 1, "kept until it raised"
     assert [handler(flaky, None)["status"] for _ in range(2)] == ["accepted", "accepted"]
@@ -345,7 +346,7 @@ def test_a_fragment_has_steps(event: dict[str, Any], steps: int) -> None:
     ({"policy_version": 77}, CacheMissError, "weights:77"),
     ({"episode_id": "gone"}, CacheMissError, "episode:gone"),
     ({"environment_id": "NoSuch-v0"}, UnusableEnvironmentError, "NoSuch-v0"),
-    ({"environment_id": "tests.environments:make_raising"}, RuntimeError, "the motor is on fire"),
+    ({"environment_id": "tests.environments:make_raising"}, RaisingEnvironmentError, "the motor is on fire"),
     ({"cache_url": "http://nowhere"}, CacheUnavailableError, "http://nowhere"),
 ])
 def test_what_goes_wrong_is_named_and_nothing_is_submitted(
@@ -568,5 +569,6 @@ def test_a_raising_environment_costs_one_invocation_of_a_warm_process(
     finally:
         fleet.close()
     assert [answer.status for answer in answers] == ["error", "ok"]
-    assert answers[0].error == "RuntimeError: the motor is on fire"
+    assert answers[0].error.startswith(
+        "RaisingEnvironmentError: tests.environments:make_raising raised RuntimeError: the motor is on fire, in ")
     assert answers[1].response["status"] == "accepted"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from importlib import metadata
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 
 from lambda_actor.check import check, random_policy
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import UnusableEnvironmentError
+from lambda_actor.making import mujoco_remedy
 from lambda_actor.rollout import roll_out
+from runtime.config.loading import experiment_from_tree
 from tests.environments import LIMIT_STEPS, Counter
+from tests.helpers import ROOT
 
 WRAPPERS = "gymnasium.wrappers."
 
@@ -91,8 +98,8 @@ def test_what_cannot_be_made_is_named(options: dict[str, Any], named: str) -> No
 
 
 @pytest.mark.parametrize(("environment_id", "advice"), [
-    ("highway-fast-v0", "environment.id: highway_env:highway-fast-v0"),
-    ("dm_control/cartpole-balance-v0", "environment.id: shimmy:dm_control/cartpole-balance-v0"),
+    ("bsuite/catch-v0", "The module shimmy registers such ids; it is not installed: python -m pip install shimmy"),
+    ("MiniGrid-NoSuch-v0", "The module minigrid registers such ids"),
     ("NoSuchEnvironment-v0", "name the package's module"),
     ("no_such_module:Env-v0", "does not import"),
 ])
@@ -100,6 +107,66 @@ def test_an_id_that_nobody_registered_comes_with_advice(environment_id: str, adv
     with pytest.raises(UnusableEnvironmentError) as caught:
         make_environment(environment_id)
     assert advice in str(caught.value)
+
+
+def test_ids_of_known_packages_need_no_import() -> None:
+    made = make_environment("highway-fast-v0")
+    assert type(made.gymnasium_environment.unwrapped).__name__ == "HighwayEnvFast"
+
+
+def test_all_that_minigrid_needs_is_given_at_once_to_be_pasted() -> None:
+    with pytest.raises(UnusableEnvironmentError) as caught:
+        make_environment("MiniGrid-Empty-5x5-v0", options={"wrappers": [
+            ["minigrid.wrappers.RGBImgPartialObsWrapper", {"tile_size": 8}]]})
+    text, _, pasted = str(caught.value).partition("all that it needs:\n")
+    assert "its observation space is" in text
+    section = yaml.safe_load(pasted)["environment"]
+    assert section == {
+        "id": "MiniGrid-Empty-5x5-v0", "max_episode_steps": 100, "wrappers": [
+            {"minigrid.wrappers.RGBImgPartialObsWrapper": {"tile_size": 8}},
+            {"gymnasium.wrappers.FilterObservation": {"filter_keys": ["direction", "image"]}}]}
+    environment = experiment_from_tree({"environment": section, "algorithm": {"kind": "ppo"}, "budget": {
+        "usd": 1.0}}, source="the test").environment
+    assert make_environment(environment.id, "auto", environment.options).episode_steps_max == 100
+
+
+def test_a_mujoco_that_another_package_has_replaced_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"mujoco": "2.3.7", "mujoco-core": "4.0.0"}
+
+    def version(name: str) -> str:
+        if name not in found:
+            raise metadata.PackageNotFoundError(name)
+        return found[name]
+
+    def raising(environment: object) -> None:
+        raise AttributeError("module 'mujoco' has no attribute 'mjtState'")
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr("lambda_actor.episode_state.MujocoState", raising)
+    remedy = ("; installed is mujoco 2.3.7, mujoco-core 4.0.0, needed is mujoco 4.0.0: python -m pip uninstall --yes "
+              "mujoco mujoco-core mujoco-studio; python -m pip install mujoco==4.0.0 mujoco-core==4.0.0 "
+              "mujoco-studio==4.0.0")
+    with pytest.raises(UnusableEnvironmentError) as caught:
+        make_environment("Hopper-v5")
+    assert "'Hopper-v5' cannot be used: AttributeError: module 'mujoco' has no" in str(caught.value)
+    assert str(caught.value).endswith(remedy)
+    # An import that fails, in Gymnasium's own words.
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    monkeypatch.setattr("gymnasium.envs.mujoco.mujoco_env.mujoco", None, raising=False)
+    found.clear()
+    with pytest.raises(UnusableEnvironmentError, match=r"installed is no mujoco, needed is mujoco 4.0.0: python -m"):
+        make_environment("Hopper-v5")
+    # Where it is as it should be, nobody is sent to pip.
+    found.update({"mujoco": "4.0.0", "mujoco-core": "4.0.0", "mujoco-studio": "4.0.0"})
+    with pytest.raises(UnusableEnvironmentError) as caught:
+        make_environment("Hopper-v5")
+    assert "pip" not in str(caught.value)
+
+
+def test_what_is_pinned_is_what_is_said_to_be_needed() -> None:
+    pinned = dict(re.findall(r"^(mujoco[\w-]*)==(\S+)$", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
+    assert mujoco_remedy(ImportError("no mujoco")) == ""
+    assert pinned == {name: metadata.version(name) for name in ("mujoco", "mujoco-core", "mujoco-studio")}
 
 
 def test_an_id_needs_no_version_where_gymnasium_needs_none() -> None:

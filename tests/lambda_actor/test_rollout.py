@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 
 from lambda_actor import rollout, wire
+from lambda_actor.check import random_policy
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import EpisodeStateError, NonFiniteTrajectoryError, OversizedMessageError, SchemaError
+from lambda_actor.errors import (
+    EpisodeStateError,
+    NonFiniteTrajectoryError,
+    OversizedMessageError,
+    SchemaError,
+    UnusableEnvironmentError,
+)
 from lambda_actor.frames import stack_frames
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
@@ -39,6 +46,39 @@ def sent(episode: OpenEpisode | None) -> OpenEpisode:
 def assert_equal_arrays(first: Fragment, second: Fragment) -> None:
     for name in ARRAYS:
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name, strict=True)
+
+
+# What cannot be continued
+
+
+@pytest.mark.parametrize("environment_id", [COUNTER, LIMITED, "tests.environments:make_pictures"])
+def test_a_dropped_episode_leaves_the_steps_before_it_as_they_were(environment_id: str) -> None:
+    made = make_environment(environment_id)
+    chosen = random_policy(made)
+    whole = fragment(make_environment(environment_id), 25, policy=chosen)
+    kept = fragment(made, 25, policy=chosen, drop_unfinished=True)
+    last = int(np.flatnonzero(whole.terminated | whole.truncated)[-1])
+    assert 0 < len(kept.rewards) == last + 1 < 25
+    assert kept.open_episode is None
+    for name in ("observations", "actions", "log_probs", "rewards", "terminated", "truncated"):
+        np.testing.assert_array_equal(getattr(kept, name), getattr(whole, name)[:last + 1], strict=True)
+    for name in ("episode_returns", "episode_lengths", "episode_first_versions"):
+        np.testing.assert_array_equal(getattr(kept, name), getattr(whole, name), strict=True)
+    assert (kept.bootstrap_steps == whole.bootstrap_steps[:len(kept.bootstrap_steps)]).all()
+    assert (kept.bootstrap_steps <= last).all()
+    if kept.frames is not None:
+        assert len(kept.frames) == max(kept.observations.max(), kept.bootstrap_observations.max(initial=0)) + 1
+        np.testing.assert_array_equal(kept.frames, whole.frames[:len(kept.frames)])
+
+
+def test_a_fragment_that_ends_with_its_episode_drops_nothing() -> None:
+    steps = 2 * EPISODE_STEPS
+    assert_equal_arrays(fragment(COUNTER, steps, drop_unfinished=True), fragment(COUNTER, steps))
+
+
+def test_a_fragment_in_which_no_episode_ends_is_an_error() -> None:
+    with pytest.raises(UnusableEnvironmentError, match="no episode ended in 9 steps, and none can be continued"):
+        fragment(COUNTER, 9, drop_unfinished=True)
 
 
 # Randomness

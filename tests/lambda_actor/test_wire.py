@@ -98,7 +98,8 @@ MESSAGES = {Kind.TRAJECTORY: trajectory(), Kind.WEIGHTS: policy_arrays(3, 2, hid
             Kind.EPISODE: episode(**{"state.time": np.array([[1, 2], [3, 4]], np.int32)}),
             Kind.FRAME_TRAJECTORY: frame_trajectory(),
             Kind.BATCH: {
-                "policy_versions": np.array([4]), "observations": np.ones((3, 1, 2), np.float32),
+                "policy_versions": np.array([4]), "lengths": np.array([3]),
+                "observations": np.ones((3, 1, 2), np.float32),
                 "actions": np.zeros((3, 1), np.int64), "log_probs": np.zeros((3, 1), np.float32),
                 "rewards": np.zeros((3, 1)), "terminated": np.zeros((3, 1), np.bool_),
                 "bootstrap_mask": np.zeros((3, 1), np.bool_), "bootstrap_observations": np.ones((1, 2), np.float32)},

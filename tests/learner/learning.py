@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -46,8 +46,9 @@ def roll(weights: bytes, spaces: Spaces, *, steps: int = 12, trajectories: int =
     bootstrap_mask = (ending >= 0.1) & (ending < 0.2)
     bootstrap_mask[-1] = ~terminated[-1]
     return Batch(
-        policy_versions=np.full(trajectories, policy.policy_version), observations=observations, actions=actions,
-        log_probs=log_probs, rewards=random.normal(size=shape) if reward is None else reward(actions),
+        policy_versions=np.full(trajectories, policy.policy_version), lengths=np.full(trajectories, steps),
+        observations=observations, actions=actions, log_probs=log_probs,
+        rewards=random.normal(size=shape) if reward is None else reward(actions),
         terminated=terminated, bootstrap_mask=bootstrap_mask,
         bootstrap_observations=random_observations(random, spaces, (int(bootstrap_mask.sum()),), offset))
 
@@ -65,8 +66,9 @@ def bandit(weights: bytes, spaces: Spaces, *, pays: Callable[[np.ndarray, np.nda
     columns = [_act(policy, observations[:, column], random) for column in range(trajectories)]
     actions, log_probs = (np.stack(arrays, axis=1) for arrays in zip(*columns, strict=True))
     return Batch(
-        policy_versions=np.full(trajectories, policy.policy_version), observations=observations, actions=actions,
-        log_probs=log_probs, rewards=pays(observations, actions).astype(np.float64),
+        policy_versions=np.full(trajectories, policy.policy_version), lengths=np.full(trajectories, steps),
+        observations=observations, actions=actions, log_probs=log_probs,
+        rewards=pays(observations, actions).astype(np.float64),
         terminated=np.ones((steps, trajectories), np.bool_),
         bootstrap_mask=np.zeros((steps, trajectories), np.bool_),
         bootstrap_observations=np.empty((0, *spaces.observation_shape), np.float32))
@@ -75,7 +77,7 @@ def bandit(weights: bytes, spaces: Spaces, *, pays: Callable[[np.ndarray, np.nda
 def joined(*batches: Batch) -> Batch:
     """One batch of all their trajectories."""
     fields = {name: [getattr(batch, name) for batch in batches] for name in vars(batches[0])}
-    along = {"policy_versions": 0, "bootstrap_observations": 0}
+    along = {"policy_versions": 0, "lengths": 0, "bootstrap_observations": 0}
     return Batch(**{name: np.concatenate(arrays, axis=along.get(name, 1)) for name, arrays in fields.items()})
 
 
@@ -146,3 +148,20 @@ def _act(policy: Policy, observations: np.ndarray, random: np.random.Generator) 
     outputs = np.stack([policy.outputs(observation) for observation in observations])
     actions = np.array([policy.sample(output, row) for output, row in zip(outputs, noise, strict=True)])
     return actions, policy.log_probs(outputs, actions, noise)
+
+
+def ragged(batch: Batch, lengths: Sequence[int]) -> tuple[Batch, list[Batch]]:
+    """Ends trajectories after so many steps; returns the padded batch, and each trajectory alone."""
+    alone, ends = [], np.cumsum(batch.bootstrap_mask.sum(axis=0))
+    bootstraps = np.split(batch.bootstrap_observations, ends[:-1])
+    by_step = [name for name, array in vars(batch).items() if array.shape[:2] == batch.rewards.shape]
+    padded = {name: np.zeros_like(getattr(batch, name)) for name in by_step}
+    for column, length in enumerate(lengths):
+        one = {name: getattr(batch, name)[:length, [column]].copy() for name in by_step}
+        one["terminated"][-1], one["bootstrap_mask"][-1] = True, False
+        for name, array in one.items():
+            padded[name][:length, column] = array[:, 0]
+        alone.append(Batch(policy_versions=batch.policy_versions[[column]], lengths=np.array([length]), **one,
+                           bootstrap_observations=bootstraps[column][:one["bootstrap_mask"].sum()]))
+    return Batch(policy_versions=batch.policy_versions, lengths=np.array(lengths), **padded,
+                 bootstrap_observations=np.concatenate([one.bootstrap_observations for one in alone])), alone

@@ -43,6 +43,7 @@ from tests.learner.learning import (
     flat,
     joined,
     parameters_of,
+    ragged,
     roll,
     scramble,
 )
@@ -51,6 +52,30 @@ ALGORITHMS = [(Ppo, "ppo", PpoSettings), (Impact, "impact", ImpactSettings), (Im
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("spaces", [VECTORS, PIXELS], ids=["vectors", "pixels"])
+@pytest.mark.parametrize(("kind", "name", "settings"), ALGORITHMS, ids=[name for _, name, _ in ALGORITHMS])
+def test_padding_of_shorter_trajectories_is_trained_on_nowhere(
+    kind: type[ActorCritic], name: str, settings: type, spaces: Spaces
+) -> None:
+    options = {"normalize_observations": not spaces.is_pixels, "normalize_rewards": True} | (
+        {"normalize_advantages": False} if name == "ppo" else {})
+    section = AlgorithmSection(**{"kind": name, name: settings(**options), "staleness_max": 4})
+    learner = kind(spaces, section, network="conv" if spaces.is_pixels else "mlp", seed=0)
+    batch, alone = ragged(roll(learner.weights(), spaces), (12, 5, 9))
+    learner.begin([batch], progress=0.0)
+    assert learner.return_moments.count == batch.env_steps == 26
+    assert learner.moments.count == (0 if spaces.is_pixels else 26)
+    found, parts = learner.samples(batch), [learner.samples(one) for one in alone]
+    order = np.argsort(found.arrays.log_probs)
+    for field, array in (vars(found.arrays) | {"values": found.values}).items():
+        each = [vars(part.arrays).get(field, part.values) for part in parts]
+        expected = np.concatenate(each)[np.argsort(np.concatenate([part.arrays.log_probs for part in parts]))]
+        np.testing.assert_allclose(array[order], expected, rtol=1e-5, atol=1e-5, err_msg=field)
+    update = learner.update(batch, progress=0.0)
+    assert len(update.samples.advantages) == 26
+    assert len(update.staleness) == 3
 
 
 # A group

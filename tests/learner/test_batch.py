@@ -76,8 +76,9 @@ def test_types_version_and_number_of_steps() -> None:
     assert batch.policy_versions.tolist() == [7, 7]
     assert batch.env_steps == 10
     assert {name: array.dtype.name for name, array in vars(batch).items()} == {
-        "policy_versions": "int64", "observations": "float32", "actions": "float32", "log_probs": "float32",
-        "rewards": "float64", "terminated": "bool", "bootstrap_mask": "bool", "bootstrap_observations": "float32"}
+        "policy_versions": "int64", "lengths": "int64", "observations": "float32", "actions": "float32",
+        "log_probs": "float32", "rewards": "float64", "terminated": "bool", "bootstrap_mask": "bool",
+        "bootstrap_observations": "float32"}
 
 
 def test_read_only_messages_give_a_batch_of_its_own() -> None:
@@ -108,7 +109,29 @@ def test_no_trajectory_is_refused() -> None:
         assemble_batch([], VECTORS)
 
 
-@pytest.mark.parametrize("other", [{"steps": 5}, {"observation_size": 3}, {"action_size": 1}])
+def test_shorter_trajectories_are_padded() -> None:
+    trajectories = [trajectory(1, bootstrap_steps=(3,)), trajectory(2, steps=2), trajectory(3, steps=3)]
+    batch = assemble_batch(trajectories, VECTORS)
+    assert batch.lengths.tolist() == [4, 2, 3]
+    assert batch.env_steps == 9
+    assert batch.is_step.T.tolist() == [[True] * 4, [True, True, False, False], [True, True, True, False]]
+    for column, length in enumerate(batch.lengths):
+        alone = assemble_batch([trajectories[column]], VECTORS)
+        for name in ("observations", "actions", "log_probs", "rewards", "terminated", "bootstrap_mask"):
+            np.testing.assert_array_equal(getattr(batch, name)[:length, column], getattr(alone, name)[:, 0])
+            assert not getattr(batch, name)[length:, column].any()
+    np.testing.assert_array_equal(select_trajectories(batch, np.array([2, 0])).lengths, [3, 4])
+
+
+def test_shorter_trajectories_of_frames_are_padded() -> None:
+    by_step = ("actions", "observation_frames", "log_probs", "rewards", "terminated")
+    short = {name: array[:2] if name in by_step else array for name, array in frame_trajectory(2).items()}
+    batch = assemble_batch([short, frame_trajectory(1)], PIXELS)
+    np.testing.assert_array_equal(batch.observations[:2, 0], assemble_batch([short], PIXELS).observations[:, 0])
+    assert not batch.observations[2:, 0].any()
+
+
+@pytest.mark.parametrize("other", [{"observation_size": 3}, {"action_size": 1}])
 def test_trajectories_of_different_shape_are_refused(other: dict[str, int]) -> None:
     with pytest.raises(ValueError):
         assemble_batch([trajectory(1), trajectory(2, **other)], VECTORS)

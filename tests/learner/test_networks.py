@@ -15,7 +15,9 @@ from lambda_actor.frames import apart, combined
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
+from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwork, layer_arrays
+from runtime.learner.parallel.tasks import spec_of, spec_task
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from tests.learner.learning import COMBINED, DISCRETE, PIXELS, VECTORS, random_observations, roll, scramble
@@ -254,3 +256,11 @@ def test_the_default_initialisation_is_pytorchs() -> None:
     assert torch.equal(made["default"].weight, plain.weight) and torch.equal(made["default"].bias, plain.bias)
     gram = made["orthogonal"].weight.T @ made["orthogonal"].weight
     torch.testing.assert_close(gram, 2.0 * torch.eye(3), atol=1e-5, rtol=0.0)
+
+
+def test_continuous_actions_begin_with_the_initial_deviation_in_every_process() -> None:
+    spec = LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), VECTORS, "mlp tanh 16", seed=0,
+                       initial_std=0.5)
+    for one in (spec, spec_of(spec_task(spec))):
+        policy = make_learner(one, device="cpu").policy
+        assert torch.equal(torch.exp(policy.log_std), torch.full((VECTORS.action_size,), 0.5))

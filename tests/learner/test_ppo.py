@@ -317,8 +317,9 @@ def test_advantages_are_scaled_over_the_whole_batch_and_value_targets_are_not() 
 
 def test_equal_advantages_do_not_become_nan() -> None:
     learner = make_learner(observation_size=1, action_size=1)
-    one = Batch(policy_versions=np.zeros(1, np.int64), observations=np.ones((1, 1, 1), np.float32),
-                actions=np.ones((1, 1, 1), np.float32), log_probs=np.full((1, 1), -1.4, np.float32),
+    one = Batch(policy_versions=np.zeros(1, np.int64), lengths=np.ones(1, np.int64),
+                observations=np.ones((1, 1, 1), np.float32), actions=np.ones((1, 1, 1), np.float32),
+                log_probs=np.full((1, 1), -1.4, np.float32),
                 rewards=np.ones((1, 1)), terminated=np.ones((1, 1), np.bool_),
                 bootstrap_mask=np.zeros((1, 1), np.bool_), bootstrap_observations=np.empty((0, 1), np.float32))
     update = learner.update(one, progress=0.0)

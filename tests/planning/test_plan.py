@@ -133,7 +133,7 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
     (["--write", "{}/none/a.yaml"], "a folder that is there"),
     (["--picture", "{}/none/a.png"], "a folder that is there"),
     (["--picture", "{}/a"], "ends with .png"),
-    (["--set", "environment.id=tests.environments:make_raising"], "failed while its work was sampled"),
+    (["--set", "environment.id=tests.environments:make_raising"], "it raised when it was tried: RuntimeError"),
     (["--set", "environment.id=os:abort"], "it ended the process that it was tried in (SIGABRT)"),
     (["--set", "algorithm.kind=impala"], "cannot be planned; allowed: synchronous"),
     (["--set", "learner.kind=function", "--set", "cache.kind=serverless"], "allowed: none, such as with --set"),
@@ -142,6 +142,15 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
 def test_what_cannot_be_planned_or_written_is_told_in_a_line(tmp_path: Path, capsys, arguments: list[str], reason: str):
     assert main(["plan", str(HOPPER), *(one.format(tmp_path) for one in arguments)]) == 2
     assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("steps", "rounds", "fragments"), [
+    (2048, 1, 8), (2047, 1, 7), (2304, 2, 9), (2303, 1, 8), (100, 1, 1), (600_000, 293, 2343)])
+def test_a_prediction_has_the_rounds_and_fragments_of_a_run_with_so_many_steps(
+        environment: TriedEnvironment, steps: int, rounds: int, fragments: int) -> None:
+    fitted = load_experiment(HOPPER).resolved().fitted(environment.spaces, preprocessing="none")
+    found = rounds_of(fitted, SAMPLE, environment, steps=steps, instance_type="c7i.large", parallel_speed=None)
+    assert (found.count, found.count * found.actors) == (rounds, pytest.approx(fragments))
 
 
 def test_a_prediction_counts_the_steps_that_are_replayed(environment: TriedEnvironment) -> None:

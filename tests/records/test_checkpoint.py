@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -156,21 +157,22 @@ def test_killed_at_any_write_the_one_before_is_loaded(tmp_path: Path, monkeypatc
 def test_killed_while_old_ones_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for round_index in (1, 2):
         save_checkpoint(tmp_path, checkpoint(round_index))
-    real = Path.unlink
+    real = os.unlink
 
-    def dies_after(path: Path, **options: bool) -> None:
-        real(path, **options)
+    def dies_after(path: Path) -> None:
+        real(path)
         raise Killed
 
-    monkeypatch.setattr(Path, "unlink", dies_after)
+    monkeypatch.setattr(os, "unlink", dies_after)
     with pytest.raises(Killed):
         save_checkpoint(tmp_path, checkpoint(3))
-    monkeypatch.setattr(Path, "unlink", real)
+    monkeypatch.setattr(os, "unlink", real)
     loaded, skipped = load(tmp_path)
     assert_is(loaded, checkpoint(3))
     assert skipped == []
     save_checkpoint(tmp_path, checkpoint(4))
     assert_is(load(tmp_path)[0], checkpoint(4))
+    assert files(tmp_path) == {f"round_00000{i}.{end}" for i in (3, 4) for end in ("json", "safetensors")}
 
 
 def test_files_of_an_unfinished_write_are_ignored(tmp_path: Path):

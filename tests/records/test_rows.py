@@ -74,8 +74,8 @@ def test_numbers_that_json_does_not_know_are_not_written():
 def test_names_in_tensorboard_follow_from_the_group_of_each_key():
     shown = a_row(4, convexity_ratio=None).scalars()
     assert "boosting/convexity_ratio" not in shown
-    assert {"return/episode_return_mean", "boosting/boosting_score", "boosting/actor_count", "learner/kl",
-            "learner/updates", "time/round_s", "time/actor_billed_s_max", "cost/spent_usd", "run/actors_billed",
+    assert {"return/episode_return_mean", "boosting/boosting_score", "actors/actor_count", "learner/kl",
+            "learner/updates", "time/round_s", "time/actor_billed_s_max", "cost/spent_usd", "actors/actors_billed",
             "run/env_steps_total", "run/round_index"} <= shown.keys()
     assert len(shown) == len(RoundRow.columns()) - 1
 

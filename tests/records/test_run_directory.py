@@ -12,9 +12,10 @@ import pytest
 
 from runtime.errors import RunDirectoryError
 from runtime.records.events import EventLog
-from runtime.records.files import to_json, write_atomically
+from runtime.records.files import to_json
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
+from tests.helpers import PATIENCE_S
 from tests.records.rows import a_row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,93 +26,6 @@ def directory(tmp_path: Path):
     directory = RunDirectory(tmp_path / "run")
     yield directory
     directory.close()
-
-
-# Whole files
-
-
-def test_a_file_is_written_and_replaced(tmp_path: Path):
-    path = tmp_path / "a.json"
-    write_atomically(path, b"old")
-    assert path.read_bytes() == b"old"
-    write_atomically(path, b"")
-    assert path.read_bytes() == b""
-    write_atomically(path, b"new" * 100_000)
-    assert path.read_bytes() == b"new" * 100_000
-    assert [found.name for found in tmp_path.iterdir()] == ["a.json"]
-
-
-class Killed(BaseException):
-    pass
-
-
-def test_a_crash_at_any_step_leaves_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Every call into the operating system that the write makes is the last one in its turn."""
-    path = tmp_path / "a.json"
-    calls: list[str] = []
-    dies_at = 10**9
-
-    def counted(name: str, real):
-        def call(*arguments, **options):
-            calls.append(name)
-            if len(calls) == dies_at:
-                raise Killed(name)
-            return real(*arguments, **options)
-        return call
-
-    for name in ("fsync", "open", "close"):
-        monkeypatch.setattr(os, name, counted(name, getattr(os, name)))
-    for name in ("replace", "open"):
-        monkeypatch.setattr(Path, name, counted(f"Path.{name}", getattr(Path, name)))
-    write_atomically(path, b"old")
-    steps, order = len(calls), list(calls)
-    assert order.index("fsync") < order.index("Path.replace"), "data is on disk before it gets its name"
-    assert "fsync" in order[order.index("Path.replace"):], "the name is on disk too"
-    seen = set()
-    for step in range(1, steps + 1):
-        dies_at = 10**9
-        write_atomically(path, b"old")
-        calls.clear()
-        dies_at = step
-        with pytest.raises(Killed):
-            write_atomically(path, b"new and longer")
-        dies_at = 10**9
-        assert path.read_bytes() in (b"old", b"new and longer")
-        seen.add(path.read_bytes())
-    assert seen == {b"old", b"new and longer"}
-    write_atomically(path, b"and again")
-    assert path.read_bytes() == b"and again"
-
-
-def test_a_full_disk_leaves_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "a.json"
-    write_atomically(path, b"old")
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")], {"a": {"b": float("nan")}}])
-def test_json_never_has_nan(directory: RunDirectory, value: object):
-    with pytest.raises(ValueError, match="JSON"):
-        to_json(value)
-    with pytest.raises(ValueError, match="JSON"):
-        directory.append_round(a_row(1, kl=float("nan")))
-    with pytest.raises(ValueError, match="JSON"):
-        EventLog(directory.events_path, lambda: "now").append("kind", value=value)
-    assert directory.read_rounds() == []
-    assert not directory.events_path.exists() or directory.events_path.read_bytes() == b""
-
-
-def test_json_is_whole_and_ends_its_line():
-    text = to_json({"a": [1, None, 2.5, "ü"]})
-    assert json.loads(text) == {"a": [1, None, 2.5, "ü"]}
-    assert text.endswith(b"}\n")
 
 
 # Rounds
@@ -287,7 +201,66 @@ def test_a_parent_without_write_permission_is_refused(tmp_path: Path):
         tmp_path.chmod(0o700)
 
 
+# Somebody else's directory
+
+
+@pytest.mark.parametrize("name", [
+    ".lock", "config.yaml", "rounds.jsonl", "events.jsonl", "ledger.json", "summary.json", "rates.json", "actors.log",
+    "seeds.json", ".download.json", "policy.safetensors", "checkpoints", "checkpoints/round_000001.json", "tensorboard",
+    ".updates", "seed-0"])
+def test_a_link_in_a_files_place_is_refused_and_leads_nowhere(tmp_path: Path, name: str):
+    """Learner functions' folder was removed with all that was in it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine").write_text("precious")
+    is_folder = name in ("checkpoints", "tensorboard", ".updates", "seed-0")
+    link = tmp_path / "run" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "elsewhere" / ("" if is_folder else "mine"))
+    with pytest.raises(RunDirectoryError, match=rf"--out .*/run: .*{link.name} is a symbolic link"):
+        RunDirectory(tmp_path / "run")
+    assert (tmp_path / "elsewhere" / "mine").read_text() == "precious"
+    link.unlink()
+    RunDirectory(tmp_path / "run").close()
+
+
+@pytest.mark.parametrize("name", [".lock", "ledger.json", "checkpoints/round_000001.json", "checkpoints"])
+def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(tmp_path: Path, name: str):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    done = subprocess.run([sys.executable, "-c", "import sys; from pathlib import Path\n"
+                           "from runtime.records.run_directory import RunDirectory\n"
+                           "RunDirectory(Path(sys.argv[1]))", str(tmp_path)],
+                          cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert "RunDirectoryError" in done.stderr and Path(name).name in done.stderr
+
+
+def test_what_only_a_link_leads_to_is_the_users_own_choice(tmp_path: Path):
+    (tmp_path / "large disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "large disk")
+    RunDirectory(tmp_path / "run").close()
+
+
+def test_rows_that_are_too_many_to_be_read_are_refused(directory: RunDirectory):
+    with directory.rounds_path.open("wb") as file:
+        file.truncate(200 * 2**30)
+    with pytest.raises(RunDirectoryError, match="rounds.jsonl has 214,748,364,800 bytes; allowed: up to 1,073,741,824"):
+        directory.read_rounds()
+    directory.rounds_path.unlink()
+
+
 # Events
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")], {"a": {"b": float("nan")}}])
+def test_json_never_has_nan(directory: RunDirectory, value: object):
+    with pytest.raises(ValueError, match="JSON"):
+        to_json(value)
+    with pytest.raises(ValueError, match="JSON"):
+        directory.append_round(a_row(1, kl=float("nan")))
+    with pytest.raises(ValueError, match="JSON"):
+        EventLog(directory.events_path, lambda: "now").append("kind", value=value)
+    assert directory.read_rounds() == []
+    assert not directory.events_path.exists() or directory.events_path.read_bytes() == b""
 
 
 def test_events_carry_time_kind_and_fields(tmp_path: Path):

@@ -29,7 +29,10 @@ def make_experiment(**sections: dict[str, Any]) -> Experiment:
         "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 6, "window_rounds": 3, "decay_factor": 0.96},
         "actor": {"fragment_steps": STEPS, "timeout_s": 60}, "learner": {"threads": 1},
         "stop": {"max_rounds": 4}, "evaluation": {"every_rounds": 0}}
-    return experiment_from_tree(sections, base=tree, source="test").resolved().fitted(SPACES, preprocessing="none")
+    experiment = experiment_from_tree(sections, base=tree, source="test")
+    # All are kept warm, unless the test says how many.
+    warm = sections.get("actor", {}).get("provisioned", experiment.scaler.most_actors)
+    return experiment.resolved(provisioned=warm).fitted(SPACES, preprocessing="none")
 
 
 class SpyMeter(Meter):

@@ -144,5 +144,5 @@ def test_a_deployment_of_it_can_be_planned(section: Callable[[str], dict[str, An
     found = predict(Way(kind, WAYS[1], {}), fitted, SAMPLE, environment, PRICES, steps=10**6)
     assert found.seconds > 0
     rounds = rounds_of(fitted, SAMPLE, environment, steps=10**6, instance_type="c7i.large", parallel_speed=None)
-    assert rounds.actors == fitted.scaler.chosen.mean_actors
-    assert rounds.count == math.ceil(10**6 / round(256 * rounds.actors))
+    assert rounds.count == math.ceil(10**6 // 256 / fitted.scaler.chosen.mean_actors)
+    assert rounds.count * rounds.actors == pytest.approx(10**6 // 256), "whole fragments"

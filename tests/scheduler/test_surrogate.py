@@ -117,6 +117,8 @@ def test_a_run_ends_at_its_target_its_budget_or_its_limits() -> None:
     assert ended(reached_share=0.0) == (1, True)
     assert ended(reached_share=9.0) == (60, False)
     assert ended(reached_share=9.0, workload={"max_steps": 4 * 64 * 7}) == (7, False)
+    assert ended(reached_share=9.0, workload={"max_steps": 4 * 64 * 6 + 64}) == (7, False), "the last one is smaller"
+    assert ended(reached_share=9.0, workload={"max_steps": 4 * 64 * 7 + 63}) == (7, False), "no fragment fits"
     rounds, reached = ended(reached_share=9.0, workload={"budget_usd": 0.05})
     assert (rounds < 20, reached) == (True, False)
     assert ended(reached_share=9.0, workload={"budget_usd": 0.05}, reserve_usd=0.04)[0] < rounds

@@ -33,7 +33,7 @@ from tests.stacks.conftest import SETTINGS, experiment_text
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """\
 environment: {id: Hopper-v5}
-scaler: {actors_min: 4, actors_max: 40}
+scaler: {kind: nitro, actors_min: 4, actors_max: 40}
 actor: {memory_mib: 512, timeout_s: 30, provisioned: 10}
 learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot, launches_max: 2, volume_gib: 146}
 cache: {kind: node}
@@ -262,7 +262,8 @@ def test_the_smallest_budget_that_is_named_is_accepted(aws: Cdk, file: Path, cap
     # The start, and the minute that a deployed learner reserves besides a round; g6 is the dearer type.
     plan = Plan.from_context({"experiment": str(file)}.get)
     needed = (COUNTED + (LEARNER + CACHE + WARM) / 60 + plan.estimate.tail_usd
-              + deploy.smallest_budget_usd(plan.experiment, PRICES, instance_type="g6.xlarge"))
+              + deploy.smallest_budget_usd(plan.experiment, deploy.try_experiment(plan.experiment), PRICES,
+                                           instance_type="g6.xlarge"))
     assert 0.0 <= float(usd) - needed < 0.01
     file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
     assert deploy.main([str(file), "--yes"]) == 0

@@ -99,7 +99,7 @@ def test_elasticache_names_are_short_lower_case_and_still_differ(tmp_path: Path)
 def test_a_hundred_executions_stay_unreserved(
     tmp_path: Path, left: int | None, reserved: int | None, provisioned: int
 ) -> None:
-    made = plan(tmp_path, context={"actor_concurrency": left}, actor__provisioned=None)
+    made = plan(tmp_path, context={"actor_concurrency": left}, actor__provisioned=6)
     assert (made.reserved_actors, made.provisioned_actors) == (reserved, provisioned)
 
 

@@ -110,3 +110,40 @@ def test_links_within_a_package_travel_and_links_out_of_it_are_refused(package: 
     (package / "envs" / "keys").symlink_to("/etc/hostname")
     with pytest.raises(ExperimentError, match="envs/keys leads out of the folder"), actor_context(str(package)):
         pass
+
+
+def test_links_to_files_and_folders_of_a_package_are_copied(package: Path) -> None:
+    (package / "envs" / "assets").symlink_to("data")
+    (package / "envs" / "assets.xml").symlink_to("assets/body.xml")
+    (package / "envs" / "nowhere").symlink_to("nowhere")
+    (package / ".venv" / "bin" / "python3").symlink_to("/usr/bin/env")
+    with actor_context(str(package)) as staged:
+        source = staged / "package" / "source" / "envs"
+        assert {path.name for path in source.iterdir()} == {"__init__.py", "data", "assets", "assets.xml"}
+        assert (source / "assets" / "body.xml").read_text() == (source / "assets.xml").read_text()
+
+
+@pytest.mark.parametrize(("links", "named"), [
+    ({"envs/a": "..", "envs/b": ".."}, "envs/a/envs/a"),
+    ({"envs/a": ".", "envs/b": "."}, "envs/a/a"),
+    ({"envs/a": "../tests", "tests/a": "../envs"}, "envs/a/a"),
+    ({"envs/a": "../one", "envs/b": "../one", "one/a": "../two", "one/b": "../two"}, "envs/a/a")])
+def test_a_folder_that_links_would_copy_again_and_again_is_refused(
+    package: Path, links: dict[str, str], named: str
+) -> None:
+    """Two links of a folder to itself would become 2⁴⁰ copies."""
+    for folder in ("tests", "one", "two"):
+        (package / folder).mkdir()
+    for name, target in links.items():
+        (package / name).symlink_to(target)
+    with pytest.raises(ExperimentError, match=rf"^environment.package: {package}/{named} is a link to a folder, in a "
+                                              "folder that is itself reached by a link"), actor_context(str(package)):
+        pass
+
+
+def test_a_link_out_of_a_folder_that_does_not_travel_itself_is_refused(package: Path) -> None:
+    (package / ".venv" / "bin" / "python3").symlink_to("/usr/bin/env")
+    (package / "envs" / "tools").symlink_to("../.venv/bin")
+    with pytest.raises(ExperimentError, match="envs/tools/python3 leads out of the folder"), \
+            actor_context(str(package)):
+        pass

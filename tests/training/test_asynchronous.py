@@ -6,6 +6,8 @@ import copy
 import json
 import random
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -25,7 +27,7 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter, WallClockMeter
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
-from runtime.interfaces import DetectorSamples, Usage, Work
+from runtime.interfaces import Curvature, DetectorSamples, Usage, Work
 from runtime.learner.updater import InPlaceUpdater
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
@@ -188,8 +190,9 @@ class Rig:
     def save_round(self, finished: RoundRow, checkpoint: Checkpoint, *_: object) -> None:
         row = json.loads(finished.to_json_line())
         assert self.is_shielded
-        returned = {one for one in self.fleet.returned if one in self.fleet.accepted} - self.unusable
-        assert returned <= set(self.trained_ids()), "all that was accepted is trained on before the row is written"
+        taken_in = {one for one in self.fleet.returned if one not in self.sampler.in_flight}
+        accepted = (taken_in & self.fleet.accepted.keys()) - self.unusable
+        assert accepted <= set(self.trained_ids()), "all that was taken in is trained on before the row is written"
         self.disk.rows = [old for old in self.disk.rows if old["round_index"] < row["round_index"]]
         self.disk.rows.append(row)
         self.disk.checkpoint = copy.deepcopy(checkpoint)
@@ -246,6 +249,73 @@ def test_an_actor_in_flight_goes_on_in_the_next_round(tmp_path: Path):
     assert max(rig.column("staleness_max")) > 1
 
 
+@pytest.mark.parametrize("takes_s", [[1.0], [1.0, 1.5, 4.0], [0.25, 9.0]])
+def test_a_round_has_a_fragment_for_each_of_its_actors(tmp_path: Path, takes_s: list[float]):
+    """Whatever is in flight from the round before: it counts for the round in which it is taken in."""
+    counts = [8, 32, 8, 3, 32]
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=takes_s[nth % len(takes_s)]),
+              scaler={"kind": "schedule", "schedule": list(enumerate(counts, start=1))},
+              algorithm={"round_steps": None, "staleness_max": 1000}, stop={"max_rounds": 5}, actor={"timeout_s": 200})
+    assert rig.loop.run() == "max_rounds"
+    assert rig.column("env_steps") == [STEPS * count for count in counts]
+    assert rig.column("actors_returned") == rig.column("actor_count_wanted") == counts
+    assert max(rig.column("updates")) > 1, "trajectories are trained on as they arrive"
+    assert_settled(rig)
+
+
+@pytest.mark.parametrize("takes_s", [[1.0], [1.0, 1.5, 4.0], [0.25, 9.0]])
+def test_a_boosted_round_leaves_no_more_in_flight_than_are_due_in_the_next_one(tmp_path: Path, takes_s: list[float]):
+    """What it leaves is trained on by the rounds that follow."""
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=takes_s[nth % len(takes_s)]),
+              scaler={"kind": "schedule", "schedule": [[1, 8], [2, 32], [3, 8]]},
+              algorithm={"round_steps": None, "staleness_max": 1000}, stop={"max_rounds": 3}, actor={"timeout_s": 200})
+    rig.loop.run()
+    started = Counter(one.event["round_index"] for one in rig.fleet.started)
+    assert started[1] + started[2] <= 8 + 32 + 8
+    first, second, third = np.split(rig.trained_ids(), [8, 40])
+    assert any(one.startswith("r1a") for one in second) and any(one.startswith("r2a") for one in third)
+    assert max(rig.column("actor_count")) == 32
+
+
+@pytest.mark.parametrize("replays_max", [0, 2])
+def test_a_boosted_round_has_as_many_samples_as_the_scaler_decides(tmp_path: Path, replays_max: int):
+    """A measurement may outlast those that are due anyway: the learner replays, if it may, and waits for it."""
+    ratios = iter([3.0, 1.0, 2.0])
+    rig = Rig(tmp_path, scaler=nitro(actors_max=12), algorithm={"round_steps": None, "staleness_max": 99},
+              stop={"max_rounds": 4}, replays_max=replays_max)
+    trained_on: list[int] = []
+
+    def measure(problem: FakeProblem):
+        """Ends only when the learner has trained on all that is due anyway."""
+        due = len(rig.learner.trained) + 2
+        for _ in range(1000):
+            if len(rig.learner.trained) >= due:
+                break
+            time.sleep(0.01)
+        trained_on.append(len(rig.learner.trained) - due)
+        ratio = next(ratios)
+        return Curvature(-1.0, ratio, ratio, 5)
+
+    rig.detector.measure = measure
+    assert rig.loop.run() == "max_rounds"
+    assert rig.column("convexity_ratio") == [None, 3.0, 1.0, 2.0]
+    assert rig.column("actor_count_wanted") == [12, 12, 12, 6]
+    assert rig.column("env_steps") == [STEPS * count for count in (12, 12, 12, 6)]
+    assert trained_on == [0, 0, 0], "no more than those, until it is decided"
+    assert_settled(rig)
+
+
+@pytest.mark.parametrize("round_steps", [None, 6 * STEPS])
+def test_max_steps_is_never_exceeded_and_nobody_plays_what_it_has_no_room_for(tmp_path: Path, round_steps: int | None):
+    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 3), scaler={"actors_fixed": 8},
+              algorithm={"round_steps": round_steps}, stop={"max_rounds": None, "max_steps": 21 * STEPS + 3})
+    assert rig.loop.run() == "max_steps"
+    assert rig.column("env_steps_total")[-1] == 21 * STEPS
+    assert len(rig.fleet.started) == 21
+    assert not rig.events("actors_abandoned")
+    assert_settled(rig)
+
+
 def test_an_update_awaits_a_minibatch_or_the_rounds_end(tmp_path: Path):
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth), update_s=0.0, stop={"max_rounds": 1},
               algorithm={"round_steps": 7 * STEPS, "impact": {"minibatch_steps": 3 * STEPS}}, actor={"timeout_s": 200})
@@ -279,7 +349,7 @@ def test_all_that_is_there_is_trained_on_at_once(tmp_path: Path):
 
 
 def test_it_replays_only_when_nothing_has_arrived(tmp_path: Path):
-    rig = Rig(tmp_path, replays_max=2, update_s=0.25)
+    rig = Rig(tmp_path, replays_max=2, update_s=0.25, algorithm={"round_steps": 8 * STEPS})
     assert rig.loop.run() == "max_rounds"
     assert sum(rig.column("updates")) > len(rig.learner.batches)
     assert max(rig.column("replayed_fraction")) > 0.0
@@ -467,6 +537,7 @@ def test_an_episode_whose_continuations_keep_raising_is_dropped(tmp_path: Path):
     assert rig.loop.run() == "max_rounds"
     (dropped,) = rig.events("episode_dropped")
     assert dropped["episode_id"] == "1-1"
+    assert sum(row["episodes_dropped"] for row in rig.rows) == 1
     assert sum(1 for i in rig.fleet.started if i.event["episode_id"] == "1-1") == 4
     assert_settled(rig)
 
@@ -695,7 +766,7 @@ def gated(rig: Rig, *, opens_after_s: float) -> GatedDetector:
     return detector
 
 
-def test_a_round_goes_on_with_the_last_count_until_the_score_is_there(tmp_path: Path):
+def test_a_round_goes_on_with_what_is_due_anyway_until_the_score_is_there(tmp_path: Path):
     rig = Rig(tmp_path, detector=GatedDetector, scaler=nitro(), algorithm={"round_steps": 12 * STEPS},
               stop={"max_rounds": 2})
     gated(rig, opens_after_s=0.0)
@@ -717,7 +788,7 @@ def test_a_detector_slower_than_a_round_stalls_nothing_and_decides_when_it_is_do
     scores = rig.column("boosting_score")
     assert scores[0] == 1.0
     assert scores[1] is None
-    assert rig.disk.rows[1]["actor_count_wanted"] == rig.disk.rows[0]["actor_count_wanted"], "until it is known"
+    assert rig.column("actor_count_wanted")[:2] == [6, 2], "until it is known, what is due anyway"
     assert 1.0 in scores[2:]
     assert_settled(rig)
 
@@ -822,14 +893,14 @@ def anything(stream: random.Random) -> Script:
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), staleness_max=st.sampled_from([1, 3, 30]), replays_max=st.sampled_from([0, 2]),
-       actors=st.integers(1, 7), round_fragments=st.integers(1, 9), minibatch=st.sampled_from([1, 3]),
+       actors=st.integers(1, 7), round_fragments=st.integers(0, 9), minibatch=st.sampled_from([1, 3]),
        concurrency=st.sampled_from([1, 3, 10**9]),
        usd=st.sampled_from([0.06, 0.2, 1000.0]), kind=st.sampled_from(["fixed", "nitro"]), update_s=st.sampled_from(
-           [0.0, 0.1, 3.0]), is_bucket=st.booleans(),
+           [0.0, 0.1, 3.0]), is_bucket=st.booleans(), max_steps=st.sampled_from([None, 9 * STEPS + 2]),
        ends=st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=4))
 def test_nothing_is_lost_and_nothing_trained_on_twice(
         tmp_path_factory: pytest.TempPathFactory, seed, staleness_max, replays_max, actors, round_fragments,
-        minibatch, concurrency, usd, kind, update_s, is_bucket, ends):
+        minibatch, concurrency, usd, kind, update_s, is_bucket, max_steps, ends):
     """Kills and interrupts, each followed by a resumption; `Rig` checks promises, staleness and completeness."""
     stream, disk = random.Random(seed), Disk(is_bucket=is_bucket)
     killed_usd = 0.0
@@ -839,9 +910,10 @@ def test_nothing_is_lost_and_nothing_trained_on_twice(
                   concurrency=concurrency, budget={"usd": usd},
                   scaler={"kind": kind, "actors_min": min(2, actors),
                           **({"actors_fixed": actors} if kind == "fixed" else {"actors_max": max(2, actors)})},
-                  algorithm={"staleness_max": staleness_max, "round_steps": round_fragments * STEPS,
+                  algorithm={"staleness_max": staleness_max, "round_steps": round_fragments * STEPS or None,
                              "impact": {"minibatch_steps": minibatch * STEPS}},
-                  actor={"timeout_s": 10}, fleet={"round_deadline_s": 60, "failures_max": 1000})
+                  actor={"timeout_s": 10}, fleet={"round_deadline_s": 60, "failures_max": 1000},
+                  stop={"max_steps": max_steps})
         if disk.ledger is not None:
             rig.resume()
             assert killed_usd <= rig.meter.spent_usd + 1e-9 <= usd + 2e-9
@@ -855,7 +927,7 @@ def test_nothing_is_lost_and_nothing_trained_on_twice(
             killed_usd = rig.killed_usd
         else:
             assert_settled(rig)
-            assert reason in ("max_rounds", "budget")
+            assert reason in ("max_rounds", "budget", "max_steps")
         if is_kill:
             join_detector()
         assert not rig.fleet.misses
@@ -864,6 +936,7 @@ def test_nothing_is_lost_and_nothing_trained_on_twice(
         assert trained[:len(trained_before)] == trained_before
         assert rig.column("round_index") == list(range(1, len(disk.rows) + 1))
         in_rows = sum(rig.column("env_steps"))
+        assert max_steps is None or in_rows <= max_steps
         assert disk.checkpoint is None or in_rows == STEPS * len(disk.checkpoint.values["learner"]["trained"])
         assert all(limit <= staleness_max for limit in rig.column("staleness_max"))
         assert sum(rig.column("round_cost_usd")) <= rig.meter.spent_usd + 1e-7

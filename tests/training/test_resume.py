@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.errors import CheckpointError
+from runtime.cost.prices import PRICES
+from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.records.checkpoint import save_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
-from runtime.training.resume import continue_rounds, count_what_was_spent
+from runtime.training.resume import (
+    check_same_experiment,
+    continue_rounds,
+    count_what_was_spent,
+    finished_summary,
+)
+from runtime.training.summary import summarise
 from tests.helpers import cost_model
+from tests.records.rows import a_row
 from tests.sampling.parts import read_events
 from tests.training.test_synchronous import Rig
 
@@ -52,6 +65,85 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="^--resume: a.file names a file that holds something else than when round"
                        " 4 ended; allowed: what it held then, or another --out$"):
         continue_after({"digests": {"a.file": "1"}}, {"a.file": "2"}, tmp_path)
+
+
+def checked(before: Mapping[str, Any], now: Mapping[str, Any], tmp_path: Path) -> str:
+    """Resumes a run of one experiment with another; returns the refusal, or "" if it may go on."""
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    with closing(RunDirectory(tmp_path / "run")) as directory:
+        directory.config_path.write_text(experiment_from_tree(before, source="x").resolved().to_yaml())
+        try:
+            check_same_experiment(experiment_from_tree(now, source="x").resolved(), directory)
+        except RunDirectoryError as refusal:
+            return str(refusal)
+    return ""
+
+
+@pytest.mark.parametrize(("before", "now", "words"), [
+    ({"a": 1, "b": 2}, {"a": 1}, "environment.kwargs.b is missing now, 2 in the run"),
+    ({"a": 1}, {"a": 1, "b": "x"}, 'environment.kwargs.b is "x" now, missing in the run'),
+    ({"a": {"b": 2}}, {"a": {}}, "environment.kwargs.a.b is missing now, 2 in the run"),
+    ({"a": {}}, {}, "environment.kwargs.a is missing now, {} in the run"),
+    ({"a": 1}, {"a": True}, "environment.kwargs.a is true now, 1 in the run"),
+    ({"a": {"b": 1}}, {"a": {"b": 1}}, "")])
+def test_another_environment_is_refused_by_its_key(
+    before: Mapping[str, Any], now: Mapping[str, Any], words: str, tmp_path: Path
+) -> None:
+    refusal = checked(*({"environment": {"id": "some:thing", **({"kwargs": one} if one else {})},
+                         "budget": {"usd": 1.0}} for one in (before, now)), tmp_path)
+    assert words in refusal
+    assert bool(words) == bool(refusal)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([0.5, "x", "1"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
+    max_leaves=4)
+TREES = st.fixed_dictionaries(
+    {"environment": st.fixed_dictionaries({"id": st.sampled_from(["some:thing", "Other-v0"])}, optional={
+        "kwargs": st.dictionaries(st.sampled_from("abc"), JSON_VALUES, max_size=3),
+        "wrappers": st.lists(st.just("a.b") | st.fixed_dictionaries({"c.D": st.dictionaries(
+            st.sampled_from("abc"), JSON_VALUES, max_size=2)}), max_size=2)}),
+     "budget": st.just({"usd": 1.0})},
+    optional={"algorithm": st.sampled_from([{"kind": "impact"}, {"kind": "impact", "round_steps": 64},
+                                            {"kind": "ppo", "ppo": {"clip": 0.1}}]),
+              "scaler": st.sampled_from([{"kind": "nitro"}, {"actors_fixed": 3, "actors_min": 2},
+                                         {"kind": "schedule"}]),
+              "learner": st.sampled_from([{"kind": "stellaris", "stellaris": {"learners": 2}}, {"kind": "function"}]),
+              "cache": st.just({"kind": "none"}), "seed": st.integers(0, 2),
+              "stop": st.sampled_from([{"max_rounds": 3}, {"max_steps": 9999, "target_return": 1.5}])})
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(before=TREES, now=TREES)
+def test_any_two_experiments_are_the_same_or_refused_in_words(
+    before: Mapping[str, Any], now: Mapping[str, Any], tmp_path: Path
+) -> None:
+    experiments = []
+    for tree in (before, now):
+        try:
+            experiments.append(experiment_from_tree(tree, source="x").resolved())
+        except ExperimentError:
+            assume(False)
+    refusal = checked(before, now, tmp_path)
+    assert ("was another experiment" in refusal) == (experiments[0].identity != experiments[1].identity)
+
+
+@pytest.mark.parametrize(("stop", "steps", "is_finished"), [
+    ({"max_steps": 1000}, 768, True), ({"max_steps": 1023}, 768, True), ({"max_steps": 1024}, 768, False),
+    ({"max_steps": None}, 768, False), ({"max_steps": 1000}, 512, False)])
+def test_a_run_is_finished_if_no_further_fragment_fits(
+    stop: Mapping[str, Any], steps: int, is_finished: bool, tmp_path: Path
+) -> None:
+    experiment = experiment_from_tree(
+        {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "stop": stop}, source="x").resolved()
+    rows = [a_row(1, env_steps_total=steps)]
+    backend = SimpleNamespace(cost_basis="modelled", prices=PRICES)
+    summary = summarise(rows, name="x", experiment=experiment, backend=backend, best=None, stop_reason="max_steps",
+                        error="", spent_usd=0.5, session_s=1.0)
+    with closing(RunDirectory(tmp_path / "run")) as directory:
+        directory.summary_path.write_text(json.dumps(summary))
+        assert (finished_summary(experiment, directory) is not None) == is_finished
 
 
 LEDGER = (b'{"budget": {"units_per_usd": 68719476736, "spent": %d, "reserved": {}}, "billed_s": 0, "blocks": 0, '

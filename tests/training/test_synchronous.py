@@ -200,8 +200,67 @@ def test_the_batch_is_in_the_order_of_the_slots(tmp_path: Path):
 def test_it_stops_when_enough_steps_were_taken(tmp_path: Path):
     rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, stop={"max_rounds": None, "max_steps": 25})
     assert rig.run() == "max_steps"
-    assert rig.column("env_steps_total") == [12, 24, 36]
-    assert rig.learner.progresses == [0.0, 12 / 25, 24 / 25]
+    assert rig.column("env_steps_total") == [12, 24]
+    assert rig.learner.progresses == [0.0, 12 / 25]
+    assert not rig.events("round_fitted"), "no fragment of four steps fits into the one that is left"
+
+
+@pytest.mark.parametrize("scaler", [
+    {"kind": "fixed", "actors_fixed": 3, "actors_min": 3}, {"kind": "nitro", "actors_min": 3, "actors_max": 3}])
+def test_the_last_round_shrinks_to_the_fragments_that_max_steps_has_room_for(tmp_path: Path, scaler: dict[str, Any]):
+    rig = Rig(tmp_path, scaler=scaler, stop={"max_rounds": None, "max_steps": 35}, evaluation={"every_rounds": 50})
+    assert rig.run() == "max_steps"
+    assert rig.column("env_steps_total") == [12, 24, 32]
+    assert rig.column("actor_count_wanted") == [3, 3, 3]
+    assert rig.column("actor_count") == [3, 3, 2]
+    (fitted,) = rig.events("round_fitted")
+    assert (fitted["round_index"], fitted["wanted"], fitted["granted"]) == (3, 3, 2)
+    assert "stop.max_steps" in fitted["reason"]
+    assert not rig.events("round_shrunk"), "money has nothing to do with it"
+    assert rig.column("evaluation_round") == [None, None, 3], "its policy is evaluated, as the last one's"
+    assert rig.learner.progresses == [0.0, 12 / 35, 24 / 35]
+
+
+def test_a_boosted_round_shrinks_to_what_max_steps_has_room_for(tmp_path: Path):
+    """Its first wave fits, and only a part of its boost."""
+    rig = Rig(tmp_path, ratio=lambda version, samples: 1.0, scaler={"decay_factor": 1.0},
+              stop={"max_rounds": None, "max_steps": 40})
+    assert rig.run() == "max_steps"
+    assert rig.column("actor_count_wanted") == [6, 6]
+    assert rig.column("actor_count") == [6, 4]
+    assert rig.column("env_steps_total") == [24, 40]
+
+
+def test_a_last_round_may_be_rejected_and_its_actors_replaced(tmp_path: Path):
+    rig = Rig(tmp_path, fails((2, 0, 0), *((2, 1, nth) for nth in range(9))), fleet={"quorum": 0.9},
+              scaler={"kind": "fixed", "actors_fixed": 4}, stop={"max_rounds": None, "max_steps": 30})
+    with pytest.raises(ActorsKeepFailingError):
+        rig.run()
+    assert [event["actor_count"] for event in rig.events("round_rejected")] == [3, 3, 3]
+    assert [row["actor_count"] for row in rig.rows] == [4]
+
+
+def test_a_round_that_the_budget_shrinks_too_says_both(tmp_path: Path):
+    scaler = {"kind": "fixed", "actors_fixed": 6, "actors_min": 2}
+    rig = Rig(tmp_path, scaler=scaler, stop={"max_rounds": 1, "max_steps": 20},
+              budget={"usd": worst_case_usd(3, scaler=scaler)})
+    assert rig.run() == "max_rounds"
+    (fitted,), (shrunk,) = rig.events("round_fitted"), rig.events("round_shrunk")
+    assert (fitted["wanted"], fitted["granted"], shrunk["wanted"], shrunk["granted"]) == (6, 5, 5, 3)
+    assert rig.column("actor_count") == [3]
+
+
+@pytest.mark.parametrize("max_steps", [None, 4, 20, 21, 40])
+def test_a_resumed_run_shrinks_the_same_round(tmp_path: Path, max_steps: int | None):
+    scaler, stop = {"kind": "fixed", "actors_fixed": 3}, {"max_rounds": 4, "max_steps": max_steps}
+    whole = Rig(tmp_path, scaler=scaler, stop=stop)
+    reason = whole.run()
+    for after in range(len(whole.rows)):
+        again = Rig(tmp_path, scaler=scaler, stop=stop)
+        if after:
+            again.loop.restore(whole.checkpoints[after - 1])
+        assert again.run() == reason
+        assert again.column("env_steps_total") == whole.column("env_steps_total")[after:]
 
 
 def test_it_stops_when_an_evaluation_reaches_the_target(tmp_path: Path):
@@ -455,6 +514,7 @@ def test_an_episode_that_always_raises_is_dropped_and_the_run_goes_on(tmp_path: 
     rig.fleet.script = lambda event, nth: ERROR if event["episode_id"] == "1-1" else OK
     assert rig.run() == "max_rounds"
     (dropped,) = rig.events("episode_dropped")
+    assert sum(row["episodes_dropped"] for row in rig.rows) == 1
     assert dropped["episode_id"] == "1-1"
     assert len(rig.events("round_rejected")) == 2
     assert rig.column("actors_failed") == [0, 4, 0, 0]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import builtins
 import itertools
-import json
 import os
 import re
+import stat
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import gymnasium
@@ -18,12 +20,13 @@ import numpy as np
 import pytest
 
 from lambda_actor.environments import make_environment
+from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.config.loading import load_experiment
 from runtime.config.resolved import FittedExperiment
 from runtime.errors import ExperimentError
 from runtime.training.preflight import preflight
-from runtime.training.trial import prove_replay, try_environment
-from tests.environments import Counter
+from runtime.training.trial import try_environment
+from tests.environments import Counter, StatefulCounter
 from tests.helpers import ROOT, command, is_alive, results_only, rounds, train, wait_for
 
 LIMITED = f"{__name__}:make_long"
@@ -67,7 +70,7 @@ class Remembering(Counter):
 
 
 def make_remembering() -> gymnasium.Env:
-    return Remembering(episode_steps=8)
+    return gymnasium.wrappers.TimeLimit(Remembering(episode_steps=8), 20)
 
 
 class Starting(Counter):
@@ -141,10 +144,6 @@ class Stopping(Counter):
                 pass
 
 
-def made(environment_id: str) -> str:
-    return json.dumps([environment_id, "auto", {}])
-
-
 def fitted(path: Path) -> FittedExperiment:
     return preflight(load_experiment(path).resolved())[1]
 
@@ -152,18 +151,24 @@ def fitted(path: Path) -> FittedExperiment:
 @pytest.mark.parametrize(("environment_id", "steps", "way"), [
     (LIMITED, 20, "reset"), (f"{__name__}:make_remembering", 5, "anew"), ("BipedalWalker-v3", 40, "anew")])
 def test_how_episodes_are_replayed_is_found_out(environment_id: str, steps: int, way: str) -> None:
-    assert prove_replay(made(environment_id), steps) == way
+    tried = try_environment(environment_id, fragment_steps=steps)
+    assert (tried.replay, tried.problem, tried.remark) == (way, "", "")
 
 
 def test_what_shows_its_process_is_not_deterministic() -> None:
-    with pytest.raises(ExperimentError, match=r"In another process: .* at step 1 of 20 .* not deterministic.*Allowed"):
-        prove_replay(made(f"{__name__}:make_local"), 20)
+    tried = try_environment(f"{__name__}:make_local", fragment_steps=20)
+    assert "in another process" in tried.problem
+    assert "at step 1 of 20 when it was replayed; the environment is not deterministic" in tried.problem
 
 
 @pytest.mark.parametrize("error", ["RuntimeError", "SystemExit"])
 def test_an_environment_that_raises_is_refused_with_what_it_said(error: str) -> None:
-    with pytest.raises(ExperimentError, match=f"it raised when it was tried: {error}: the motor is on fire"):
-        prove_replay(json.dumps([f"{__name__}:Broken", "auto", {"kwargs": {"error": error}}]), 20)
+    line = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+                if "the motor is on fire" in text)
+    with pytest.raises(ExperimentError) as caught:
+        try_environment(f"{__name__}:Broken", options={"kwargs": {"error": error}})
+    assert str(caught.value) == (f"environment.id = '{__name__}:Broken': it raised when it was tried: {error}: the "
+                                 f"motor is on fire, in {__file__}, line {line}")
 
 
 def tried(path: Path, **kwargs: object) -> None:
@@ -254,10 +259,142 @@ def test_what_cannot_be_replayed_is_refused(tmp_path: Path, environment_id: str,
     assert cut.environment.replay == ""
 
 
-@pytest.mark.parametrize(("environment_id", "fragment_steps"), [(LIMITED, 50), ("Hopper-v5", 20)])
-def test_what_needs_no_replay_has_none(tmp_path: Path, environment_id: str, fragment_steps: int) -> None:
+@pytest.mark.parametrize(("environment_id", "fragment_steps", "replay"), [
+    (LIMITED, 20, ("reset", 49)), (LIMITED, 50, ("reset", 49)), (LIMITED, 70, ("reset", 49)),
+    ("Hopper-v5", 20, ("", 0))])
+def test_what_cannot_be_saved_is_replayed_also_if_it_is_shorter_than_a_fragment(
+    tmp_path: Path, environment_id: str, fragment_steps: int, replay: tuple[str, int]
+) -> None:
     environment = fitted(write(tmp_path / "one.yaml", environment_id, fragment_steps)).environment
-    assert (environment.replay, environment.replay_steps_max) == ("", 0)
+    assert (environment.replay, environment.replay_steps_max) == replay
+
+
+# What is tried of every environment, also if it can save its state or its episodes are short
+
+
+class Old(Counter):
+    """Of the time when Gym's `reset` took nothing."""
+
+    def reset(self):
+        return super().reset()
+
+
+def make_old() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Old(episode_steps=None), 8)
+
+
+def chance() -> float:
+    """From 0 to 1, from the system."""
+    return int.from_bytes(os.urandom(7), "little") / 2**56
+
+
+class Random(StatefulCounter):
+    """Rewards come from the system's randomness, or where its episodes start does."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(episode_steps=None)
+        self.what = what
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.what == "start":
+            self.start = chance()
+        return self._observation(), {}
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward + (chance() if self.what == "reward" else 0.0), *rest
+
+
+class Large(StatefulCounter):
+    """Its state fits no message."""
+
+    def get_state(self):
+        return super().get_state() | {"all": np.zeros(EPISODE_BYTES_MAX)}
+
+
+def make_random(what: str, episode_steps: int = 50) -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Random(what), episode_steps)
+
+
+def make_large(episode_steps: int = 50) -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Large(episode_steps=None), episode_steps)
+
+
+@pytest.mark.parametrize(("environment_id", "told"), [
+    (f"{__name__}:make_old", r"it raised when it was tried: TypeError: .*unexpected keyword argument 'seed'"),
+    (f"{__name__}:Broken", "it raised when it was tried: RuntimeError: the motor is on fire"),
+    ("tests.environments:make_raising", "it raised when it was tried: RuntimeError: the motor is on fire")])
+def test_what_raises_is_refused_also_if_its_episodes_are_short(tmp_path: Path, environment_id: str, told: str) -> None:
+    kwargs = {"kwargs": {"error": "RuntimeError"}} if environment_id.endswith("Broken") else {}
+    for cut in (False, True):
+        with pytest.raises(ExperimentError, match=told):
+            fitted(write(tmp_path / "one.yaml", environment_id, 256, max_episode_steps=8, truncate_at_fragment=cut,
+                         **kwargs))
+
+
+@pytest.mark.parametrize(("factory", "told"), [
+    ("make_random", "at step 1 after its state was set: get_state.. leaves something out, or the environment is not"),
+    ("make_large", "its state cannot travel: a EPISODE message of .* exceeds the limit of 1048576")])
+def test_what_a_later_actor_could_not_continue_is_refused_or_if_it_is_short_dropped(
+    tmp_path: Path, factory: str, told: str
+) -> None:
+    kwargs = {"what": "reward"} if factory == "make_random" else {}
+    path = write(tmp_path / "one.yaml", f"{__name__}:{factory}", kwargs=kwargs)
+    with pytest.raises(ExperimentError, match=f"{told}.*; allowed: get_state.*actor.fragment_steps from 50, which"):
+        fitted(path)
+    assert fitted(write(tmp_path / "cut.yaml", f"{__name__}:{factory}", kwargs=kwargs, truncate_at_fragment=True))
+    environment = fitted(write(tmp_path / "short.yaml", f"{__name__}:{factory}", 70, kwargs=kwargs)).environment
+    assert re.search(told, environment.dropped_because)
+
+
+def test_what_starts_by_chance_can_be_continued_and_is_told(tmp_path: Path) -> None:
+    tried = try_environment(f"{__name__}:make_random", options={"kwargs": {"what": "start"}})
+    assert tried.problem == ""
+    assert re.search(r"in another process, .* went on differently at step 1 of \d+ when it was replayed", tried.remark)
+    path = write(tmp_path / "one.yaml", f"{__name__}:make_random", kwargs={"what": "start"})
+    finished = train(path, tmp_path / "run", "--set", "stop.max_rounds=1")
+    assert finished.returncode == 0, finished.stderr
+    assert "not deterministic, so that results cannot be reproduced" in " ".join(finished.stdout.split())
+
+
+class Scribbling(Counter):
+    """Writes to every socket that it finds."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(episode_steps=None)
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    Connection(os.dup(fd)).send_bytes(what.encode())
+
+
+@pytest.mark.parametrize("what", ["[1, 2, 3]", "no JSON", '{"colour": "red"}', '{"answer": {"colour": "red"}}', "{}",
+                                  '{"doing": 3}', "[" * 100_000])
+def test_junk_on_its_connection_is_refused_in_one_line(what: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        try_environment(f"{__name__}:Scribbling", options={"kwargs": {"what": what}})
+    assert str(caught.value) == (
+        f"environment.id = '{__name__}:Scribbling': while it was being imported and made, it wrote to the connection "
+        "that its trial answers on; allowed: files and connections that it has opened itself")
+
+
+class Noisy(Counter):
+    """Prints forty mebibytes, in Python and from below, and how much of it lies in files."""
+
+    def reset(self, *, seed=None, options=None):
+        print("x" * 20 * 2**20, flush=True)
+        for _ in range(20):
+            os.write(2, b"y" * 2**20)
+        written = os.fstat(1).st_size if stat.S_ISREG(os.fstat(1).st_mode) else 0
+        if written:
+            raise RuntimeError(f"{written} bytes of that lie in a file")
+        return super().reset(seed=seed)
+
+
+def test_what_an_environment_prints_fills_no_disk_and_fails_no_trial() -> None:
+    tried = try_environment(f"{__name__}:Noisy", options={"max_episode_steps": 8}, fragment_steps=4)
+    assert (tried.replay, tried.problem) == ("reset", "")
 
 
 def test_a_run_replays_the_same_whoever_continues_an_episode_and_whenever_it_is_resumed(tmp_path: Path) -> None:

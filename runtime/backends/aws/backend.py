@@ -123,10 +123,10 @@ class AwsBackend:
             # They die with this process: nobody need tell them to stop.
             self._beat_while_it_runs(run, stop_event="")
             here = actors_here(run)
-            cache, fleet, event, described = here.cache, here.fleet, here.event, here.server
+            cache, fleet, event, told = here.cache, here.fleet, here.event, here.facts
         else:
             cache, fleet, event = self._reach_functions(run, self._results)
-            described = event["cache_url"] or NO_CACHE
+            told = {"server": event["cache_url"] or NO_CACHE}
         concurrency = fleet.concurrency
         meter = self._meter(run, self._entry, concurrency)
         keeping = AwsKeeping(
@@ -135,7 +135,7 @@ class AwsBackend:
         learner_fleet, learner_store = self._reach_learner(run, self._results)
         return Supplies(
             cache, fleet, meter, keeping, actor_event=event,
-            facts=self._facts(described, concurrency), learner_fleet=learner_fleet, learner_store=learner_store,
+            facts={**told, **self._facts(concurrency)}, learner_fleet=learner_fleet, learner_store=learner_store,
             prewarmed_actors=min(concurrency, experiment.scaler.smallest_round))
 
     def _reach_functions(self, run: RunContext, results: ResultsBucket) -> tuple[Cache, Fleet, Mapping[str, Any]]:
@@ -221,17 +221,16 @@ class AwsBackend:
         # What is kept for the teardown is not the learner's to spend.
         usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
         return WallClockMeter(model, Budget(usable_usd), billed_since_s=since_s, now=self._now,
-                              begins=self._round_begins, **entry.from_s(deployment.stack))
+                              begins=self._round_begins, events=run.events, **entry.from_s(deployment.stack))
 
     def _round_begins(self, ends_at_s: float) -> None:
         if ends_at_s > self._ends_by_s:
             _end_this_process()
         self.rounds_begun += 1
 
-    def _facts(self, server: str, concurrency: int) -> dict[str, str]:
+    def _facts(self, concurrency: int) -> dict[str, str]:
         deployment = self._deployment
-        return {"server": server,
-                "actors": f"{deployment.actor_function or 'processes of the learner'}, {concurrency} at once",
+        return {"actors": f"{deployment.actor_function or 'processes of the learner'}, {concurrency} at once",
                 "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}, "
                            f"in {deployment.container_image}",
                 "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",

@@ -13,6 +13,7 @@ from runtime.aws.failures import AWS_ERRORS, code_of
 from runtime.cost.model import UPLOAD_INTERVAL_S
 from runtime.errors import RunError
 from runtime.records import layout
+from runtime.records.files import TEMPORARY, make_directory, remove, write_atomically
 
 _TRIES = 5
 _REPLACED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
@@ -63,8 +64,22 @@ class ResultsBucket:
 
         Raises:
             SupersededError: Another learner keeps writing.
-            ResultsError: The bucket cannot be read or written.
+            ResultsError: The bucket cannot be read or written, or something went wrong that nobody foresaw: another
+                attempt may succeed, and a deployment must not end before it trains.
         """
+        try:
+            return self._download()
+        except RunError:
+            raise
+        except Exception as error:
+            raise ResultsError(f"the results bucket {self._bucket}: the run cannot be put into {self._directory}: "
+                               f"{type(error).__name__}: {error}") from error
+
+    def _download(self) -> bool:
+        for path in self._directory.rglob(f"*{TEMPORARY}"):
+            # Of a process that was killed while it wrote.
+            if layout.RUN_FILE.fullmatch(self._name(path).removesuffix(TEMPORARY)):
+                remove(path)
         ledger = self._take_over()
         names = set(self._names())
         if not any(name.endswith(".json") and layout.CHECKPOINT_FILE.fullmatch(name) for name in names):
@@ -73,15 +88,15 @@ class ResultsBucket:
         if ledger is None and not names:
             return False
         for path in self._files():
-            path.unlink()
+            remove(path)
         if ledger is not None:
-            (self._directory / layout.LEDGER).write_bytes(ledger)
+            write_atomically(self._directory / layout.LEDGER, ledger)
         # Rows after checkpoints: a learner that still uploads does it the other way round.
         for name in sorted(names - {layout.LEDGER}, key=_upload_order, reverse=True):
             path = self._directory / name
-            path.parent.mkdir(exist_ok=True)
+            make_directory(path.parent)
             self._tags[name], _, data = self._get(name)
-            path.write_bytes(data)
+            write_atomically(path, data)
             self._uploaded[name] = _stamp(path)
         self._drop_checkpoints_ahead()
         return True
@@ -196,10 +211,10 @@ class ResultsBucket:
         """
         path = self._directory / layout.ROUNDS
         rounds = len(path.read_bytes().splitlines()) if path.exists() else 0
-        files = list((self._directory / layout.CHECKPOINTS).glob("round_*"))
-        ahead = [found for found in files if int(found.stem.removeprefix("round_")) > rounds]
-        for found in ahead if len(ahead) < len(files) else []:
-            found.unlink()
+        found = [match for match in map(layout.CHECKPOINT_FILE.fullmatch, map(self._name, self._files())) if match]
+        ahead = [match[0] for match in found if int(match[1]) > rounds]
+        for name in ahead if len(ahead) < len(found) else []:
+            remove(self._directory / name)
 
     def _delete_old_checkpoints(self) -> None:
         for name in [name for name in self._uploaded if layout.CHECKPOINT_FILE.fullmatch(name)]:
@@ -296,10 +311,11 @@ class ResultsBucket:
 def _upload_order(name: str) -> tuple[int, bool]:
     """Rows before the checkpoint that follows them; then its JSON, which makes it exist; then the best policy.
 
-    The checkpoint holds that policy, too: the bucket's may be too old, but is never one that no checkpoint knows.
+    The checkpoint holds that policy, too: the bucket's may be too old, but is never one that no checkpoint knows. The
+    summary comes last of all: who finds it takes the run for ended, and uploads nothing more.
     """
-    is_best = name == layout.BEST_POLICY
-    return 2 if is_best else int(bool(layout.CHECKPOINT_FILE.fullmatch(name))), name.endswith(".json")
+    last = {layout.BEST_POLICY: 2, layout.SUMMARY: 3}
+    return last.get(name, int(bool(layout.CHECKPOINT_FILE.fullmatch(name)))), name.endswith(".json")
 
 
 def _stamp(path: Path) -> tuple[int, int]:

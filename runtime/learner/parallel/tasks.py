@@ -64,7 +64,7 @@ def spec_task(spec: LearnerSpec) -> Task:
     return Task("make", {
         "algorithm": spec.algorithm.model_dump(mode="json"), "spaces": dataclasses.asdict(spec.spaces),
         "network": spec.network, "seed": spec.seed, "threads": spec.threads,
-        "initialisation": spec.initialisation})
+        "initialisation": spec.initialisation, "initial_std": spec.initial_std})
 
 
 def spec_of(task: Task) -> LearnerSpec:
@@ -72,7 +72,7 @@ def spec_of(task: Task) -> LearnerSpec:
     spaces: dict[str, Any] = {name: _tuples(value) for name, value in task.values["spaces"].items()}
     return LearnerSpec(AlgorithmSection.model_validate(task.values["algorithm"]), Spaces(**spaces),
                        task.values["network"], task.values["seed"], task.values["threads"],
-                       task.values["initialisation"])
+                       task.values["initialisation"], task.values["initial_std"])
 
 
 def _tuples(value: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Protocol
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import ActorError
 from runtime.errors import RunError
+from runtime.records.files import make_directory, naming_full_disk
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,127}")
 _BUCKET_SCHEME = "s3://"
@@ -62,17 +63,18 @@ class FolderStore:
     def put(self, name: str, data: bytes) -> bool:
         """Keeps ``data`` under a name that is new."""
         try:
-            self._path.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=self._path, prefix=".")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                # Unlike a renaming, this refuses a name that is taken.
-                with suppress(FileExistsError):
-                    os.link(temporary, self._path / checked(name))
-                    return True
-            finally:
-                os.unlink(temporary)
+            with naming_full_disk(self._path):
+                make_directory(self._path)
+                descriptor, temporary = tempfile.mkstemp(dir=self._path, prefix=".")
+                try:
+                    with os.fdopen(descriptor, "wb") as file:
+                        file.write(data)
+                    # Unlike a renaming, this refuses a name that is taken.
+                    with suppress(FileExistsError):
+                        os.link(temporary, self._path / checked(name))
+                        return True
+                finally:
+                    os.unlink(temporary)
         except OSError as error:
             raise StoreError(f"{self._path}: {name} cannot be kept: {error}") from error
         return False

@@ -6,7 +6,7 @@
     4. the result is taken from the store, whatever has become of the answer.
 
 The first result that is put there makes the next version. So an invocation that is repeated, slow or dead costs its own
-bill, and never trains twice.
+bill, and never trains twice. A result that cannot be that of the update is removed, and counts as a failed invocation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from lambda_actor.errors import WireError
 from runtime.config.schema import StellarisSection
-from runtime.errors import BudgetError, RunError
+from runtime.errors import BudgetError, CheckpointError, NotFiniteError, RunError
 from runtime.interfaces import (
     LEARNER,
     Batch,
@@ -34,7 +34,8 @@ from runtime.interfaces import (
 )
 from runtime.learner import LearnerSpec
 from runtime.learner.parallel.tasks import spec_task
-from runtime.learner.remote.messages import decode_result, encode_batch, encode_state
+from runtime.learner.remote.messages import Result, decode_result, encode_batch, encode_state
+from runtime.learner.remote.results import check_result
 from runtime.learner.remote.store import StoreError, batch_name, open_store, result_name, state_name
 from runtime.learner.updater import InPlaceUpdater
 
@@ -73,7 +74,7 @@ class _Pending:
 
     policy_version: int
     progress: float
-    trajectories: int
+    batch: Batch
     attempt: int = 0
 
 
@@ -110,7 +111,7 @@ class FunctionUpdater(InPlaceUpdater):
             self._put(state_name(self._token, version), encode_state(self.get_state(), version))
             self._has_state = True
         self._put(batch_name(self._token, version), encode_batch(batch))
-        self._pending = _Pending(version, float(progress), len(batch.policy_versions))
+        self._pending = _Pending(version, float(progress), batch)
         self._invoke(self._pending)
 
     def poll(self, timeout_s: float) -> list[Update]:
@@ -118,6 +119,7 @@ class FunctionUpdater(InPlaceUpdater):
 
         Raises:
             BudgetError: The budget does not hold another invocation.
+            NotFiniteError: The last of `ATTEMPTS` results is not finite.
             RunError: `ATTEMPTS` invocations have failed, or the store cannot be read.
         """
         if self._pending is None:
@@ -158,40 +160,45 @@ class FunctionUpdater(InPlaceUpdater):
             "learner": self._spec})])
 
     def _ended(self, pending: _Pending, outcome: Outcome) -> None:
-        """Settles an invocation, and takes the result if there is one, whatever it answered."""
+        """Settles an invocation, and takes the result if there is a sound one, whatever it answered."""
         self._remote.meter.settle(_work(pending), Usage(
             outcome.billed_s, outcome.init_s, outcome.is_metered) if outcome.was_started else None)
         name = result_name(self._token, pending.policy_version + 1)
         data = self._store.get(name)
+        problem: Exception = RunError(outcome.error or "it left no result")
         if data is not None:
-            self._names.append(name)
-            self._take(pending, data)
-            return
-        error = outcome.error or "it left no result"
+            try:
+                self._take(pending, decode_result(data))
+            except (WireError, ValueError, NotFiniteError, CheckpointError) as error:
+                problem = error
+                # Else the next invocation would find it there.
+                self._store.delete([name])
+            else:
+                # All but this result, from which the next update starts.
+                self._store.delete(self._names)
+                self._names = [name]
+                return
         self._remote.events.append("learner_failed", policy_version=pending.policy_version, attempt=pending.attempt,
-                                   status=outcome.status, error=error)
+                                   status=outcome.status, error=str(problem))
         if pending.attempt + 1 == ATTEMPTS:
+            if isinstance(problem, NotFiniteError):
+                raise problem
             raise RunError(f"the learner function failed {ATTEMPTS} times to make policy version "
-                           f"{pending.policy_version + 1}; the last error: {error}")
+                           f"{pending.policy_version + 1}; the last error: {problem}") from problem
         self._pending = replace(pending, attempt=pending.attempt + 1)
         self._invoke(self._pending)
 
-    def _take(self, pending: _Pending, data: bytes) -> None:
+    def _take(self, pending: _Pending, result: Result) -> None:
+        before = self.learner.get_state()
+        check_result(result, before=before, policy_version=pending.policy_version, batch=pending.batch,
+                     spec=self._remote.spec)
         try:
-            result = decode_result(data)
-        except WireError as error:
-            raise RunError(f"the result of the learner function cannot be used: {error}") from error
-        if (result.state.policy_version != pending.policy_version + 1
-                or len(result.update.staleness) != pending.trajectories):
-            raise RunError(f"the learner function made version {result.state.policy_version} from "
-                           f"{len(result.update.staleness)} trajectories, not version {pending.policy_version + 1} "
-                           f"from {pending.trajectories}")
-        self.learner.set_state(State(result.state.arrays, result.state.values))
+            self.learner.set_state(State(result.state.arrays, result.state.values))
+        except CheckpointError:
+            self.learner.set_state(before)
+            raise
         self.ended.append(result.update)
         self._pending = None
-        # All but this result, from which the next update starts.
-        self._store.delete(self._names[:-1])
-        del self._names[:-1]
 
     def _put(self, name: str, data: bytes) -> None:
         self._names.append(name)

@@ -7,11 +7,13 @@
     5. when no job is left, what still waits is applied, and the next policy version begins
 
 A learner function that dies, is slow, or answers twice costs its own gradient and its own bill. So does a gradient that
-is not finite; but if two learners' gradients of an update are not, training has diverged, and no further one is begun.
+is longer than its clip, or not finite; but if gradients of two learners of an update are not finite, training has
+diverged, and no further one is begun.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -39,6 +41,7 @@ from runtime.interfaces import (
 from runtime.learner.parallel.tasks import spec_task
 from runtime.learner.ppo import Ppo
 from runtime.learner.remote.messages import SentGradient, decode_gradient, encode_samples, encode_state
+from runtime.learner.remote.results import CLIP_ROUNDING
 from runtime.learner.remote.store import StoreError, gradient_name, open_store, policy_name, samples_name
 from runtime.learner.remote.updater import Remote
 from runtime.learner.stellaris.parameter import ParameterFunction, Step
@@ -46,6 +49,8 @@ from runtime.learner.updater import InPlaceUpdater
 
 _STATE_KEY = "parameter_function"
 _LOSSES = ("policy_loss", "value_loss", "entropy")
+_NORM_MAX = float(np.sqrt(np.finfo(np.float32).max))
+"""Adam keeps the square of the gradient; that of a longer one is infinite."""
 
 
 @dataclass
@@ -292,7 +297,7 @@ class StellarisUpdater(InPlaceUpdater):
         self._delete(set(self._names))
 
     def _checked(self, under_way: _UnderWay, sent: SentGradient) -> SentGradient:
-        """Refuses a gradient that is not of this learner, not finite, or of a policy that nobody can have pulled."""
+        """Refuses a gradient that is not of this learner, too long, not finite, or of a policy that was not there."""
         shapes = {name: tuple(one.shape) for name, one in self.learner.parameters().items()}
         if {name: array.shape for name, array in sent.arrays.items()} != shapes:
             raise ValueError("the gradient is of other parameters")
@@ -304,6 +309,14 @@ class StellarisUpdater(InPlaceUpdater):
         for name, array in [*zip(_LOSSES, sent.losses.reshape(3, 1), strict=True), *sent.arrays.items()]:
             if len(wrong := array[~np.isfinite(array)]):
                 raise NotFiniteError(f"{name} of a gradient is {wrong[0]}")
+        clip = self.learner.settings.max_gradient_norm
+        for network in self.learner.trained:
+            norm = math.hypot(*(float(np.linalg.norm(array.astype(np.float64).ravel()))
+                                for name, array in sent.arrays.items() if name.startswith(f"{network}.")))
+            if clip is not None and norm > CLIP_ROUNDING * clip:
+                raise ValueError(f"the {network}'s gradient has norm {norm:g}, but gradients are clipped to {clip:g}")
+            if norm > _NORM_MAX:
+                raise NotFiniteError(f"the square of the {network}'s gradient is inf: its norm is {norm:g}")
         if sent.pulled_version not in self._versions:
             raise ValueError(f"the gradient is of policy {sent.pulled_version}, which is not there")
         return sent

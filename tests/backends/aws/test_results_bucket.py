@@ -30,8 +30,8 @@ from tests.records.rows import a_row
 BUCKET, PREFIX = "nitro-results", "hopper/abc/"
 ROUNDS, ACTORS = 3, 2
 EXPERIMENT = experiment_from_tree(
-    {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}, "scaler": {"actors_min": ACTORS, "actors_max": 8},
-     "actor": {"provisioned": 0}}, source="test").resolved(is_deployed=True)
+    {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0},
+     "scaler": {"actors_min": ACTORS}}, source="test").resolved(is_deployed=True)
 
 
 @pytest.fixture(scope="module")
@@ -400,6 +400,56 @@ def test_rows_without_a_whole_checkpoint_are_done_again(s3: Any, tmp_path: Path)
     assert learner.bucket.download()
     learner.directory.check_rounds(0)
     assert "rounds.jsonl" not in contents(tmp_path)
+
+
+@pytest.mark.parametrize("name", [
+    "checkpoints/round_000002.safetensors.tmp", "checkpoints/round_000002.json.tmp", "ledger.json.tmp",
+    "rounds.jsonl.tmp"])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_a_killed_process_left_half_written_is_removed_and_ends_nothing(
+    s3: Any, tmp_path: Path, name: str, is_kept: bool
+) -> None:
+    if is_kept:
+        Learner(s3, tmp_path / "first").live()
+    again = Learner(s3, tmp_path / "second")
+    again.directory.checkpoints_path.mkdir()
+    (tmp_path / "second" / name).write_bytes(b"half")
+    (tmp_path / "second" / "notes.tmp").write_bytes(b"mine")
+    again.live()
+    assert again.round_index == ROUNDS
+    found = contents(tmp_path / "second")
+    assert (name in found, found["notes.tmp"]) == (False, b"mine")
+
+
+@pytest.mark.parametrize("name", ["checkpoints/round_x.json", "checkpoints/round_000009.json.old", "round_9.json"])
+def test_a_name_that_is_nearly_a_checkpoints_is_none(s3: Any, tmp_path: Path, name: str) -> None:
+    Learner(s3, tmp_path / "first").live()
+    again = Learner(s3, tmp_path / "second")
+    again.directory.checkpoints_path.mkdir()
+    (tmp_path / "second" / name).write_bytes(b"mine")
+    assert again.restore()
+    assert contents(tmp_path / "second")[name] == b"mine"
+
+
+def test_whatever_else_goes_wrong_may_go_better_at_the_next_attempt(s3: Any, tmp_path: Path) -> None:
+    """An error of the bucket starts the learner anew, a few times; any other would end the deployment."""
+    Learner(s3, tmp_path / "first").live()
+    again = Learner(s3, tmp_path / "second")
+    (tmp_path / "second" / "checkpoints").write_bytes(b"no folder")
+    with pytest.raises(ResultsError, match=f"{BUCKET}: the run cannot be put into .*second: FileExistsError: "):
+        again.bucket.download()
+
+
+def test_a_run_whose_summary_is_there_is_there_as_a_whole(s3: Any, tmp_path: Path) -> None:
+    """Whoever finds the summary takes the run for ended, and uploads nothing more."""
+    wire = Wire(s3)
+    Learner(wire, tmp_path / "first").live()
+    before = objects(s3)
+    empty(s3)
+    last = Learner(Wire(s3, at=len(wire.calls) - 1, before=crash), tmp_path / "second")
+    with pytest.raises(Crash):
+        last.live()
+    assert objects(s3).keys() == before.keys() - {f"{PREFIX}summary.json"}
 
 
 # Two learners

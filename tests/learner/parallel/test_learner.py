@@ -62,8 +62,9 @@ def batch(spaces: Spaces, *, version: int, steps: int = 7, trajectories: int = 3
         log_probs = (-0.5 * (actions**2 + np.log(2 * np.pi))).sum(-1).astype(np.float32)
     cut = np.zeros(shape, np.bool_)
     cut[-1] = True
-    return Batch(policy_versions=np.full(trajectories, version), observations=observations(shape), actions=actions,
-                 log_probs=log_probs, rewards=random.normal(size=shape), terminated=np.zeros(shape, np.bool_),
+    return Batch(policy_versions=np.full(trajectories, version), lengths=np.full(trajectories, shape[0]),
+                 observations=observations(shape), actions=actions, log_probs=log_probs,
+                 rewards=random.normal(size=shape), terminated=np.zeros(shape, np.bool_),
                  bootstrap_mask=cut, bootstrap_observations=observations((trajectories,)))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import INIT_SECONDS_MAX
-from runtime.errors import BudgetError, RunError
+from runtime.errors import BudgetError, NotFiniteError, RunError
 from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
-from runtime.interfaces import Fleet, Invocation, Outcome, Update
+from runtime.interfaces import Fleet, Invocation, Outcome, State, Update
 from runtime.learner import LearnerSpec, make_learner, make_updater
 from runtime.learner.remote import handler as function
-from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_batch
+from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_batch, encode_result
 from runtime.learner.remote.store import StoreError, open_store, result_name
 from runtime.learner.remote.updater import ATTEMPTS, Remote
 from tests.helpers import cost_model, descendants
@@ -42,27 +43,47 @@ def make_spec(kind: str = "ppo", spaces: Spaces = VECTORS, **settings: Any) -> L
     return LearnerSpec(fitted.algorithm, spaces, fitted.network.kind, seed=3)
 
 
+def altered(data: bytes, *, version: int | None = None, metrics: Mapping[str, float] | None = None,
+            arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
+    """The message of an update that a function reports wrongly, with a checksum that fits.
+
+    Args:
+        version: Of the new state.
+        metrics: What is reported instead.
+        arrays: Of the state, instead of its own.
+    """
+    result = decode_result(data)
+    state, update = result.state, result.update
+    return encode_result(
+        State({**state.arrays, **(arrays or {})}, state.values),
+        state.policy_version if version is None else version,
+        dataclasses.replace(update, metrics=dataclasses.replace(update.metrics, **(metrics or {}))))
+
+
 class Failures:
     """What was recorded of failed invocations."""
 
     def __init__(self) -> None:
         self.statuses: list[str] = []
+        self.errors: list[str] = []
 
     def append(self, kind: str, **fields: Any) -> None:
         assert kind == "learner_failed"
         self.statuses.append(fields["status"])
+        self.errors.append(fields["error"])
 
 
 class ScriptedFleet:
     """Calls the handler in this process: each invocation as the script says, those after its end well.
 
     ``lost``: it does all, but its answer is lost. ``dead``: it does nothing. ``slow``: it ends after the next one has.
+    ``lies``: it leaves what ``lie`` makes of its result.
     """
 
     concurrency = 1
 
-    def __init__(self, *script: str) -> None:
-        self.script, self.invocations, self.responses = [*script], [], []
+    def __init__(self, *script: str, lie: Callable[[bytes], bytes] = bytes) -> None:
+        self.script, self.invocations, self.responses, self.lie = [*script], [], [], lie
         self._slow: list[Invocation] = []
 
     def start(self, invocations: Sequence[Invocation]) -> None:
@@ -71,12 +92,18 @@ class ScriptedFleet:
     def wait(self, timeout_s: float) -> list[Outcome]:
         invocation = self.invocations[-1]
         fate = self.script.pop(0) if self.script else "well"
-        if fate in ("well", "lost"):
+        if fate in ("well", "lost", "lies"):
             self._call(invocation)
+        if fate == "lies":
+            event = invocation.event
+            store, name = open_store(event["store"]), result_name(event["token"], event["policy_version"] + 1)
+            lie = self.lie(store.get(name))
+            store.delete([name])
+            store.put(name, lie)
         for slow in self._slow:
             self._call(slow)
         self._slow = [invocation] if fate == "slow" else []
-        if fate == "well":
+        if fate in ("well", "lies"):
             return [Outcome(invocation.invocation_id, "ok", self.responses[-1], billed_s=1.0)]
         return [Outcome(invocation.invocation_id, "crashed", error=f"it was {fate}", billed_s=60.0)]
 
@@ -197,6 +224,32 @@ def test_it_ends_the_run_after_some_failures(tmp_path: Path) -> None:
         made.update()
 
 
+def test_a_function_that_lies_has_failed_and_its_update_is_made_again(tmp_path: Path) -> None:
+    fleet = ScriptedFleet("lies", "well", "lies", lie=lambda data: altered(
+        data, arrays={"policy.log_std": np.full(2, np.inf, np.float32)}))
+    made = Function(fleet, tmp_path)
+    assert_equals_in_place(made, [made.update(seed) for seed in range(3)])
+    assert made.failures.errors == ["policy.log_std is inf"] * 2
+    assert made.meter.reserved_usd == 0.0
+
+
+@pytest.mark.parametrize(("lie", "error", "text"), [
+    (lambda data: altered(data, metrics={"policy_loss": math.nan}), NotFiniteError, "^policy_loss is nan$"),
+    (lambda data: altered(data, version=7), RunError,
+     "failed 3 times to make policy version 1; the last error: it is of version 7, not 1$"),
+    (lambda data: data[:-1], RunError,
+     "failed 3 times to make policy version 1; the last error: .* body bytes are there$")])
+def test_a_function_that_always_lies_ends_the_run_and_the_learner_is_as_it_was(
+    lie: Callable[[bytes], bytes], error: type[RunError], text: str, tmp_path: Path
+) -> None:
+    made = Function(ScriptedFleet(*["lies"] * ATTEMPTS, lie=lie), tmp_path)
+    before = everything(made.updater)
+    with pytest.raises(error, match=text):
+        made.update()
+    assert_same(everything(made.updater), before)
+    assert len(made.failures.errors) == ATTEMPTS
+
+
 def test_a_resumed_session_goes_on_from_its_checkpoint_and_takes_nothing_of_the_last_one(tmp_path: Path) -> None:
     one = Function(ScriptedFleet(), tmp_path)
     updates = [one.update(0)]
@@ -238,8 +291,9 @@ def test_what_is_not_right_in_the_store_is_refused(tmp_path: Path) -> None:
     made.updater.submit(batch, progress=0.0)
     name = result_name("session-0", 1)
     store.put(name, b"NTRO and more")
-    with pytest.raises(RunError, match="the result of the learner function cannot be used"):
-        made.updater.poll(1.0)
+    assert made.updater.poll(1.0) == []
+    assert made.failures.errors == ["13 bytes are less than the 20 of the header"]
+    assert store.get(name) is None
     with pytest.raises(StoreError, match="is in the store before it was put there"):
         made.updater.submit(roll(made.updater.weights(), VECTORS, seed=1), progress=0.0)
     event = fleet.invocations[0].event

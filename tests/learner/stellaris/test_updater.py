@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -45,10 +46,20 @@ def altered(data: bytes, **changes: Any) -> bytes:
     return encode_gradient(replace(decode_gradient(data), **changes))
 
 
+def lengthened(arrays: Mapping[str, np.ndarray], norm: float) -> dict[str, np.ndarray]:
+    """A gradient whose critic's part has this norm."""
+    critic = {name: array for name, array in arrays.items() if name.startswith("critic.")}
+    found = math.sqrt(sum(float(np.square(array).sum()) for array in critic.values()))
+    return {**arrays, **{name: array * np.float32(norm / found) for name, array in critic.items()}}
+
+
 NONSENSE: Mapping[str, Callable[[bytes], bytes]] = {
     "damaged": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
     "infinite": lambda data: altered(data, arrays={
         name: np.full_like(array, np.inf) for name, array in decode_gradient(data).arrays.items()}),
+    "absurd": lambda data: altered(data, arrays={
+        name: np.full_like(array, 1e20) for name, array in decode_gradient(data).arrays.items()}),
+    "a hair too long": lambda data: altered(data, arrays=lengthened(decode_gradient(data).arrays, 0.5 * 1.0011)),
     "without losses": lambda data: altered(data, losses=np.full(3, np.nan, np.float32)),
     "of no samples": lambda data: altered(data, sample_count=0),
     "cut too often": lambda data: altered(data, truncated_count=10**9)}
@@ -87,12 +98,14 @@ class Stellaris:
     budget_usd: float = 1.0
     slowness: float = 1.0
     fleet: Fleet | None = None
+    clip: float | None = 0.5
 
     def lasts_s(self, event: Mapping[str, Any]) -> float:
         return 60.1 if self.fates.get(event["job"]) == "slow" else self.slowness * uneven(event)
 
     def __post_init__(self) -> None:
-        experiment = experiment_from_tree(TREE, source="test").resolved()
+        ppo = {**TREE["algorithm"]["ppo"], "max_gradient_norm": self.clip}
+        experiment = experiment_from_tree({**TREE, "algorithm": {"ppo": ppo}}, source="test").resolved()
         fitted = experiment.fitted(VECTORS, preprocessing="none")
         self.spec = spec = LearnerSpec(fitted.algorithm, VECTORS, fitted.network.kind, seed=3)
         self.meter, self.told = Meter(cost_model(experiment), Budget(self.budget_usd)), []
@@ -147,11 +160,12 @@ def test_several_learners_are_stale_within_the_bound_and_the_run_repeats_itself(
 
 def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
     one = Stellaris(tmp_path, fates={2: "dead", 5: "damaged", 7: "twice", 9: "slow", 10: "infinite",
-                                     12: "of no samples", 13: "cut too often"})
+                                     12: "of no samples", 13: "cut too often", 14: "absurd", 15: "a hair too long"})
     update = one.update(0)
-    assert (update.aggregation.gradients, update.aggregation.lost) == (12, 6)
+    assert (update.aggregation.gradients, update.aggregation.lost) == (10, 8)
     told = {2: "it is dead", 5: "checksum", 9: "timed out", 10: "a gradient is inf", 12: "of 0 samples",
-            13: "1000000000 of them cut"}
+            13: "1000000000 of them cut", 14: "the policy's gradient has norm",
+            15: "the critic's gradient has norm 0.50055, but gradients are clipped to 0.5"}
     failed = {fields["attempt"]: fields["error"] for _, fields in one.told}
     assert sorted(failed) == sorted(told)
     assert all(word in failed[job] for job, word in told.items())
@@ -172,6 +186,29 @@ def test_gradients_of_two_learners_that_are_not_finite_end_the_run_before_others
     assert {fields["attempt"] for _, fields in one.told} <= fates.keys()
     one.meter.close_round(actors_started=0, seconds=0.0)
     assert one.meter.reserved_usd == 0.0
+
+
+@pytest.mark.parametrize("clip", [1e-30, 1e-3, 0.5, 3.0])
+def test_an_honest_gradient_passes_though_rounding_makes_it_longer_than_its_clip(tmp_path: Path, clip: float) -> None:
+    one = Stellaris(tmp_path, clip=clip)
+    assert all(one.update(seed).aggregation.lost == 0 for seed in range(2))
+
+
+def test_absurd_gradients_of_all_learners_do_not_freeze_the_policy(tmp_path: Path) -> None:
+    """Adam's second moment would be so large that no later gradient moves anything."""
+    one = Stellaris(tmp_path, fates=dict.fromkeys(range(0, 18, 2), "absurd"))
+    update = one.update(0)
+    assert (update.aggregation.gradients, update.aggregation.lost) == (9, 9)
+    assert max(np.abs(array).max() for array in one.updater.get_state().arrays.values()) < 1e6
+
+
+def test_without_a_clip_a_gradient_counts_as_infinite_if_its_square_is(tmp_path: Path) -> None:
+    one = Stellaris(tmp_path / "one", fates={3: "absurd"}, clip=None)
+    assert one.update(0).aggregation.lost == 1
+    assert "the square of the policy's gradient is inf" in one.told[0][1]["error"]
+    two = Stellaris(tmp_path / "two", fates={2: "absurd", 3: "absurd"}, clip=None)
+    with pytest.raises(NotFiniteError, match="the square of the policy's gradient is inf"):
+        two.update(0)
 
 
 def test_real_processes_compute_gradients_and_a_killed_one_costs_one(tmp_path: Path) -> None:

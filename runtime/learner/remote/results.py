@@ -1,0 +1,119 @@
+"""Checks what a learner function says of its update, before anybody goes on from it."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lambda_actor.spaces import Spaces
+from runtime.errors import NotFiniteError
+from runtime.interfaces import Batch, DetectorSamples, State
+from runtime.learner import LearnerSpec
+from runtime.learner.remote.messages import Result
+from runtime.learner.samples import flat
+
+CLIP_ROUNDING = 1.001
+"""A gradient that is clipped to a norm may be this many times as long, by the rounding of float32."""
+_FROM_ZERO = ("variance", "exp_avg_sq", "step")
+"""Last parts of the names of arrays that are never negative."""
+_POWERS = {"exp_avg": 1, "exp_avg_sq": 2}
+"""Powers of the gradient that Adam keeps running means of."""
+_COUNTERS = ("_count", "steps_since_target")
+"""Ends of the names of values that no update increases by more than its steps."""
+
+
+def check_result(result: Result, *, before: State, policy_version: int, batch: Batch, spec: LearnerSpec) -> None:
+    """Checks that a result can be that of an update.
+
+    Args:
+        before: The learner's state before the update.
+        policy_version: Of ``before``.
+        batch: What the function was to train on.
+        spec: What its learner was to be made of.
+
+    Raises:
+        ValueError: It is of another version, network or batch, or has figures that no update makes.
+        NotFiniteError: It is of this update, but not finite.
+    """
+    state, update = result.state, result.update
+    if state.policy_version != policy_version + 1:
+        raise ValueError(f"it is of version {state.policy_version}, not {policy_version + 1}")
+    _check_kinds(state.arrays, before.arrays)
+    _check_values(state.values, before.values, env_steps=batch.env_steps)
+    _check_samples(update.samples, batch, spec.spaces)
+    staleness = sorted(update.staleness.tolist())
+    if staleness != (known := sorted((policy_version - batch.policy_versions).tolist())):
+        raise ValueError(f"its trajectories are {staleness!s:.80} versions old, not {known!s:.80}")
+    for name, figure in vars(update.metrics).items():
+        if figure is not None and not math.isfinite(figure):
+            raise NotFiniteError(f"{name} is {figure}")
+    for name, array in {**vars(update.samples), **state.arrays}.items():
+        if len(wrong := array[~np.isfinite(array)]):
+            raise NotFiniteError(f"{name} is {wrong[0]}")
+    _check_moments(state.arrays, before.arrays, clip=spec.algorithm.chosen.max_gradient_norm)
+
+
+def _check_names(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Checks that a part of a state has the names that it had."""
+    if missing := sorted(known.keys() - found.keys()):
+        raise ValueError(f"its state lacks {missing[0]}")
+    if odd := sorted(found.keys() - known.keys()):
+        raise ValueError(f"its state has {odd[0]!r:.80}, which is unknown")
+
+
+def _check_kinds(found: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> None:
+    """Checks that arrays are those of the same networks and optimiser."""
+    _check_names(found, known)
+    for name, array in found.items():
+        if (array.dtype, array.shape) != (known[name].dtype, known[name].shape):
+            raise ValueError(f"{name} is {array.dtype}{list(array.shape)}, not {known[name].dtype}"
+                             f"{list(known[name].shape)}")
+
+
+def _check_values(found: Mapping[str, Any], known: Mapping[str, Any], *, env_steps: int) -> None:
+    """Checks the values of a state: their types, and that counters are such as this update can have made."""
+    _check_names(found, known)
+    count_max = env_steps + max((value for value in known.values() if type(value) is int), default=0)
+    for name, value in found.items():
+        if type(value) is not type(known[name]):
+            raise ValueError(f"{name} is {value!r:.80}, which is not of the type of {known[name]!r:.80}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise NotFiniteError(f"{name} is {value}")
+        if (name.endswith(_COUNTERS) and not 0 <= value <= count_max) or (name == "kl_coefficient" and value < 0.0):
+            raise ValueError(f"{name} is {value}, and was {known[name]}")
+    expected = {"policy_version": known["policy_version"] + 1, "algorithm": known["algorithm"]}
+    for name, value in expected.items():
+        if found[name] != value:
+            raise ValueError(f"{name} is {found[name]!r:.80}, not {value!r}")
+
+
+def _check_samples(samples: DetectorSamples, batch: Batch, spaces: Spaces) -> None:
+    """Checks that samples are the batch's, in any order, and have a distribution each."""
+    for name in ("observations", "actions", "log_probs"):
+        found, known = getattr(samples, name), flat(getattr(batch, name))
+        if (found.dtype, found.shape) != (known.dtype, known.shape) or _rows(found) != _rows(known):
+            raise ValueError(f"{name} of its {len(found)} samples are not those of the {len(known)} that it was sent")
+    size = spaces.output_size * (1 if spaces.is_discrete else 2)
+    if samples.old_outputs.shape[1] != size:
+        raise ValueError(f"its distributions have {samples.old_outputs.shape[1]} parameters, not {size}")
+
+
+def _check_moments(found: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray], *, clip: float | None) -> None:
+    """Checks moments: if one is far too large, no later gradient moves the policy."""
+    for name, array in found.items():
+        kind = name.rpartition(".")[2]
+        if kind in _FROM_ZERO and (array < 0).any():
+            raise ValueError(f"{name} is {array.min()}; allowed: from 0")
+        if kind in _POWERS and clip is not None:
+            longest = max(np.abs(known[name]).max(initial=0.0), (CLIP_ROUNDING * clip) ** _POWERS[kind])
+            if np.abs(array).max(initial=0.0) > longest:
+                raise ValueError(f"{name} is {np.abs(array).max():g}, but gradients are clipped to {clip:g}")
+
+
+def _rows(array: np.ndarray) -> list[int]:
+    """Checksums of the samples, sorted."""
+    return sorted(zlib.crc32(row.tobytes()) for row in array.reshape(len(array), -1))

@@ -1,0 +1,313 @@
+"""A run whose process dies, or whose disk is full, at any operation that changes a file: its history is the same.
+
+What it does to its files is recorded first; then each of these operations is the last one, or fails, in its turn. The
+loop, the learner, the actors' handler and all files are real; one process plays it all, and the bucket is in memory.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.utils.tensorboard
+from torch.utils.tensorboard import SummaryWriter
+
+from lambda_actor.environments import make_environment
+from lambda_actor.handler import handler
+from runtime.backends.aws import attempt as attempts
+from runtime.backends.aws.attempt import Attempt, Then
+from runtime.backends.aws.deployment import Deployment
+from runtime.backends.aws.keeping import AwsKeeping
+from runtime.backends.aws.results_bucket import ResultsBucket
+from runtime.backends.cache import actor_event, without_cache
+from runtime.backends.this_machine import NotKept
+from runtime.config.loading import experiment_from_tree
+from runtime.cost.budget import Budget
+from runtime.cost.meter import Meter, WallClockMeter
+from runtime.cost.model import UPLOAD_INTERVAL_S
+from runtime.cost.prices import PRICES
+from runtime.cost.rates import make_rates, make_times
+from runtime.display.table import PlainDisplay
+from runtime.errors import RunDirectoryError
+from runtime.fleet.virtual import VirtualFleet
+from runtime.interfaces import Evaluation, RunContext, Supplies
+from runtime.records.files import TEMPORARY, write_atomically
+from runtime.records.run_directory import RunDirectory
+from runtime.training import run as training
+from runtime.training.costs import make_cost_model
+from tests.helpers import results_only, rounds
+from tests.simulators.bucket import Bucket
+from tests.simulators.disk import NEEDS_ROOM, Disk
+
+ROUNDS = 3
+"""Two checkpoints are kept: the third one removes the first."""
+EXPERIMENT = experiment_from_tree({
+    "environment": {"id": "tests.environments:make_counter"}, "cache": {"kind": "none"}, "budget": {"usd": 1.0},
+    "algorithm": {"kind": "ppo", "ppo": {"epochs": 1, "minibatch_steps": 16}},
+    "scaler": {"kind": "fixed", "actors_fixed": 2}, "actor": {"fragment_steps": 8, "timeout_s": 30, "provisioned": 0},
+    "learner": {"device": "cpu", "threads": 1}, "stop": {"max_rounds": ROUNDS}, "evaluation": {"every_rounds": 1},
+    "seed": 3}, source="test").resolved()
+PREFIX = "counter/run/"
+OLD_CHECKPOINT = {f"checkpoints/round_000001.{kind}" for kind in ("json", "safetensors")}
+
+
+class Evaluator:
+    """Returns what follows from the weights alone."""
+
+    def __init__(self, *_: Any, **settings: Any) -> None:
+        self._weights = b""
+
+    def begin(self, weights: bytes, round_index: int) -> None:
+        self._weights = weights
+
+    def result(self, timeout_s: float) -> Evaluation:
+        return Evaluation((float(zlib.crc32(self._weights) % 100),), (10,), 0.5)
+
+    def close(self) -> None:
+        pass
+
+
+class Here:
+    """This machine as a backend, whose actors play in this process."""
+
+    cost_basis, prices = "modelled", PRICES
+
+    def fetch(self, directory: RunDirectory) -> None:
+        pass
+
+    def supply(self, run: RunContext) -> Supplies:
+        rates = make_rates(run.experiment, run.directory.rates_path)
+        rates.save()
+        return self._supplies(run, Meter(make_cost_model(run.experiment, run.spaces, PRICES), Budget(1.0)), NotKept(),
+                              times=make_times(rates, run.experiment))
+
+    def _supplies(self, run: RunContext, meter: Meter, keeping: Any, **times: Any) -> Supplies:
+        fleet = without_cache(run, VirtualFleet(handler, lambda event: 1.0, concurrency=2))
+        return Supplies(fleet, fleet, meter, keeping, actor_event=actor_event(run.experiment, "", "", ""), facts={},
+                        **times)
+
+
+class Deployed(Here):
+    """AWS as a backend, whose bucket is in memory and whose guard listens to nobody."""
+
+    cost_basis, rounds_begun = "metered", 0
+    heartbeat = SimpleNamespace(order_reason="", promise=lambda *_, **__: None, trains=lambda: None,
+                                pauses=lambda: None)
+    metrics = SimpleNamespace(round_finished=lambda row: None, flush=lambda: None)
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket, self._now_s = bucket, itertools.count(0.0, UPLOAD_INTERVAL_S * 0.6)
+
+    def fetch(self, directory: RunDirectory) -> None:
+        self._results = ResultsBucket(self._bucket, "bucket", PREFIX, directory.path, lambda: next(self._now_s))
+        self._results.download()
+
+    def supply(self, run: RunContext) -> Supplies:
+        meter = WallClockMeter(make_cost_model(run.experiment, run.spaces, PRICES), Budget(1.0), billed_since_s=0.0,
+                               now=lambda: 1.0)
+        return self._supplies(run, meter, AwsKeeping(
+            run.experiment, announce=lambda: True, results=self._results, heartbeat=self.heartbeat,
+            metrics=self.metrics, meter=meter, events=run.events, spent_usd=0.0, now=lambda: 1.0))
+
+
+Files = Mapping[str, bytes]
+
+
+@dataclass
+class Machine:
+    """Where a run is: a directory and, if it is deployed, a bucket."""
+
+    out: Path
+    is_deployed: bool
+    objects: dict[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def found(cls, out: Path, is_deployed: bool, files: Files, objects: Files) -> Machine:
+        """One where this is what a process left."""
+        for name, data in files.items():
+            path = out / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return cls(out, is_deployed, dict(objects))
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What is in the directory, but for what nothing reads."""
+        return {path.relative_to(self.out).as_posix(): path.read_bytes() for path in sorted(self.out.rglob("*"))
+                if path.is_file() and path.parent.name != "tensorboard"}
+
+    def live(self, disk: Disk) -> Attempt:
+        """Trains until there is nothing left to do, or until the disk is full."""
+        with disk.mounted():
+            if not self.is_deployed:
+                result = training.train(EXPERIMENT, self.out, backend=Here(), resume=True, name="counter",
+                                        display=PlainDisplay(EXPERIMENT, io.StringIO()))
+                return Attempt(Then.END, result.summary["stop_reason"], result.summary["error"], result.exit_code, 0)
+            backend = Deployed(Bucket(self.objects, disk.reach))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(attempts, "AwsBackend", lambda *_, **__: backend)
+                patch.setattr(attempts, "make_display", lambda found: PlainDisplay(found, io.StringIO()))
+                return attempts.attempt(self.out.parent / "experiment.yaml", self.out, DEPLOYMENT,
+                                        resolve=lambda: EXPERIMENT)
+
+
+DEPLOYMENT = Deployment(**{name: "1" for name in Deployment.__dataclass_fields__})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parts() -> Iterator[None]:
+    """What takes long and changes no file of a run: the trial of the environment, the process that evaluates."""
+    environment = make_environment(EXPERIMENT.environment.id)
+    fitted = EXPERIMENT.fitted(environment.spaces, preprocessing="none")
+
+    def report(directory: Path) -> str:
+        write_atomically(directory / "report.html", b"a report")
+        return ""
+
+    no_tensorboard = SimpleNamespace(add_scalar=lambda *_: None, flush=lambda: None, close=lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.utils.tensorboard, "SummaryWriter", lambda *_, **__: no_tensorboard)
+        patch.setattr(training, "preflight", lambda *_, **__: (SimpleNamespace(spaces=environment.spaces), fitted))
+        patch.setattr(training, "EvaluationProcess", Evaluator)
+        patch.setattr(training, "try_to_write_report", report)
+        yield
+
+
+def history(machine: Machine) -> dict[str, Any]:
+    """What equal runs have in common, to the byte; of a checkpoint's JSON all but dollars and times."""
+    files = machine.files
+    assert sum(not line.endswith(b"}") for line in files["events.jsonl"].splitlines()) <= 1, "one may be cut off"
+    kept = {name: data for name, data in files.items() if name.endswith(".safetensors")}
+    return dict.fromkeys(files) | kept | {"rounds.jsonl": results_only(rounds(machine.out))} | {
+        name: {key: value for key, value in json.loads(data)["values"].items() if key not in ("meter", "phases")}
+        for name, data in files.items() if name.startswith("checkpoints/") and name.endswith(".json")}
+
+
+def promised_usd(files: Files) -> float:
+    """What a ledger says that may be spent, but for the time that nobody knows yet; 0 without one."""
+    state = json.loads(files["ledger.json"]) if "ledger.json" in files else {"budget": {"spent": 0, "reserved": {}}}
+    budget = state["budget"]
+    is_by_the_clock = "billed_until_s" in state
+    reserved = sum(units for name, units in budget["reserved"].items() if name != "round" or not is_by_the_clock)
+    return float(budget["spent"] + reserved) / float(budget.get("units_per_usd", 1))
+
+
+def check(machine: Machine, files: Files, expected: Mapping[str, Any], where: str) -> None:
+    """Checks that the next process comes to the end that an undisturbed one comes to, and gives no money back."""
+    ended = machine.live(Disk(machine.out.parent))
+    assert (ended.then, ended.stop_reason, ended.error or "") == (Then.END, "max_rounds", ""), where
+    found = history(machine)
+    assert {key: found.get(key) for key in expected} == expected, where
+    # An old checkpoint would go with the next round, a report that is half written with the next report.
+    assert found.keys() - expected.keys() <= OLD_CHECKPOINT | {"report.html.tmp"}, where
+    assert promised_usd(machine.files) >= promised_usd(files), where
+
+
+@pytest.mark.parametrize("is_deployed", [False, True], ids=["local", "deployed"])
+def test_wherever_it_is_killed_the_next_process_makes_the_same_history(tmp_path: Path, is_deployed: bool) -> None:
+    moments: list[tuple[str, Files, Files]] = []
+
+    def life(machine: Machine) -> dict[str, Any]:
+        """Lives undisturbed; notes what a kill would leave."""
+        machine.live(Disk(machine.out.parent).watched(
+            lambda moment: moments.append((moment, machine.files, dict(machine.objects)))))
+        return history(machine)
+
+    expected = life(Machine(tmp_path / "whole" / "run", is_deployed))
+    assert len(expected["rounds.jsonl"]) == ROUNDS and "best_policy.safetensors" in expected
+    killed_in_checkpoint = next(
+        left for moment, *left in moments if moment.startswith("amid") and "round_000003.safetensors.tmp" in moment)
+    expected_again = life(Machine.found(tmp_path / "again" / "run", is_deployed, *killed_in_checkpoint))
+    assert {key: expected_again[key] for key in expected} == expected
+    tried: set[Any] = set()
+    for number, (moment, files, objects) in enumerate(moments):
+        for place, left in (("here", files), *((("there", {}),) if is_deployed else ())):
+            # The bucket wins: of the directory only the names matter.
+            state = digest(objects), digest(dict.fromkeys(left, b"") if objects else without_temporary(left))
+            if state not in tried:
+                tried.add(state)
+                check(Machine.found(tmp_path / f"{number}-{place}" / "run", is_deployed, left, objects), left, expected,
+                      f"{moment}, {place}")
+    assert len(moments) > 200 and len(tried) > 90, "what a run does was not seen"
+
+
+def digest(files: Mapping[str, bytes]) -> int:
+    return hash(tuple((name, zlib.crc32(data)) for name, data in sorted(files.items())))
+
+
+def without_temporary(files: Files) -> dict[str, bytes]:
+    """How much of a temporary file was written makes no difference: nothing reads it."""
+    return {name: b"" if name.endswith(TEMPORARY) else data for name, data in files.items()}
+
+
+@pytest.mark.parametrize("is_deployed", [False, True], ids=["local", "deployed"])
+def test_wherever_the_disk_is_full_it_says_so_and_the_next_process_makes_the_same_history(
+    tmp_path: Path, is_deployed: bool
+) -> None:
+    """A deployed run differs from a local one in what it does before it trains, which is to download."""
+    whole = Machine(tmp_path / "whole" / "run", is_deployed)
+    undisturbed = Disk(whole.out.parent)
+    whole.live(undisturbed)
+    expected, begun = history(whole), Machine(tmp_path / "begun" / "run", is_deployed)
+    if is_deployed:
+        del whole.objects[f"{PREFIX}summary.json"]
+        begun, undisturbed = whole, Disk(tmp_path / "again")
+        Machine.found(tmp_path / "again" / "run", True, {}, whole.objects).live(undisturbed)
+    points = [at for at, operation in enumerate(undisturbed.operations) if operation.split()[0] in NEEDS_ROOM]
+    tried: set[Any] = set()
+    for at in points:
+        operation = f"full at {at}, {undisturbed.operations[at]}"
+        machine = Machine.found(tmp_path / str(at) / "run", is_deployed, {}, begun.objects)
+        try:
+            ended = machine.live(Disk(machine.out.parent).filled(at))
+            code, said = ended.exit_code, ended.error or ""
+        except (OSError, RunDirectoryError) as error:
+            code, said = 2, str(error)
+        if "report.html" not in operation:
+            assert (bool(code), "the disk is full (" in said, "--resume" in said) == (True, True, True), operation
+        files = machine.files
+        # What is whole holds what it holds in any run.
+        state = (*machine.objects, *files, files.get("rounds.jsonl", b"").count(b"\n"))
+        if state not in tried:
+            tried.add(state)
+            check(machine, files, expected, operation)
+
+
+def test_what_a_kill_leaves_is_what_was_there_at_that_moment(tmp_path: Path) -> None:
+    """Processes that really end, at a tenth of the moments."""
+    names: dict[int, list[str]] = {}
+    whole = Machine(tmp_path / "whole" / "run", is_deployed=False)
+    disk = Disk(whole.out.parent).watched(lambda moment: names.setdefault(len(disk.operations) - 1, [*whole.files]))
+    whole.live(disk)
+    for at in range(0, len(disk.operations), len(disk.operations) // 10):
+        machine = Machine(tmp_path / str(at) / "run", is_deployed=False)
+        if (child := os.fork()) == 0:
+            try:
+                machine.live(Disk(machine.out.parent).deadly(at))
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 137
+        assert [*machine.files] == names[at], disk.operations[at]
+
+
+def test_nothing_but_one_module_writes_into_a_runs_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for TensorBoard's own files, which nothing reads, and which each session writes anew."""
+    monkeypatch.setattr(torch.utils.tensorboard, "SummaryWriter", SummaryWriter)
+    for is_deployed in (False, True):
+        machine = Machine(tmp_path / str(is_deployed) / "run", is_deployed)
+        disk = Disk(machine.out.parent)
+        for _ in range(2):
+            machine.live(disk)
+            (machine.out / "summary.json").unlink()
+            machine.objects.pop(f"{PREFIX}summary.json", None)
+        assert {name.split("/")[1] for name in disk.strangers} == {"tensorboard"}
+        assert any(operation.startswith("unlink") for operation in disk.operations)

@@ -1,0 +1,151 @@
+"""No result passes that an update cannot have made, and every honest one does."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lambda_actor.errors import WireError
+from runtime.config.loading import experiment_from_tree
+from runtime.errors import NotFiniteError
+from runtime.interfaces import Batch, State, Update
+from runtime.learner import LearnerSpec, make_learner
+from runtime.learner.remote.messages import decode_result, encode_result
+from runtime.learner.remote.results import check_result
+from tests.learner.learning import VECTORS, roll
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+KINDS = ("ppo", "impact", "impala")
+
+
+@dataclasses.dataclass(frozen=True)
+class Honest:
+    """An update, the second one, as its function reports it."""
+
+    spec: LearnerSpec
+    before: State
+    batch: Batch
+    after: State
+    update: Update
+
+
+@cache
+def honest(kind: str) -> Honest:
+    tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "algorithm": {
+        "kind": kind, "rounds": "synchronous", kind: {"minibatch_steps": 12, "normalize_rewards": True}}}
+    fitted = experiment_from_tree(tree, source="test").resolved().fitted(VECTORS, preprocessing="none")
+    spec = LearnerSpec(fitted.algorithm, VECTORS, fitted.network.kind, seed=3)
+    learner = make_learner(spec, device="cpu")
+    learner.update(roll(learner.weights(), VECTORS), progress=0.25)
+    before, batch = learner.get_state(), roll(learner.weights(), VECTORS, seed=1)
+    update = learner.update(batch, progress=0.5)
+    return Honest(spec, before, batch, learner.get_state(), update)
+
+
+def check(one: Honest, state: State, update: Update, version: int = 2) -> None:
+    check_result(decode_result(encode_result(state, version, update)), before=one.before, policy_version=1,
+                 batch=one.batch, spec=one.spec)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_honest_result_passes(kind: str) -> None:
+    one = honest(kind)
+    check(one, one.after, one.update)
+
+
+Lie = tuple[State, Update, int]
+
+
+def _with_array(one: Honest, draw: Callable[[Any], Any]) -> Lie:
+    """A state's array that is not finite, too large, negative, of another shape or type, missing, or in vain."""
+    name = draw(st.sampled_from([name for name, array in sorted(one.after.arrays.items()) if array.size]))
+    array = one.after.arrays[name].copy()
+    wrongs = {"not finite": lambda: _with_one(array, draw(st.sampled_from([math.nan, math.inf, -math.inf])), draw),
+              "shape": lambda: array[None], "dtype": lambda: array.astype(np.float16), "missing": lambda: None,
+              "in vain": lambda: array}
+    kind = name.rpartition(".")[2]
+    if kind in ("variance", "exp_avg_sq", "step"):
+        wrongs["negative"] = lambda: _with_one(array, -1.0, draw)
+    if kind in ("exp_avg", "exp_avg_sq"):
+        wrongs["absurd"] = lambda: _with_one(array, 1e20, draw)
+    what = draw(st.sampled_from(sorted(wrongs)))
+    arrays = {**one.after.arrays, f"{name}.too" if what == "in vain" else name: wrongs[what]()}
+    return State({key: value for key, value in arrays.items() if value is not None}, one.after.values), one.update, 2
+
+
+def _with_value(one: Honest, draw: Callable[[Any], Any]) -> Lie:
+    """A state's value that is another one, of another type, missing, or in vain."""
+    name = draw(st.sampled_from(sorted(one.after.values)))
+    values: dict[str, Any] = {**one.after.values}
+    what = draw(st.sampled_from(["type", "missing", "in vain", "wrong"]))
+    if what == "missing":
+        del values[name]
+    elif what == "wrong":
+        wrongs = {"algorithm": ["a2c", ""], "policy_version": [1, 3, -2, 10**30],
+                  "kl_coefficient": [math.nan, math.inf, -0.1]}
+        values[name] = draw(st.sampled_from(wrongs.get(name, [-1, 10**18, 10**400])))
+    else:
+        values[f"{name}_too" if what == "in vain" else name] = draw(st.sampled_from([None, [1], {"a": 1}, True]))
+    return State(one.after.arrays, values), one.update, 2
+
+
+def _with_samples(one: Honest, draw: Callable[[Any], Any]) -> Lie:
+    """Samples that are fewer, more, of other shapes, not finite, or not those of the batch."""
+    samples = vars(one.update.samples)
+    what = draw(st.sampled_from(["fewer", "none", "twice", "not finite", "others", "outputs", "shape"]))
+    if what in ("fewer", "none", "twice"):
+        chosen = {"fewer": slice(1, None), "none": slice(0), "twice": [*range(36), 0]}[what]
+        changed = {name: array[chosen] for name, array in samples.items()}
+    elif what == "not finite":
+        name = draw(st.sampled_from(["advantages", "value_targets", "old_outputs", "observations", "log_probs"]))
+        changed = {name: _with_one(samples[name].copy(), draw(st.sampled_from([math.nan, -math.inf])), draw)}
+    elif what == "outputs":
+        changed = {"old_outputs": samples["old_outputs"][:, draw(st.integers(1, 4)):]}
+    else:
+        name = draw(st.sampled_from(["observations", "actions", "log_probs"] if what == "others" else [
+            "observations", "actions"]))
+        changed = {name: samples[name] + 1.0 if what == "others" else np.hstack([samples[name]] * 2)}
+    return one.after, dataclasses.replace(one.update, samples=dataclasses.replace(one.update.samples, **changed)), 2
+
+
+def _with_report(one: Honest, draw: Callable[[Any], Any]) -> Lie:
+    """Another version, staleness or number than the update can have had."""
+    what = draw(st.sampled_from(["version", "staleness", "trajectories", *vars(one.update.metrics)]))
+    if what == "version":
+        return one.after, one.update, draw(st.sampled_from([1, 3, 0, -1, 2**62]))
+    if what in ("staleness", "trajectories"):
+        staleness = one.update.staleness.copy()
+        if what == "staleness":
+            staleness[draw(st.integers(0, len(staleness) - 1))] = draw(
+                st.integers(-10**18, 10**18).filter(lambda age: age != 0))
+        else:
+            staleness = staleness[:draw(st.integers(0, len(staleness) - 1))]
+        return one.after, dataclasses.replace(one.update, staleness=staleness), 2
+    figure = draw(st.sampled_from([math.nan, math.inf, -math.inf]))
+    return one.after, dataclasses.replace(
+        one.update, metrics=dataclasses.replace(one.update.metrics, **{what: figure})), 2
+
+
+def _with_one(array: np.ndarray, value: float, draw: Callable[[Any], Any]) -> np.ndarray:
+    array.reshape(-1)[draw(st.integers(0, array.size - 1))] = value
+    return array
+
+
+@settings(max_examples=600, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(KINDS),
+       lie=st.sampled_from([_with_array, _with_value, _with_samples, _with_report]))
+def test_a_result_that_no_update_makes_is_refused(
+    data: Any, kind: str, lie: Callable[[Honest, Callable[[Any], Any]], Lie]
+) -> None:
+    one = honest(kind)
+    state, update, version = lie(one, data.draw)
+    with pytest.raises((ValueError, NotFiniteError, WireError)):
+        check(one, state, update, version)

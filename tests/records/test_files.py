@@ -1,0 +1,144 @@
+"""Files that are whole after a crash at any operation, on a full disk, and in somebody else's directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from runtime.records.files import (
+    RECORD_BYTES_MAX,
+    append,
+    make_directory,
+    open_to_write,
+    read_regular,
+    remove,
+    to_json,
+    write_atomically,
+)
+from tests.simulators.disk import Disk
+
+
+def test_a_file_is_written_and_replaced(tmp_path: Path):
+    path = tmp_path / "a.json"
+    for data in (b"old", b"", b"new" * 100_000):
+        write_atomically(path, data)
+        assert path.read_bytes() == data
+    assert [found.name for found in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_json_is_whole_and_ends_its_line():
+    text = to_json({"a": [1, None, 2.5, "ü"]})
+    assert json.loads(text) == {"a": [1, None, 2.5, "ü"]}
+    assert text.endswith(b"}\n")
+
+
+def test_a_crash_at_any_step_leaves_the_old_or_the_new(tmp_path: Path):
+    path, seen = tmp_path / "a.json", []
+    write_atomically(path, b"old")
+    disk = Disk(tmp_path).watched(lambda moment: seen.append((moment.split(", ")[1], path.read_bytes())))
+    with disk.mounted():
+        write_atomically(path, b"new and longer")
+    assert [operation.split()[0] for operation in disk.operations] == ["create", "write", "fsync", "replace", "sync"]
+    assert {data for operation, data in seen if not operation.startswith("sync")} == {b"old"}
+    assert seen[-1] == ("sync directory .", b"new and longer")
+
+
+def test_what_a_killed_process_left_is_in_nobodys_way(tmp_path: Path):
+    (tmp_path / "a.json.tmp").write_bytes(b"half")
+    write_atomically(tmp_path / "a.json", b"whole")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a.json": b"whole"}
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_full_disk_leaves_the_old_says_so_and_keeps_nothing_half(tmp_path: Path, at: int):
+    path = tmp_path / "a.json"
+    write_atomically(path, b"old")
+    with Disk(tmp_path).filled(at).mounted():
+        if at in (3, 4):
+            # Neither needs room: the name, and the directory.
+            write_atomically(path, b"old")
+        else:
+            with pytest.raises(OSError, match="the disk is full") as caught:
+                write_atomically(path, b"new")
+            assert re.search(rf"\([\d,]+ bytes are free in {tmp_path}\)\. Make room, .* --resume.*'{path}'",
+                             str(caught.value))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a.json": b"old"}
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_line_for_which_there_is_no_room_is_not_there_at_all(tmp_path: Path, at: int):
+    path = tmp_path / "rows"
+    append(path, b"first\n", is_synced=True)
+    with Disk(tmp_path).filled(at).mounted(), pytest.raises(OSError, match="the disk is full"):
+        append(path, b"second\n", is_synced=True)
+    append(path, b"third\n", is_synced=False)
+    assert path.read_bytes() == b"first\nthird\n"
+
+
+def test_a_line_that_a_crash_cut_off_spoils_no_other_one(tmp_path: Path):
+    (tmp_path / "rows").write_bytes(b"first\nsec")
+    append(tmp_path / "rows", b"third\n", is_synced=False)
+    assert (tmp_path / "rows").read_bytes().splitlines() == [b"first", b"sec", b"third"]
+
+
+# Somebody else's directory
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Path:
+    """A link to something precious."""
+    (tmp_path / "precious").write_bytes(b"precious")
+    (tmp_path / "a.json").symlink_to(tmp_path / "precious")
+    yield tmp_path / "a.json"
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
+def test_nothing_is_written_through_a_link(link: Path):
+    for write in (lambda: append(link, b"evil\n", is_synced=False), lambda: open_to_write(link)):
+        with pytest.raises(OSError, match="a.json is a symbolic link"):
+            write()
+    (link.parent / "a.json.tmp").symlink_to(link.parent / "precious")
+    write_atomically(link, b"mine")
+    assert (link.is_symlink(), link.read_bytes()) == (False, b"mine")
+    (link.parent / "b.json").symlink_to(link.parent / "precious")
+    remove(link.parent / "b.json")
+    remove(link.parent / "b.json")
+    make_directory(link.parent / "c" / "d")
+
+
+def test_a_link_is_read_only_where_one_may_be(link: Path):
+    with pytest.raises(OSError, match="a.json is a symbolic link"):
+        read_regular(link)
+    assert read_regular(link, may_be_link=True) == b"precious"
+
+
+@pytest.mark.parametrize("use", [
+    read_regular, lambda path: read_regular(path, may_be_link=True), open_to_write,
+    lambda path: append(path, b"a", is_synced=False)])
+def test_neither_a_pipe_nor_a_directory_is_waited_for(tmp_path: Path, use):
+    os.mkfifo(tmp_path / "pipe")
+    # Who would wait for the other end, or for data, finds both, and fails.
+    other = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(other, b"data")
+    (tmp_path / "folder").mkdir()
+    try:
+        for name in ("pipe", "folder"):
+            with pytest.raises(OSError, match=f"{name} is not a regular file|Is a directory"):
+                use(tmp_path / name)
+    finally:
+        os.close(other)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(200 * 2**30)
+    with pytest.raises(OSError, match=f"large has 214,748,364,800 bytes; allowed: up to {RECORD_BYTES_MAX:,}"):
+        read_regular(tmp_path / "large")
+    (tmp_path / "large").write_bytes(b"12345")
+    assert read_regular(tmp_path / "large", 5) == b"12345"
+    with pytest.raises(OSError, match="has 5 bytes; allowed: up to 4"):
+        read_regular(tmp_path / "large", 4)

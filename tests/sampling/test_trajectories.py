@@ -1,0 +1,62 @@
+"""How long a trajectory may be: as long as asked, or shorter by an episode that its actor was asked to drop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lambda_actor import wire
+from lambda_actor.check import random_policy
+from lambda_actor.environments import make_environment
+from lambda_actor.errors import SchemaError
+from lambda_actor.handler import trajectory_fields
+from lambda_actor.rollout import roll_out
+from runtime.interfaces import ACTOR, Actor, ActorSpec, Work
+from runtime.sampling.trajectories import decode_trajectory
+from tests.environments import EPISODE_STEPS
+
+STEPS = 2 * EPISODE_STEPS + 5
+
+
+def sent(*, is_dropped: bool, cut: int | None = None) -> tuple[bytes, Actor]:
+    """A trajectory in whose fragment two episodes end, and its actor, which was asked to drop the third one or not.
+
+    Args:
+        cut: Steps that are left of the trajectory; None for all.
+    """
+    environment = make_environment("tests.environments:make_counter")
+    event = {"policy_version": 0, "round_index": 1, "fragment_steps": STEPS, "seed": 0, "slot": 0, "invocation_id": "a",
+             "episode_id": "", **({"drop_unfinished": True} if is_dropped else {})}
+    fragment = roll_out(environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0,
+                        drop_unfinished=is_dropped)
+    fields: Mapping[str, Any] = trajectory_fields(event, fragment)
+    if cut is not None:
+        by_step = ("observations", "actions", "log_probs", "rewards", "terminated", "truncated")
+        fields = {name: array[:cut] if name in by_step else array for name, array in fields.items()}
+    actor = Actor("a", ActorSpec(event, environment.spaces, 0, 1.0), Work(ACTOR, 0), 0)
+    return wire.encode(fragment.kind, fields), actor
+
+
+@pytest.mark.parametrize(("is_dropped", "steps"), [(False, STEPS), (True, 2 * EPISODE_STEPS)])
+def test_a_trajectory_is_as_long_as_asked_or_shorter_by_a_dropped_episode(is_dropped: bool, steps: int) -> None:
+    data, actor = sent(is_dropped=is_dropped)
+    assert len(decode_trajectory(data, actor)["rewards"]) == steps
+
+
+@pytest.mark.parametrize(("is_dropped", "cut"), [(False, 2 * EPISODE_STEPS), (True, EPISODE_STEPS + 3), (True, 0)])
+def test_one_that_was_not_to_be_shorter_or_lacks_an_end_is_refused(is_dropped: bool, cut: int) -> None:
+    data, actor = sent(is_dropped=is_dropped, cut=cut)
+    with pytest.raises(SchemaError, match=rf"trajectory of slot 0: observations is \({cut}, 2\), asked for was "):
+        decode_trajectory(data, actor)
+
+
+def test_nothing_is_cut_beyond_the_last_step() -> None:
+    data, actor = sent(is_dropped=True)
+    fields = wire.decode(data, wire.Kind.TRAJECTORY)
+    late = wire.encode(wire.Kind.TRAJECTORY, {**fields, "bootstrap_steps": np.array([2 * EPISODE_STEPS]),
+                                              "bootstrap_observations": np.zeros((1, 2), np.float32)})
+    with pytest.raises(SchemaError, match="bootstrap_steps are not increasing steps of the fragment"):
+        decode_trajectory(late, actor)

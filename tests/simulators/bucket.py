@@ -1,0 +1,72 @@
+"""One bucket of S3 in memory, with conditional writes as S3 has them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+
+class Bucket:
+    """A client of S3 that knows one bucket; refuses what S3 refuses."""
+
+    def __init__(self, objects: dict[str, bytes], before: Callable[[str, str], None]) -> None:
+        """Takes what is there.
+
+        Args:
+            objects: Contents by key; changes with the bucket.
+            before: Called with the name and the key of each call before it is carried out.
+        """
+        self._objects, self._before = objects, before
+        self._writers: dict[str, str] = {}
+
+    def put_object(self, *, Bucket: str, Key: str, Body: bytes, Metadata: dict[str, str] | None = None,
+                   IfMatch: str = "", IfNoneMatch: str = "") -> dict[str, Any]:
+        self._before("put_object", Key)
+        found = self._objects.get(Key)
+        if IfMatch and found is None:
+            raise _refused("NoSuchKey", 404)
+        if (IfMatch and found is not None and _tag(found) != IfMatch) or (IfNoneMatch and found is not None):
+            raise _refused("PreconditionFailed", 412)
+        self._objects[Key] = Body
+        self._writers[Key] = (Metadata or {}).get("writer", "")
+        return {"ETag": _tag(Body)}
+
+    def get_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        self._before("get_object", Key)
+        if Key not in self._objects:
+            raise _refused("NoSuchKey", 404)
+        data, writer = self._objects[Key], self._writers.get(Key, "")
+        return {"ETag": _tag(data), "Metadata": {"writer": writer} if writer else {}, "Body": io.BytesIO(data)}
+
+    def head_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        self._before("head_object", Key)
+        if Key not in self._objects:
+            raise _refused("404", 404)
+        return {"ETag": _tag(self._objects[Key])}
+
+    def delete_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        self._before("delete_object", Key)
+        self._objects.pop(Key, None)
+        return {}
+
+    def get_paginator(self, operation: str) -> Any:
+        assert operation == "list_objects_v2"
+        return self
+
+    def paginate(self, *, Bucket: str, Prefix: str) -> Iterator[dict[str, Any]]:
+        self._before("list_objects_v2", Prefix)
+        found = [{"Key": key, "ETag": _tag(data)} for key, data in sorted(self._objects.items())
+                 if key.startswith(Prefix)]
+        yield {"Contents": found} if found else {}
+
+
+def _tag(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+
+
+def _refused(code: str, status: int) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "S3")
