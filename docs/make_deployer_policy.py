@@ -1,84 +1,167 @@
-"""Writes docs/reference/deployer_policy.json: what people need who deploy, from what a rehearsed deployment asked for.
+"""Writes docs/reference/deployer_policy.json and bootstrap_policy.json: what people need who deploy, and who bootstrap.
 
     python docs/make_deployer_policy.py
 
-It plays the scenario ``deployer`` with every right, and allows what was asked for, on the resources of this project.
-What the CDK's command line needs stands below, with its source: it works with roles that `cdk bootstrap` makes.
+Both are derived from calls that are made here: the scenario ``deployer`` plays `make deploy`, `status`, `logs`,
+`results` and `stop` in the simulated account, and the CDK's own command line bootstraps it. Both may do everything
+then, and what they asked for is allowed, on the names of this project.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import yaml  # noqa: E402
+
 from runtime.names import EXPERIMENT_TAG  # noqa: E402
-from tests.simulators.rehearsal.account import DEPLOYER, DEPLOYER_POLICY  # noqa: E402
+from stacks.cdk import CLI, run_cdk  # noqa: E402
+from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer  # noqa: E402
+from tests.simulators.rehearsal.account import DEPLOYER, DEPLOYER_POLICY, let_in  # noqa: E402
 from tests.simulators.rehearsal.recording import decisions  # noqa: E402
 from tests.simulators.rehearsal.rehearsal import Rehearsal  # noqa: E402
 from tests.simulators.rehearsal.scenarios import deployer  # noqa: E402
+from tests.stacks.iam.calls import Call, calls_from  # noqa: E402
+from tests.stacks.iam.database import actions_of, all_actions, arn_patterns, schema_of  # noqa: E402
 
 VERSION = "2012-10-17"
-EVERYTHING = {"Version": VERSION, "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
-CDK = {"sts:AssumeRole": ["arn:aws:iam::*:role/cdk-hnb659fds-*"],
-       "cloudformation:DescribeStacks": ["arn:aws:cloudformation:*:*:stack/CDKToolkit/*"]}
-"""AWS CDK Developer Guide, "Customize AWS CDK bootstrapping": the roles cdk-hnb659fds-deploy-role,
--file-publishing-role, -image-publishing-role and -lookup-role do all that `cdk deploy` does."""
+EVERYTHING = json.dumps({"Version": VERSION, "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]})
+BOOTSTRAP_POLICY = DEPLOYER_POLICY.with_name("bootstrap_policy.json")
+NOT_PLAYED: Mapping[str, set[str]] = {
+    "sts:AssumeRole": {"arn:aws:iam::*:role/cdk-hnb659fds-*"},
+    "iam:CreateServiceLinkedRole": {"arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/*"},
+    "states:StartExecution": {"arn:aws:states:*:*:stateMachine:Nitro-*-coordinator"}}
+"""The scenario prints the CDK's commands instead of running them. AWS CDK Developer Guide, "Bootstrap your
+environment": `cdk deploy` works with the roles that the bootstrap has made, whose names begin so. `make deploy` begins
+the rounds after the CDK, if there is no instance, and makes the role for spot instances, if they are wanted."""
+BOOTSTRAPPED = {
+    "s3": "arn:aws:s3:::cdk-hnb659fds-*", "ecr": "arn:aws:ecr:*:*:repository/cdk-hnb659fds-*",
+    "iam": "arn:aws:iam::*:role/cdk-hnb659fds-*", "ssm": "arn:aws:ssm:*:*:parameter/cdk-bootstrap/hnb659fds/*"}
+"""What the bootstrap's stack makes, with its caller's rights."""
+_PUBLIC_PARAMETERS = "arn:aws:ssm:*:*:parameter/aws/service/ecs/optimized-ami/*"
 _NAMES = (
-    (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "*"),
-    (r"(arn:aws:[\w-]+):[\w-]*:(?:\d{12})?:(?!:)", None),
-    (r"\bhopper\b", "*"), (r"(NitroGuard|NitroNetwork|NitroResults|nitroresults)-[\w-]+", r"\1-*"),
-    (r"Nitro-\*-(Learner|Actor)\w*-\w{12}", r"Nitro-*-\1*"), (r"instance/i-\w+", "instance/*"),
-)
+    (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "*"), (r"\bhopper\b", "*"),
+    (r"^(arn:aws:s3:::nitroresults-)[\w-]+(/.*)?$", lambda found: f"{found[1]}*{'/*' if found[2] else ''}"),
+    (r"(NitroGuard|NitroNetwork|NitroResults)-[\w-]+", r"\1-*"), (r"(log-group:Nitro-\*).*", r"\1"),
+    (r"(function:Nitro-\*-\w+):\d+$", r"\1:*"),
+    (r"instance/i-\w+", "instance/*"), (r".*:parameter/aws/service/ecs/optimized-ami/.*", _PUBLIC_PARAMETERS))
 """A name in the rehearsal, and what stands for all such names."""
 
-
-def policy(asked: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The least that allows all of it, in any region and account."""
-    found: dict[str, set[str]] = {action: set(resources) for action, resources in CDK.items()}
-    for one in asked:
-        found.setdefault(one["action"], set()).add(general(one["resource"]))
-    by_resources: dict[tuple[str, ...], list[str]] = {}
-    for action, resources in sorted(found.items()):
-        by_resources.setdefault(tuple(sorted(resources)), []).append(action)
-    return {"Version": VERSION, "Statement": [
-        {"Effect": "Allow", "Action": actions, "Resource": list(resources), **_condition(actions)}
-        for resources, actions in sorted(by_resources.items(), key=lambda pair: pair[1])]}
+Rights = dict[str, set[str]]
+"""Resources by action."""
 
 
 def general(resource: str) -> str:
     """An ARN of the rehearsal as a pattern for each experiment, region and account."""
+    parts = resource.split(":", 5)
+    if len(parts) == 6:
+        resource = ":".join([*parts[:3], "*" if parts[3] else "", "*" if parts[4].isdigit() else parts[4], parts[5]])
     for pattern, instead in _NAMES:
-        if instead is None:
-            resource = re.sub(r"^(arn:aws:[\w-]+):([\w-]*):(\d*):", lambda found: ":".join(
-                [found[1], "*" if found[2] else "", "*" if found[3] else "", ""]), resource)
-        else:
-            resource = re.sub(pattern, instead, resource)
+        resource = re.sub(pattern, instead, resource)
     return resource
 
 
-def _condition(actions: list[str]) -> dict[str, Any]:
-    if actions == ["ec2:TerminateInstances"]:
-        return {"Condition": {"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}}
-    if actions == ["iam:PassRole"]:
-        return {"Condition": {"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}}}
-    return {}
+def deploying(calls: Path) -> Rights:
+    """What people asked for in the scenario, and what else `stop` can ask for, on what the guard may reach.
+
+    The scenario ends one kind of cache and an instance; the guard's role is proved to be the least that ends all kinds.
+    """
+    found: Rights = defaultdict(set, {action: set(resources) for action, resources in NOT_PLAYED.items()})
+    for role, one in decisions(calls):
+        if role == DEPLOYER:
+            found[one["action"]].add(general(one["resource"]))
+    (guard,) = calls.glob("NitroGuard-*.policies")
+    reachable = {action: set(map(general, _listed(statement["Resource"]))) for document in json.loads(guard.read_text())
+                 for statement in document["Statement"] for action in _listed(statement["Action"])}
+    # What people are told of a deletion that fails; the guard looks at resources instead.
+    reachable["cloudformation:DescribeStackEvents"] = reachable["cloudformation:DeleteStack"]
+    for call in calls_from("runtime.operations.stop", "take_down") - {Call("sts", "GetCallerIdentity")}:
+        for action in actions_of(call):
+            found[action] |= reachable[action]
+    return found
+
+
+def bootstrapping(calls: Path) -> Rights:
+    """What `cdk bootstrap` asked for, and what CloudFormation needs to make what its template has."""
+    found: Rights = defaultdict(set)
+    for _, one in decisions(calls):
+        found[one["action"]].add(re.sub("/[^/]*$", "/*", general(one["resource"])))
+    template = CLI / "node_modules/aws-cdk/lib/api/bootstrap/bootstrap-template.yaml"
+    for action in _creations(yaml.load(template.read_text(), yaml.BaseLoader)):
+        service = action.partition(":")[0]
+        # It makes no KMS key and no table unless it is asked to, and passes no role.
+        if action in _known(service) and action != "iam:PassRole" and _can_concern(action, BOOTSTRAPPED[service]):
+            found[action].add(BOOTSTRAPPED[service])
+    return found
+
+
+def _known(service: str) -> list[str]:
+    return all_actions(service) if service in BOOTSTRAPPED else []
+
+
+def _can_concern(action: str, arn: str) -> bool:
+    """Whether the action knows resources of that kind, such as roles."""
+    return any(re.split("[:/]", one.split(":", 5)[5])[0] in ("${BucketName}", re.split("[:/]", arn.split(":", 5)[5])[0])
+               for one in arn_patterns(action))
+
+
+def _creations(template: Mapping[str, Any]) -> Iterator[str]:
+    kinds = {one["Type"] for one in template["Resources"].values() if "Condition" not in one}
+    for kind in sorted(kinds):
+        for handler in ("create", "read"):
+            yield from schema_of(kind)["handlers"].get(handler, {"permissions": []})["permissions"]
+
+
+def policy(rights: Mapping[str, Iterable[str]]) -> str:
+    """The document: one statement for each set of resources."""
+    by_resources: dict[tuple[str, ...], list[str]] = {}
+    for action, resources in sorted(rights.items()):
+        needed = ["*"] if "*" in resources else sorted(resources)
+        key = (*needed, *(("alone", action) if action in _CONDITIONS else ()))
+        by_resources.setdefault(key, []).append(action)
+    return json.dumps({"Version": VERSION, "Statement": [
+        {"Effect": "Allow", "Action": actions, "Resource": [one for one in key if one == "*" or one.startswith("arn:")],
+         **_CONDITIONS.get(actions[0], {})}
+        for key, actions in sorted(by_resources.items(), key=lambda pair: pair[1])]}, indent=1) + "\n"
+
+
+_CONDITIONS = {
+    "ec2:TerminateInstances": {"Condition": {"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}},
+    "iam:PassRole": {"Condition": {"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}}}}
+"""Under which conditions these are enough, as they are for the guard."""
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def main() -> None:
-    """Plays it, and writes the policy."""
-    with tempfile.TemporaryDirectory() as out, Rehearsal("deployer", Path(out)) as world:
-        world.deployer_policy = json.dumps(EVERYTHING)
-        deployer(world)
-        asked = [one for role, one in decisions(world.account.calls) if role == DEPLOYER]
-    DEPLOYER_POLICY.write_text(json.dumps(policy(asked), indent=1) + "\n")
+    """Plays both, and writes the policies."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Rehearsal("deployer", Path(folder) / "out") as world:
+            world.deployer_policy = EVERYTHING
+            deployer(world)
+            DEPLOYER_POLICY.write_text(policy(deploying(world.account.calls)))
+        calls = Path(folder) / "bootstrap"
+        calls.mkdir()
+        with MotoServer(MOTO_DECISIONS=str(calls)) as moto:
+            os.environ.update({**CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": moto.url,
+                               **let_in(moto.client, EVERYTHING)})
+            # The second time it looks at what there is.
+            for _ in range(2):
+                if run_cdk(["bootstrap", "-c", f"experiment={ROOT / 'experiments' / 'hopper.yaml'}"], region=REGION):
+                    raise RuntimeError("cdk bootstrap failed")
+        BOOTSTRAP_POLICY.write_text(policy(bootstrapping(calls)))
 
 
 if __name__ == "__main__":

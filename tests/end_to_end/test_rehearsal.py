@@ -11,6 +11,7 @@ from stacks.components.learner import BOOT_SCRIPT
 from stacks.staging import GUARD_MODULE
 from tests.simulators.rehearsal.rehearsal import Rehearsal
 from tests.simulators.rehearsal.scenarios import rehearse
+from tests.stacks.iam import decisions
 from tests.stacks.iam.calls import Call, calls_from, calls_of_script
 from tests.stacks.iam.database import actions_of
 
@@ -20,6 +21,7 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(tmp_path
     assert (result["result"], result["problems"]) == ("ok", [])
     assert json.loads((tmp_path / "rehearsal.json").read_text()) == result
     _check_calls(result)
+    _check_decisions(tmp_path)
     assert {kind for kind, found in result["found_after"].items() if found} == {"buckets"}
     assert len(result["found_after"]) > 12
     (spend,) = result["spend"].values()
@@ -47,10 +49,16 @@ def _check_calls(result: Mapping[str, Any]) -> None:
         assert {action for line in lines for action in actions_of(Call(*line.split()))} <= known, role
 
 
+def _check_decisions(out: Path) -> None:
+    """`make rehearse-all` has recorded the same; if this fails, run it, so that the other evaluator judges them too."""
+    assert decisions.read(out / "decisions.json") - decisions.read() == set()
+
+
 def test_a_deployment_that_cannot_start_is_taken_back_and_costs_what_existed(tmp_path: Path) -> None:
     result = rehearse("warm-fails", tmp_path)
     assert (result["result"], result["problems"]) == ("ok", [])
     (spend,) = result["spend"].values()
+    _check_decisions(tmp_path)
     assert 0.0 < spend["counted_least_usd"] <= spend["ledger_usd"] < 0.01
     assert spend["rounds"] is None
 

@@ -1,14 +1,13 @@
-// Reads {statements: [[statement, …], …], decisions: [[[action, resource, context, allowed], …], …]}, as
+// Reads [{statements: [statement, …], decisions: [[action, resource, context, allowed], …]}, …], as
 // tests/stacks/iam/decisions.json has it, and prints the decisions that iam-simulate makes otherwise, as JSON.
 import { readFileSync } from 'node:fs'
 import { runSimulation, runUnsafeSimulation } from '@cloud-copilot/iam-simulate'
 
 const account = '123456789012'
-const given = JSON.parse(readFileSync(0, 'utf8'))
 const others = []
-for (const [number, statements] of given.statements.entries()) {
+for (const { statements, decisions } of JSON.parse(readFileSync(0, 'utf8'))) {
   const policy = { Version: '2012-10-17', Statement: statements }
-  for (const [action, resource, context, allowed] of given.decisions[number]) {
+  for (const [action, resource, context, allowed] of decisions) {
     const simulation = {
       request: {
         action, principal: `arn:aws:sts::${account}:assumed-role/role/session`,

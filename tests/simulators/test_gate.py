@@ -25,6 +25,8 @@ POLICY = {"Version": "2012-10-17", "Statement": [
     {"Effect": "Allow", "Action": "lambda:GetFunctionConcurrency", "Resource": "*"},
     {"Effect": "Allow", "Action": "s3:*", "Resource": "arn:aws:s3:::results/run/*"},
     {"Effect": "Deny", "Action": "s3:DeleteObject", "Resource": "*"},
+    {"Effect": "Allow", "Action": "cloudwatch:PutMetricData", "Resource": "*", "Condition": {
+        "StringEquals": {"cloudwatch:namespace": "Mine"}}},
     {"Effect": "Allow", "Action": "logs:CreateLogGroup", "Resource": "*", "Condition": {
         "StringEquals": {"logs:LogGeneratingResourceArns": ["x"]}}},
     {"Effect": "Allow", "Action": "ec2:TerminateInstances", "Resource": "*", "Condition": {
@@ -79,6 +81,9 @@ def test_what_a_policy_allows_is_done(client: Clients) -> None:
     assert update(client, ReturnValues="ALL_NEW")["Attributes"]["state"] == {"S": "new"}
     client("s3").put_object(Bucket="results", Key="run/one", Body=b"x" * 1000)
     assert client("s3").get_object(Bucket="results", Key="run/one")["Body"].read() == b"x" * 1000
+    # So many are compressed.
+    client("cloudwatch").put_metric_data(Namespace="Mine", MetricData=[
+        {"MetricName": f"one of many metrics, {number}", "Value": 1} for number in range(500)])
     assert client("sts").get_caller_identity()["Arn"].endswith("assumed-role/learner/i-1")
 
 

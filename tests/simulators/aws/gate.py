@@ -9,6 +9,7 @@ MOTO_DECISIONS names a folder in which each role has a file of its decisions, on
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -159,7 +160,9 @@ def _read(service: str, environ: dict[str, Any]) -> tuple[str, str, Mapping[str,
     if length and not (service == "s3" and environ["REQUEST_METHOD"] == "PUT"):
         body = environ["wsgi.input"].read(length)
         environ["wsgi.input"] = BytesIO(body)
-        own = {**environ, "wsgi.input": BytesIO(body)}
+        # Clients compress what is long.
+        plain = gzip.decompress(body) if environ.get("HTTP_CONTENT_ENCODING") == "gzip" else body
+        own = {**environ, "wsgi.input": BytesIO(plain), "CONTENT_LENGTH": str(len(plain))}
     else:
         own = {**environ, "wsgi.input": BytesIO(b""), "CONTENT_LENGTH": "0"}
         own.pop("HTTP_TRANSFER_ENCODING", None)

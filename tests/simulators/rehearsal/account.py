@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,14 +190,6 @@ class Account:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def let_people_in(self, policy: str = "") -> dict[str, str]:
-        """Variables with which people reach the account, with the policy of the docs or another one."""
-        roles = self.client("iam")
-        with suppress(roles.exceptions.EntityAlreadyExistsException):
-            roles.create_role(RoleName=DEPLOYER, AssumeRolePolicyDocument='{"Version": "2012-10-17", "Statement": []}')
-        roles.put_role_policy(RoleName=DEPLOYER, PolicyName="own", PolicyDocument=policy or DEPLOYER_POLICY.read_text())
-        return self._credentials(f"arn:aws:iam::{ACCOUNT}:role/{DEPLOYER}", "somebody")
-
     def client(self, service: str) -> Any:
         return self.moto.client(service)
 
@@ -334,20 +326,15 @@ class Account:
 
     def _variables_of(self, function: Mapping[str, Any]) -> dict[str, str]:
         """With which a function reaches the account: as its role."""
-        return {**self.variables, **self._credentials(function["Role"], function["FunctionName"])}
+        return {**self.variables, **_credentials(self.client, function["Role"], function["FunctionName"])}
 
     def credentials_of_instance(self, instance_id: str, group: str) -> dict[str, str]:
         """What the metadata would give an instance of that group: its role's credentials."""
         (profile,) = [one["PhysicalResourceId"] for one in self._resources(group.removesuffix(LEARNER_SUFFIX))
                       if one["ResourceType"] == "AWS::IAM::InstanceProfile"]
         (role,) = self.client("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
-        return self._credentials(role["Arn"], instance_id)
+        return _credentials(self.client, role["Arn"], instance_id)
 
-    def _credentials(self, role: str, session: str) -> dict[str, str]:
-        """Those of a session, as variables: IAM judges what is asked for with them."""
-        given = self.client("sts").assume_role(RoleArn=role, RoleSessionName=session)["Credentials"]
-        return {"AWS_ACCESS_KEY_ID": given["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": given["SecretAccessKey"],
-                "AWS_SESSION_TOKEN": given["SessionToken"]}
 
     # What happens in it
 
@@ -425,6 +412,22 @@ class Account:
 
     def _resources(self, stack: str) -> list[dict[str, Any]]:
         return self.client("cloudformation").describe_stack_resources(StackName=stack)["StackResources"]
+
+
+def let_in(client: Callable[[str], Any], policy: str) -> dict[str, str]:
+    """Variables with which people reach the account, who may do what the policy says."""
+    roles = client("iam")
+    with suppress(roles.exceptions.EntityAlreadyExistsException):
+        roles.create_role(RoleName=DEPLOYER, AssumeRolePolicyDocument='{"Version": "2012-10-17", "Statement": []}')
+    roles.put_role_policy(RoleName=DEPLOYER, PolicyName="own", PolicyDocument=policy)
+    return _credentials(client, f"arn:aws:iam::{ACCOUNT}:role/{DEPLOYER}", "somebody")
+
+
+def _credentials(client: Callable[[str], Any], role: str, session: str) -> dict[str, str]:
+    """Those of a session, as variables: IAM judges what is asked for with them."""
+    given = client("sts").assume_role(RoleArn=role, RoleSessionName=session)["Credentials"]
+    return {"AWS_ACCESS_KEY_ID": given["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": given["SecretAccessKey"],
+            "AWS_SESSION_TOKEN": given["SessionToken"]}
 
 
 def _check_this_machine() -> None:

@@ -17,7 +17,16 @@ from typing import Any, Self
 
 from runtime.guard.ledger import FINISHED, Entry
 from tests.helpers import ROOT
-from tests.simulators.rehearsal.account import RUN, SHARED_STACKS, Account, Deployment, RehearsalError, difference
+from tests.simulators.rehearsal.account import (
+    DEPLOYER_POLICY,
+    RUN,
+    SHARED_STACKS,
+    Account,
+    Deployment,
+    RehearsalError,
+    difference,
+    let_in,
+)
 from tests.simulators.rehearsal.machines import Machine, Machines
 from tests.simulators.rehearsal.record import Bill, Record, Watch
 from tests.simulators.rehearsal.recording import denials, recorded_calls
@@ -72,7 +81,7 @@ class Rehearsal:
         is_hurried: The clock goes at its full rate whatever a machine does: for those that do nothing.
         found_deployed: What Describe found of the newest deployment.
         is_guarded: Whether EventBridge lets the guard look each minute.
-        deployer_policy: What people may do, instead of what the docs tell them to take; empty: that.
+        deployer_policy: What people may do: what the docs tell them to take.
         guard_was_away: Whether it did not for so long that nobody knows when things ended.
     """
 
@@ -95,7 +104,7 @@ class Rehearsal:
         self.deployments: dict[str, Deployment] = {}
         self._bills: dict[str, Bill] = {}
         self._problems: list[str] = []
-        self.deployer_policy = ""
+        self.deployer_policy = DEPLOYER_POLICY.read_text()
         self.is_hurried, self.is_guarded, self.guard_was_away = False, True, False
         self._is_shared = False
         self._next_tick_s = 0.0
@@ -180,7 +189,7 @@ class Rehearsal:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.simulators.rehearsal.people", *words], cwd=ROOT, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, **self.account.variables, **self.account.let_people_in(self.deployer_policy),
+            env={**os.environ, **self.account.variables, **let_in(self.account.client, self.deployer_policy),
                  "PYTHONPATH": str(ROOT), "CDK_DOCKER": "true"})
 
     def until(self, condition: Callable[[], Any], what: str) -> None:

@@ -345,7 +345,7 @@ def deployer(world: Rehearsal) -> None:
     code, printed, context = world.make_deploy("hopper", text)
     world.check(code == 0, f"make deploy ({code}): {printed}")
     world.deploy(text=text, context=context)
-    for words in (("status",), ("status", "hopper"), ("logs", "hopper")):
+    for words in (("status",), ("status", "hopper"), ("logs", "hopper"), ("results", "hopper")):
         with world.people(*words) as asked:
             printed = asked.communicate()[0]
         world.check("denied" not in printed.lower() and "not authorized" not in printed, f"{words[0]}: {printed}")

@@ -116,6 +116,8 @@ def _opened(parameters: Values) -> Values:
     """With the keys of several objects as one list of them, and the role that a service is made."""
     if "AWSServiceName" in parameters:
         return {"RoleName": f"aws-service-role/{parameters['AWSServiceName']}/*"}
+    if "RoleArn" in parameters:
+        return {"RoleName": parameters["RoleArn"]}
     objects = parameters.get("Delete", {}).get("Objects") if isinstance(parameters.get("Delete"), Mapping) else None
     return {**parameters, "Key": [one["Key"] for one in objects]} if objects else parameters
 

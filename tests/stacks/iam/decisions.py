@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,12 +28,14 @@ class Decision(NamedTuple):
     """One answer of IAM.
 
     Attributes:
+        role: Its name.
         statements: Of the role that asked, those with that action: no other can decide; as JSON.
         action, resource: What it asked for.
         context: What conditions see, as JSON.
         allowed: The answer.
     """
 
+    role: str
     statements: str
     action: str
     resource: str
@@ -43,19 +45,20 @@ class Decision(NamedTuple):
 
 def recorded(folder: Path) -> set[Decision]:
     """Those that the simulated account noted in a folder."""
-    return {_decision((folder / f"{path.name}.policies").read_text(), json.loads(line))
+    return {_decision(path.name, (folder / f"{path.name}.policies").read_text(), json.loads(line))
             for path in folder.iterdir() if path.suffix != ".policies" for line in path.read_text().splitlines()}
 
 
-def _decision(policies: str, one: dict[str, Any]) -> Decision:
+def _decision(role: str, policies: str, one: dict[str, Any]) -> Decision:
     resource, context = _undrawn(one["resource"]), {
         key: sorted(map(_undrawn, values)) for key, values in one["context"].items()}
     if resource.startswith("arn:aws:s3:::"):
         resource, context = _unnumbered(resource), {
             key: [_unnumbered(value) for value in values] for key, values in context.items()}
-    statements = [statement for document in json.loads(_undrawn(policies)) for statement in listed(document["Statement"])
+    held = [statement for document in json.loads(_undrawn(policies)) for statement in listed(document["Statement"])]
+    statements = [statement for statement in held
                   if any(_names(pattern, one["action"]) for pattern in listed(statement["Action"]))]
-    return Decision(json.dumps(statements, sort_keys=True), one["action"], resource,
+    return Decision(_undrawn(role), json.dumps(statements, sort_keys=True), one["action"], resource,
                     json.dumps(context, sort_keys=True), one["allowed"])
 
 
@@ -82,24 +85,17 @@ def _unnumbered(text: str) -> str:
 
 def read(path: Path = KNOWN) -> set[Decision]:
     """Those of a file."""
-    kept = json.loads(path.read_text())
-    return {Decision(json.dumps(statements, sort_keys=True), action, resource, json.dumps(context, sort_keys=True), allowed)
-            for statements, rows in zip(kept["statements"], kept["decisions"], strict=True)
-            for action, resource, context, allowed in rows}
+    return {Decision(one["role"], json.dumps(one["statements"], sort_keys=True), action, resource,
+                     json.dumps(context, sort_keys=True), allowed)
+            for one in json.loads(path.read_text()) for action, resource, context, allowed in one["decisions"]}
 
 
 def write(found: Iterable[Decision], path: Path = KNOWN) -> None:
     """Replaces a file."""
-    by_statements: dict[str, list[Decision]] = {}
+    by_statements: dict[tuple[str, str], list[Decision]] = {}
     for one in sorted(found):
-        by_statements.setdefault(one.statements, []).append(one)
-    lines = ['{"statements": [', ",\n".join(by_statements), '],\n"decisions": [',
-             ",\n".join(_rows(rows) for rows in by_statements.values()), "]}"]
-    path.write_text("\n".join(lines) + "\n")
-
-
-def _rows(rows: Iterable[Decision]) -> str:
-    def texts() -> Iterator[str]:
-        for one in rows:
-            yield json.dumps([one.action, one.resource, json.loads(one.context), one.allowed])
-    return "[" + ",\n ".join(texts()) + "]"
+        by_statements.setdefault((one.role, one.statements), []).append(one)
+    path.write_text("[" + ",\n".join(
+        f'{{"role": {json.dumps(role)}, "statements": {statements}, "decisions": [\n' + ",\n".join(
+            f" {json.dumps([one.action, one.resource, json.loads(one.context), one.allowed])}" for one in rows) + "]}"
+        for (role, statements), rows in by_statements.items()) + "]\n")

@@ -1,4 +1,8 @@
-"""What each role asks AWS for in a deployment, and what it could ask for and must not get."""
+"""What each role asks AWS for in a deployment, and what it could ask for and must not get.
+
+Actions come from the code, and what their conditions see from requests that rehearsals recorded. Stated by hand is what
+no request of ours derives, because AWS, Docker or an agent asks for it; each of these lists has its source.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +20,6 @@ from runtime.names import (
     EXPERIMENT_TAG,
     GUARD_STACK,
     INTERFACES_ROLE_OUTPUT,
-    METRIC_NAMESPACE,
     NETWORK_STACK,
     SHARED_STACKS,
     run_key,
@@ -23,11 +27,12 @@ from runtime.names import (
 from stacks.components.learner import BOOT_SCRIPT
 from stacks.staging import GUARD_MODULE
 from tests.stacks.conftest import NAME, RUN, STACK
+from tests.stacks.iam import decisions
 from tests.stacks.iam.account import Account
 from tests.stacks.iam.asked import requests_of
 from tests.stacks.iam.calls import ALL, Call, calls_from, calls_of_script
 from tests.stacks.iam.database import ACCOUNT, REGION, actions_of, expand, foreign_arns, resource_patterns
-from tests.stacks.iam.policies import Context, Request, Statement, is_allowed
+from tests.stacks.iam.policies import Context, Request, Statement, is_allowed, matches
 
 NETWORK = ("ec2:AssignPrivateIpAddresses", "ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface",
            "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:UnassignPrivateIpAddresses")
@@ -50,6 +55,25 @@ WITHOUT_RESOURCES = {
 """Actions that IAM knows resources for, and that are needed on all; and why."""
 OTHER = "other"
 """Name of another experiment in the account."""
+REHEARSED = "Nitro-hopper"
+"""The stack of rehearsals."""
+_OF_THE_CALLER = ("aws:PrincipalAccount", "lambda:SourceFunctionArn")
+"""Keys that say who asks, not what for."""
+
+
+@cache
+def seen(role: str, action: str) -> list[Context]:
+    """What conditions saw in each request for an action that a role of that name made in a rehearsal.
+
+    Raises:
+        LookupError: No rehearsal asked for it.
+    """
+    contexts = [json.loads(one.context.replace("hopper/rehearsal", run_key(NAME, RUN)).replace("hopper", NAME))
+                for one in sorted(decisions.read()) if (one.role.startswith(role), one.action) == (True, action)]
+    if not contexts:
+        raise LookupError(f"no rehearsal recorded that {role} asks for {action}")
+    return [{key: tuple(values) for key, values in context.items() if key not in _OF_THE_CALLER}
+            for context in contexts]
 
 
 class Role:
@@ -115,8 +139,13 @@ class Role:
                 if resource == "*" and action not in on_all:
                     yield f"{self.name}: {action} on everything in {statement.sid}"
                 one = replace(statement, actions=(action,), resources=(resource,))
-                if not any(one.covers(need) for need in self.needs if need.action in expand(action)):
+                covered = [need for need in self.needs if need.action in expand(action) and one.covers(need)]
+                if not covered:
                     yield f"{self.name}: nothing needs {action} on {resource} in {statement.sid}"
+                for operator, key, values in statement.conditions if covered else ():
+                    found = {value for need in covered for value in need.context.get(key, ())}
+                    yield from (f"{self.name}: nothing needs {key} {value} in {statement.sid}" for value in values
+                                if operator != "Null" and not any(matches(value, one) for one in found))
 
 
 def _resources(call: Call, action: str, owned: list[str]) -> list[str]:
@@ -195,9 +224,10 @@ def learner_function(account: Account) -> Role:
     role, folder = Role(account, name), f"{run_key(NAME, RUN)}/updates/"
     bucket = f"arn:aws:s3:::{account.variables()['NITRO_RESULTS_BUCKET']}"
     # By their names, the registry's updaters are read too, which invoke it and take old objects away: a coordinator's.
+    contexts = {"s3:ListBucket": seen(f"{REHEARSED}-LearnerLearnerRole", "s3:ListBucket")}
     for call in calls_from("runtime.learner.remote.handler", "handler") - {
             Call("lambda", "Invoke"), Call("s3", "DeleteObjects")}:
-        role.need_call(call, [bucket, f"{bucket}/{folder}one"], {"s3:ListBucket": [{"s3:prefix": (f"{folder}one",)}]})
+        role.need_call(call, [bucket, f"{bucket}/{folder}one"], contexts)
     _need_logs(role, function, STACK)
     role.keep_out({"s3:ListBucket": [{"s3:prefix": (f"{run_key(NAME, RUN)}/",)}, {}]})
     return role
@@ -225,12 +255,8 @@ def _need_run(role: Role, calls: Iterable[Call], owned: list[str]) -> None:
     account, key = role.account, run_key(NAME, RUN)
     prefix, bucket = f"{key}/", f"arn:aws:s3:::{account.variables()['NITRO_RESULTS_BUCKET']}"
     ledger = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
-    contexts: dict[str, list[Context]] = {
-        "s3:ListBucket": [{"s3:prefix": (prefix,)}],
-        "cloudwatch:PutMetricData": [{"cloudwatch:namespace": (METRIC_NAMESPACE,)}],
-        "dynamodb:UpdateItem": [{"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": LEARNER_ATTRIBUTES}],
-        "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (key,)}, {"dynamodb:LeadingKeys": (GUARD_KEY,)}],
-    }
+    contexts = {action: seen(f"{REHEARSED}-LearnerRole", action) for action in (
+        "s3:ListBucket", "cloudwatch:PutMetricData", "dynamodb:UpdateItem", "dynamodb:GetItem")}
     for call in calls:
         # Of what is in the bucket, it only takes old checkpoints away; and updates, where a function makes them.
         names = ("checkpoints/round_1.json", "updates/one", "ledger.json", "cache-credential.json")

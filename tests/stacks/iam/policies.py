@@ -39,8 +39,8 @@ class Statement:
     """Operator, key, values."""
 
     def covers(self, request: Request, *, with_conditions: bool = True) -> bool:
-        return (any(_matches(action, request.action) for action in self.actions)
-                and any(_matches(resource, request.resource) for resource in self.resources)
+        return (any(matches(action, request.action) for action in self.actions)
+                and any(matches(resource, request.resource) for resource in self.resources)
                 and (not with_conditions
                      or all(_holds(*condition, request.context) for condition in self.conditions)))
 
@@ -92,7 +92,8 @@ def _holds(operator: str, key: str, values: Sequence[str], context: Context) -> 
     return all(matches) if quantifier == "ForAllValues" else any(matches)
 
 
-def _matches(pattern: str, text: str) -> bool:
+def matches(pattern: str, text: str) -> bool:
+    """Whether a text fits a pattern with IAM's wildcards."""
     if "*" not in pattern and "?" not in pattern:
         return pattern == text
     return _compiled(pattern).fullmatch(text) is not None
@@ -105,9 +106,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 _OPERATORS: dict[str, Callable[[str, str], bool]] = {
     "StringEquals": str.__eq__,
-    "StringLike": _matches,
-    "ArnEquals": _matches,
-    "ArnLike": _matches,
+    "StringLike": matches,
+    "ArnEquals": matches,
+    "ArnLike": matches,
     "NumericLessThanEquals": lambda most, one: float(one) <= float(most),
     "Bool": str.__eq__,
 }

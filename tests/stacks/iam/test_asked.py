@@ -67,6 +67,8 @@ def test_attributes_are_those_of_key_update_condition_and_projection_and_not_tho
     ("ec2", "TerminateInstances", {"InstanceIds": ["i-1", "i-2"]},
      [("ec2:TerminateInstances", f"arn:aws:ec2:{HERE}:instance/i-1"),
       ("ec2:TerminateInstances", f"arn:aws:ec2:{HERE}:instance/i-2")]),
+    ("sts", "AssumeRole", {"RoleArn": "arn:aws:iam::1:role/r", "RoleSessionName": "s"},
+     [("sts:AssumeRole", "arn:aws:iam::1:role/r")]),
     ("iam", "CreateServiceLinkedRole", {"AWSServiceName": "spot.amazonaws.com"},
      [("iam:CreateServiceLinkedRole", f"arn:aws:iam::{ACCOUNT}:role/aws-service-role/spot.amazonaws.com/*")]),
     ("sts", "GetCallerIdentity", {}, []),

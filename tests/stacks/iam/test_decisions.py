@@ -1,4 +1,4 @@
-"""What `make rehearse-all` saw of IAM: every answer holds, each right in it was needed, and another evaluator agrees."""
+"""What `make rehearse-all` saw of IAM: every answer holds, each right was needed, and another evaluator agrees."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import judges
+from tests.simulators.rehearsal.account import DEPLOYER, DEPLOYER_POLICY
 from tests.stacks.iam import decisions
 from tests.stacks.iam.decisions import Decision
 from tests.stacks.iam.policies import Request, Statement, is_allowed, read_statement
@@ -73,13 +74,19 @@ def test_names_that_aws_draws_do_not_make_a_decision_another(tmp_path: Path) -> 
     assert next(iter(first)).resource == "arn:aws:s3:::r12345678-drawn/run/round_0/i-0"
 
 
+def test_people_may_do_what_they_did_in_rehearsals_with_the_policy_of_the_docs() -> None:
+    allowed = [read_statement(one, str) for one in json.loads(DEPLOYER_POLICY.read_text())["Statement"]]
+    asked = [request_of(one) for one in decisions.read() if one.role == DEPLOYER]
+    assert len(asked) > 30
+    assert [one for one in asked if not is_allowed(allowed, one)] == []
+
+
 @needs_judges
 def test_another_evaluator_agrees_with_every_decision_and_notices_a_wrong_one() -> None:
     """docs/decisions says which differences there are, and why: none."""
     kept = json.loads(decisions.KNOWN.read_text())
-    wrong = [[[action, resource, context, not allowed] for action, resource, context, allowed in rows[:1]]
-             for rows in kept["decisions"]]
-    others = judges.ask("judge_policies.mjs", {
-        "statements": kept["statements"] * 2, "decisions": [*kept["decisions"], *wrong]})
+    wrong = [{**one, "decisions": [[action, resource, context, not allowed]]}
+             for one in kept for action, resource, context, allowed in one["decisions"][:1]]
+    others = judges.ask("judge_policies.mjs", [*kept, *wrong])
     assert [[one["action"], one["resource"], one["context"], one["allowed"]] for one in others] == [
-        row for rows in wrong for row in rows]
+        row for one in wrong for row in one["decisions"]]
