@@ -50,10 +50,10 @@ BOOTSTRAPPED = {
 """What the bootstrap's stack makes, with its caller's rights."""
 _PUBLIC_PARAMETERS = "arn:aws:ssm:*:*:parameter/aws/service/ecs/optimized-ami/*"
 _NAMES = (
-    (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "*"), (r"\bhopper\b", "*"),
+    (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "*"), (r"\b(hopper|walker)\b", "*"),
     (r"^(arn:aws:s3:::nitroresults-)[\w-]+(/.*)?$", lambda found: f"{found[1]}*{'/*' if found[2] else ''}"),
     (r"(NitroGuard|NitroNetwork|NitroResults)-[\w-]+", r"\1-*"), (r"(log-group:Nitro-\*).*", r"\1"),
-    (r"(function:Nitro-\*-\w+):\d+$", r"\1:*"),
+    (r"(function:Nitro-\*-\w+):\d+$", r"\1:*"), (r"(execution:Nitro-\*-coordinator):.*", r"\1:*"),
     (r"instance/i-\w+", "instance/*"), (r".*:parameter/aws/service/ecs/optimized-ami/.*", _PUBLIC_PARAMETERS))
 """A name in the rehearsal, and what stands for all such names."""
 

@@ -115,6 +115,12 @@ def test_each_protocol_says_no(client: Clients) -> None:
         Namespace="N", MetricData=[{"MetricName": "m", "Value": 1}]))[0].startswith("AccessDenied")
 
 
+def test_a_missing_object_is_forbidden_to_who_may_not_list(client: Clients) -> None:
+    code, message = refusal(lambda: client("s3").get_object(Bucket="results", Key="run/missing"))
+    assert (code, "s3:ListBucket on resource: arn:aws:s3:::results because" in message) == ("AccessDenied", True)
+    assert refusal(lambda: client("s3").head_object(Bucket="results", Key="run/missing"))[0] == "403"
+
+
 def test_what_cannot_be_judged_fails_and_is_noted(client: Clients, folder: Path) -> None:
     for ask in (lambda: client("logs").create_log_group(logGroupName="g"),
                 lambda: client("dynamodb").query(TableName="ledger", KeyConditionExpression="run = :r")):

@@ -36,6 +36,7 @@ from tests.stacks.iam.decisions import listed
 from tests.stacks.iam.policies import Request, Statement, is_allowed, read_statement
 
 DECISIONS_VARIABLE = "MOTO_DECISIONS"
+_READING = {("s3", "GetObject"), ("s3", "HeadObject")}
 ONLY_JUDGE = "X-Only-Judge"
 """A request with this header is judged, and goes no further: 204 if it may."""
 _CREDENTIAL = re.compile(r"Credential=(\w+)/\d+/([\w-]+)/([\w-]+)/")
@@ -108,6 +109,11 @@ class Gate:
             self._note(caller, service, operation, asked, allowed)
             if not allowed:
                 return _denied(protocol, _words(caller, statements, asked))
+        # S3 API Reference, GetObject: without s3:ListBucket a missing object is forbidden, not missing. A right that
+        # depends on a prefix does not count: this request has none.
+        listed = Request("s3:ListBucket", f"arn:aws:s3:::{parameters.get('Bucket')}")
+        if (service, operation) in _READING and not is_allowed(statements, listed) and _is_missing(parameters):
+            return _denied(protocol, _words(caller, statements, listed))
         return None
 
     def _policies(self, role: str) -> list[Statement]:
@@ -191,6 +197,11 @@ def _tags(arn: str, region: str) -> Mapping[str, str]:
         return {}
     found = get_backend("ec2")[_ACCOUNT][region].describe_tags({"resource-id": [arn.rpartition("/")[2]]})
     return {tag["key"]: tag["value"] for tag in found}
+
+
+def _is_missing(parameters: Mapping[str, Any]) -> bool:
+    bucket = get_backend("s3")[_ACCOUNT]["aws"].buckets.get(parameters["Bucket"])
+    return bucket is not None and parameters["Key"] not in bucket.keys
 
 
 def _words(caller: Caller, statements: Iterable[Statement], asked: Request) -> str:

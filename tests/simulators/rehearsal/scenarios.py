@@ -339,19 +339,27 @@ def _boot_fails(world: Rehearsal) -> None:
 
 
 def deployer(world: Rehearsal) -> None:
-    """Somebody with the policy that the docs tell people to take deploys, asks for the status, and destroys."""
+    """Somebody with the policy that the docs tell people to take deploys, looks and destroys, both kinds of learner."""
     text = experiment(usd=_AMPLE_USD)
     world.machines.is_dead_on_arrival = True
     code, printed, context = world.make_deploy("hopper", text)
     world.check(code == 0, f"make deploy ({code}): {printed}")
     world.deploy(text=text, context=context)
-    for words in (("status",), ("status", "hopper"), ("logs", "hopper"), ("results", "hopper")):
+    _look_and_stop(world, "hopper")
+    world.deploy("walker", experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
+                                      usd=_AMPLE_USD).replace("Hopper-v5", "Walker2d-v5"))
+    _look_and_stop(world, "walker")
+
+
+def _look_and_stop(world: Rehearsal, name: str) -> None:
+    for words in (("status",), ("status", name), ("logs", name), ("results", name)):
         with world.people(*words) as asked:
             printed = asked.communicate()[0]
-        world.check("denied" not in printed.lower() and "not authorized" not in printed, f"{words[0]}: {printed}")
-    _stop(world, "hopper")
+        world.check("not authorized" not in " ".join(printed.split()), f"{words[0]}: {printed}")
+    _stop(world, name)
     world.is_hurried = True
-    world.until_gone()
+    world.until_gone(name)
+    world.is_hurried = False
 
 
 def _again(world: Rehearsal) -> None:
