@@ -17,6 +17,8 @@ OURS = "Nitro"
 RESULTS_STACK, NETWORK_STACK, GUARD_STACK = f"{OURS}Results", f"{OURS}Network", f"{OURS}Guard"
 INTERFACES_ROLE_OUTPUT = "InterfacesRole"
 """Of the network's stack: ARN of the role with which Lambda deletes network interfaces that a function has left."""
+VERSION_OUTPUT = "Version"
+"""Of the guard's stack: what the guard understands; see `runtime.guard.check`."""
 MACHINE_OUTPUT = "StateMachine"
 """Of an experiment's stack without an instance: ARN of the state machine that has the rounds run."""
 SHARED_STACKS = (RESULTS_STACK, NETWORK_STACK, GUARD_STACK)

@@ -38,7 +38,7 @@ from runtime.interfaces import LEARNER
 from runtime.names import MACHINE_OUTPUT, SHARED_STACKS, execution_name
 from runtime.operations.quotas import Account, read_account
 from runtime.training.preflight import smallest_budget_usd
-from stacks.arming import check_guard
+from stacks.arming import check_guard, check_version
 from stacks.cdk import TEMPLATES, run_cdk, synthesise
 from stacks.plan import Plan, check_round
 from stacks.service_roles import make_service_roles
@@ -81,6 +81,7 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
             print("\n".join(laid_out({"remark": remark})), flush=True)
         identify(session)
         _check_tools()
+        check_version(clients(session))
         _check_spent(plan, needed_usd, clients(session), time.time())
         account = read_account(session, plan.experiment, stack=plan.stack_name)
         print("\n".join(account_lines(plan, account)), flush=True)

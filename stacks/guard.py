@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import ArnFormat, CfnOutput, Duration, RemovalPolicy, Stack
+from aws_cdk import ArnFormat, CfnOutput, CustomResource, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as cloudwatch_actions
 from aws_cdk import aws_dynamodb as dynamodb
@@ -20,6 +20,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
+from runtime.guard.check import ANSWER_S, CHECK_TYPE, VERSION, VERSION_TYPE
 from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
 from runtime.guard.times import INTERVAL_S
 from runtime.guard.watch import LOOKED_AT_ALL
@@ -33,6 +34,7 @@ from runtime.names import (
     METRIC_NAMESPACE,
     REPORTS_TOPIC_VARIABLE,
     STACK_PREFIX,
+    VERSION_OUTPUT,
 )
 from stacks.acknowledgements import acknowledge_wildcard
 from stacks.network import NetworkStack
@@ -84,9 +86,20 @@ class GuardStack(Stack):
         # Whatever the experiment at hand needs of it: deploying one must not take away what another one uses.
         self.export_value(self.ledger.table_name)
         self.export_value(self.ledger.table_arn)
-        for name, value in {"LedgerTable": self.ledger.table_name, "GuardFunction": self._function.function_name,
+        self.export_value(self._function.function_arn)
+        # Asked of the function as it is by then: an older one refuses, and CloudFormation takes the update back.
+        _ask(self, "Replacement", VERSION_TYPE, self._function)
+        for name, value in {VERSION_OUTPUT: str(VERSION), "LedgerTable": self.ledger.table_name,
+                            "GuardFunction": self._function.function_name,
                             "ReportsTopic": self._reports.topic_arn, "RuleName": rule.rule_name}.items():
             CfnOutput(self, name, value=value)
+
+    def add_check(self, stack: Stack) -> None:
+        """Lets ``stack`` ask the guard whether it guards, before anything else of the stack is made."""
+        check = _ask(stack, "GuardCheck", CHECK_TYPE, self._function)
+        for child in stack.node.children:
+            if child is not check:
+                child.node.add_dependency(check)
 
     def grant_write(self, role: iam.IRole, run: str) -> None:
         """Lets ``role`` write its own part of the entry of that run, and read it and when the guard last looked.
@@ -282,6 +295,15 @@ class GuardStack(Stack):
             alarm_description="The guard has not looked at every experiment for minutes: see its log")
         for alarm in (failing, silent):
             alarm.add_alarm_action(cloudwatch_actions.SnsAction(self._reports))
+
+
+def _ask(stack: Stack, construct_id: str, kind: str, function: lambda_.IFunction) -> CustomResource:
+    """A question of CloudFormation's; see `runtime.guard.check`."""
+    asked = CustomResource(stack, construct_id, resource_type=kind, service_token=function.function_arn,
+                           properties={"Version": VERSION}, service_timeout=Duration.seconds(ANSWER_S))
+    # There is nothing to delete, and nobody to ask when the guard goes.
+    asked.apply_removal_policy(RemovalPolicy.RETAIN)
+    return asked
 
 
 def _as_written(arn: Any) -> str:

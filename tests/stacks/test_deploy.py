@@ -63,6 +63,7 @@ class Cdk:
         self.concurrency = 1000
         self.problem: Exception | None = None
         self.guard_problem: Exception | None = None
+        self.version_problem: Exception | None = None
         self.prices, self.remark, self.roles = PRICES, "", ""
         self.entries: dict[str, Entry] | None = None
         self.stacks: dict[str, dict[str, Any]] = {}
@@ -89,6 +90,11 @@ class Cdk:
         assert (cache_kind, market) == ("node", "spot")
         return self.roles
 
+    def check_version(self, client: Any) -> None:
+        assert not self.calls, "before anything is replaced"
+        if self.version_problem:
+            raise self.version_problem
+
     def check_guard(self, client: Any) -> dict[str, str]:
         assert self.calls[-1][0][1] == "NitroResults", "after the shared stacks, before the experiment"
         if self.guard_problem:
@@ -113,7 +119,8 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cdk:
     monkeypatch.setattr(deploy, "run_cdk", found.run)
     for module in (deploy, cdk):
         monkeypatch.setattr(module, "identify", lambda session: "123456789012")
-    for name in ("read_account", "choose_prices", "check_guard", "find_ledger", "find_stack", "make_service_roles"):
+    for name in ("read_account", "choose_prices", "check_guard", "check_version", "find_ledger", "find_stack",
+                 "make_service_roles"):
         monkeypatch.setattr(deploy, name, getattr(found, name))
     monkeypatch.setattr(deploy, "time", SimpleNamespace(time=lambda: NOW_S))
     monkeypatch.setenv("CDK_DOCKER", shutil.which("true"))
@@ -202,6 +209,13 @@ def test_nothing_is_deployed_where_the_guard_does_not_work(
     assert deploy.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == "error: its rule is DISABLED\n"
     assert [call[0][:4] for call in aws.calls] == [["deploy", "NitroResults", "NitroNetwork", "NitroGuard"]]
+
+
+def test_an_older_checkout_does_not_replace_a_newer_guard(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws.version_problem = AccountError("the stack NitroGuard has version 2")
+    assert deploy.main([str(file), "--yes"]) == 2
+    assert (capsys.readouterr().err, aws.calls) == ("error: the stack NitroGuard has version 2\n", [])
 
 
 def test_the_limits_are_told_before_anything_is_refused(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
