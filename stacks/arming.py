@@ -77,5 +77,4 @@ def _reports(client: Client, topic: str) -> str:
         return f"go to {topic}; who reads them cannot be told: {code_of(error)}"
     if subscribed:
         return f"go to {', '.join(one['Endpoint'] for one in subscribed)}"
-    return (f"go to nobody yet: aws sns subscribe --topic-arn {topic} --protocol email --notification-endpoint "
-            "YOU@EXAMPLE.ORG")
+    return "go to nobody yet: --mail YOU@EXAMPLE.ORG lets you hear of them"

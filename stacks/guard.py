@@ -52,6 +52,7 @@ class GuardStack(Stack):
 
     Attributes:
         ledger: The table; its key is the run.
+        reports: The topic of what it does, and of its alarms.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, network: NetworkStack) -> None:
@@ -71,7 +72,7 @@ class GuardStack(Stack):
                 point_in_time_recovery_enabled=True),
             removal_policy=RemovalPolicy.DESTROY,
         )
-        self._reports = self._make_topic()
+        self.reports = self._make_topic()
         self._log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_MONTH,
                                         removal_policy=RemovalPolicy.DESTROY)
         self._role = self._make_role(network)
@@ -87,11 +88,12 @@ class GuardStack(Stack):
         self.export_value(self.ledger.table_name)
         self.export_value(self.ledger.table_arn)
         self.export_value(self._function.function_arn)
+        self.export_value(self.reports.topic_arn)
         # Asked of the function as it is by then: an older one refuses, and CloudFormation takes the update back.
         _ask(self, "Replacement", VERSION_TYPE, self._function)
         for name, value in {VERSION_OUTPUT: str(VERSION), "LedgerTable": self.ledger.table_name,
                             "GuardFunction": self._function.function_name,
-                            "ReportsTopic": self._reports.topic_arn, "RuleName": rule.rule_name}.items():
+                            "ReportsTopic": self.reports.topic_arn, "RuleName": rule.rule_name}.items():
             CfnOutput(self, name, value=value)
 
     def add_check(self, stack: Stack) -> None:
@@ -146,7 +148,7 @@ class GuardStack(Stack):
         return [
             iam.PolicyStatement(sid="Ledger", resources=[self.ledger.table_arn],
                                 actions=["dynamodb:GetItem", "dynamodb:Scan", "dynamodb:UpdateItem"]),
-            iam.PolicyStatement(sid="Report", actions=["sns:Publish"], resources=[self._reports.topic_arn]),
+            iam.PolicyStatement(sid="Report", actions=["sns:Publish"], resources=[self.reports.topic_arn]),
             iam.PolicyStatement(sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
                                 resources=[self._log_group.log_group_arn]),
         ]
@@ -269,7 +271,7 @@ class GuardStack(Stack):
                 memory_size=MEMORY_MIB,
                 timeout=Duration.seconds(TIMEOUT_S),
                 environment={LEDGER_TABLE_VARIABLE: self.ledger.table_name,
-                             REPORTS_TOPIC_VARIABLE: self._reports.topic_arn},
+                             REPORTS_TOPIC_VARIABLE: self.reports.topic_arn},
                 role=self._role,
                 log_group=self._log_group,
             )
@@ -294,7 +296,7 @@ class GuardStack(Stack):
             treat_missing_data=cloudwatch.TreatMissingData.BREACHING,
             alarm_description="The guard has not looked at every experiment for minutes: see its log")
         for alarm in (failing, silent):
-            alarm.add_alarm_action(cloudwatch_actions.SnsAction(self._reports))
+            alarm.add_alarm_action(cloudwatch_actions.SnsAction(self.reports))
 
 
 def _ask(stack: Stack, construct_id: str, kind: str, function: lambda_.IFunction) -> CustomResource:

@@ -65,3 +65,9 @@ def test_a_rehearsal_fails_where_anything_is_left(tmp_path: Path) -> None:
     for name in ("Nitro-hopper-learner", "nitro-hopper", "Nitro-hopper-actor", "something that costs money", "goes on"):
         assert name in left
     assert result["spend"]["hopper"]["counted_usd"] > 0.0
+
+
+def test_nothing_is_made_that_nobody_would_guard(tmp_path: Path) -> None:
+    result = rehearse("unguarded", tmp_path)
+    assert (result["result"], result["problems"]) == ("ok", [])
+    assert {kind for kind, found in result["found_before"].items() if found} == {"stacks"}

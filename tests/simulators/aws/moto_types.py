@@ -103,6 +103,8 @@ GROUP_ENDED_S = 60.0
 INTERFACES_DELETED_S = 1800.0
 """The same where the function is deleted with them, and what CloudFormation waits for then: "25-40 minutes"
 (aws-cloudformation/cloudformation-coverage-roadmap#392)."""
+_TAKEN_BACK_S = 5.0
+"""From a custom resource's refusal until CloudFormation takes its stack back."""
 _CONCURRENCY_QUOTA = 1000
 _ELASTICACHE_ARN = re.compile(r"arn:aws:elasticache:[^:]*:[0-9]*:[a-z]+:.+")
 _VCPU_QUOTAS = {
@@ -1009,17 +1011,19 @@ def _faults(name: str) -> Any:
 
 def _create_resources(stack: Stack) -> None:
     """As moto; with a clock, what does not come keeps all that needs it from being made, and signals are awaited."""
-    now_s = _clock_s()
     resources, faults = stack.template_dict["Resources"], _faults("creation")
+    # Whoever looks meanwhile finds nothing: moto would make what it is asked about.
+    stack.status, stack.resource_map._resource_json_map = "CREATE_IN_PROGRESS", {}
     refused = {name: reason for name, one in resources.items() if one["Type"] == CHECK_TYPE and (
         reason := _refusal(stack, name, one))}
+    now_s = _clock_s()
     if now_s is None and refused:
         raise StackError(message=str(refused))
     if now_s is None:
         _own_creation(stack)
         return
     failing = {name: faults[one["Type"]] for name, one in resources.items() if one["Type"] in faults} | {
-        name: [0, reason] for name, reason in refused.items()}
+        name: [_TAKEN_BACK_S, reason] for name, reason in refused.items()}
     late = _that_need(resources, set(failing))
     stack.status, stack.description = "CREATE_IN_PROGRESS", stack.template_dict.get("Description")
     stack.template_dict["Resources"] = {name: one for name, one in resources.items() if name not in late}
