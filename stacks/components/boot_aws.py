@@ -17,11 +17,10 @@ import json
 import os
 import sys
 import time
-from http.client import HTTPException
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
-from urllib.error import HTTPError
-from urllib.parse import quote, urlencode
-from urllib.request import Request, urlopen
+from urllib.parse import quote, urlencode, urlsplit
 
 _QUERY = {"autoscaling": ("autoscaling", "2011-01-01"), "cloudformation": ("cloudformation", "2010-05-15"),
           "cloudwatch": ("monitoring", "2010-08-01")}
@@ -34,6 +33,19 @@ _UNRESERVED = "-_.~"
 _PAUSES_S = (1.0, 4.0)
 _METADATA_S, _ANSWER_S = 5.0, 30.0
 _FAILURES = (OSError, HTTPException, ValueError)
+
+
+class RefusedError(OSError):
+    """The answer is a refusal.
+
+    Attributes:
+        is_passing: It may be none a moment later.
+    """
+
+    def __init__(self, status: int, reason: str, content: bytes) -> None:
+        text = content.decode(errors="replace")
+        super().__init__(f"{status} {reason} {text}")
+        self.is_passing = status >= 500 or status == 429 or "Throttl" in text
 
 
 class Call(NamedTuple):
@@ -72,9 +84,7 @@ def call_of(service: str, operation: str, values: dict[str, str], body: bytes | 
     if service == "s3":
         path = "/" + quote(values.get("Key", ""), safe="/" + _UNRESERVED)
         query = f"list-type=2&prefix={quote(values['Prefix'], safe=_UNRESERVED)}" if "Prefix" in values else ""
-        # Else urllib says that the object is a form.
-        headers = {"Content-Type": "binary/octet-stream"} if body else {}
-        return Call("s3", f"{values['Bucket']}.s3", _S3_METHODS[operation], path, query, headers, body or b"")
+        return Call("s3", f"{values['Bucket']}.s3", _S3_METHODS[operation], path, query, {}, body or b"")
     if (service, operation) == ("lambda", "DeleteProvisionedConcurrencyConfig"):
         path = f"/2019-09-30/functions/{quote(values['FunctionName'], safe=_UNRESERVED)}/provisioned-concurrency"
         return Call("lambda", "lambda", "DELETE", path, urlencode({"Qualifier": values["Qualifier"]}), {}, b"")
@@ -113,12 +123,11 @@ def read_credentials() -> dict[str, str]:
         OSError, HTTPException or ValueError: They cannot be had.
     """
     metadata = os.environ.get("BOOT_METADATA", "http://169.254.169.254") + "/latest"
-    token = _answer(Request(f"{metadata}/api/token", method="PUT",
-                            headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"}), _METADATA_S).decode()
+    token = _send("PUT", f"{metadata}/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, _METADATA_S)
     path = f"{metadata}/meta-data/iam/security-credentials/"
-    headers = {"X-aws-ec2-metadata-token": token}
-    role = _answer(Request(path, headers=headers), _METADATA_S).decode()
-    found: dict[str, str] = json.loads(_answer(Request(path + role, headers=headers), _METADATA_S))
+    headers = {"X-aws-ec2-metadata-token": token.decode()}
+    role = _send("GET", path, headers, _METADATA_S).decode()
+    found: dict[str, str] = json.loads(_send("GET", path + role, headers, _METADATA_S))
     return found
 
 
@@ -134,24 +143,26 @@ def ask(call: Call) -> bytes:
     for pause_s in (*_PAUSES_S, None):
         try:
             headers = signed(call, host, region, read_credentials(), time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
-            return _answer(Request(url, call.body or None, headers, method=call.method), _ANSWER_S)
+            return _send(call.method, url, headers, _ANSWER_S, call.body)
         except _FAILURES as error:
-            is_refused = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
-            if pause_s is None or is_refused and "Throttl" not in str(error):
+            if pause_s is None or isinstance(error, RefusedError) and not error.is_passing:
                 raise
             time.sleep(float(os.environ.get("BOOT_PAUSE_S", pause_s)))
     raise AssertionError("the last try raises")
 
 
-def _answer(request: Request, timeout_s: float) -> bytes:
+def _send(method: str, url: str, headers: Mapping[str, str], timeout_s: float, body: bytes = b"") -> bytes:
+    parts = urlsplit(url)
+    connection = (HTTPSConnection if parts.scheme == "https" else HTTPConnection)(parts.netloc, timeout=timeout_s)
     try:
-        with urlopen(request, timeout=timeout_s) as answer:
-            content: bytes = answer.read()
-            return content
-    except HTTPError as error:
-        # Its text says what AWS has to say.
-        error.msg = f"{error.reason} {error.read().decode(errors='replace')}"
-        raise
+        connection.request(method, url[url.index(parts.netloc) + len(parts.netloc):], body, dict(headers))
+        answer = connection.getresponse()
+        content = answer.read()
+    finally:
+        connection.close()
+    if answer.status >= 300:
+        raise RefusedError(answer.status, answer.reason, content)
+    return content
 
 
 def main(words: list[str]) -> None:

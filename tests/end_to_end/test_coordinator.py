@@ -74,7 +74,7 @@ def _limited_functions(account: Account, reached: dict[str, str]) -> dict[str, s
     limits = {"actor": {"memory_mib": actor.memory_mib, "environment": {**ACTOR_ENVIRONMENT, **reached}},
               "learner": {"memory_mib": DEFAULTS.memory_mib, "handler": LEARNER_HANDLER, "environment": reached}}
     return {f"NITRO_{role.upper()}_FUNCTION": account.functions.add_function(
-        f"Nitro-small-limited-{role}", is_limited=True, concurrency=4, **settings) for role, settings in limits.items()}
+        f"Nitro-small-limited-{role}", is_limited=True, concurrency=2, **settings) for role, settings in limits.items()}
 
 
 def leg(account: Account, name: str = "Nitro-small-coordinator") -> dict[str, Any]:

@@ -54,9 +54,13 @@ def test_a_deployment_that_cannot_start_is_taken_back_and_costs_what_existed(tmp
     assert spend["rounds"] is None
 
 
-def test_a_rehearsal_fails_where_anything_is_left(tmp_path: Path) -> None:
+def test_nothing_is_made_unguarded_and_a_rehearsal_fails_where_anything_is_left(tmp_path: Path) -> None:
     with Rehearsal("cut-short", tmp_path) as world:
-        world.machines.is_dead_on_arrival = True
+        # Nobody lets the guard look, and it says so to CloudFormation.
+        world.is_guarded = False
+        world.deploy("unguarded")
+        assert world.found_deployed == {"stacks": ["Nitro-unguarded"]}
+        world.is_guarded = world.machines.is_dead_on_arrival = True
         world.deploy()
         world.step()
         result = world.conclude()
@@ -65,9 +69,3 @@ def test_a_rehearsal_fails_where_anything_is_left(tmp_path: Path) -> None:
     for name in ("Nitro-hopper-learner", "nitro-hopper", "Nitro-hopper-actor", "something that costs money", "goes on"):
         assert name in left
     assert result["spend"]["hopper"]["counted_usd"] > 0.0
-
-
-def test_nothing_is_made_that_nobody_would_guard(tmp_path: Path) -> None:
-    result = rehearse("unguarded", tmp_path)
-    assert (result["result"], result["problems"]) == ("ok", [])
-    assert {kind for kind, found in result["found_before"].items() if found} == {"stacks"}

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 import pytest
@@ -88,7 +87,7 @@ def test_the_stand_in_refuses_the_credentials_of_others(
     door: FrontDoor, metadata: InstanceMetadata, calls: list[str], change: dict[str, str], code: str
 ) -> None:
     metadata.values["iam/security-credentials/learner"] = json.dumps(metadata.credentials | change)
-    with pytest.raises(HTTPError, match=code):
+    with pytest.raises(boot_aws.RefusedError, match=code):
         boot_aws.ask(boot_aws.call_of("s3", "GetObject", {"Bucket": "b", "Key": "k"}, None))
     assert calls == []
 
@@ -118,7 +117,7 @@ def test_the_stand_in_refuses_what_was_altered_or_is_late(
 def test_the_stand_in_refuses_parameters_that_aws_does_not_know(door: FrontDoor, calls: list[str]) -> None:
     for values, problem in (({"logGroup": "g"}, "has no parameter logGroup"),
                             ({"logGroupName": "g"}, "needs logStreamName")):
-        with pytest.raises(HTTPError, match=problem):
+        with pytest.raises(boot_aws.RefusedError, match=problem):
             boot_aws.ask(boot_aws.call_of("logs", "CreateLogStream", values, None))
     assert calls == []
 
@@ -133,7 +132,7 @@ def test_only_bad_moments_are_asked_again(
     if is_answered:
         assert boot_aws.ask(call) == b"done"
     else:
-        with pytest.raises(HTTPError, match="done"):
+        with pytest.raises(boot_aws.RefusedError, match="done"):
             boot_aws.ask(call)
     assert len(calls) == asked
 

@@ -279,7 +279,7 @@ class Machine:
         for folder in (self._programs, self.root):
             folder.mkdir(parents=True)
         programs = {name: f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n' for name in _TOOLS if shutil.which(name)}
-        programs |= {"python3": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+        programs |= {"python3": f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n',
                      "docker": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.docker "$@"\n',
                      "date": _DATE, **dict.fromkeys(_STUBS, _STUB)}
         # What the learner looks for on its PATH to serve the cache itself.
