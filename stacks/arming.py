@@ -9,8 +9,21 @@ from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of
 from runtime.aws.stacks import find_stack, outputs_of
+from runtime.guard.check import VERSION, replacement_refusal
 from runtime.guard.times import INTERVAL_S
-from runtime.names import GUARD_STACK
+from runtime.names import GUARD_STACK, VERSION_OUTPUT
+
+
+def check_version(client: Client) -> None:
+    """Checks that this checkout would not replace the guard by an older one.
+
+    Raises:
+        AccountError: It would.
+    """
+    stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
+    deployed = int(outputs_of(stack).get(VERSION_OUTPUT, 0)) if stack else 0
+    if deployed > VERSION:
+        raise AccountError(f"{replacement_refusal(VERSION, deployed)}. Nothing was deployed")
 
 
 def check_guard(client: Client) -> dict[str, str]:
@@ -64,5 +77,4 @@ def _reports(client: Client, topic: str) -> str:
         return f"go to {topic}; who reads them cannot be told: {code_of(error)}"
     if subscribed:
         return f"go to {', '.join(one['Endpoint'] for one in subscribed)}"
-    return (f"go to nobody yet: aws sns subscribe --topic-arn {topic} --protocol email --notification-endpoint "
-            "YOU@EXAMPLE.ORG")
+    return "go to nobody yet: --mail YOU@EXAMPLE.ORG lets you hear of them"

@@ -8,9 +8,10 @@ from typing import Any
 import aws_cdk as cdk
 from cdk_nag import AwsSolutionsChecks
 
-from runtime.names import GUARD_STACK, NETWORK_STACK, RESULTS_STACK
+from runtime.names import GUARD_STACK, MAIL_STACK, NETWORK_STACK, RESULTS_STACK
 from stacks.experiment import ExperimentStack
 from stacks.guard import GuardStack
+from stacks.mail import MailStack, checked_address
 from stacks.network import NetworkStack
 from stacks.plan import Plan, zone_names
 from stacks.results import ResultsStack
@@ -23,6 +24,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
 
     - ``run``: the run's name; by default it follows from all that decides what the run's rounds are,
     - ``actor_concurrency``: concurrent executions that the account has left for functions without a reservation,
+    - ``mail``: an address that hears of the guard, and of a budget of AWS;
     - ``zones``: names of the network's availability zones, with commas; by default the region's first three.
 
     Args:
@@ -39,5 +41,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     network = NetworkStack(app, NETWORK_STACK, zones=zone_names(context("zones")), results_bucket=results.bucket)
     guard = GuardStack(app, GUARD_STACK, network=network)
     ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results, guard=guard)
+    if address := context("mail"):
+        MailStack(app, MAIL_STACK, guard=guard, address=checked_address(address), usd=plan.experiment.budget.usd)
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app

@@ -35,11 +35,12 @@ from runtime.guard.ledger import Entry, Ledger, find_ledger
 from runtime.guard.stacks import read_deployment
 from runtime.guard.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
 from runtime.interfaces import LEARNER
-from runtime.names import MACHINE_OUTPUT, SHARED_STACKS, execution_name
+from runtime.names import MACHINE_OUTPUT, MAIL_STACK, SHARED_STACKS, execution_name
 from runtime.operations.quotas import Account, read_account
 from runtime.training.preflight import smallest_budget_usd, try_experiment
-from stacks.arming import check_guard
+from stacks.arming import check_guard, check_version
 from stacks.cdk import TEMPLATES, run_cdk, synthesise
+from stacks.mail import checked_address
 from stacks.plan import Plan, check_round
 from stacks.service_roles import make_service_roles
 
@@ -81,6 +82,7 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
             print("\n".join(laid_out({"remark": remark})), flush=True)
         identify(session)
         _check_tools()
+        check_version(clients(session))
         _check_spent(plan, needed_usd, clients(session), time.time())
         account = read_account(session, plan.experiment, stack=plan.stack_name)
         print("\n".join(account_lines(plan, account)), flush=True)
@@ -89,7 +91,7 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         context |= {"actor_concurrency": account.actor_concurrency, "zones": ",".join(account.zones)}
         given = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
         try:
-            return _deploy_stacks(plan, account, session, [*given, *approval, *more])
+            return _deploy_stacks(plan, account, session, [*given, *approval, *more], has_mail="mail" in context)
         except KeyboardInterrupt:
             print("\ninterrupted: CloudFormation goes on with what it has begun, and a learner that it starts trains; "
                   f"the guard ends a deployment that does not train. `python -m runtime status {plan.name}` tells what "
@@ -136,7 +138,7 @@ def _prices(session: Session, experiment: ResolvedExperiment, *, is_dated: bool)
         raise AccountError(f"{error}. --dated-prices uses the table of {PRICES.as_of} instead") from error
 
 
-def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequence[str]) -> int:
+def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequence[str], *, has_mail: bool) -> int:
     """The guard first; and nothing that costs money unless it works."""
     remark = make_service_roles(clients(session), cache_kind=plan.experiment.cache.kind,
                                 market=plan.experiment.learner.market if plan.has_instance else None)
@@ -146,6 +148,10 @@ def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequen
     if code:
         return code
     print("\n".join(laid_out(check_guard(clients(session)))), flush=True)
+    if has_mail:
+        code = run_cdk(["deploy", MAIL_STACK, *words], region=account.region)
+        if code:
+            return code
     code = run_cdk(["deploy", plan.stack_name, *words], region=account.region)
     if not code and not plan.has_instance:
         print("\n".join(laid_out({"rounds": _begin_rounds(clients(session), plan)})), flush=True)
@@ -184,7 +190,8 @@ def _synthesise(options: argparse.Namespace) -> int:
 
 def _context(options: argparse.Namespace) -> dict[str, object]:
     """What the app is told of the command line."""
-    return {"experiment": os.path.realpath(options.experiment), **({"run": options.run} if options.run else {})}
+    return {"experiment": os.path.realpath(options.experiment), **({"run": options.run} if options.run else {}),
+            **({"mail": checked_address(options.mail)} if options.mail is not None else {})}
 
 
 def _checked_plan(context: Mapping[str, object]) -> tuple[Plan, float]:
@@ -217,11 +224,12 @@ def limits(plan: Plan) -> list[str]:
                   f"at most {experiment.scaler.most_actors}, {actor.timeout_s} s each, {experiment.fleet.processes} at "
                   "once: processes of the learner; no function",
         "cache": experiment.cache.kind,
-        "budget": f"${usd:g}, whatever the learner does or does not: it may spend "
+        "budget": f"${usd:g}, also if the learner hangs or dies, as long as the guard runs: the learner may spend "
                   f"${usd - expected.tail_usd:.2f}, of which about ${start.counted_usd:.2f} go into the start; "
                   f"${expected.tail_usd:.2f} are kept for taking everything down",
-        "an hour": f"${burn_usd:.3f} at most for what stands: learner ${expected.learner_usd_per_hour:.3f} "
-                   f"({_dearest(plan)}), cache ${expected.cache_usd_per_hour:.3f}, "
+        "an hour": f"${burn_usd:.3f} at most for what stands, with disk, address, dashboard, alarms, metrics and "
+                   f"images: learner ${expected.learner_usd_per_hour:.3f} ({_dearest(plan)}), "
+                   f"cache ${expected.cache_usd_per_hour:.3f}, "
                    f"warm actors ${expected.provisioned_usd_per_hour:.3f}; " + (
                        f"actors at work come on top, all of them all the time ${actors_usd:.2f}"
                        if plan.has_function else "actors at work cost nothing beside it")
@@ -238,9 +246,8 @@ def limits(plan: Plan) -> list[str]:
                       f"{_whence(plan)}: "
                       f"${worst_usd:.2f} in all, and what the actors do; then ${stays_usd:.3f} an hour for cache and "
                       "warm actors until somebody stops them; two alarms tell whoever subscribes to its reports",
-        "after that": "nothing but what the results take",
-        "shared": "network, guard and results bucket: about $0.60 a month, and what the results take, $0.023 a GB and "
-                  "month",
+        "after that": "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them",
+        "shared": "network, guard and results bucket: about $0.60 a month",
         "prices": f"{plan.prices.source} of {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
     })
 
@@ -463,13 +470,16 @@ def _check_tools() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stacks.deploy",
-        usage="%(prog)s EXPERIMENT.yaml [--run NAME] [--dated-prices] [--yes | --synth-only] [-- ARGUMENT ...]",
+        usage="%(prog)s EXPERIMENT.yaml [--run NAME] [--mail ADDRESS] [--dated-prices] [--yes | --synth-only] "
+              "[-- ARGUMENT ...]",
         description="Deploy one experiment to AWS.", epilog="What follows -- goes to the CDK's command line.")
     parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
     parser.add_argument("--run", metavar="NAME", help="name of the run (default: it follows from the experiment, so "
                         "that the same experiment continues its run)")
     parser.add_argument("--dated-prices", action="store_true", help="count with the prices of "
                         f"{PRICES.as_of}, and do not ask the Price List API (default: ask it)")
+    parser.add_argument("--mail", metavar="ADDRESS", help="let AWS write to this address: what the guard does, its "
+                        "alarms, and when the account has cost more in a month than AWS Budgets was told")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask before deploying")
     how.add_argument("--synth-only", action="store_true",

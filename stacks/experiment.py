@@ -56,6 +56,7 @@ class ExperimentStack(Stack):
             **outputs,
         }.items():
             CfnOutput(self, name, value=value)
+        guard.add_check(self)
         # All that can be tagged, so that a bill can be told apart, and leftovers found.
         for name, value in _tags(plan).items():
             Tags.of(self).add(name, value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import ArnFormat, CfnOutput, Duration, RemovalPolicy, Stack
+from aws_cdk import ArnFormat, CfnOutput, CustomResource, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as cloudwatch_actions
 from aws_cdk import aws_dynamodb as dynamodb
@@ -20,6 +20,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
+from runtime.guard.check import ANSWER_S, CHECK_TYPE, VERSION, VERSION_TYPE
 from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
 from runtime.guard.times import INTERVAL_S
 from runtime.guard.watch import LOOKED_AT_ALL
@@ -33,6 +34,7 @@ from runtime.names import (
     METRIC_NAMESPACE,
     REPORTS_TOPIC_VARIABLE,
     STACK_PREFIX,
+    VERSION_OUTPUT,
 )
 from stacks.acknowledgements import acknowledge_wildcard
 from stacks.network import NetworkStack
@@ -50,6 +52,7 @@ class GuardStack(Stack):
 
     Attributes:
         ledger: The table; its key is the run.
+        reports: The topic of what it does, and of its alarms.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, network: NetworkStack) -> None:
@@ -69,7 +72,7 @@ class GuardStack(Stack):
                 point_in_time_recovery_enabled=True),
             removal_policy=RemovalPolicy.DESTROY,
         )
-        self._reports = self._make_topic()
+        self.reports = self._make_topic()
         self._log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_MONTH,
                                         removal_policy=RemovalPolicy.DESTROY)
         self._role = self._make_role(network)
@@ -84,9 +87,21 @@ class GuardStack(Stack):
         # Whatever the experiment at hand needs of it: deploying one must not take away what another one uses.
         self.export_value(self.ledger.table_name)
         self.export_value(self.ledger.table_arn)
-        for name, value in {"LedgerTable": self.ledger.table_name, "GuardFunction": self._function.function_name,
-                            "ReportsTopic": self._reports.topic_arn, "RuleName": rule.rule_name}.items():
+        self.export_value(self._function.function_arn)
+        self.export_value(self.reports.topic_arn)
+        # Asked of the function as it is by then: an older one refuses, and CloudFormation takes the update back.
+        _ask(self, "Replacement", VERSION_TYPE, self._function)
+        for name, value in {VERSION_OUTPUT: str(VERSION), "LedgerTable": self.ledger.table_name,
+                            "GuardFunction": self._function.function_name,
+                            "ReportsTopic": self.reports.topic_arn, "RuleName": rule.rule_name}.items():
             CfnOutput(self, name, value=value)
+
+    def add_check(self, stack: Stack) -> None:
+        """Lets ``stack`` ask the guard whether it guards, before anything else of the stack is made."""
+        check = _ask(stack, "GuardCheck", CHECK_TYPE, self._function)
+        for child in stack.node.children:
+            if child is not check:
+                child.node.add_dependency(check)
 
     def grant_write(self, role: iam.IRole, run: str) -> None:
         """Lets ``role`` write its own part of the entry of that run, and read it and when the guard last looked.
@@ -133,7 +148,7 @@ class GuardStack(Stack):
         return [
             iam.PolicyStatement(sid="Ledger", resources=[self.ledger.table_arn],
                                 actions=["dynamodb:GetItem", "dynamodb:Scan", "dynamodb:UpdateItem"]),
-            iam.PolicyStatement(sid="Report", actions=["sns:Publish"], resources=[self._reports.topic_arn]),
+            iam.PolicyStatement(sid="Report", actions=["sns:Publish"], resources=[self.reports.topic_arn]),
             iam.PolicyStatement(sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
                                 resources=[self._log_group.log_group_arn]),
         ]
@@ -256,7 +271,7 @@ class GuardStack(Stack):
                 memory_size=MEMORY_MIB,
                 timeout=Duration.seconds(TIMEOUT_S),
                 environment={LEDGER_TABLE_VARIABLE: self.ledger.table_name,
-                             REPORTS_TOPIC_VARIABLE: self._reports.topic_arn},
+                             REPORTS_TOPIC_VARIABLE: self.reports.topic_arn},
                 role=self._role,
                 log_group=self._log_group,
             )
@@ -281,7 +296,16 @@ class GuardStack(Stack):
             treat_missing_data=cloudwatch.TreatMissingData.BREACHING,
             alarm_description="The guard has not looked at every experiment for minutes: see its log")
         for alarm in (failing, silent):
-            alarm.add_alarm_action(cloudwatch_actions.SnsAction(self._reports))
+            alarm.add_alarm_action(cloudwatch_actions.SnsAction(self.reports))
+
+
+def _ask(stack: Stack, construct_id: str, kind: str, function: lambda_.IFunction) -> CustomResource:
+    """A question of CloudFormation's; see `runtime.guard.check`."""
+    asked = CustomResource(stack, construct_id, resource_type=kind, service_token=function.function_arn,
+                           properties={"Version": VERSION}, service_timeout=Duration.seconds(ANSWER_S))
+    # There is nothing to delete, and nobody to ask when the guard goes.
+    asked.apply_removal_policy(RemovalPolicy.RETAIN)
+    return asked
 
 
 def _as_written(arn: Any) -> str:

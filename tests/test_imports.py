@@ -73,8 +73,8 @@ def test_all_of_the_actor_and_a_rollout_load_nothing_that_an_actor_must_not_have
 def test_these_load_no_torch() -> None:
     loaded = loaded_after("\n".join(f"import runtime.{name}" for name in (
         "fleet.actor_process", "fleet.local", "config.schema", "cli.main", "training.run", "backends.cache_server",
-        "sampling.serverless", "interfaces", "report.page", *(f"operations.{what}" for what in (
-            "status", "status_text", "logs", "results", "reconcile")))))
+        "sampling.serverless", "interfaces", "report.page", "learner.remote.handler", "backends.aws.coordinator",
+        *(f"operations.{what}" for what in ("status", "status_text", "logs", "results", "reconcile")))))
     assert {"json", "pydantic", "runtime", "boto3"} <= loaded, "the search sees what is loaded"
     assert "torch" not in loaded
 

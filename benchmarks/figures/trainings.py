@@ -43,7 +43,8 @@ def runs_of(name: str, arm: str, work: Path) -> list[Run]:
         arm: A key of `ARMS`.
     """
     return [Run(f"experiments/paper/{name}.yaml", arm, "", seed,
-                {"learner.threads": 1, "fleet.processes": 1, **ARMS[arm], "seed": seed,
+                {"learner.threads": 1, "fleet.processes": 1, "learner.instance_types": ["p3.2xlarge"],
+                 **ARMS[arm], "seed": seed,
                  **({"scaler.draws_seed": seed} if arm == "minions" else {})},
                 work / "trainings" / name / arm.replace(" ", "") / str(seed)) for seed in SEEDS]
 

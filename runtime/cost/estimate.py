@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from runtime.config.resolved import ResolvedLearner
 from runtime.config.schema import ActorSection
-from runtime.cost.model import PROVISIONED_BLOCK_S, CostModel
+from runtime.cost.model import PROVISIONED_BLOCK_S, WATCHED_USD_PER_HOUR, CostModel
 from runtime.cost.prices import PriceTable
 
 HOUR_S = 3600.0
@@ -30,8 +30,9 @@ class Estimate:
     """What a deployment costs, in US dollars at list price.
 
     Attributes:
-        learner_usd_per_hour: The instance, of the dearest type that may be launched, with its disk, its address, and
-            its requests to the bucket; without one the coordinator, with its legs and these requests.
+        learner_usd_per_hour: The instance, of the dearest type that may be launched, with its disk and its address;
+            without one the coordinator with its legs. To both come requests to the bucket, what CloudWatch keeps, and
+            the images.
         cache_usd_per_hour: The cache's capacity.
         provisioned_usd_per_hour: The actors' provisioned concurrency.
         floor_usd_per_hour: All that exists, with the cheapest type that may be launched.
@@ -67,7 +68,7 @@ def estimate(
               for instance_type in (learner.instance_types if learner.has_instance else (None,))]
     dearest = max(models, key=lambda model: model.learner_usd(HOUR_S))
     cache_usd = dearest.cache_usd(HOUR_S)
-    learner_usd = dearest.learner_usd(HOUR_S) + dearest.attached_usd(HOUR_S) + dearest.upload_usd(HOUR_S)
+    learner_usd = dearest.learner_usd(HOUR_S) + dearest.attached_usd(HOUR_S) + dearest.kept_usd(HOUR_S)
     provisioned_usd = dearest.provisioned_usd(round(HOUR_S / PROVISIONED_BLOCK_S))
     return Estimate(
         learner_usd, cache_usd, provisioned_usd, min(model.burn_usd_per_hour for model in models),
@@ -80,8 +81,8 @@ def tail_usd(
     """What can still be billed after the moment from which a deployment must not go on.
 
     The learner until its instance has ended, and the cache until it is deleted after that; of provisioned concurrency
-    the block of five minutes that has begun, and of a cache node the hour. Actors in flight are not in it: each is
-    reserved until its time limit when it starts.
+    the block of five minutes that has begun, and of a cache node and of what CloudWatch keeps the hour. Actors in
+    flight are not in it: each is reserved until its time limit when it starts.
 
     Args:
         learner_usd: What an hour of the learner costs.
@@ -90,6 +91,6 @@ def tail_usd(
         is_node: Whether the cache is a node, billed by whole hours.
         ending: How long each of them is billed.
     """
-    return (learner_usd * ending.learner_s
+    return (learner_usd * ending.learner_s + WATCHED_USD_PER_HOUR * HOUR_S
             + provisioned_usd * (ending.learner_s + PROVISIONED_BLOCK_S)
             + cache_usd * (ending.learner_s + ending.cache_s + (HOUR_S if is_node else 0.0))) / HOUR_S

@@ -383,7 +383,7 @@ class WallClockMeter(Meter):
         before_s = min(learner_s, max(0.0, self._started_s - max(self._billed_until_s, self._learner_from_s)))
         model = self._model
         return (provisioned_usd, model.predecessor_usd(before_s) + model.learner_usd(learner_s - before_s),
-                model.attached_usd(learner_s) + model.cache_usd(cache_s) + model.upload_usd(learner_s))
+                model.attached_usd(learner_s) + model.cache_usd(cache_s) + model.kept_usd(learner_s))
 
     def _stands_s(self, seconds: float, from_s: float) -> float:
         """For how long of the next ``seconds`` that are billed something stands that is there from ``from_s`` on."""

@@ -48,6 +48,12 @@ _ZONE_PASSAGES = {"learner": 1, "node": 2}
 cache is reached through endpoints, behind which zones are free, and without a cache Lambda carries the bytes."""
 
 
+WATCHED_USD_PER_HOUR = (11 * 0.30 + 3.00 + 6 * 0.10 + 3.6 * 0.10) / HOURS_PER_MONTH + 60 * 1e-5
+"""A month of a deployment's metrics in CloudWatch, of its dashboard, of the metrics that its alarms watch, and of its
+images, those with CUDA; and a request with metrics a minute. List prices of us-east-1, 2026-11-20; ten metrics, three
+dashboards and ten alarms that are free in each account are not taken off: others may use them up."""
+
+
 def vcpu_share(memory_mib: int) -> float:
     """Share of one vCPU that a single-threaded function of this memory gets."""
     return min(1.0, memory_mib / MIB_PER_VCPU)
@@ -232,12 +238,13 @@ class CostModel:
     @property
     def burn_usd_per_hour(self) -> float:
         """What a deployment costs while nothing is done in it."""
-        return (self.learner_usd(3600) + self.infrastructure_usd(3600) + self.upload_usd(3600)
+        return (self.learner_usd(3600) + self.infrastructure_usd(3600) + self.kept_usd(3600)
                 + self.provisioned_usd(3600 // PROVISIONED_BLOCK_S))
 
-    def upload_usd(self, seconds: float) -> float:
-        """Requests to the bucket; see `runtime.backends.aws.results_bucket`."""
-        return seconds / UPLOAD_INTERVAL_S * REQUESTS_PER_UPLOAD * self._prices.put_usd
+    def kept_usd(self, seconds: float) -> float:
+        """Requests to the bucket (see `runtime.backends.aws.results_bucket`), what CloudWatch keeps, and the images."""
+        return (seconds / UPLOAD_INTERVAL_S * REQUESTS_PER_UPLOAD * self._prices.put_usd
+                + seconds / 3600 * WATCHED_USD_PER_HOUR)
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity of all roles for so many blocks of five minutes."""
@@ -289,7 +296,7 @@ class ClusterCostModel(CostModel):
         """Nothing, as `infrastructure_usd`."""
         return 0.0
 
-    def upload_usd(self, seconds: float) -> float:
+    def kept_usd(self, seconds: float) -> float:
         """Nothing: the run is kept in its directory."""
         return 0.0
 

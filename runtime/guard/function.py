@@ -12,6 +12,7 @@ from typing import Any
 
 from runtime.aws.clients import PROMPT, Client, clients
 from runtime.aws.failures import AWS_ERRORS
+from runtime.guard.check import answer, is_request
 from runtime.guard.ledger import Ledger
 from runtime.guard.watch import PAUSE_S, TICK_S, Guard
 from runtime.names import LEDGER_TABLE_VARIABLE, REPORTS_TOPIC_VARIABLE
@@ -27,8 +28,10 @@ def handler(
 ) -> dict[str, Any]:
     """Runs one tick of the guard; with ``{"rehearse": true}`` it only tells what it would do.
 
+    A request of CloudFormation's is answered instead: see `runtime.guard.check`.
+
     Args:
-        event: EventBridge's, whose content does not matter.
+        event: EventBridge's, whose content does not matter, or CloudFormation's.
         context: Lambda's, which is not used.
         client: Of any service; None makes clients with the function's own rights.
         now: Seconds since 1970.
@@ -36,7 +39,7 @@ def handler(
         pause_s: Seconds between two looks.
 
     Returns:
-        As `Guard.tick` does.
+        As `Guard.tick` does; nothing to CloudFormation.
 
     Raises:
         RuntimeError: A deployment could not be dealt with, or nobody could be told; an alarm sees that.
@@ -53,14 +56,21 @@ def handler(
             # Nobody hears of it, but it is done.
             untold.append(f"not reported: {error}")
 
-    guard = Guard(client, Ledger(client("dynamodb"), os.environ[LEDGER_TABLE_VARIABLE]), tell, now=now, tick_s=tick_s,
-                  pause_s=pause_s)
-    answer = guard.tick(is_rehearsed=bool(event.get("rehearse")))
-    _log.info(json.dumps(answer))
-    failed = [f"{one['stack']}: {one['error']}" for one in answer["experiments"] if "error" in one]
-    if failed or untold:
-        raise RuntimeError("; ".join(failed + untold))
-    return answer
+    ledger = Ledger(client("dynamodb"), os.environ[LEDGER_TABLE_VARIABLE])
+    guard = Guard(client, ledger, tell, now=now, tick_s=tick_s, pause_s=pause_s)
+
+    def look(*, is_rehearsed: bool) -> dict[str, Any]:
+        seen = guard.tick(is_rehearsed=is_rehearsed)
+        _log.info(json.dumps(seen))
+        failed = [f"{one['stack']}: {one['error']}" for one in seen["experiments"] if "error" in one]
+        if failed or untold:
+            raise RuntimeError("; ".join(failed + untold))
+        return seen
+
+    if is_request(event):
+        answer(event, lambda: look(is_rehearsed=True), ledger.last_tick_s, now=now, wait_s=2 * tick_s, pause_s=pause_s)
+        return {}
+    return look(is_rehearsed=bool(event.get("rehearse")))
 
 
 @cache

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import shlex
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,7 +28,15 @@ from stacks.plan import Plan
 from stacks.results import ResultsStack
 from stacks.staging import learner_context, learner_files
 
-BOOT_SCRIPT = Path(__file__).with_name("learner_boot.sh")
+BOOT_SCRIPT, BOOT_AWS = (Path(__file__).with_name(name) for name in ("learner_boot.sh", "boot_aws.py"))
+_UNPACK = """\
+here="${BOOT_ROOT:-}/opt/nitro"
+mkdir -p "$here"
+python3 -c 'import base64, json, pathlib, sys, zlib
+for name, text in json.loads(zlib.decompress(base64.b85decode(sys.argv[2]))).items():
+    pathlib.Path(sys.argv[1], name).write_text(text)' "$here" %s || shutdown -h now
+. "$here/steps.sh"
+"""
 GROUP_LOGICAL_ID = "LearnerGroup"
 PHASES = {"BOOT_IMAGE_LIMIT_S": "image", "BOOT_ACTORS_LIMIT_S": "first actors"}
 """Phases of the start that the instance itself ends when they take too long, by the variable that tells it when."""
@@ -126,7 +137,10 @@ class Learner(Construct):
                                    actor_credential=cache.actor_credential, learner_group=self.group_name,
                                    learner_resource=GROUP_LOGICAL_ID),
             "BOOT_REGION": Aws.REGION,
-            "BOOT_ASSET_URL": self._files.s3_object_url,
+            "BOOT_DOMAIN": Aws.URL_SUFFIX,
+            "BOOT_MARKET": plan.experiment.learner.market,
+            "BOOT_FILES_BUCKET": self._files.s3_bucket_name,
+            "BOOT_FILES_KEY": self._files.s3_object_key,
             "BOOT_IMAGE": self._image.image_uri,
             "BOOT_GPUS": "all" if plan.has_gpu else "",
             "BOOT_LIFETIME_S": str(round(plan.lifetime_hours * 3600)),
@@ -146,6 +160,8 @@ class Learner(Construct):
             require_imdsv2=True,
             http_endpoint=True,
             http_put_response_hop_limit=1,
+            # One that ends itself would otherwise stop, and its volume cost money until its group had noticed.
+            instance_initiated_shutdown_behavior=ec2.InstanceInitiatedShutdownBehavior.TERMINATE,
             block_devices=[ec2.BlockDevice(
                 device_name=ROOT_DEVICE,
                 volume=ec2.BlockDeviceVolume.ebs(
@@ -203,14 +219,16 @@ def deployment_variables(
 
 
 def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
-    """The script that cloud-init runs: ``variables``, quoted for the shell, then ``script`` without its comments.
+    """The script that cloud-init runs: ``variables``, quoted for the shell, then ``script``, which finds aws.py.
 
-    EC2 takes 16 KiB.
+    EC2 takes 16 KiB, so both files are packed, the script without its comments.
     """
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     lines = [line for line in script.read_text(encoding="utf-8").splitlines(keepends=True)
              if not line.lstrip().startswith("#")]
-    return "\n".join(["#!/bin/bash", *exports, "".join(lines)])
+    files = {"steps.sh": "".join(lines), "aws.py": BOOT_AWS.read_text(encoding="utf-8")}
+    packed = base64.b85encode(zlib.compress(json.dumps(files).encode(), 9)).decode()
+    return "\n".join(["#!/bin/bash", *exports, _UNPACK % shlex.quote(packed)])
 
 
 def upload_files(scope: Construct, plan: Plan) -> assets.Asset:

@@ -1,22 +1,24 @@
-# Brings a fresh instance to the point where systemd trains in a container. The variables NITRO_* and BOOT_* stand above.
+# Brings a fresh instance to the point where systemd trains in a container. The user data set the variables NITRO_* and
+# BOOT_*, and put this file and aws.py into /opt/nitro.
 #
-# Amazon's images for containers have bash, curl, python3, the AWS command line and Docker. Nothing is installed.
+# Amazon's images for containers have bash, curl, python3 and Docker. Nothing is installed: aws.py signs what AWS is asked.
 #
-# Every step that fails is reported: in the log, in the bucket under boot/, as a metric, and to the stack, whose creation
-# fails then. A failed instance ends itself; its group launches another, until BOOT_LAUNCHES_MAX were launched: then the
-# group is set to 0 and stays there, and no actor is kept warm. That also happens where a launch cannot be counted.
+# Every step that fails is reported: on the console, in the log, in the bucket under boot/, as a metric, in the ledger, and
+# to the stack, whose creation fails then. A failed instance ends itself; its group launches another, until
+# BOOT_LAUNCHES_MAX were launched: then the group is set to 0, and no actor is kept warm. That also happens where a launch
+# cannot be counted.
 #
 # `give-up REASON` does the last part for the units that systemd starts when the learner keeps dying, and when the
 # instance has lived for BOOT_LIFETIME_S, however far it came. `too-late PHASE SECONDS` ends an instance that is still in
-# that phase of its start, and names it.
+# that phase of its start, and names it. `watch-interruption` waits for EC2's notice that it takes a spot instance back.
 #
 # BOOT_ROOT is put before every path that is written, BOOT_METADATA is where the instance's metadata are: for tests.
 
 set -Eeuo pipefail
 umask 022
-export HOME="${HOME:-/root}" AWS_DEFAULT_REGION="$BOOT_REGION" AWS_PAGER=""
+export HOME="${HOME:-/root}"
 readonly root="${BOOT_ROOT:-}" metadata="${BOOT_METADATA:-http://169.254.169.254}/latest"
-readonly here="$root/opt/nitro" logs="$root/var/log/nitro" results="s3://$NITRO_RESULTS_BUCKET/$NITRO_RESULTS_PREFIX"
+readonly here="$root/opt/nitro" logs="$root/var/log/nitro"
 readonly units="$root/etc/systemd/system" run="$root/var/lib/nitro" nobody=65534
 step="start"
 is_counted=""
@@ -39,14 +41,39 @@ retry() {  # COMMAND…: networks have bad moments
     "$@"
 }
 
+aws_call() {  # SERVICE OPERATION [NAME=VALUE…] [-]: prints what AWS answers
+    python3 "$here/aws.py" "$@"
+}
+
+pick() {  # NAME…: the text under these names and numbers in the JSON on standard input
+    python3 -c 'if True:
+        import json, sys
+        found = json.load(sys.stdin)
+        for name in sys.argv[1:]:
+            found = found[int(name) if isinstance(found, list) else name]
+        print(found)' "$@"
+}
+
+element() {  # NAME: the text of the first element of that name in the XML on standard input
+    local xml
+    xml=$(cat)
+    [[ "$xml" == *"<$1>"* ]] || return 1
+    xml="${xml#*"<$1>"}"
+    echo "${xml%%<*}"
+}
+
+new_token() {  # for ten minutes
+    token=$(curl --silent --show-error --fail --max-time 5 --request PUT \
+        --header "X-aws-ec2-metadata-token-ttl-seconds: 600" "$metadata/api/token")
+}
+
 metadatum() {  # NAME
     curl --silent --show-error --fail --max-time 5 --header "X-aws-ec2-metadata-token: $token" \
         "$metadata/meta-data/$1"
 }
 
 identify() {
-    token=$(retry curl --silent --show-error --fail --max-time 5 --request PUT \
-        --header "X-aws-ec2-metadata-token-ttl-seconds: 600" "$metadata/api/token")
+    retry new_token
     NITRO_INSTANCE_ID=$(metadatum instance-id)
     NITRO_INSTANCE_TYPE=$(metadatum instance-type)
     NITRO_IMAGE_ID=$(metadatum ami-id)
@@ -55,14 +82,20 @@ identify() {
 }
 
 ship_log() {  # this script's; Docker ships the learner's
-    local group=(--log-group-name "$BOOT_LOG_GROUP" --log-stream-name "${NITRO_INSTANCE_ID:-unknown}/boot") events
-    aws logs create-log-stream "${group[@]}" 2>/dev/null || true
-    events=$(python3 -c 'if True:
+    local stream="${NITRO_INSTANCE_ID:-unknown}/boot"
+    aws_call logs CreateLogStream "logGroupName=$BOOT_LOG_GROUP" "logStreamName=$stream" >/dev/null 2>&1 || true
+    python3 -c 'if True:
         import json, sys, time
+        path, group, stream = sys.argv[1:]
         now_ms = int(time.time() * 1000)
-        lines = [line for line in open(sys.argv[1], errors="replace").read()[-30000:].splitlines() if line.strip()]
-        print(json.dumps([{"timestamp": now_ms, "message": line} for line in lines[-500:]]))' "$logs/boot.log")
-    aws logs put-log-events "${group[@]}" --log-events "$events" >/dev/null
+        lines = [line for line in open(path, errors="replace").read()[-30000:].splitlines() if line.strip()]
+        print(json.dumps({"logGroupName": group, "logStreamName": stream, "logEvents": [
+            {"timestamp": now_ms, "message": line} for line in lines[-500:]]}))' \
+        "$logs/boot.log" "$BOOT_LOG_GROUP" "$stream" | aws_call logs PutLogEvents - >/dev/null
+}
+
+put() {  # NAME: standard input becomes an object of the run
+    aws_call s3 PutObject "Bucket=$NITRO_RESULTS_BUCKET" "Key=$NITRO_RESULTS_PREFIX$1" -
 }
 
 report() {  # MESSAGE: never fails, whatever does not work
@@ -73,21 +106,23 @@ report() {  # MESSAGE: never fails, whatever does not work
         "$step" "$1" "$log") || record="{}"
     echo "$1" >&2
     ship_log || true
-    printf '%s\n' "$record" | aws s3 cp - "${results}boot/${NITRO_INSTANCE_ID:-unknown}-$step.json" || true
-    aws cloudwatch put-metric-data --namespace Nitro --metric-name BootFailures --value 1 \
-        --dimensions "Experiment=$NITRO_EXPERIMENT,Run=$NITRO_RUN" || true
+    printf '%s\n' "$record" | put "boot/${NITRO_INSTANCE_ID:-unknown}-$step.json" || true
+    local datum="MetricData.member.1"
+    aws_call cloudwatch PutMetricData Namespace=Nitro "$datum.MetricName=BootFailures" "$datum.Value=1" \
+        "$datum.Dimensions.member.1.Name=Experiment" "$datum.Dimensions.member.1.Value=$NITRO_EXPERIMENT" \
+        "$datum.Dimensions.member.2.Name=Run" "$datum.Dimensions.member.2.Value=$NITRO_RUN" >/dev/null || true
 }
 
 tell_stack() {  # its creation fails at once, if it waits; its event shows the id, so that of the first signal has the step
     local id="${NITRO_INSTANCE_ID:-unknown}" named
     # Of what is not exactly an instance's id, AWS does not say whether it counts.
     for named in "$id-${step// /-}" "$id"; do
-        aws cloudformation signal-resource --stack-name "$NITRO_STACK" --status FAILURE \
-            --logical-resource-id "$NITRO_LEARNER_RESOURCE" --unique-id "$named" || true
+        aws_call cloudformation SignalResource "StackName=$NITRO_STACK" Status=FAILURE \
+            "LogicalResourceId=$NITRO_LEARNER_RESOURCE" "UniqueId=$named" >/dev/null || true
     done
 }
 
-write_ledger() {  # STATE REASON: a sign for the guard; prints the id of the stack that is being taken down, if any
+write_ledger() {  # STATE REASON: a sign for the guard; prints the whole entry, as it is then
     local request
     request=$(python3 -c 'if True:
         import json, os, sys, time
@@ -101,31 +136,32 @@ write_ledger() {  # STATE REASON: a sign for the guard; prints the id of the sta
             "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in values),
             "ExpressionAttributeNames": {f"#{name}": name for name in values}, "ReturnValues": "ALL_NEW",
             "ExpressionAttributeValues": {f":{name}": value for name, value in values.items()}}))' "$1" "$2")
-    # The order is the guard's: this role may not even name it in a condition, but it is among what is returned.
-    aws dynamodb update-item --cli-input-json "$request" --query Attributes.teardown.M.stack.S --output text
+    printf %s "$request" | aws_call dynamodb UpdateItem -
 }
 
 release() {  # no actor is kept warm, and no instance takes this one's place any more
     if [ "$NITRO_PROVISIONED" -gt 0 ]; then
-        retry aws lambda delete-provisioned-concurrency-config --function-name "${NITRO_ACTOR_FUNCTION%:*}" \
-            --qualifier "${NITRO_ACTOR_FUNCTION##*:}" ||
+        retry aws_call lambda DeleteProvisionedConcurrencyConfig "FunctionName=${NITRO_ACTOR_FUNCTION%:*}" \
+            "Qualifier=${NITRO_ACTOR_FUNCTION##*:}" ||
             echo "the warm actors stay, and cost money, until the stack is destroyed" >&2
     fi
-    retry aws autoscaling set-desired-capacity --auto-scaling-group-name "$NITRO_LEARNER_GROUP" --desired-capacity 0 \
-        --no-honor-cooldown
+    retry aws_call autoscaling SetDesiredCapacity "AutoScalingGroupName=$NITRO_LEARNER_GROUP" DesiredCapacity=0 \
+        HonorCooldown=false >/dev/null
 }
 
 failed() {  # LINE COMMAND
+    local message="step '$step' failed in line $1: $2" state=starting
     if [ "$BASH_SUBSHELL" -gt 0 ]; then
         echo "in line $1: $2" >&2
         exit 1
     fi
     trap - ERR
     set +e
-    report "step '$step' failed in line $1: $2"
+    report "$message"
     tell_stack
     # Else nothing would bound the launches.
-    [ -n "$is_counted" ] || release || true
+    [ -n "$is_counted" ] || { state=finished; release || true; }
+    write_ledger "$state" "$message" >/dev/null
     # So that people can read the log's end where it is shipped to.
     sleep "${BOOT_PAUSE_S:-10}"
     shutdown -h now
@@ -142,31 +178,47 @@ give_up() {  # REASON
 }
 
 too_late() {  # PHASE SECONDS: unless it is over
-    local state
+    local message="phase '$1' of the start was not over after $2 s" state
     step="$1"
     if [ "$1" = image ]; then
         [ ! -e "$units/nitro-learner.service" ] || return 0
     else
-        state=$(aws dynamodb get-item --table-name "$NITRO_LEDGER_TABLE" --query Item.state.S --output text \
-            --key "{\"run\": {\"S\": \"$NITRO_EXPERIMENT/$NITRO_RUN\"}}") || return 0
+        state=$(printf '{"TableName": "%s", "Key": {"run": {"S": "%s"}}}' \
+            "$NITRO_LEDGER_TABLE" "$NITRO_EXPERIMENT/$NITRO_RUN" |
+            aws_call dynamodb GetItem - | pick Item state S) || return 0
         [ "$state" = starting ] || return 0
     fi
     [ -n "${NITRO_INSTANCE_ID:-}" ] || identify || true
-    report "phase '$1' of the start was not over after $2 s"
+    report "$message"
     tell_stack
+    state=starting
     # Else nothing would bound the launches.
-    [ -e "$here/counted" ] || release || true
+    [ -e "$here/counted" ] || { state=finished; release || true; }
+    write_ledger "$state" "$message" >/dev/null || true
     shutdown -h now
 }
 
-write_ending() {  # UNIT DESCRIPTION ARGUMENTS
+watch_interruption() {  # EC2 tells of it two minutes before; AWS recommends to look every 5 s
+    local notice
+    until new_token && notice=$(metadatum spot/instance-action 2>/dev/null); do
+        sleep "${BOOT_PAUSE_S:-5}"
+    done
+    echo "EC2 takes this instance back: $notice"
+    # The learner saves within its time to stop; the group's next instance continues the run.
+    systemctl stop nitro-learner.service
+    shutdown -h now
+}
+
+write_ending() {  # UNIT DESCRIPTION ARGUMENTS [TYPE]
     cat >"$units/$1.service" <<END
 [Unit]
 Description=$2
 
 [Service]
-Type=oneshot
+Type=${4:-oneshot}
 ExecStart=/bin/bash $here/boot.sh $3
+StandardOutput=journal+console
+StandardError=journal+console
 END
 }
 
@@ -202,15 +254,16 @@ limit_lifetime() {
 }
 
 start_docker() {
-    command -v aws >/dev/null || retry dnf install --assumeyes awscli-2
     # Its agent has no cluster here; not every image has one.
     systemctl disable --now ecs || true
     systemctl enable --now docker
 }
 
 tell_guard() {  # that this instance boots: the deployment is not taken down as one that is silent
-    local ordered
-    ordered=$(retry write_ledger starting "")
+    local entry ordered
+    entry=$(retry write_ledger starting "")
+    # The guard's order may not be named in a condition by this role; it is only read, where there is one.
+    ordered=$(printf %s "$entry" | pick Attributes teardown M stack S 2>/dev/null) || ordered=""
     if [ "$ordered" = "$NITRO_STACK" ]; then
         give_up "the deployment is being taken down"
         exit 0
@@ -219,21 +272,20 @@ tell_guard() {  # that this instance boots: the deployment is not taken down as 
 
 read_stack() {
     local created
-    created=$(retry aws cloudformation describe-stacks --stack-name "$NITRO_STACK" --output text \
-        --query 'Stacks[0].CreationTime')
+    created=$(retry aws_call cloudformation DescribeStacks "StackName=$NITRO_STACK" | element CreationTime)
     NITRO_BILLED_SINCE=$(date -d "$created" +%s)
     export NITRO_BILLED_SINCE
 }
 
 mark_launch() {  # FOLDER
-    date -u +%FT%TZ | aws s3 cp - "$results$1$NITRO_INSTANCE_ID"
+    date -u +%FT%TZ | put "$1$NITRO_INSTANCE_ID"
 }
 
 count_launch() {  # of this deployment, not of earlier ones of the same run
     local launches deployment="launches/${NITRO_STACK##*/}/"
     retry mark_launch "$deployment"
-    launches=$(retry aws s3api list-objects-v2 --bucket "$NITRO_RESULTS_BUCKET" --output text \
-        --prefix "$NITRO_RESULTS_PREFIX$deployment" --query 'length(Contents)')
+    launches=$(retry aws_call s3 ListObjectsV2 "Bucket=$NITRO_RESULTS_BUCKET" \
+        "Prefix=$NITRO_RESULTS_PREFIX$deployment" | element KeyCount)
     echo "launch $launches of $BOOT_LAUNCHES_MAX"
     if [ "$launches" -gt "$BOOT_LAUNCHES_MAX" ]; then
         give_up "this was launch $launches; learner.launches_max = $BOOT_LAUNCHES_MAX"
@@ -244,13 +296,14 @@ count_launch() {  # of this deployment, not of earlier ones of the same run
 }
 
 get_files() {
-    mkdir -p "$here"
-    retry aws s3 cp --only-show-errors "$BOOT_ASSET_URL" "$here/files.zip"
+    retry aws_call s3 GetObject "Bucket=$BOOT_FILES_BUCKET" "Key=$BOOT_FILES_KEY" >"$here/files.zip"
     python3 -m zipfile -e "$here/files.zip" "$here"
 }
 
 log_in() {
-    aws ecr get-login-password | docker login --username AWS --password-stdin "${BOOT_IMAGE%%/*}"
+    local password
+    password=$(aws_call ecr GetAuthorizationToken | pick authorizationData 0 authorizationToken | base64 --decode)
+    printf %s "${password#AWS:}" | docker login --username AWS --password-stdin "${BOOT_IMAGE%%/*}"
 }
 
 pull_image() {
@@ -267,8 +320,14 @@ write_environment() {
     printf '%s\n' "AWS_REGION=$BOOT_REGION" "AWS_DEFAULT_REGION=$BOOT_REGION" >>"$root/etc/nitro/deployment.env"
 }
 
+keep_connections() {  # what is between here and Lambda forgets those that are silent for minutes
+    mkdir -p "$root/etc/sysctl.d"
+    printf 'net.ipv4.tcp_keepalive_%s\n' time=60 intvl=15 probes=8 >"$root/etc/sysctl.d/90-nitro.conf"
+    systemctl restart systemd-sysctl
+}
+
 start_learner() {
-    local docker total_kib options
+    local docker total_kib options watch=""
     docker=$(command -v docker)
     read -r _ total_kib _ </proc/meminfo
     mkdir -p "$run"
@@ -280,12 +339,16 @@ start_learner() {
         "--env-file=$root/etc/nitro/deployment.env" "--env=HOME=$run" "--volume=$here:$here:ro" "--volume=$run:$run"
         --log-driver=awslogs "--log-opt=awslogs-region=$BOOT_REGION" "--log-opt=awslogs-group=$BOOT_LOG_GROUP"
         "--log-opt=awslogs-stream=$NITRO_INSTANCE_ID/learner" --log-opt=mode=non-blocking)
+    if [ "$BOOT_MARKET" = spot ]; then
+        watch=nitro-interruption.service
+        write_ending nitro-interruption "Ends a spot instance that EC2 takes back" watch-interruption exec
+    fi
     # Exit codes are the container's, above 128 after a signal; 125: Docker could not start it. A learner whose run another
     # one continues (75) is done, and its instance with it.
     cat >"$units/nitro-learner.service" <<END
 [Unit]
 Description=Nitro learner
-Wants=network-online.target docker.service
+Wants=network-online.target docker.service $watch
 After=network-online.target docker.service
 StartLimitIntervalSec=1h
 StartLimitBurst=5
@@ -315,7 +378,7 @@ END
     systemctl enable --now nitro-learner.service
 }
 
-if [ "${1:-}" = give-up ] || [ "${1:-}" = too-late ]; then
+if [ $# -gt 0 ]; then
     if [ -e "$root/etc/nitro/deployment.env" ]; then
         # shellcheck disable=SC1091
         set -a && . "$root/etc/nitro/deployment.env" && set +a
@@ -323,11 +386,7 @@ if [ "${1:-}" = give-up ] || [ "${1:-}" = too-late ]; then
     if [ -e "$logs/learner.log" ]; then
         log="$logs/learner.log"
     fi
-    if [ "$1" = give-up ]; then
-        give_up "$2"
-    else
-        too_late "$2" "$3"
-    fi
+    "${1//-/_}" "${@:2}"
     exit 0
 fi
 trap 'failed "$LINENO" "$BASH_COMMAND"' ERR
@@ -337,6 +396,7 @@ exec > >(tee -a "$log") 2>&1
 install -m 700 "$0" "$here/boot.sh"
 run_step lifetime limit_lifetime
 run_step docker start_docker
+run_step connections keep_connections
 run_step identify identify
 run_step launches count_launch
 run_step stack read_stack

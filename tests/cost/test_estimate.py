@@ -14,6 +14,8 @@ from stacks.plan import expected_cost
 
 ROOT = Path(__file__).resolve().parents[2]
 VOLUME_100_GIB, ADDRESS, SERVERLESS, UPLOADS = 100 * 0.08 / 730, 0.005, 0.1 * 0.084, 360 * 12 * 0.005e-3
+WATCHED = (11 * 0.30 + 3.0 + 0.6 + 0.36) / 730 + 0.0006
+"""Metrics, dashboard, alarms and images; see tests/cost/test_meter.py."""
 """Dollars an hour."""
 
 
@@ -25,13 +27,14 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
 def test_the_shipped_experiment():
     found = expected_cost(load_experiment(ROOT / "experiments" / "hopper.yaml").resolved(is_deployed=True))
     # m7i.large, the dearest of the types that may be launched.
-    assert found.learner_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS)
+    assert found.learner_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS + WATCHED)
     assert found.cache_usd_per_hour == pytest.approx(SERVERLESS)
     assert found.provisioned_usd_per_hour == 0.0
-    assert found.burn_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS + SERVERLESS)
+    assert found.burn_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS + WATCHED + SERVERLESS)
     # Three ticks, the learner's grace and its instance's end are 360 s; the cache may take 900 s more.
     learner_usd = found.learner_usd_per_hour
-    assert found.tail_usd == pytest.approx((360 * learner_usd + 1260 * SERVERLESS) / 3600)
+    # CloudWatch bills the hour that has begun.
+    assert found.tail_usd == pytest.approx((360 * learner_usd + 1260 * SERVERLESS) / 3600 + WATCHED)
 
 
 @pytest.mark.parametrize(("types", "usd"), [
@@ -39,14 +42,14 @@ def test_the_shipped_experiment():
     (["g4dn.xlarge", "p3.8xlarge", "g6.xlarge"], 12.24)])
 def test_the_dearest_type_counts_wherever_it_stands(types: list[str], usd: float):
     found = expected_cost(experiment(learner={"instance_types": types, "volume_gib": 200}))
-    assert found.learner_usd_per_hour == pytest.approx(usd + 2 * VOLUME_100_GIB + ADDRESS + UPLOADS)
+    assert found.learner_usd_per_hour == pytest.approx(usd + 2 * VOLUME_100_GIB + ADDRESS + UPLOADS + WATCHED)
 
 
 @pytest.mark.parametrize(("kind", "usd"), [("serverless", SERVERLESS), ("node", 0.032), ("learner", 0.0)])
 def test_every_kind_of_cache(kind: str, usd: float):
     found = expected_cost(experiment(cache={"kind": kind}))
     assert found.cache_usd_per_hour == pytest.approx(usd)
-    assert found.learner_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS)
+    assert found.learner_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS + WATCHED)
 
 
 @pytest.mark.parametrize(("architecture", "rate"), [("x86_64", 4.1667e-6), ("arm64", 3.3334e-6)])

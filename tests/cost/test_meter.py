@@ -19,7 +19,7 @@ from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
 from runtime.cost.budget import UNITS_PER_USD, Budget
 from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, WallClockMeter, steady_clock
-from runtime.cost.model import CostModel, FunctionPrices, vcpu_share
+from runtime.cost.model import WATCHED_USD_PER_HOUR, CostModel, FunctionPrices, vcpu_share
 from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
 from runtime.errors import BudgetError, ExperimentError
 from runtime.interfaces import ACTOR, LEARNER, Limits, Usage, Work
@@ -177,8 +177,10 @@ def test_cache_volume_and_address_are_paid_by_the_second(kind: str, hourly: floa
     assert cost.infrastructure_usd(1800.0) == pytest.approx((hourly + 20 * 1.0 + 360.0) / 2)
 
 
-def test_uploads_are_twelve_requests_every_ten_seconds():
-    assert model().upload_usd(25.0) == pytest.approx(2.5 * 12 * 0.25)
+def test_uploads_are_twelve_requests_every_ten_seconds_and_cloudwatch_is_paid_by_the_hour():
+    # A month: eleven metrics, a dashboard, six metrics under alarms, the images; and a request with metrics a minute.
+    watched_usd = (11 * 0.30 + 3.0 + 0.6 + 0.36) / 730 + 0.0006
+    assert model().kept_usd(25.0) == pytest.approx(2.5 * 12 * 0.25 + 25 / 3600 * watched_usd)
 
 
 @pytest.mark.parametrize(("architecture", "rate"), [("x86_64", 0.001), ("arm64", 0.0008)])
@@ -719,8 +721,9 @@ def test_work_that_nobody_priced_or_reserved_is_refused():
 # By the clock
 
 SINCE_S = 1.8e9
-STANDING_S_USD = 0.01 + 361.0 / 3600 + 12 * 0.25 / 10
-"""Learner, volume and address, uploads: dollars a second."""
+KEPT_S_USD = 12 * 0.25 / 10 + WATCHED_USD_PER_HOUR / 3600
+STANDING_S_USD = 0.01 + 361.0 / 3600 + KEPT_S_USD
+"""Learner, volume and address, uploads, CloudWatch and images: dollars a second."""
 PROVISIONED = {"actor": {"provisioned": 2}}
 BLOCK_USD = 300 * 2 * 0.001
 
@@ -785,7 +788,7 @@ def test_the_parts_of_a_bill_by_the_clock():
     bill = meter.close_round(actors_started=1, seconds=7.0)
     assert bill.actors_cost_usd == pytest.approx(2 * 0.004 + 0.5)
     assert bill.learner_cost_usd == pytest.approx(500 * 0.01)
-    assert bill.infrastructure_cost_usd == pytest.approx(500 / 3600 * 361.0 + 500 / 10 * 12 * 0.25)
+    assert bill.infrastructure_cost_usd == pytest.approx(500 / 3600 * 361.0 + 500 * KEPT_S_USD)
     assert bill.provisioned_cost_usd == pytest.approx(2 * BLOCK_USD)
     assert meter.spent_usd == pytest.approx(bill.round_cost_usd)
 
@@ -796,11 +799,11 @@ def test_what_stood_before_a_learners_own_start_is_billed_as_the_dearest_type():
     clock.now_s += 100.0
     meter = WallClockMeter(cost, Budget(1000.0), billed_since_s=since_s, now=clock)
     clock.now_s += 50.0
-    standing_usd = cost.infrastructure_usd(150.0) + cost.upload_usd(150.0)
+    standing_usd = cost.infrastructure_usd(150.0) + cost.kept_usd(150.0)
     assert meter.catch_up() == pytest.approx(100 * 0.02 + cost.learner_usd(50.0) + standing_usd)
     clock.now_s += 50.0
     assert meter.catch_up() == pytest.approx(
-        cost.learner_usd(50.0) + cost.infrastructure_usd(50.0) + cost.upload_usd(50.0))
+        cost.learner_usd(50.0) + cost.infrastructure_usd(50.0) + cost.kept_usd(50.0))
 
 
 def test_nothing_is_billed_before_it_was_there():

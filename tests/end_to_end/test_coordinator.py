@@ -17,17 +17,20 @@ from typing import Any
 
 import pytest
 
+from runtime.config.schema import ActorSection, LearnerFunctionSection
 from runtime.guard.ledger import FINISHED
 from runtime.guard.times import LEG_S
-from stacks.components.coordinator import HANDLER, LEARNER_HANDLER
+from stacks.components.coordinator import HANDLER, LEARNER_HANDLER, SCRATCH_MIB
 from tests.end_to_end.test_deployed import BUCKET, PREFIX, RUN, TABLE, TAIL_USD, Account, aws  # noqa: F401
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.fleet.lambda_fleets import client as lambda_client
 from tests.helpers import SMALL_EXPERIMENT, results_only, wait_for
+from tests.simulators.aws.lambda_endpoint import why_unlimited
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION
 
 TEXT = SMALL_EXPERIMENT.replace("learner: {", "learner: {kind: function, ").replace(
     "fleet: {processes: 2}", "cache: {kind: none}")
+DEFAULTS = LearnerFunctionSection()
 ONE_LEARNER = ("kind: stellaris, stellaris: {learners: 1, staleness_decay: null, learning_rate_root: null, "
                "truncation: null}")
 """Stellaris without its mechanisms: PPO, gradient by gradient."""
@@ -54,11 +57,24 @@ def account(aws: Account) -> Iterator[Account]:  # noqa: F811
              "private_address")
     variables = {f"NITRO_{name.upper()}": value for name, value in {**dict.fromkeys(empty, ""), **told}.items()}
     for name in texts:
+        is_limited = name == "stellaris" and not why_unlimited()
+        if is_limited:
+            variables |= _limited_functions(aws, reached)
         aws.functions.add_function(
             f"Nitro-small-{name}", handler=HANDLER, timeout_s=200.0 if name == "hasty" else LEG_S,
+            is_limited=is_limited, memory_mib=DEFAULTS.coordinator_memory_mib, scratch_mib=SCRATCH_MIB,
             environment={**ACTOR_ENVIRONMENT, **reached, **variables, "COORDINATOR_FILES": f"s3://{BUCKET}/{name}.zip"})
     yield aws
     aws.forget()
+
+
+def _limited_functions(account: Account, reached: dict[str, str]) -> dict[str, str]:
+    """An actor and a learner function with what Lambda gives them, and no more; as variables of a coordinator."""
+    actor = ActorSection()
+    limits = {"actor": {"memory_mib": actor.memory_mib, "environment": {**ACTOR_ENVIRONMENT, **reached}},
+              "learner": {"memory_mib": DEFAULTS.memory_mib, "handler": LEARNER_HANDLER, "environment": reached}}
+    return {f"NITRO_{role.upper()}_FUNCTION": account.functions.add_function(
+        f"Nitro-small-limited-{role}", is_limited=True, concurrency=2, **settings) for role, settings in limits.items()}
 
 
 def leg(account: Account, name: str = "Nitro-small-coordinator") -> dict[str, Any]:
@@ -91,6 +107,7 @@ def test_a_killed_leg_is_followed_by_one_that_ends_the_run_as_on_one_machine(
 def test_one_learner_function_of_stellaris_without_its_mechanisms_trains_as_an_instance_does(
     account: Account, reference: Path
 ) -> None:
+    """Where it can be, all of it in Lambda's limits: only /tmp can be written, and memory is what was asked for."""
     assert leg(account, "Nitro-small-stellaris") == {"done": True, "stop_reason": "max_rounds"}
     of_instance = (reference / "rounds.jsonl").read_text().splitlines()
     for found, expected in zip(map(json.loads, account.kept("rounds.jsonl").splitlines()),

@@ -19,6 +19,7 @@ import pytest
 from lambda_actor.cache import stop_digest
 from lambda_actor.credentials import credential_object
 from runtime.backends.aws.learner import SUPERSEDED, TRY_AGAIN
+from runtime.cost.model import WATCHED_USD_PER_HOUR
 from runtime.cost.prices import PRICES, PriceTable
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
 from runtime.names import METRIC_NAMESPACE
@@ -232,7 +233,8 @@ def _check_ledger(entry: Entry, ended: dict[str, Any]) -> None:
     assert (entry.state, entry.reason, entry.stack, entry.instance_id) == (
         FINISHED, "max_rounds", "Nitro-small", "i-1")
     assert (entry.spent_usd, entry.reserved_usd) == (pytest.approx(ended["spent_usd"]), 0.0)
-    assert entry.burn_usd_per_hour == pytest.approx(0.526 + 0.0084 + 0.005 + 100 * 0.08 / 730 + 360 * 12 * 0.005e-3)
+    assert entry.burn_usd_per_hour == pytest.approx(
+        0.526 + 0.0084 + 0.005 + 100 * 0.08 / 730 + 360 * 12 * 0.005e-3 + WATCHED_USD_PER_HOUR)
     assert abs(entry.covered_until_s - time.time()) < 600
     assert entry.stop_event == "", "its actors were told"
 

@@ -37,10 +37,9 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(tmp_path
 
 def _check_calls(result: Mapping[str, Any]) -> None:
     """No role asked for more than what was read from the code that runs with it."""
-    places = dict.fromkeys(("results", "BOOT_ASSET_URL"), "s3://bucket/key")
     read = {"NitroGuard-Role": calls_from(GUARD_MODULE, "handler"),
             "Nitro-hopper-LearnerRole": {*calls_from("runtime.backends.aws.learner", "main"),
-                                         *calls_of_script(BOOT_SCRIPT.read_text(), places)}}
+                                         *calls_of_script(BOOT_SCRIPT.read_text(), {})}}
     # Only where the learner serves the cache do actors call AWS: they read its password.
     assert len(result["calls"]) == len(read)
     for role, lines in result["calls"].items():
@@ -63,9 +62,13 @@ def test_a_deployment_that_cannot_start_is_taken_back_and_costs_what_existed(tmp
     assert spend["rounds"] is None
 
 
-def test_a_rehearsal_fails_where_anything_is_left(tmp_path: Path) -> None:
+def test_nothing_is_made_unguarded_and_a_rehearsal_fails_where_anything_is_left(tmp_path: Path) -> None:
     with Rehearsal("cut-short", tmp_path) as world:
-        world.machines.is_dead_on_arrival = True
+        # Nobody lets the guard look, and it says so to CloudFormation.
+        world.is_guarded = False
+        world.deploy("unguarded")
+        assert world.found_deployed == {"stacks": ["Nitro-unguarded"]}
+        world.is_guarded = world.machines.is_dead_on_arrival = True
         world.deploy()
         world.step()
         result = world.conclude()

@@ -20,9 +20,11 @@ import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 from botocore.response import StreamingBody
 
+from runtime.aws.asking import AccountError
 from runtime.aws.clients import PROMPT
 from runtime.aws.stacks import find_stack
 from runtime.guard import watch
+from runtime.guard.check import VERSION
 from runtime.guard.deletion import TeardownError
 from runtime.guard.function import handler
 from runtime.guard.ledger import FINISHED, TRAINING, Entry, Ledger, LedgerError
@@ -31,7 +33,8 @@ from runtime.guard.stacks import find_deployments
 from runtime.guard.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STOP_GRACE_S
 from runtime.guard.watch import Guard
 from runtime.operations.stop import take_down
-from stacks.arming import check_guard
+from stacks import arming
+from stacks.arming import check_guard, check_version
 from stacks.assembly import make_app
 from stacks.components.learner import GROUP_LOGICAL_ID
 from stacks.guard import TIMEOUT_S
@@ -881,7 +884,7 @@ def test_a_guard_that_works_is_armed(account: Account) -> None:
     found = check_guard(account.client)
     assert found["guard"].startswith("armed: ")
     assert found["guard"].endswith("looks every 60 s; it sees 1 other deployment")
-    assert found["reports"].startswith("go to nobody yet: aws sns subscribe --topic-arn arn:aws:sns:")
+    assert found["reports"].startswith("go to nobody yet: --mail ")
     assert account.invoked == [b'{"rehearse": true}']
     client_of("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="email", Endpoint="me@x.org")
     account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
@@ -897,6 +900,15 @@ def test_one_that_does_not_is_told(account: Account, arrange: Callable[[Account]
     arrange(account)
     with pytest.raises(Exception, match=text):
         check_guard(account.client)
+
+
+def test_a_newer_one_is_not_replaced(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_version(account.client)
+    monkeypatch.setattr(arming, "VERSION", VERSION - 1)
+    with pytest.raises(AccountError, match=f"NitroGuard has version {VERSION}, and this checkout has version"):
+        check_version(account.client)
+    client_of("cloudformation").delete_stack(StackName="NitroGuard")
+    check_version(account.client)
 
 
 def test_its_handler_reports_to_the_topic_and_fails_where_it_could_not_help(

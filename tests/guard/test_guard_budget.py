@@ -104,7 +104,7 @@ class Run:
         """What all of it has cost, by AWS' books: a node's hours and warm actors' blocks are billed whole."""
         model, usd = cost_model(self.experiment), self.actors_usd
         for stack, _ in self.stacks:
-            usd += sum(machine.model.learner_usd(seconds) + model.attached_usd(seconds) + model.upload_usd(seconds)
+            usd += sum(machine.model.learner_usd(seconds) + model.attached_usd(seconds) + model.kept_usd(seconds)
                        for machine in stack.machines if (seconds := machine.until_s - machine.from_s))
             cache_s = stack.stood_s(CACHES)
             is_node = self.experiment.cache.kind == "node"

@@ -21,7 +21,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from runtime.fleet.aws_lambda import parse_report
 from tests.fleet.lambda_fleets import client
 from tests.helpers import ROOT, is_alive, wait_for
-from tests.simulators.aws.lambda_endpoint import PAYLOAD_BYTES_MAX, LambdaEndpoint
+from tests.simulators.aws.lambda_endpoint import PAYLOAD_BYTES_MAX, LambdaEndpoint, why_unlimited
 
 HANDLER = "tests.simulators.aws.sample_functions.handler"
 
@@ -258,3 +258,44 @@ def test_nothing_outlives_a_killed_endpoint(tmp_path: Path):
         parent.kill()
         parent.communicate()
 
+
+# What a sandbox lacks
+
+
+@pytest.fixture(scope="module")
+def sandboxed(endpoint: LambdaEndpoint) -> str:
+    if reason := why_unlimited():
+        pytest.skip(reason)
+    endpoint.add_function("sandboxed", handler=HANDLER, timeout_s=30, is_limited=True, memory_mib=128, scratch_mib=2)
+    return "sandboxed"
+
+
+@pytest.mark.parametrize(("event", "said"), [
+    ({"do": "write", "path": "/written", "bytes": 1}, "/written: Read-only file system"),
+    ({"do": "write", "path": str(ROOT / "written"), "bytes": 1}, f"{ROOT}/written: Read-only file system"),
+    ({"do": "write", "path": "/dev/shm/written", "bytes": 1}, "/dev/shm/written: Read-only file system"),
+    ({"do": "lock"}, "OSError"),
+    ({"do": "write", "path": "/tmp/written", "bytes": 3 * 2**20}, "/tmp/written: No space left on device"),
+    ({"do": "write", "path": "/tmp/written", "bytes": 2**20}, ""),
+], ids=["root", "code", "shm", "lock", "large", "tmp"])
+def test_a_sandbox_can_write_its_own_tmp_and_nothing_else(
+    lambda_client: Any, sandboxed: str, event: dict[str, Any], said: str
+) -> None:
+    payload, _, answer = invoke(lambda_client, event, sandboxed)
+    assert ("FunctionError" in answer, payload) == (False, said)
+    assert not Path("/tmp/written").exists(), "it is the sandbox' own"
+
+
+def test_what_is_no_sandbox_can(lambda_client: Any, tmp_path: Path) -> None:
+    for event in ({"do": "write", "path": str(tmp_path / "written"), "bytes": 1}, {"do": "lock"}):
+        assert invoke(lambda_client, event)[0] == ""
+
+
+def test_a_sandbox_that_takes_more_memory_than_it_has_is_killed(lambda_client: Any, sandboxed: str) -> None:
+    event = {"do": "take memory", "mib": 128}
+    payload, log, answer = invoke(lambda_client, event, sandboxed)
+    assert answer["FunctionError"] == "Unhandled"
+    assert (payload["errorType"], payload["errorMessage"].partition("Error: ")[2]) == (
+        "Runtime.ExitError", "Runtime exited with error: signal: killed")
+    assert int(re.search(r"Max Memory Used: (\d+) MB", log)[1]) > 128
+    assert "INIT_START" in invoke(lambda_client, {"do": "take memory", "mib": 16}, sandboxed)[1], "another one"

@@ -9,6 +9,7 @@ import pytest
 
 from runtime.errors import ExperimentError
 from stacks.assembly import make_app
+from stacks.plan import Plan
 from tests.helpers import ROOT
 from tests.stacks.conftest import SETTINGS
 from tests.test_imports import imports, loaded_after
@@ -20,7 +21,7 @@ with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_s
         runpy.run_path("app.py", run_name="__main__")
     except SystemExit as leaving:
         assert leaving.code == 1
-assert (printed.getvalue(), told.getvalue()) == ("", "which experiment? Name its file: -c experiment=FILE.yaml\\n")
+assert (printed.getvalue(), told.getvalue()) == ("", "none.yaml: cannot be read: No such file or directory\\n")
 """
 
 
@@ -28,16 +29,30 @@ def test_a_refusal_is_one_line_and_leaves_nothing_and_stacks_load_no_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CDK_OUTDIR", str(tmp_path / "out"))
-    monkeypatch.setenv("CDK_CONTEXT_JSON", "{}")
+    monkeypatch.setenv("CDK_CONTEXT_JSON", '{"experiment": "none.yaml"}')
     loaded = loaded_after(_REFUSED)
     assert not list(tmp_path.glob("out/*"))
     assert {"aws_cdk", "stacks", "runtime"} <= loaded
     assert "torch" not in loaded
 
 
+def test_without_a_word_it_is_the_first_example() -> None:
+    """So that ``npx cdk deploy --all`` is all that it takes."""
+    assert SETTINGS["experiment"] == "experiments/hopper.yaml"
+    with pytest.raises(ExperimentError, match=r"^which experiment\? Name its file: -c experiment=FILE.yaml$"):
+        make_app({**SETTINGS, "experiment": ""})
+
+
 def test_a_file_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(ExperimentError, match=r"^none.yaml: cannot be read: No such file or directory$"):
         make_app({**SETTINGS, "experiment": "none.yaml"})
+
+
+def test_every_file_of_the_papers_can_be_deployed() -> None:
+    paths = sorted((ROOT / "experiments/paper").glob("*.yaml"))
+    assert len(paths) == 12
+    for path in paths:
+        assert Plan.from_context({"experiment": str(path)}.get).processor == "x86_64"
 
 
 def test_cdk_json_makes_no_metadata_that_python_alone_would_not() -> None:

@@ -28,7 +28,7 @@ def plan_of(tmp_path, context=None, **changes) -> Plan:
 
 def test_nothing_stands(made: Assembly) -> None:
     kinds = {resource["Type"].split("::")[1] for resource in made.template()["Resources"].values()}
-    assert kinds == {"Lambda", "IAM", "Logs", "StepFunctions", "CloudWatch"}
+    assert kinds == {"Lambda", "IAM", "Logs", "StepFunctions", "CloudWatch", "NitroGuardCheck"}
     assert not [one for one in made.resources("AWS::Lambda::Function").values() if "VpcConfig" in one["Properties"]]
     assert "ProvisionedConcurrencyConfig" not in made.only("AWS::Lambda::Alias")
 

@@ -39,7 +39,8 @@ learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot, launches_max: 
 cache: {kind: node}
 budget: {usd: 3.5, lifetime_hours: 5}
 """
-LEARNER = 0.8048 + 146 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3
+WATCHED = (11 * 0.30 + 3.0 + 0.6 + 0.36) / 730 + 0.0006
+LEARNER = 0.8048 + 146 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3 + WATCHED
 CACHE, WARM = 0.032, 10 * 0.5 * 3600 * 4.1667e-6
 """Dollars an hour."""
 START = (480 * CACHE + 390 * WARM + (LEARNER + CACHE + WARM) * (60 + 3.3e9 / 50e6 + 7e9 / 80e6 + 45)) / 3600
@@ -63,6 +64,7 @@ class Cdk:
         self.concurrency = 1000
         self.problem: Exception | None = None
         self.guard_problem: Exception | None = None
+        self.version_problem: Exception | None = None
         self.prices, self.remark, self.roles = PRICES, "", ""
         self.entries: dict[str, Entry] | None = None
         self.stacks: dict[str, dict[str, Any]] = {}
@@ -73,7 +75,7 @@ class Cdk:
         self.calls.append(([word for word in arguments if not word.startswith("prices=")], region))
         if len(self.calls) == self.interrupted_call:
             raise KeyboardInterrupt
-        return self.codes[(len(self.calls) - 1) % 2]
+        return self.codes[(len(self.calls) - 1) % len(self.codes)]
 
     def choose_prices(self, client: Any, *_: Any) -> tuple[PriceTable, str]:
         assert client.meta.service_model.service_name == "pricing"
@@ -88,6 +90,11 @@ class Cdk:
     def make_service_roles(self, client: Any, *, cache_kind: str, market: str) -> str:
         assert (cache_kind, market) == ("node", "spot")
         return self.roles
+
+    def check_version(self, client: Any) -> None:
+        assert len(self.calls) % 2 == 0, "before anything is replaced"
+        if self.version_problem:
+            raise self.version_problem
 
     def check_guard(self, client: Any) -> dict[str, str]:
         assert self.calls[-1][0][1] == "NitroResults", "after the shared stacks, before the experiment"
@@ -113,7 +120,8 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cdk:
     monkeypatch.setattr(deploy, "run_cdk", found.run)
     for module in (deploy, cdk):
         monkeypatch.setattr(module, "identify", lambda session: "123456789012")
-    for name in ("read_account", "choose_prices", "check_guard", "find_ledger", "find_stack", "make_service_roles"):
+    for name in ("read_account", "choose_prices", "check_guard", "check_version", "find_ledger", "find_stack",
+                 "make_service_roles"):
         monkeypatch.setattr(deploy, name, getattr(found, name))
     monkeypatch.setattr(deploy, "time", SimpleNamespace(time=lambda: NOW_S))
     monkeypatch.setenv("CDK_DOCKER", shutil.which("true"))
@@ -152,20 +160,23 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
     assert said["actors"] == "at most 40 of 512 MiB, 30 s each; 10 kept warm"
     assert said["cache"] == "node"
     # Three ticks, the learner's grace and its instance's end: 360 s; the block of five minutes; the cache's hour.
-    tail = (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600
+    # And the hour of what CloudWatch keeps.
+    tail = (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600 + WATCHED
     assert said["budget"] == (
-        f"$3.5, whatever the learner does or does not: it may spend ${3.5 - tail:.2f}, of which about "
-        f"${COUNTED:.2f} go into the start; ${tail:.2f} are kept for taking everything down")
+        f"$3.5, also if the learner hangs or dies, as long as the guard runs: the learner may spend ${3.5 - tail:.2f}, "
+        f"of which about ${COUNTED:.2f} go into the start; ${tail:.2f} are kept for taking everything down")
     assert said["an hour"] == (
-        f"${burn:.3f} at most for what stands: learner ${LEARNER:.3f} (g6.xlarge), cache ${CACHE:.3f}, warm actors "
-        f"${WARM:.3f}; actors at work come on top, all of them all the time ${3600 * 40 * 0.5 * 1.66667e-5:.2f}")
+        f"${burn:.3f} at most for what stands, with disk, address, dashboard, alarms, metrics and images: learner "
+        f"${LEARNER:.3f} (g6.xlarge), cache ${CACHE:.3f}, warm actors ${WARM:.3f}; actors at work come on top, all of "
+        f"them all the time ${3600 * 40 * 0.5 * 1.66667e-5:.2f}")
     assert said["start"] == (
         "about 12.3 minutes with images that are pushed: cache and function 8.0, machine 1.0, image 2.6, first actors "
         f"0.8; it costs ${START:.3f}, counted as ${COUNTED:.3f}: to whole minutes")
     assert said["without it"].startswith(
         f"if the guard fails too, each of 2 launches ends itself after 5.0 hours: ${2 * 5 * burn:.2f} in all, and what "
         f"the actors do; then ${CACHE + WARM:.3f} an hour for cache and warm actors until somebody stops them")
-    assert said["after that"] == "nothing but what the results take"
+    assert said["after that"] == (
+        "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them")
     assert said["guard"] == (
         f"looks every 60 s, and deletes the stack when the run has ended, when $3.5 less ${tail:.2f} can have been "
         "spent, when the learner is silent for 10 minutes (25 while it boots, 45 from the beginning), or after "
@@ -204,11 +215,33 @@ def test_nothing_is_deployed_where_the_guard_does_not_work(
     assert [call[0][:4] for call in aws.calls] == [["deploy", "NitroResults", "NitroNetwork", "NitroGuard"]]
 
 
+def test_an_older_checkout_does_not_replace_a_newer_guard(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws.version_problem = AccountError("the stack NitroGuard has version 2")
+    assert deploy.main([str(file), "--yes"]) == 2
+    assert (capsys.readouterr().err, aws.calls) == ("error: the stack NitroGuard has version 2\n", [])
+
+
+def test_mail_is_a_stack_of_its_own_between_the_guard_and_the_experiment(aws: Cdk, file: Path) -> None:
+    aws.codes = [0]
+    assert deploy.main([str(file), "--yes", "--mail", "me@x.org"]) == 0
+    assert [call[0][1] for call in aws.calls] == ["NitroResults", "NitroMail", "Nitro-hopper"]
+    assert all("mail=me@x.org" in call[0] for call in aws.calls)
+
+
+def test_what_is_no_address_is_told_before_anything_is_asked(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    assert deploy.main([str(file), "--yes", "--mail", "me"]) == 2
+    assert capsys.readouterr().err == (
+        "error: mail = 'me' is not allowed; allowed: one address such as you@example.org\n")
+    assert (aws.calls, aws.asked) == ([], [])
+
+
 def test_the_limits_are_told_before_anything_is_refused(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
     aws.problem = AccountError("no way")
     assert deploy.main([str(file), "--yes"]) == 2
     printed = capsys.readouterr()
-    assert "whatever the learner does" in printed.out
+    assert "also if the learner hangs or dies" in printed.out
     assert printed.err == "error: no way\n"
     assert aws.calls == []
 
@@ -386,7 +419,7 @@ def test_an_environment_that_is_only_installed_there_is_no_obstacle(
     file.write_text(packaged.replace("usd: 3.5", "usd: 0.2"))
     assert deploy.main([str(file), "--yes"]) == 2
     error = capsys.readouterr().err
-    needed = COUNTED + (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600
+    needed = COUNTED + (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600 + WATCHED
     assert ("budget.usd = 0.2 cannot hold the 12.3 minutes that a start takes, what taking everything down can cost; "
             f"allowed: budget.usd from {math.ceil(100 * needed) / 100:.2f}") in error
 
@@ -737,7 +770,8 @@ def test_make_hands_the_experiment_on_as_one_word(target: str, command: str):
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    (["--help"], "[--run NAME] [--dated-prices] [--yes | --synth-only] [-- ARGUMENT ...]"), ([], "EXPERIMENT.yaml"),
+    (["--help"], "[--run NAME] [--mail ADDRESS] [--dated-prices] [--yes | --synth-only] [-- ARGUMENT ...]"),
+    ([], "EXPERIMENT.yaml"),
     (["a.yaml", "b.yaml"], "b.yaml"),
     (["a.yaml", "--synth-only", "--", "-v"], "--synth-only")])
 def test_its_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]):

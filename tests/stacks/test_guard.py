@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.guard.watch import LOOKED_AT_ALL
+from runtime.guard.check import ANSWER_S, CHECK_TYPE, VERSION, VERSION_TYPE
+from runtime.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
 from stacks.staging import guard_files
 from tests.stacks.conftest import STACK, Assembly, flat
 
@@ -35,6 +36,28 @@ def test_it_is_there_before_what_it_guards_and_cannot_be_deleted_under_it(each_k
     manifest = json.loads((each_kind.directory / "manifest.json").read_text())["artifacts"]
     assert GUARD in manifest[STACK]["dependencies"]
     assert f"{GUARD}:" in json.dumps(each_kind.template()), "CloudFormation keeps what is imported"
+
+
+def test_nothing_of_an_experiment_is_made_before_the_guard_has_said_that_it_guards(each_kind: Assembly) -> None:
+    ((name, check),) = each_kind.resources(CHECK_TYPE).items()
+    assert flat(check["Properties"].pop("ServiceToken")).startswith(f"<{GUARD}:ExportsOutputFnGetAttGuard")
+    assert check["Properties"] == {"ServiceTimeout": str(ANSWER_S), "Version": VERSION}
+    assert "DependsOn" not in check
+    assert check["DeletionPolicy"] == "Retain", "a deletion asks nobody"
+    others = {other: one for other, one in each_kind.template()["Resources"].items() if other != name}
+    assert len(others) > 10
+    assert [other for other, one in others.items() if name not in one.get("DependsOn", [])] == []
+
+
+def test_its_version_is_told_and_asked_before_it_changes(serverless: Assembly) -> None:
+    ((_, asked),) = serverless.resources(VERSION_TYPE, GUARD).items()
+    (function,) = serverless.resources("AWS::Lambda::Function", GUARD)
+    assert flat(asked["Properties"].pop("ServiceToken")) == f"<{function}>"
+    assert asked["Properties"] == {"ServiceTimeout": str(ANSWER_S), "Version": VERSION}
+    assert asked["DeletionPolicy"] == "Retain"
+    assert serverless.template(GUARD)["Outputs"]["Version"]["Value"] == str(VERSION)
+    # Within the function's own limit, so that it says itself why not.
+    assert 2 * TICK_S + PAUSE_S < only(serverless, "Lambda::Function")["Timeout"] < ANSWER_S
 
 
 def test_its_function(serverless: Assembly) -> None:

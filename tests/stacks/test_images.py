@@ -57,6 +57,14 @@ def test_pip_takes_the_newest_build_that_the_base_can_load() -> None:
     assert best(offered[:4], "x86_64") is None
 
 
+@pytest.mark.parametrize("folder", [ACTOR, LEARNER], ids=["actor", "learner"])
+def test_all_that_python_imports_is_compiled_in_the_image(folder: Path) -> None:
+    """Lambda's root cannot be written: each cold start would compile it anew."""
+    (compiling,) = re.findall(r"(?m)^RUN python -m compileall .*(?:\n {4,}.*)*", (folder / "Dockerfile").read_text())
+    assert 'sysconfig.get_path("stdlib")' in compiling
+    assert "lambda_actor" in compiling
+
+
 def test_the_actor_has_the_projects_versions() -> None:
     actor, project = pins(ACTOR / "requirements.txt"), pins(ROOT / "requirements.txt")
     assert {"numpy", "mujoco", "redis", "packaging", "awslambdaric"} <= actor.keys()

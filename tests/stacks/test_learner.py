@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import base64
+import json
+import os
 import re
+import shlex
 import subprocess
+import sys
+import zlib
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,7 +19,7 @@ import yaml
 
 from runtime.backends.aws.deployment import Deployment
 from runtime.config.loading import experiment_from_tree
-from stacks.components.learner import BOOT_SCRIPT, user_data
+from stacks.components.learner import BOOT_AWS, BOOT_SCRIPT, user_data
 from stacks.plan import expected_cost
 from tests.stacks.conftest import (
     ACTOR_USER,
@@ -29,9 +36,10 @@ from tests.stacks.conftest import user_data as rendered_user_data
 
 FOUND_BY_THE_BOOT_SCRIPT = {"billed_since", "instance_id", "instance_type", "image_id", "container_image",
                             "private_address"}
-BOOT_ONLY = {"BOOT_REGION", "BOOT_ASSET_URL", "BOOT_LAUNCHES_MAX", "BOOT_LIFETIME_S", "BOOT_LOG_GROUP",
-             "BOOT_IMAGE", "BOOT_GPUS", "BOOT_IMAGE_LIMIT_S", "BOOT_ACTORS_LIMIT_S"}
-ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT = {"BOOT_ROOT", "BOOT_METADATA", "BOOT_PAUSE_S"}
+BOOT_ONLY = {"BOOT_REGION", "BOOT_DOMAIN", "BOOT_MARKET", "BOOT_FILES_BUCKET", "BOOT_FILES_KEY",
+             "BOOT_LAUNCHES_MAX", "BOOT_LIFETIME_S", "BOOT_LOG_GROUP", "BOOT_IMAGE", "BOOT_GPUS",
+             "BOOT_IMAGE_LIMIT_S", "BOOT_ACTORS_LIMIT_S"}
+ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT = {"BOOT_ROOT", "BOOT_METADATA", "BOOT_PAUSE_S", "BOOT_AWS"}
 USER_DATA_BYTES_MAX = 16_384
 """EC2's limit."""
 
@@ -89,6 +97,7 @@ def test_the_instance_is_protected(each_kind: Assembly) -> None:
     assert data["BlockDeviceMappings"] == [{"DeviceName": "/dev/xvda", "Ebs": {
         "DeleteOnTermination": True, "Encrypted": True, "VolumeSize": 100, "VolumeType": "gp3"}}]
     assert "KeyName" not in data
+    assert data["InstanceInitiatedShutdownBehavior"] == "terminate", "stopped, its volume would go on costing money"
     (interface,) = data["NetworkInterfaces"]
     assert interface["AssociatePublicIpAddress"] is True
     assert [flat(group).startswith("<LearnerSecurityGroup") for group in interface["Groups"]] == [True]
@@ -165,8 +174,9 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
         "NITRO_RESULTS_PREFIX": f"{NAME}/{RUN}/", "NITRO_LEARNER_GROUP": f"{STACK}-learner",
         "NITRO_LEARNER_RESOURCE": group,
         "NITRO_LEDGER_TABLE": made.exported("NitroGuard", "LedgerTable"), "NITRO_TAIL_USD": f"{expected.tail_usd:.6f}",
-        "BOOT_REGION": "<AWS::Region>",
-        "BOOT_ASSET_URL": f"s3://{made.learner_key()}", "BOOT_LAUNCHES_MAX": "3",
+        "BOOT_REGION": "<AWS::Region>", "BOOT_DOMAIN": "<AWS::URLSuffix>", "BOOT_MARKET": "on_demand",
+        "BOOT_FILES_BUCKET": made.learner_key().partition("/")[0],
+        "BOOT_FILES_KEY": made.learner_key().partition("/")[2], "BOOT_LAUNCHES_MAX": "3",
         # With a dollar, less than the 24 hours that are allowed.
         "BOOT_LIFETIME_S": str(round(3600 / expected.floor_usd_per_hour)),
         "BOOT_GPUS": "", "BOOT_IMAGE_LIMIT_S": "450", "BOOT_ACTORS_LIMIT_S": "300"}
@@ -175,7 +185,10 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
 def test_the_boot_script_follows_letter_for_letter_without_comments(serverless: Assembly) -> None:
     text = rendered_user_data(serverless)
     assert text.startswith("#!/bin/bash\nexport ")
-    assert text.endswith(re.sub(r"(?m)^ *#.*\n", "", BOOT_SCRIPT.read_text()))
+    words = shlex.split(text[text.index("python3 -c"):])
+    packed = words[words.index("$here") + 1]
+    assert json.loads(zlib.decompress(base64.b85decode(packed))) == {
+        "steps.sh": re.sub(r"(?m)^ *#.*\n", "", BOOT_SCRIPT.read_text()), "aws.py": BOOT_AWS.read_text()}
     room = 140 * sum("<" in value for value in variables(serverless).values())
     assert len(text.encode()) + room < USER_DATA_BYTES_MAX, "with every reference resolved to something long"
 
@@ -184,13 +197,15 @@ def test_whatever_a_variable_holds_the_shell_gets_it_whole(tmp_path: Path) -> No
     script = tmp_path / "boot.sh"
     script.write_text('printf "%s|%s" "$ONE" "$TWO"')
     values = {"ONE": "it's $HOME `id` \\ \"x\"; exit", "TWO": ""}
-    done = subprocess.run(["bash", "-c", user_data(values, script)], capture_output=True, text=True, check=True)
+    done = subprocess.run(["bash", "-c", user_data(values, script)], capture_output=True, text=True, check=True,
+                          env={**os.environ, "BOOT_ROOT": str(tmp_path)})
     assert done.stdout == f"{values['ONE']}|"
 
 
 def test_the_boot_script_reads_what_it_is_told_and_no_more(serverless: Assembly) -> None:
     code = re.sub(r"(?m)^\s*#.*", "", BOOT_SCRIPT.read_text())
     read = set(re.findall(r"\$\{?((?:BOOT|NITRO)_[A-Z_]+)", code))
+    read |= set(re.findall(r'environ\W+(?:get\W+)?(BOOT_[A-Z_]+)', BOOT_AWS.read_text()))
     found = {f"NITRO_{name.upper()}" for name in FOUND_BY_THE_BOOT_SCRIPT}
     assert read <= set(variables(serverless)) | found | ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT
     assert {name for name in read if name.startswith("BOOT_")} == BOOT_ONLY | ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT
@@ -199,3 +214,17 @@ def test_the_boot_script_reads_what_it_is_told_and_no_more(serverless: Assembly)
 
 def test_the_boot_script_is_sound_bash() -> None:
     subprocess.run(["bash", "-n", str(BOOT_SCRIPT)], check=True)
+
+
+def test_what_signs_is_sound_for_the_python_of_the_machine_image() -> None:
+    """Amazon Linux 2023 has 3.9, and none of our packages."""
+    tree = ast.parse(BOOT_AWS.read_text(), feature_version=(3, 9))
+    imported = {name.partition(".")[0] for node in ast.walk(tree) for name in (
+        [one.name for one in node.names] if isinstance(node, ast.Import) else
+        [node.module] if isinstance(node, ast.ImportFrom) else [])}
+    assert imported <= sys.stdlib_module_names
+
+
+def test_nothing_is_asked_of_a_program_that_the_image_does_not_have() -> None:
+    code = re.sub(r"(?m)^\s*#.*", "", BOOT_SCRIPT.read_text())
+    assert re.findall(r"(?:^|[|;&(]|retry) *(?:aws|dnf|yum|pip3?|jq|sed|awk) ", code, re.MULTILINE) == []

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -23,22 +25,21 @@ from runtime.backends.aws.deployment import Deployment
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Ledger
 from runtime.names import METRIC_NAMESPACE
 from stacks.assembly import make_app
-from tests.helpers import PATIENCE_S, ROOT
-from tests.simulators.aws.aws_command import aws_command
+from tests.helpers import PATIENCE_S, ROOT, wait_for
+from tests.simulators.aws.front_door import FrontDoor
 from tests.simulators.aws.metadata import InstanceMetadata
-from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
+from tests.simulators.aws.moto_server import REGION, MotoServer
 from tests.simulators.aws.moto_types import deploy
 from tests.simulators.docker import DIGEST
 from tests.stacks.conftest import RUN, SETTINGS, Assembly, experiment_text
 
-STEPS = ["lifetime", "docker", "identify", "launches", "stack", "guard", "files", "image", "environment", "learner",
-         "logs"]
-TOOLS = ("bash", "cat", "chmod", "curl", "date", "env", "grep", "install", "mkdir", "sleep", "sort", "tee",
+STEPS = ["lifetime", "docker", "connections", "identify", "launches", "stack", "guard", "files", "image", "environment",
+         "learner", "logs"]
+TOOLS = ("base64", "bash", "cat", "chmod", "curl", "date", "env", "grep", "install", "mkdir", "sleep", "sort", "tee",
          "timeout", "touch")
 """All that the script may need of an image, besides Python and what is stubbed."""
 STUBS = ("systemctl", "shutdown", "chown")
 BIN = Path(sys.executable).parent
-SECRET = "the-instance-roles-secret-key"
 ADDRESS = "10.0.3.7"
 LAUNCHES_MAX = 2
 
@@ -50,10 +51,6 @@ _STUB = """\
 #!/bin/sh
 printf '%s\\n' "${0##*/} $*" >>"$CALLS"
 case "${0##*/} $*" in $FAILING) echo "${0##*/}: refused" >&2; exit 254;; esac
-"""
-# moto knows no signals: the command line checks those words, and sends nothing.
-_NO_SIGNALS = """
-case "$*" in *signal-resource*) set -- "$@" --generate-cli-skeleton output;; esac
 """
 
 
@@ -67,8 +64,8 @@ class Stack:
     stack_id: str
     instance: dict[str, Any]
     user_data: str
-    access_key: str
-    """Of a session of the instance's role, which IAM judges."""
+    session: dict[str, str]
+    """Credentials of the instance's role: IAM judges what is asked for with them."""
 
     @property
     def group(self) -> str:
@@ -96,7 +93,7 @@ class Stack:
 
     def upload_files(self, folder: Path) -> None:
         """The zip where the template says that the CDK puts it."""
-        bucket, _, key = self.told("BOOT_ASSET_URL").removeprefix("s3://").partition("/")
+        bucket, key = self.told("BOOT_FILES_BUCKET"), self.told("BOOT_FILES_KEY")
         archive = shutil.make_archive(str(folder.parent / "files"), "zip", folder)
         self.server.client("s3").create_bucket(Bucket=bucket)
         self.server.client("s3").upload_file(archive, bucket, key)
@@ -177,8 +174,7 @@ def _deploy(server: MotoServer, kind: str, directory: Path, *, is_first: bool) -
     (role,) = [one["Arn"] for one in server.client("iam").list_roles()["Roles"]
                if one["RoleName"].startswith(f"{assembly.stack}-LearnerRole")]
     session = server.client("sts").assume_role(RoleArn=role, RoleSessionName=launched)["Credentials"]
-    return Stack(server, assembly, outputs, stack_id, instance, base64.b64decode(user_data).decode(),
-                 session["AccessKeyId"])
+    return Stack(server, assembly, outputs, stack_id, instance, base64.b64decode(user_data).decode(), session)
 
 
 class Machine:
@@ -188,24 +184,29 @@ class Machine:
         root: What the script takes for the root folder.
         stack: To which the instance belongs.
         metadata: What it can find out about itself.
+        door: By which its requests reach AWS.
         made_at_s: When, by the clock on the wall.
-        aws: A line of a shell that runs the aws command with the arguments at hand, and ends with it.
     """
 
-    def __init__(self, directory: Path, stack: Stack, metadata: InstanceMetadata, aws: str) -> None:
-        self.root, self.stack, self.metadata = directory / "root", stack, metadata
+    def __init__(self, directory: Path, stack: Stack, metadata: InstanceMetadata, door: FrontDoor) -> None:
+        self.root, self.stack, self.metadata, self.door = directory / "root", stack, metadata, door
         self.made_at_s = time.time()
-        self.aws = f'exec {aws} "$@"\n'
         self._calls, self._programs = directory / "calls", directory / "bin"
+        door.note, door.credentials = self._note, {metadata.credentials["AccessKeyId"]: metadata.credentials}
         self._script = directory / "part-001"
         self._script.write_text(stack.user_data)
         self._programs.mkdir()
-        tools = {name: shutil.which(name) for name in TOOLS} | {"python3": BIN / "python"}
+        # Alone, as the image's is: without our packages.
+        tools = {name: shutil.which(name) for name in TOOLS} | {"python3": f"{BIN / 'python'} -S -E"}
         self.root.mkdir()
         for name, text in {**{name: f'#!/bin/sh\nexec {path} "$@"\n' for name, path in tools.items()},
-                           **dict.fromkeys(STUBS, _STUB), "aws": _STUB + _NO_SIGNALS + self.aws,
+                           **dict.fromkeys(STUBS, _STUB),
                            "docker": _REFUSING + f'exec {BIN}/python -m tests.simulators.docker "$@"\n'}.items():
             self.add_program(name, text)
+
+    def _note(self, call: str) -> None:
+        with self._calls.open("a") as calls:
+            calls.write(f"{call}\n")
 
     def add_program(self, name: str | Path, text: str = _STUB) -> None:
         path = self._programs / name
@@ -220,15 +221,15 @@ class Machine:
 
     def run(self, program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs one of its programs, or one of this machine's that is named by its path."""
+        self.door.failing = variables.get("FAILING", "")
         return subprocess.run(
             [self._programs / program, *arguments], capture_output=True, text=True,
             timeout=PATIENCE_S, check=False, cwd=self.root,
             env={"PATH": str(self._programs), "HOME": str(self.root), "LANG": "C.UTF-8", "CALLS": str(self._calls),
                  "FAILING": "", "BOOT_PAUSE_S": "0", "PYTHONPATH": str(ROOT),
                  "IMAGES": str(self.stack.assembly.directory),
-                 "BOOT_ROOT": str(self.root), "BOOT_METADATA": self.metadata.url, **CREDENTIALS,
-                 "AWS_ACCESS_KEY_ID": self.stack.access_key, "AWS_SECRET_ACCESS_KEY": SECRET,
-                 "AWS_ENDPOINT_URL": self.stack.server.url, **variables})
+                 "BOOT_ROOT": str(self.root), "BOOT_METADATA": self.metadata.url,
+                 "BOOT_AWS": self.door.url, **variables})
 
     def run_unit(self, name: str, **variables: str) -> None:
         """Does what systemd would, where that unit of the script's is started."""
@@ -256,27 +257,20 @@ class Machine:
         return dict(line.partition("=")[::2] for line in lines)
 
 
-@pytest.fixture(scope="module")
-def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The words that run the aws command."""
-    with aws_command(tmp_path_factory.mktemp("aws")) as words:
-        yield words
-
-
 @pytest.fixture
 def machine_of(
-    stacks: Callable[[str], Stack], aws: str, tmp_path: Path
+    stacks: Callable[[str], Stack], server: MotoServer, tmp_path: Path
 ) -> Iterator[Callable[[str], Machine]]:
     """A fresh machine of a fresh deployment with that kind of cache."""
-    with InstanceMetadata({}) as metadata:
+    with ExitStack() as running, FrontDoor(server.url) as door:
         def make(kind: str = "serverless") -> Machine:
             stack = stacks(kind)
             stack.forget()
-            metadata.values.update({
+            metadata = running.enter_context(InstanceMetadata({
                 "instance-id": stack.instance["InstanceId"], "instance-type": stack.instance["InstanceType"],
-                "ami-id": stack.instance["ImageId"], "local-ipv4": ADDRESS})
+                "ami-id": stack.instance["ImageId"], "local-ipv4": ADDRESS}, stack.session))
             stack.upload_files(stack.assembly.learner_asset())
-            return Machine(tmp_path, stack, metadata, aws)
+            return Machine(tmp_path, stack, metadata, door)
 
         yield make
 
@@ -346,7 +340,7 @@ def _check_launch(machine: Machine) -> None:
     deployment = machine.stack.stack_id.rpartition("/")[2]
     assert list(machine.stack.objects("launches/")) == [f"{deployment}/{machine.stack.instance['InstanceId']}"]
     assert machine.stack.desired == 1
-    assert machine.calls("shutdown") == machine.calls("aws cloudformation signal") == []
+    assert machine.calls("shutdown") == machine.calls("aws cloudformation SignalResource") == []
 
 
 def _check_ledger(machine: Machine) -> None:
@@ -362,7 +356,7 @@ def _check_image(machine: Machine) -> None:
     assert machine.calls("systemctl") == [
         "systemctl daemon-reload", "systemctl enable --now nitro-lifetime.timer",
         "systemctl daemon-reload", "systemctl enable --now nitro-image.timer",
-        "systemctl disable --now ecs", "systemctl enable --now docker",
+        "systemctl disable --now ecs", "systemctl enable --now docker", "systemctl restart systemd-sysctl",
         "systemctl daemon-reload", "systemctl enable --now nitro-first-actors.timer",
         "systemctl enable --now nitro-learner.service"]
     assert machine.calls("docker") == [
@@ -449,24 +443,26 @@ def _check_log(machine: Machine) -> None:
 
 
 def _check_that_nothing_is_secret(machine: Machine) -> None:
-    secrets = [SECRET.encode(), machine.metadata.token.encode()]
+    secrets = [text.encode() for text in (machine.metadata.token, *(
+        machine.metadata.credentials[name] for name in ("SecretAccessKey", "Token")))]
     files = [path for path in machine.root.rglob("*") if path.is_file()]
     assert len(files) > 8
     assert [path for path in files if any(secret in path.read_bytes() for secret in secrets)] == []
     assert not any(secret.decode() in call for secret in secrets for call in machine.calls())
+    # It is there for actors on Lambda: see runtime/aws/clients.py.
+    assert machine.read("etc/sysctl.d/90-nitro.conf").splitlines()[0] == "net.ipv4.tcp_keepalive_time=60"
 
 
 # What fails
 
 
 def no_files(machine: Machine) -> None:
-    bucket, _, key = machine.stack.told("BOOT_ASSET_URL").removeprefix("s3://").partition("/")
+    bucket, key = machine.stack.told("BOOT_FILES_BUCKET"), machine.stack.told("BOOT_FILES_KEY")
     machine.stack.server.client("s3").delete_object(Bucket=bucket, Key=key)
 
 
 def no_metadata(machine: Machine) -> None:
-    machine.metadata.token = "another"
-    machine.metadata.values.clear()
+    machine.metadata.forget()
 
 
 def no_image(machine: Machine) -> None:
@@ -486,11 +482,12 @@ def nothing(machine: Machine) -> None:
     ("docker", nothing, "systemctl enable*docker", "systemctl enable --now docker"),
     ("identify", no_metadata, "", "metadatum instance-id"),
     ("identify", no_address, "", "metadatum local-ipv4"),
-    ("launches", nothing, "aws s3 cp - */launches/*", "mark_launch launches/"),
-    ("launches", nothing, "aws s3api*", "retry aws s3api list-objects-v2"),
-    ("stack", nothing, "aws cloudformation describe-stacks*", "retry aws cloudformation describe-stacks"),
-    ("guard", nothing, "aws dynamodb update-item*", "aws: refused"),
-    ("files", no_files, "", '"$@"'),
+    ("connections", nothing, "systemctl restart*", "systemctl restart systemd-sysctl"),
+    ("launches", nothing, "aws s3 PutObject */launches/*", "mark_launch launches/"),
+    ("launches", nothing, "aws s3 ListObjectsV2*", "aws s3 ListObjectsV2: 403"),
+    ("stack", nothing, "aws cloudformation DescribeStacks*", "aws cloudformation DescribeStacks: 403"),
+    ("guard", nothing, "aws dynamodb UpdateItem*", "aws dynamodb UpdateItem: 403"),
+    ("files", no_files, "", "aws s3 GetObject: 403"),
     ("image", nothing, "aws ecr*", "log_in"),
     ("image", nothing, "docker login*", "log_in"),
     ("image", no_image, "", "manifest unknown"),
@@ -509,23 +506,41 @@ def test_a_step_that_fails_is_reported_everywhere_once_and_ends_the_instance(
     assert report["message"].startswith(f"step '{step}' failed in line ")
     assert words in report["message"] + report["log"]
     assert machine.stack.boot_failures() - failures == 1
-    named, told = machine.calls("aws cloudformation signal-resource")
-    is_unknown = step in ("lifetime", "docker") or arrange is no_metadata
+    named, told = machine.calls("aws cloudformation SignalResource")
+    is_unknown = step in ("lifetime", "docker", "connections") or arrange is no_metadata
     known = "unknown" if is_unknown else machine.stack.instance["InstanceId"]
     assert named == f"{told}-{step}", "the stack's event shows it"
-    assert told == (f"aws cloudformation signal-resource --stack-name {machine.stack.stack_id} --status FAILURE "
-                    f"--logical-resource-id LearnerGroup --unique-id {known}")
+    assert told == (f"aws cloudformation SignalResource StackName={machine.stack.stack_id} Status=FAILURE "
+                    f"LogicalResourceId=LearnerGroup UniqueId={known}")
     assert machine.calls("shutdown") == ["shutdown -h now"] == machine.calls()[-1:]
     # What fails before it was counted would otherwise be launched again for ever.
-    assert machine.stack.desired == (STEPS.index(step) > STEPS.index("launches"))
-    assert SECRET not in json.dumps(report)
+    is_counted = STEPS.index(step) > STEPS.index("launches")
+    assert machine.stack.desired == is_counted
+    if step != "guard":
+        entry = machine.stack.ledger.get(machine.stack.run)
+        assert (entry.state, entry.reason) == (STARTING if is_counted else FINISHED, report["message"])
+    assert report["message"] in done.stdout, "cloud-init shows it on the console"
+    assert machine.metadata.credentials["SecretAccessKey"] not in json.dumps(report)
 
 
-def test_metadata_that_do_not_answer_at_all(machine: Machine) -> None:
+def test_without_metadata_only_the_console_hears_of_it(machine: Machine) -> None:
+    """They hold the credentials, too."""
     done = machine.boot(BOOT_METADATA="http://127.0.0.1:9")
     assert done.returncode == 1
-    assert list(machine.stack.reports()) == ["identify"]
+    assert "step 'identify' failed in line " in done.stdout
+    assert "aws logs PutLogEvents: [Errno 111] Connection refused" in done.stdout
+    assert (machine.stack.reports(), machine.calls("aws")) == ({}, [])
     assert machine.calls("shutdown") == ["shutdown -h now"]
+
+
+def test_what_is_signed_with_another_secret_is_refused_and_the_instance_ends_itself(machine: Machine) -> None:
+    known = machine.metadata.credentials
+    machine.door.credentials = {known["AccessKeyId"]: known | {"SecretAccessKey": "another"}}
+    done = machine.boot()
+    assert done.returncode == 1
+    assert "aws s3 PutObject: 403 Forbidden" in done.stdout
+    assert "SignatureDoesNotMatch" in done.stdout
+    assert (machine.calls("aws"), machine.calls("shutdown")) == ([], ["shutdown -h now"])
 
 
 def test_an_instance_that_can_tell_nobody_ends_itself_all_the_same(machine: Machine) -> None:
@@ -540,18 +555,25 @@ echo >>{moments}
 [ $(grep -c "" {moments}) -gt 3 ] || exit 7
 exec {shutil.which("curl")} "$@"
 """)
-    done = machine.boot(FAILING="aws s3api*")
+    done = machine.boot(FAILING="aws s3 ListObjectsV2*")
     assert steps(done) == STEPS[:STEPS.index("launches") + 1]
 
 
 def test_a_launch_is_counted_though_the_first_calls_fail(machine: Machine) -> None:
-    moments = machine.root.parent / "moments"
-    machine.add_program("aws", f"""#!/bin/sh
-case "$*" in "s3 cp -"*|s3api*) echo "$2" >>{moments}; [ $(grep -c "^$2$" {moments}) -gt 1 ] || exit 255;; esac
-{machine.aws}""")
-    done = machine.boot(FAILING="systemctl enable*learner*")
-    assert moments.read_text().split()[:4] == ["cp", "cp", "list-objects-v2", "list-objects-v2"]
+    note, seen = machine.door.note, []
+
+    def note_and_refuse_first(call: str) -> None:
+        note(call)
+        service, operation = call.split()[1:3]
+        is_counting = operation in ("PutObject", "ListObjectsV2") and "/launches/" in call
+        machine.door.failing = f"aws {service} {operation}*" if is_counting and operation not in seen else ""
+        seen.append(operation)
+
+    machine.door.note = note_and_refuse_first
+    done = machine.boot()
+    assert done.returncode == 0
     assert f"launch 1 of {LAUNCHES_MAX}" in done.stdout
+    assert [one for one in seen if one in ("PutObject", "ListObjectsV2")] == ["PutObject"] * 2 + ["ListObjectsV2"] * 2
     (mark,) = machine.stack.objects("launches/").values()
     assert mark.startswith(b"20")
     assert machine.stack.desired == 1
@@ -568,7 +590,7 @@ def test_a_learner_whose_run_another_continues_ends_its_instance(machine: Machin
 
 def test_logs_that_are_not_shipped_are_reported_and_the_learner_starts(machine: Machine) -> None:
     failures = machine.stack.boot_failures()
-    done = machine.boot(FAILING="aws logs put-log-events*")
+    done = machine.boot(FAILING="aws logs PutLogEvents*")
     assert (done.returncode, steps(done)) == (0, [*STEPS, "done"])
     ((step, report),) = machine.stack.reports().items()
     assert (step, report["message"]) == ("logs", "logs are not shipped")
@@ -586,11 +608,11 @@ def test_a_launch_too_many_ends_the_group_and_fetches_nothing(machine: Machine) 
     done = machine.boot()
     assert (done.returncode, steps(done)) == (0, STEPS[:STEPS.index("launches") + 1])
     assert stack.desired == 0
-    assert len(machine.calls(f"aws cloudformation signal-resource --stack-name {stack.stack_id} --status FAILURE")) == 2
+    assert len(machine.calls(f"aws cloudformation SignalResource StackName={stack.stack_id} Status=FAILURE")) == 2
     (report,) = stack.reports().values()
     assert report["message"] == f"this was launch {LAUNCHES_MAX + 1}; learner.launches_max = {LAUNCHES_MAX}"
     assert machine.calls("docker") == machine.calls("shutdown") == []
-    assert machine.calls("systemctl")[-1] == "systemctl enable --now docker"
+    assert machine.calls("systemctl")[-1] == "systemctl restart systemd-sysctl"
     assert not (machine.root / "opt/nitro/files.zip").exists()
 
 
@@ -598,7 +620,7 @@ def test_the_last_launch_that_is_allowed_goes_on(machine: Machine) -> None:
     own = machine.stack.stack_id.rpartition("/")[2]
     machine.stack.put(f"launches/{own}/i-0")
     machine.stack.put("launches/an-earlier-deployment/i-0")
-    done = machine.boot(FAILING="aws cloudformation describe-stacks*")
+    done = machine.boot(FAILING="aws cloudformation DescribeStacks*")
     assert f"launch {LAUNCHES_MAX} of {LAUNCHES_MAX}" in done.stdout
     assert steps(done) == STEPS[:STEPS.index("stack") + 1]
 
@@ -630,7 +652,7 @@ def test_giving_up_ends_the_group_or_at_least_the_instance(machine: Machine) -> 
     (machine.root / "var/log/nitro/learner.log").write_text("its last words")
     machine.run_unit("nitro-give-up.service", FAILING="aws autoscaling*")
     assert (machine.stack.desired, machine.calls("shutdown")) == (1, ["shutdown -h now"])
-    machine.run_unit("nitro-give-up.service", FAILING="aws cloudformation signal-resource*")
+    machine.run_unit("nitro-give-up.service", FAILING="aws cloudformation SignalResource*")
     assert (machine.stack.desired, machine.calls("shutdown")) == (0, ["shutdown -h now"])
     entry = machine.stack.ledger.get(machine.stack.run)
     assert (entry.state, entry.reason) == (FINISHED, "the learner keeps dying; its log tells why")
@@ -665,7 +687,7 @@ def test_a_lifetime_that_is_over_ends_an_instance_that_does_not_know_itself(mach
     ((step, report),) = machine.stack.reports().items()
     assert (step, report["message"], report["instance_id"]) == ("give-up", "its lifetime is over", None)
     assert "metadatum instance-id" in report["log"]
-    assert machine.calls("aws cloudformation signal-resource")[-1].endswith("--unique-id unknown")
+    assert machine.calls("aws cloudformation SignalResource")[-1].endswith("UniqueId=unknown")
 
 
 @pytest.mark.parametrize("phase", ["image", "first actors"])
@@ -686,22 +708,22 @@ def test_a_phase_that_takes_too_long_is_named_and_ends_the_instance(machine: Mac
     assert (step, report["message"]) == (phase, f"phase '{phase}' of the start was not over after {limit_s} s")
     assert f"phase: {phase}, at most {limit_s} s" in report["log"]
     calls = machine.calls()[before:]
-    named, told = [call for call in calls if call.startswith("aws cloudformation signal-resource")]
+    named, told = [call for call in calls if call.startswith("aws cloudformation SignalResource")]
     assert named == f"{told}-{phase.replace(' ', '-')}"
-    assert told.endswith(f"--unique-id {machine.stack.instance['InstanceId']}")
+    assert told.endswith(f"UniqueId={machine.stack.instance['InstanceId']}")
     assert (calls[-1], machine.stack.desired) == ("shutdown -h now", 1), "another may take its place"
 
 
 def test_a_phase_that_is_over_in_time_ends_nothing(machine: Machine) -> None:
     assert machine.boot().returncode == 0
     machine.run_unit("nitro-image.service")
-    machine.run_unit("nitro-first-actors.service", FAILING="aws dynamodb get-item*")
+    machine.run_unit("nitro-first-actors.service", FAILING="aws dynamodb GetItem*")
     stack = machine.stack
     stack.ledger.take_over(stack.run, stack=stack.stack_id, writer="w", instance_id="i", now_s=time.time())
     stack.ledger.record(stack.run, writer="w", state=TRAINING)
     machine.run_unit("nitro-first-actors.service")
     assert stack.reports() == {}
-    assert machine.calls("shutdown") == machine.calls("aws cloudformation signal") == []
+    assert machine.calls("shutdown") == machine.calls("aws cloudformation SignalResource") == []
 
 
 def test_giving_up_takes_the_warm_actors_away_if_it_can(machine: Machine) -> None:
@@ -717,7 +739,30 @@ def test_giving_up_takes_the_warm_actors_away_if_it_can(machine: Machine) -> Non
         ended, released = (next(place for place, call in enumerate(calls) if call.startswith(f"aws {what}"))
                            for what in ("lambda", "autoscaling"))
         assert {call for call in calls if call.startswith("aws lambda")} == {
-            f"aws lambda delete-provisioned-concurrency-config --function-name {function} --qualifier {alias}"}
+            f"aws lambda DeleteProvisionedConcurrencyConfig FunctionName={function} Qualifier={alias}"}
         assert ended < released
         assert machine.stack.desired == 0
         machine.stack.forget()
+
+
+def test_a_spot_instance_that_ec2_takes_back_stops_its_learner_and_ends_itself(
+    machine_of: Callable[[str], Machine]
+) -> None:
+    machine = machine_of("serverless")
+    machine.tell("BOOT_MARKET", "spot")
+    assert machine.boot().returncode == 0
+    folder = machine.root / "etc/systemd/system"
+    learner, watch = _unit(folder / "nitro-learner.service"), _unit(folder / "nitro-interruption.service")
+    assert learner["Wants"].split()[-1] == "nitro-interruption.service"
+    assert watch["Type"] == "exec", "systemd does not wait for its end"
+    before = len(machine.calls())
+    with ThreadPoolExecutor(1) as threads:
+        watching = threads.submit(machine.run_unit, "nitro-interruption.service")
+        wait_for(lambda: machine.metadata.asked.count("spot/instance-action") > 2, "its looks")
+        assert machine.calls()[before:] == []
+        machine.metadata.values["spot/instance-action"] = '{"action": "terminate", "time": "2026-11-25T09:32:00Z"}'
+        watching.result()
+    assert machine.calls()[before:] == ["systemctl stop nitro-learner.service", "shutdown -h now"]
+    # Within the two minutes: SIGTERM, on which the learner saves, and SIGKILL if that took too long.
+    assert learner["ExecStop"].split()[1:4] == ["stop", "-t", "85"]
+    assert int(learner["TimeoutStopSec"]) < 120

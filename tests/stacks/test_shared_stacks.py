@@ -10,6 +10,7 @@ import aws_cdk as cdk
 import pytest
 
 from runtime.errors import ExperimentError
+from runtime.guard.check import VERSION_TYPE
 from stacks.guard import GuardStack
 from stacks.network import NetworkStack
 from stacks.plan import zone_names
@@ -25,7 +26,7 @@ FREE_WHEN_IDLE = {
     "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::SubnetRouteTableAssociation",
     "AWS::EC2::Route", "AWS::EC2::InternetGateway", "AWS::EC2::VPCGatewayAttachment", "AWS::EC2::VPCEndpoint",
     "AWS::EC2::SecurityGroup", "AWS::EC2::FlowLog", "AWS::IAM::Role", "AWS::IAM::Policy", "AWS::Logs::LogGroup",
-    "AWS::S3::Bucket", "AWS::S3::BucketPolicy",
+    "AWS::S3::Bucket", "AWS::S3::BucketPolicy", VERSION_TYPE,
 }
 
 

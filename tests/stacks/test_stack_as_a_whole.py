@@ -13,6 +13,8 @@ from aws_cdk import aws_s3 as s3
 
 from runtime.backends.aws import metrics
 from runtime.config.loading import experiment_from_tree
+from runtime.cost.model import WATCHED_USD_PER_HOUR
+from runtime.guard.check import CHECK_TYPE
 from runtime.guard.stacks import read_deployment
 from runtime.names import METRIC_NAMESPACE
 from stacks.assembly import make_app
@@ -23,7 +25,7 @@ from tests.stacks.conftest import NAME, RUN, SETTINGS, STACK, Assembly, Synthesi
 NOT_TAGGABLE = {
     "AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::LaunchTemplate", "AWS::CloudWatch::Dashboard",
     "AWS::EC2::SecurityGroupEgress", "AWS::EC2::SecurityGroupIngress", "AWS::IAM::InstanceProfile", "AWS::IAM::Policy",
-    "AWS::Lambda::Alias", "AWS::Lambda::EventInvokeConfig", "AWS::Lambda::Version",
+    "AWS::Lambda::Alias", "AWS::Lambda::EventInvokeConfig", "AWS::Lambda::Version", CHECK_TYPE,
 }
 """By CloudFormation or CDK; the first two are tagged in another form."""
 SENT_BY_THE_BOOT_SCRIPT = {"BootFailures"}
@@ -77,12 +79,15 @@ def test_the_guard_finds_the_stack_by_its_own_tags_and_they_are_the_estimates(sy
 
 def test_nothing_outlives_the_stack(each_kind: Assembly) -> None:
     for name, resource in each_kind.template()["Resources"].items():
-        assert resource.get("DeletionPolicy", "Delete") == "Delete", name
-        assert resource.get("UpdateReplacePolicy", "Delete") == "Delete", name
+        # A question to the guard is nothing that could be left.
+        expected = "Retain" if resource["Type"] == CHECK_TYPE else "Delete"
+        assert resource.get("DeletionPolicy", "Delete") == expected, name
+        assert resource.get("UpdateReplacePolicy", "Delete") == expected, name
         assert not resource["Properties"].get("DeletionProtectionEnabled")
 
 
-COMMON = {"AWS::AutoScaling::AutoScalingGroup": 1, "AWS::EC2::LaunchTemplate": 1, "AWS::CloudWatch::Dashboard": 1}
+COMMON = {"AWS::AutoScaling::AutoScalingGroup": 1, "AWS::EC2::LaunchTemplate": 1, "AWS::CloudWatch::Dashboard": 1,
+          CHECK_TYPE: 1}
 
 
 def test_it_holds_nothing_but_what_it_is_known_to_hold(each_kind: Assembly) -> None:
@@ -96,6 +101,14 @@ def test_it_holds_nothing_but_what_it_is_known_to_hold(each_kind: Assembly) -> N
         return
     assert found == {**COMMON, "AWS::Lambda::Function": 1, "AWS::Lambda::Version": 1, "AWS::Lambda::Alias": 1,
                      "AWS::Lambda::EventInvokeConfig": 1, "AWS::Logs::LogGroup": 2, "AWS::CloudWatch::Alarm": 5}
+
+
+def test_what_cloudwatch_keeps_is_what_is_counted(serverless: Assembly) -> None:
+    alarms = [one["Properties"] for one in serverless.resources("AWS::CloudWatch::Alarm").values()]
+    watched = sum(sum("MetricStat" in part for part in one.get("Metrics", [{"MetricStat": 1}])) for one in alarms)
+    # With that of the boot script; the images with CUDA: 3.3 and 0.3 GB.
+    month_usd = 0.30 * (len(metrics.METRICS) + 1) + 3.00 + 0.10 * watched + 0.10 * 3.6
+    assert pytest.approx(month_usd / 730 + 60 * 0.00001) == WATCHED_USD_PER_HOUR
 
 
 def test_outputs_say_where_to_look(each_kind: Assembly) -> None:

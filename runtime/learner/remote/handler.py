@@ -5,6 +5,9 @@ An event that names a ``job`` asks for one gradient of an update instead (`runti
 The same code runs inside AWS Lambda and in a process of this machine. It needs torch, but no network besides the store.
 A sandbox keeps the learner that it trained last: if the next update starts from that very state, nothing is loaded. It
 never keeps a learner whose result was not the one that counts.
+
+torch is imported when the first invocation needs it. Lambda gives a sandbox ten seconds to start. If that takes longer,
+it starts again and is billed twice; from a cold image torch may take that long (aws/aws-lambda-base-images#223).
 """
 
 from __future__ import annotations
@@ -14,13 +17,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import runtime.learner.actor_critic  # noqa: F401  # imports torch, while the sandbox starts
 from lambda_actor.events import check_event
 from runtime.errors import RunError
 from runtime.interfaces import Learner, State
 from runtime.learner import make_learner
 from runtime.learner.parallel.tasks import Task, spec_of
-from runtime.learner.remote import gradients
 from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_result
 from runtime.learner.remote.store import Store, batch_name, open_store, result_name, state_name
 
@@ -67,6 +68,9 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         WireError: State or batch are damaged.
     """
     if "job" in event:
+        # With torch, as making a learner does: see the module's beginning.
+        from runtime.learner.remote import gradients
+
         return gradients.answer(event)
     check_event(event, EVENT_FIELDS)
     started_s = time.perf_counter()

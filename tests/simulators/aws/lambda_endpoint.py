@@ -3,7 +3,8 @@
 What it stands for, as far as this project uses it: invocations (RequestResponse, Event, DryRun; names, ARNs, versions
 and aliases), execution environments that stay warm, start-up before first use where concurrency is provisioned,
 time-outs, exits, handler errors, log tails with their REPORT line, the bill of a container image, throttling at the
-reserved or the account's concurrency, payload limits, and the answers about concurrency. No signature is checked.
+reserved or the account's concurrency, payload limits, and the answers about concurrency. A function may be limited to
+what a sandbox has: a root that cannot be written, its share of /tmp, no /dev/shm, its memory. No signature is checked.
 
     python -m tests.simulators.aws.lambda_endpoint '[{"name": "actors", "environment": {}}]'
 
@@ -45,6 +46,15 @@ LOG_TAIL_BYTES = 4096
 Fault = Literal["throttled", "broken", "denied", "dropped"]
 """429; 500; 403; or: the function runs, and the connection ends without an answer."""
 
+# What a worker may write is /tmp alone, anew and no larger than $1 MiB; /dev/shm holds nothing.
+_SANDBOX = """
+mount -t tmpfs -o "size=$1m" tmpfs /tmp && mount -t tmpfs -o ro,size=4k,mode=0 tmpfs /dev/shm || exit 125
+while read -r _ place _; do
+    case "$place" in /tmp|/dev*|/proc*|/sys*) ;; *) mount -o remount,bind,ro "$place" 2>/dev/null ;; esac
+done </proc/self/mounts
+shift
+exec "$@"
+"""
 # Kills its process group, the workers', once the pipe closes that only this process holds.
 _GUARDIAN = "cat >/dev/null; kill -9 0"
 _SIGNALS = {signal.SIGKILL: "killed", signal.SIGSEGV: "segmentation fault", signal.SIGTERM: "terminated",
@@ -72,6 +82,9 @@ class FunctionSettings:
         concurrency: Reserved; null leaves it to the account.
         provisioned: Environments of ``qualifier`` that start before their first use.
         qualifier: The alias, besides $LATEST and version 1.
+        is_limited: Workers have a sandbox' file system, and are killed if one invocation has taken more memory than
+            they have: only where `why_unlimited` is empty.
+        scratch_mib: Of /tmp, in a sandbox.
     """
 
     name: str
@@ -83,6 +96,8 @@ class FunctionSettings:
     concurrency: int | None = None
     provisioned: int = 0
     qualifier: str = "live"
+    is_limited: bool = False
+    scratch_mib: int = 512
 
     @property
     def arn(self) -> str:
@@ -182,7 +197,7 @@ class _Environment:
         self._since_s = time.perf_counter()
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*settings.command, settings.handler], cwd=ROOT, env=self._variables(),
+                [*_sandbox(settings), *settings.command, settings.handler], cwd=ROOT, env=self._variables(),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=group)
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._serve, self._await_exit)]
         for thread in self._threads:
@@ -203,6 +218,8 @@ class _Environment:
             invocation.duration_s = time.perf_counter() - started_s
         if is_cold:
             invocation.init_s = self.init_s
+        if self.settings.is_limited and self._memory_used_mib() > self.settings.memory_mib:
+            kind, content = "exited", -signal.SIGKILL
         self._conclude(invocation, kind, content)
         return kind in ("response", "error")
 
@@ -583,6 +600,21 @@ class LambdaEndpoint:
             "AvailableProvisionedConcurrentExecutions": available,
             "Status": "READY" if available == requested else "IN_PROGRESS",
             "LastModified": "2026-11-20T00:00:00+0000"})
+
+
+def why_unlimited() -> str:
+    """Why no worker can have a sandbox' file system here; empty if it can."""
+    if ROOT.is_relative_to("/tmp"):
+        return "this checkout is below /tmp, which a sandbox has anew"
+    if not sys.platform.startswith("linux") or subprocess.run(
+            ["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+        return "no mount namespace can be made here: that takes Linux, and root"
+    return ""
+
+
+def _sandbox(settings: FunctionSettings) -> list[str]:
+    """What starts a worker in one; nothing if it is not limited."""
+    return ["unshare", "--mount", "sh", "-c", _SANDBOX, "sh", str(settings.scratch_mib)] if settings.is_limited else []
 
 
 def _check_payload(kind: str, body: bytes) -> None:

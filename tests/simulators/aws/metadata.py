@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+from collections.abc import Mapping
 
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 
 _TOKEN_PATH = "/latest/api/token"
 _DATA_PATH = "/latest/meta-data/"
+_CREDENTIALS = "iam/security-credentials/"
+_ROLE = "learner"
 
 
 class _Handler(QuietHandler):
@@ -20,6 +24,7 @@ class _Handler(QuietHandler):
     def do_GET(self) -> None:
         values = self.server.owner.values
         name = self.path.removeprefix(_DATA_PATH)
+        self.server.owner.asked.append(name)
         if self.headers.get("X-aws-ec2-metadata-token") != self.server.owner.token:
             self.answer(401)
         elif name in values:
@@ -33,10 +38,26 @@ class InstanceMetadata(LoopbackServer):
 
     Attributes:
         values: What there is below ``meta-data/``; may be changed at any time.
+        asked: Names of what was looked for.
         token: What it wants to see.
+        credentials: Of the instance's role, among `values`, too.
         url: In the place of ``http://169.254.169.254``.
     """
 
-    def __init__(self, values: dict[str, str]) -> None:
+    def __init__(self, values: dict[str, str], session: Mapping[str, str] | None = None) -> None:
+        """Args:
+        session: Credentials of the instance's role, as STS answers; None makes some that STS does not know.
+        """
         super().__init__(_Handler)
-        self.values, self.token = values, secrets.token_hex(28)
+        self.token, self.asked = secrets.token_hex(28), []
+        given = session or {"AccessKeyId": "ASIA" + secrets.token_hex(8).upper(),
+                            "SecretAccessKey": secrets.token_urlsafe(30), "SessionToken": secrets.token_urlsafe(300)}
+        self.credentials = {
+            "Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": given["AccessKeyId"],
+            "SecretAccessKey": given["SecretAccessKey"], "Token": given["SessionToken"],
+            "Expiration": "2099-01-01T00:00:00Z"}
+        self.values = values | {_CREDENTIALS: _ROLE, _CREDENTIALS + _ROLE: json.dumps(self.credentials)}
+
+    def forget(self) -> None:
+        """The instance cannot find out what it is; it still has its role."""
+        self.values = {name: value for name, value in self.values.items() if name.startswith(_CREDENTIALS)}

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -22,6 +23,12 @@ ROOT = Path(__file__).resolve().parents[3]
 REGION = "us-east-1"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": REGION}
 """Environment variables with which any tool may call the server, next to AWS_ENDPOINT_URL."""
+
+
+def as_variables(session: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables of whoever has these credentials of a role, as STS answers."""
+    return {"AWS_ACCESS_KEY_ID": session["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": session["SecretAccessKey"],
+            "AWS_SESSION_TOKEN": session["SessionToken"]}
 
 
 class MotoServer:

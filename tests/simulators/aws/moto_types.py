@@ -14,7 +14,8 @@ Some things are read from the environment, as moto does:
 - MOTO_CLOCK: a file as `tests.simulators.rehearsal.clock` writes it. With it, functions in a VPC have network
   interfaces, which linger by that clock as Lambda's do, and stacks wait for the signals of their creation
   policies, or are rolled back; without it, neither;
-- MOTO_LAMBDA_ENDPOINT: a file with the URL at which state machines invoke functions, read each time;
+- MOTO_LAMBDA_ENDPOINT: a file with the URL at which state machines and custom resources invoke functions, read each
+  time; without it, custom resources are made, and nobody is asked;
 - MOTO_FAILING_DELETIONS: ``STACK=COUNT``: so many times, deleting that stack ends in DELETE_FAILED, or its rollback
   in ROLLBACK_FAILED;
 - MOTO_FAULTS: a file with JSON, read each time, that says what else goes wrong; nothing, if it is not there:
@@ -54,6 +55,7 @@ from moto.awslambda.responses import LambdaResponse
 from moto.awslambda.urls import url_paths as lambda_url_paths
 from moto.backends import get_backend
 from moto.cloudformation import parsing
+from moto.cloudformation.custom_model import CustomModel
 from moto.cloudformation.exceptions import UnformattedGetAttTemplateException
 from moto.cloudformation.exceptions import ValidationError as StackError
 from moto.cloudformation.models import CloudFormationBackend, Event, Stack
@@ -79,6 +81,8 @@ from moto.s3.models import FakeBucket
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.ssm.models import Parameter, ParameterDict
 
+from runtime.guard.check import CHECK_TYPE
+from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 from tests.simulators.rehearsal.clock import Clock
 
 Values = Mapping[str, Any]
@@ -100,6 +104,8 @@ GROUP_ENDED_S = 60.0
 INTERFACES_DELETED_S = 1800.0
 """The same where the function is deleted with them, and what CloudFormation waits for then: "25-40 minutes"
 (aws-cloudformation/cloudformation-coverage-roadmap#392)."""
+_TAKEN_BACK_S = 5.0
+"""From a custom resource's refusal until CloudFormation takes its stack back."""
 _CONCURRENCY_QUOTA = 1000
 _ELASTICACHE_ARN = re.compile(r"arn:aws:elasticache:[^:]*:[0-9]*:[a-z]+:.+")
 _VCPU_QUOTAS = {
@@ -522,6 +528,51 @@ class StateMachine(_Resource, CloudFormationModel):
         call("DeleteStateMachine", {"stateMachineArn": physical_id})
 
 
+class _Answers(QuietHandler):
+    def do_PUT(self) -> None:
+        self.server.owner.answer = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.answer(200)
+
+
+def _make_custom(
+    cls: type[CustomModel], resource_name: str, cloudformation_json: Values, account_id: str, region_name: str,
+    **known: Any
+) -> CustomModel:
+    """Without asking: `_create_resources` does, of what an experiment's stack asks. The guard's own function is served
+    when its stack is there.
+    """
+    made = cls(region_name, "", known["LogicalId"], resource_name)
+    made.set_data({})
+    return made
+
+
+def _refusal(stack: Stack, name: str, resource: Values) -> str:
+    """Why the function of a custom resource does not let it be made; empty if it does."""
+    path = os.environ.get("MOTO_LAMBDA_ENDPOINT")
+    if not path:
+        return ""
+    properties = parsing.clean_json(resource["Properties"], stack.resource_map)
+    request = {"RequestType": "Create", "ResourceType": resource["Type"], "LogicalResourceId": name,
+               "StackId": stack.stack_id, "RequestId": str(uuid4()), "ResourceProperties": {
+                   key: str(value) for key, value in properties.items()}}
+    with LoopbackServer(_Answers) as place:
+        place.answer = {}
+        done = _functions_client(REGION).invoke(FunctionName=properties["ServiceToken"], Payload=json.dumps(
+            {**request, "ResponseURL": f"{place.url}/answer"}))
+        if "FunctionError" in done or not place.answer:
+            return f"CloudFormation did not receive a response from your Custom Resource: {done['Payload'].read()!r}"
+        if any(place.answer[key] != request[key] for key in ("StackId", "RequestId", "LogicalResourceId")):
+            raise ValueError(f"the answer is another request's: {place.answer}")
+    return place.answer["Reason"] if place.answer["Status"] == "FAILED" else ""
+
+
+def _functions_client(region: str) -> Any:
+    """Of the functions at MOTO_LAMBDA_ENDPOINT."""
+    return boto3.client("lambda", region_name=region, endpoint_url=Path(os.environ["MOTO_LAMBDA_ENDPOINT"]).read_text(),
+                        aws_access_key_id="one", aws_secret_access_key="one",
+                        config=Config(retries={"total_max_attempts": 1}, read_timeout=1000))
+
+
 class _ClockTime(datetime.datetime):
     """Times of executions, by the clock if there is one."""
 
@@ -542,12 +593,9 @@ def _let_machines_run() -> None:
     own_client = lambda_eval_utils.boto_client_for
 
     def client_for(region: str, service: str, state_credentials: Any = None) -> Any:
-        path = os.environ.get("MOTO_LAMBDA_ENDPOINT")
-        if service != "lambda" or not path:
+        if service != "lambda" or not os.environ.get("MOTO_LAMBDA_ENDPOINT"):
             return own_client(region, service, state_credentials)
-        return boto3.client(service, region_name=region, endpoint_url=Path(path).read_text(), aws_access_key_id="one",
-                            aws_secret_access_key="one",
-                            config=Config(retries={"total_max_attempts": 1}, read_timeout=1000))
+        return _functions_client(region)
 
     lambda_eval_utils.boto_client_for = client_for
     for module in (models, execution):
@@ -964,12 +1012,19 @@ def _faults(name: str) -> Any:
 
 def _create_resources(stack: Stack) -> None:
     """As moto; with a clock, what does not come keeps all that needs it from being made, and signals are awaited."""
+    resources, faults = stack.template_dict["Resources"], _faults("creation")
+    # Whoever looks meanwhile finds nothing: moto would make what it is asked about.
+    stack.status, stack.resource_map._resource_json_map = "CREATE_IN_PROGRESS", {}
+    refused = {name: reason for name, one in resources.items() if one["Type"] == CHECK_TYPE and (
+        reason := _refusal(stack, name, one))}
     now_s = _clock_s()
+    if now_s is None and refused:
+        raise StackError(message=str(refused))
     if now_s is None:
         _own_creation(stack)
         return
-    resources, faults = stack.template_dict["Resources"], _faults("creation")
-    failing = {name: faults[one["Type"]] for name, one in resources.items() if one["Type"] in faults}
+    failing = {name: faults[one["Type"]] for name, one in resources.items() if one["Type"] in faults} | {
+        name: [_TAKEN_BACK_S, reason] for name, reason in refused.items()}
     late = _that_need(resources, set(failing))
     stack.status, stack.description = "CREATE_IN_PROGRESS", stack.template_dict.get("Description")
     stack.template_dict["Resources"] = {name: one for name, one in resources.items() if name not in late}
@@ -1261,6 +1316,8 @@ _let_delete(VPCEndPoint, _remove_endpoint)
 _let_delete(InternetGateway, _remove_gateway)
 _let_delete(FlowLogs, lambda call, log: call("DeleteFlowLogs", {"FlowLogIds": [log.id]}))
 LogGroup.get_cfn_attribute = _log_group_attribute
+CustomModel.create_from_cloudformation_json = classmethod(_make_custom)
+CustomModel.delete = lambda self, account_id, region_name: None
 FakeAutoScalingGroup.instance_type = property(_first_override)
 FakeAutoScalingGroup.replace_autoscaling_group_instances = _launch
 Instance.terminate = _terminate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import time
@@ -34,6 +35,23 @@ def _hold_the_lock(event: dict[str, Any], context: Any) -> None:
     ctypes.PyDLL(None).sleep(event["seconds"])
 
 
+def _write(event: dict[str, Any], context: Any) -> str:
+    """What went wrong; empty if nothing did."""
+    try:
+        Path(event["path"]).write_bytes(bytes(event["bytes"]))
+    except OSError as error:
+        return f"{event['path']}: {error.strerror}"
+    return ""
+
+
+def _lock(event: dict[str, Any], context: Any) -> str:
+    try:
+        multiprocessing.Lock()
+    except OSError as error:
+        return type(error).__name__
+    return ""
+
+
 _ACTIONS = {
     "echo": lambda event, context: event,
     "length": lambda event, context: {"length": len(event["text"])},
@@ -44,5 +62,8 @@ _ACTIONS = {
     "kill": lambda event, context: os.kill(os.getpid(), signal.SIGKILL),
     "sleep": lambda event, context: time.sleep(event["seconds"]),
     "hold the lock": _hold_the_lock,
+    "write": _write,
+    "lock": _lock,
+    "take memory": lambda event, context: len(bytearray(os.urandom(16) * (event["mib"] * 2**16))),
     "touch": lambda event, context: Path(event["path"]).touch(),
 }

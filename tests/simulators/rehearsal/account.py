@@ -25,7 +25,7 @@ from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.fleet.lambda_fleets import client as lambda_client
 from tests.helpers import ROOT
 from tests.simulators.aws.gate import DECISIONS_VARIABLE
-from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
+from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer, as_variables
 from tests.simulators.aws.moto_types import ACCOUNT, deploy
 from tests.simulators.rehearsal import ATTACKS_VARIABLE, GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE, LEG_VARIABLE
 from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
@@ -326,15 +326,15 @@ class Account:
 
     def _variables_of(self, function: Mapping[str, Any]) -> dict[str, str]:
         """With which a function reaches the account: as its role."""
-        return {**self.variables, **_credentials(self.client, function["Role"], function["FunctionName"])}
+        return {**self.variables,
+                **as_variables(_session(self.client, function["Role"], function["FunctionName"]))}
 
-    def credentials_of_instance(self, instance_id: str, group: str) -> dict[str, str]:
-        """What the metadata would give an instance of that group: its role's credentials."""
+    def session_of_instance(self, instance_id: str, group: str) -> dict[str, str]:
+        """What the metadata give an instance of that group: its role's credentials, as STS answers."""
         (profile,) = [one["PhysicalResourceId"] for one in self._resources(group.removesuffix(LEARNER_SUFFIX))
                       if one["ResourceType"] == "AWS::IAM::InstanceProfile"]
         (role,) = self.client("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
-        return _credentials(self.client, role["Arn"], instance_id)
-
+        return _session(self.client, role["Arn"], instance_id)
 
     # What happens in it
 
@@ -420,14 +420,13 @@ def let_in(client: Callable[[str], Any], policy: str) -> dict[str, str]:
     with suppress(roles.exceptions.EntityAlreadyExistsException):
         roles.create_role(RoleName=DEPLOYER, AssumeRolePolicyDocument='{"Version": "2012-10-17", "Statement": []}')
     roles.put_role_policy(RoleName=DEPLOYER, PolicyName="own", PolicyDocument=policy)
-    return _credentials(client, f"arn:aws:iam::{ACCOUNT}:role/{DEPLOYER}", "somebody")
+    return as_variables(_session(client, f"arn:aws:iam::{ACCOUNT}:role/{DEPLOYER}", "somebody"))
 
 
-def _credentials(client: Callable[[str], Any], role: str, session: str) -> dict[str, str]:
-    """Those of a session, as variables: IAM judges what is asked for with them."""
-    given = client("sts").assume_role(RoleArn=role, RoleSessionName=session)["Credentials"]
-    return {"AWS_ACCESS_KEY_ID": given["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": given["SecretAccessKey"],
-            "AWS_SESSION_TOKEN": given["SessionToken"]}
+def _session(client: Callable[[str], Any], role: str, name: str) -> dict[str, str]:
+    """Credentials of a role: IAM judges what is asked for with them."""
+    found: dict[str, str] = client("sts").assume_role(RoleArn=role, RoleSessionName=name)["Credentials"]
+    return found
 
 
 def _check_this_machine() -> None:

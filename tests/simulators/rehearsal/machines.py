@@ -1,8 +1,8 @@
 """What EC2, cloud-init and systemd do for the learner's instances in moto: each is a folder and processes here.
 
 The user data run as the instance's root would run them, and the unit that they write is started, restarted and ended by
-systemd's rules, as far as the unit uses them. Where programs of an instance cannot be here (systemctl, shutdown,
-dnf and the like), stubs write down that they were called; `Machine.step` does what they stand for.
+systemd's rules, as far as the unit uses them. Where programs of an instance cannot be here (systemctl, shutdown
+and the like), stubs write down that they were called; `Machine.step` does what they stand for.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.helpers import ROOT
-from tests.simulators.aws.aws_command import aws_command
+from tests.simulators.aws.front_door import FrontDoor
 from tests.simulators.aws.metadata import InstanceMetadata
-from tests.simulators.aws.moto_server import MotoServer
+from tests.simulators.aws.moto_server import MotoServer, as_variables
 from tests.simulators.docker import ENTRY_VARIABLE
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE, Clock
 
 Tell = Callable[..., None]
 """``tell(who, what, **numbers)``."""
 
-_TOOLS = ("bash", "cat", "chmod", "curl", "env", "grep", "install", "mkdir", "sleep", "sort", "tee", "timeout", "sh")
-_STUBS = ("systemctl", "shutdown", "dnf", "chown")
+_TOOLS = ("base64", "bash", "cat", "chmod", "curl", "env", "grep", "install", "mkdir", "sh", "sleep", "sort", "tee",
+          "timeout")
+_STUBS = ("systemctl", "shutdown", "chown")
 _STUB = """\
 #!/bin/sh
 printf '%s\\n' "${0##*/} $*" >>"$CALLS"
@@ -105,11 +106,13 @@ class Machine:
 
     def __init__(
         self, directory: Path, instance: Mapping[str, Any], user_data: str, *, address: str,
-        variables: Mapping[str, str], clock: Clock, tell: Tell, stack: ExitStack, aws: str,
+        variables: Mapping[str, str], session: Mapping[str, str], clock: Clock, tell: Tell, stack: ExitStack,
+        door: FrontDoor,
     ) -> None:
         """Args:
         address: Its own, of this machine.
-        aws: The words of a shell that run the aws command.
+        door: By which the boot script's requests reach AWS.
+        session: Credentials of its role.
         variables: What its programs need to reach AWS.
         """
         self.id, self.root, self.is_off = instance["InstanceId"], directory / "root", False
@@ -120,16 +123,17 @@ class Machine:
         self._tell, self._calls, self._programs = tell, directory / "calls", directory / "bin"
         metadata = stack.enter_context(InstanceMetadata({
             "instance-id": self.id, "instance-type": instance["InstanceType"], "ami-id": instance["ImageId"],
-            "local-ipv4": address}))
-        self._install(aws)
+            "local-ipv4": address}, session))
+        door.credentials[metadata.credentials["AccessKeyId"]] = metadata.credentials
+        self._install()
         script = directory / "part-001"
         script.write_text(user_data)
         self._variables = {
             "PATH": str(self._programs), "HOME": str(self.root), "LANG": "C.UTF-8", "CALLS": str(self._calls),
             "PYTHONPATH": str(ROOT), "BOOT_PAUSE_S": "0",
-            "BOOT_ROOT": str(self.root), "BOOT_METADATA": metadata.url,
+            "BOOT_ROOT": str(self.root), "BOOT_METADATA": metadata.url, "BOOT_AWS": door.url,
             # What trains goes by the rehearsal's clock.
-            ENTRY_VARIABLE: "tests.simulators.rehearsal.learner", **variables}
+            ENTRY_VARIABLE: "tests.simulators.rehearsal.learner", **variables, **as_variables(session)}
         self._services: dict[str, _Service] = {}
         self._timers: dict[str, float] = {}
         self._calls_read = 0
@@ -272,12 +276,11 @@ class Machine:
         return subprocess.Popen([program, *command[1:]], cwd=self.root, stdin=subprocess.DEVNULL,
                                 stdout=output, stderr=output, env=self._variables | variables, start_new_session=True)
 
-    def _install(self, aws: str) -> None:
+    def _install(self) -> None:
         for folder in (self._programs, self.root):
             folder.mkdir(parents=True)
         programs = {name: f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n' for name in _TOOLS if shutil.which(name)}
-        programs |= {"python3": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
-                     "aws": f'#!/bin/sh\nexec {aws} "$@"\n',
+        programs |= {"python3": f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n',
                      "docker": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.docker "$@"\n',
                      "date": _DATE, **dict.fromkeys(_STUBS, _STUB)}
         # What the learner looks for on its PATH to serve the cache itself.
@@ -297,18 +300,18 @@ class Machines:
     """
 
     def __init__(self, directory: Path, moto: MotoServer, clock: Clock, tell: Tell,
-                 variables: Mapping[str, str], credentials: Callable[[str, str], Mapping[str, str]]) -> None:
+                 variables: Mapping[str, str], session_of: Callable[[str, str], Mapping[str, str]]) -> None:
         """Args:
-        credentials: Variables with the credentials of an instance, by its id and its group's name.
+        session_of: Credentials of an instance's role, by its id and its group's name.
         variables: What the programs of an instance need to reach AWS; may be changed between launches.
         """
         self.all: dict[str, Machine] = {}
         self.is_dead_on_arrival = False
-        self.variables, self._credentials = dict(variables), credentials
+        self.variables, self._session_of = dict(variables), session_of
         self._directory, self._moto, self._clock, self._tell = directory, moto, clock, tell
         self._stack = ExitStack()
         directory.mkdir()
-        self._aws = self._stack.enter_context(aws_command(directory))
+        self._door = self._stack.enter_context(FrontDoor(moto.url))
         self._running: set[str] = set()
 
     def step(self) -> None:
@@ -357,9 +360,9 @@ class Machines:
             InstanceId=instance_id, Attribute="userData")["UserData"]["Value"]
         self.all[instance_id] = Machine(
             self._directory / instance_id, instance, base64.b64decode(user_data).decode(),
-            address=_loopback_address(len(self.all)), clock=self._clock, tell=self._tell,
-            stack=self._stack, aws=self._aws, variables={
-                **self.variables, **self._credentials(instance_id, _tag(instance, "aws:autoscaling:groupName"))})
+            address=_loopback_address(len(self.all)), variables=self.variables, clock=self._clock, tell=self._tell,
+            stack=self._stack, door=self._door,
+            session=self._session_of(instance_id, _tag(instance, "aws:autoscaling:groupName")))
 
 
 def _loopback_address(number: int) -> str:

@@ -268,6 +268,16 @@ def _no_capacity(world: Rehearsal) -> None:
     world.check(not world.machines.all, "there was an instance")
 
 
+def _unguarded(world: Rehearsal) -> None:
+    """The guard's rule is disabled: CloudFormation asks the guard, and makes nothing of the experiment."""
+    world.is_guarded = False
+    world.record.tell("fault", "the guard's rule is disabled")
+    world.deploy(text=experiment(usd=_AMPLE_USD))
+    world.check(set(world.found_deployed) == {"stacks"}, f"Describe finds {json.dumps(world.found_deployed)}")
+    world.is_guarded = world.is_hurried = True
+    _check_taken_back(world, "the guard is not armed: it has never looked")
+
+
 def _warm_fails(world: Rehearsal) -> None:
     """No actor can be kept warm: the stack is taken back before there is a learner."""
     _deploy_into(world, **_NEVER_WARM)
@@ -593,6 +603,7 @@ SCENARIOS = {
     "never-reports": Scenario(_never_reports),
     "pull-fails": Scenario(_pull_fails),
     "no-capacity": Scenario(_no_capacity),
+    "unguarded": Scenario(_unguarded),
     "warm-fails": Scenario(_warm_fails),
     "cache-waits": Scenario(_cache_waits),
     "rollback-fails": Scenario(_rollback_fails, settings={"MOTO_FAILING_DELETIONS": "Nitro-hopper=3"}),

@@ -469,37 +469,32 @@ class _Scope:
 
 
 def calls_of_script(text: str, variables: Mapping[str, str]) -> list[Call]:
-    """The calls that a shell script makes with AWS' command line.
+    """The calls that a shell script makes with ``aws_call``.
 
     Args:
         text: The script.
         variables: What it is given, and what it says itself; unknown ones are ``?``.
 
     Raises:
-        UnfollowedError: A command is not known.
+        UnfollowedError: A call is not known.
     """
     lines = re.sub(r"\\\n", " ", re.sub(r"(?m)^\s*#.*$", "", text))
     found = []
-    for command in re.findall(r"(?<![\w/.$-])aws ([a-z].*?)(?= \|| ;|;|\)?$| 2>)", lines, re.MULTILINE):
+    for command in re.findall(r"(?<![\w/.$-])aws_call ([a-z].*?)(?= \||\)| ;|;|$| [12]?>)", lines, re.MULTILINE):
         filled = re.sub(r"\$(?:\{(\w+)[^}]*\}|(\w+))", lambda name: variables.get(name[1] or name[2], "?"), command)
-        words = shlex.split(filled)
-        found.append(_call_of(words[0], words[1], words[2:]))
+        service, operation, *words = shlex.split(filled)
+        found.append(_call_of(service, operation, dict(word.partition("=")[::2] for word in words)))
     return found
 
 
-def _call_of(service: str, command: str, words: list[str]) -> Call:
-    if (service, command) == ("s3", "cp"):
-        source, target = [word for word in words if not word.startswith("--")][:2]
-        return (Call("s3", "GetObject", source) if source.startswith("s3://") else Call("s3", "PutObject", target))
-    if (service, command) == ("ecr", "get-login-password"):
-        return Call("ecr", "GetAuthorizationToken")
-    service = {"s3api": "s3"}.get(service, service)
-    known = {name.replace("_", "-"): operation for name, operation in operations(service).items()}
-    if service not in _SERVICES or command not in known:
-        raise UnfollowedError(f"aws {service} {command}: not a command that is known here")
-    prefix = words[words.index("--prefix") + 1] if "--prefix" in words else ""
-    is_named = any(word in ("--stack-name", "--prefix") for word in words)
-    return Call(service, known[command], prefix if is_named else "" if command != "describe-stacks" else ALL)
+def _call_of(service: str, operation: str, named: Mapping[str, str]) -> Call:
+    if service not in _SERVICES or operation not in operations(service).values():
+        raise UnfollowedError(f"aws_call {service} {operation}: not a call that is known here")
+    if "Key" in named:
+        return Call(service, operation, f"s3://{named['Bucket']}/{named['Key']}")
+    if (service, operation) == ("cloudformation", "DescribeStacks") and "StackName" not in named:
+        return Call(service, operation, ALL)
+    return Call(service, operation, named.get("Prefix", named.get("StackName", "")))
 
 
 def _bound(names: list[str], given: list[Value], named: Mapping[str | None, Value]) -> dict[str, Value]:

@@ -184,10 +184,10 @@ def actor(account: Account) -> Role:
 def learner(account: Account) -> Role:
     """The role of the learner's instance: of its boot script, its process, Docker and its agents."""
     role = Role(account, account.role_of_instances())
-    told, prefix = account.variables(), f"{run_key(NAME, RUN)}/"
+    told = account.variables()
     stream = _arn("logs", f"log-group:{told['BOOT_LOG_GROUP']}:log-stream:one")
     script = BOOT_SCRIPT.read_text()
-    made = calls_of_script(script, {**told, "results": f"s3://{told['NITRO_RESULTS_BUCKET']}/{prefix}"})
+    made = calls_of_script(script, told)
     has_function = bool(account.resources("AWS::Lambda::Function", STACK))
     calls = [call for call in (*calls_from("runtime.backends.aws.learner", "main"), *made)
              if has_function or call.service != "lambda"]

@@ -1,0 +1,103 @@
+"""What CloudFormation asks the guard before it makes anything of a stack, and before it replaces the guard.
+
+Both are custom resources: CloudFormation invokes the guard's function with a request, and waits for the answer at an
+address that the request names.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.request import Request, urlopen
+
+from runtime.aws.failures import AWS_ERRORS
+from runtime.errors import RunError
+from runtime.guard.times import INTERVAL_S
+
+VERSION = 1
+"""Of what a guard understands: ledger, tags, names. Raise it with each change that an older guard would get wrong."""
+CHECK_TYPE, VERSION_TYPE = "Custom::NitroGuardCheck", "Custom::NitroGuardVersion"
+"""An experiment's stack asks whether it is guarded; the guard's own, whether it may become another version."""
+FRESH_S = 2.5 * INTERVAL_S
+"""The guard has looked within this time, or it is not armed."""
+ANSWER_S = 115
+"""CloudFormation waits no longer for the answer; what does not answer does not guard."""
+_REASON_CHARACTERS, _SEND_S = 1000, 20.0
+
+
+class UnguardedError(Exception):
+    """The stack must not be made; the text says why, and what to do."""
+
+
+def is_request(event: Mapping[str, Any]) -> bool:
+    """Whether CloudFormation asks."""
+    return "ResponseURL" in event
+
+
+def answer(
+    event: Mapping[str, Any], look: Callable[[], object], last_tick_s: Callable[[], float | None], *,
+    now: Callable[[], float], wait_s: float, pause_s: float, sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Answers a request of CloudFormation's.
+
+    Args:
+        event: The request.
+        look: Looks at all deployments without doing anything, and raises RuntimeError if that does not work.
+        last_tick_s: When EventBridge last had the guard look, in seconds since 1970; None = never.
+        now: Seconds since 1970.
+        wait_s: Seconds for which a guard that was just made is waited for, until it looks for the first time.
+        pause_s: Seconds between two questions.
+        sleep: Waits for that many seconds.
+    """
+    reason = ""
+    try:
+        if event["RequestType"] != "Delete" and _is_to_be_armed(event):
+            look()
+            _wait_until_armed(last_tick_s, now, wait_s, pause_s, sleep)
+    except (UnguardedError, RunError, RuntimeError, *AWS_ERRORS) as error:
+        reason = str(error)[:_REASON_CHARACTERS]
+    body = {"Status": "FAILED" if reason else "SUCCESS", "Reason": reason or "the guard looks",
+            "PhysicalResourceId": event.get("PhysicalResourceId", "guard"),
+            **{name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}}
+    # The address is signed for a request without a type.
+    request = Request(event["ResponseURL"], json.dumps(body).encode(), {"Content-Type": ""}, method="PUT")
+    with urlopen(request, timeout=_SEND_S):
+        pass
+
+
+def _is_to_be_armed(event: Mapping[str, Any]) -> bool:
+    """Whether an experiment's stack asks, whose version this guard understands; else the guard's own does.
+
+    Raises:
+        UnguardedError: The version is wrong.
+    """
+    wanted = int(event["ResourceProperties"]["Version"])
+    if event["ResourceType"] == CHECK_TYPE:
+        if wanted > VERSION:
+            raise UnguardedError(f"the guard is too old: it has version {VERSION}, and this experiment needs {wanted}. "
+                                 "Nothing was made; deploy NitroGuard from this checkout first")
+        return True
+    deployed = int(event.get("OldResourceProperties", {}).get("Version", 0))
+    if wanted < deployed:
+        raise UnguardedError(replacement_refusal(wanted, deployed))
+    return False
+
+
+def _wait_until_armed(last_tick_s: Callable[[], float | None], now: Callable[[], float], wait_s: float, pause_s: float,
+                      sleep: Callable[[float], None]) -> None:
+    until_s = now() + wait_s
+    while (at_s := last_tick_s()) is None or now() - at_s > FRESH_S:
+        if now() >= until_s:
+            last = "has never looked" if at_s is None else f"looked last {(now() - at_s) / 60:.0f} minutes ago"
+            raise UnguardedError(f"the guard is not armed: it {last}, and its rule lets it look each minute. Nothing "
+                                 "was made; `aws events enable-rule` for the RuleName of the stack NitroGuard, or see "
+                                 "its log")
+        sleep(pause_s)
+
+
+def replacement_refusal(wanted: int, deployed: int) -> str:
+    """Why a guard is not replaced by an older one, for people."""
+    return (f"the stack NitroGuard has version {deployed}, and this checkout has version {wanted}: an older checkout "
+            "does not replace the guard that newer experiments rely on. Use a newer checkout")

@@ -1,0 +1,65 @@
+"""Who hears of the guard, and a second limit that does not depend on it: made by ``--mail ADDRESS``, and stays.
+
+A stack of its own: a deployment without the option takes nobody's mail away.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from aws_cdk import Stack
+from aws_cdk import aws_budgets as budgets
+from aws_cdk import aws_sns as sns
+from constructs import Construct
+
+from runtime.errors import ExperimentError
+from stacks.guard import GuardStack
+
+SHARED_USD = 1.0
+"""A month of what all experiments share, rounded up."""
+SHARES = (80, 100)
+"""Per cent of the budget at which AWS writes."""
+_ADDRESS = re.compile(r"[\w.+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", re.ASCII)
+
+
+class MailStack(Stack):
+    """A person's subscription to the guard's reports and alarms, and an AWS Budget of the whole account.
+
+    The budget has no filter: one by tag counts nothing until somebody activates the tag for cost allocation, and then
+    only what is billed from the next day on. A limit that silently does not apply would be worse than none.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, guard: GuardStack, address: str, usd: float) -> None:
+        """Composes them.
+
+        Args:
+            scope: The app.
+            construct_id: The stack's name.
+            guard: Whose topic is subscribed to.
+            address: Checked.
+            usd: Budget of the experiment at hand; a month's is that, and what is shared, in whole dollars.
+        """
+        super().__init__(scope, construct_id, description="Nitro: mail from the guard, and a budget beside it")
+        sns.CfnSubscription(self, "Reports", topic_arn=guard.reports.topic_arn, protocol="email", endpoint=address)
+        budget = budgets.CfnBudget
+        budget(self, "Budget", budget=budget.BudgetDataProperty(
+            budget_type="COST", time_unit="MONTHLY",
+            budget_limit=budget.SpendProperty(amount=math.ceil(usd + SHARED_USD), unit="USD")),
+            notifications_with_subscribers=[budget.NotificationWithSubscribersProperty(
+                notification=budget.NotificationProperty(
+                    notification_type="ACTUAL", comparison_operator="GREATER_THAN", threshold=share,
+                    threshold_type="PERCENTAGE"),
+                subscribers=[budget.SubscriberProperty(subscription_type="EMAIL", address=address)])
+                for share in SHARES])
+
+
+def checked_address(text: str) -> str:
+    """``text`` itself, if mail can be sent there.
+
+    Raises:
+        ExperimentError: It is no address.
+    """
+    if not _ADDRESS.fullmatch(text):
+        raise ExperimentError(f"mail = {text!r} is not allowed; allowed: one address such as you@example.org")
+    return text

@@ -1,0 +1,46 @@
+"""Who hears of the guard, and the limit that is AWS' own."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.errors import ExperimentError
+from stacks.mail import checked_address
+from tests.stacks.conftest import Assembly, Synthesise, flat
+
+STACK, ADDRESS = "NitroMail", "me+nitro@example.org"
+
+
+@pytest.fixture(scope="module")
+def made(synthesise: Synthesise) -> Assembly:
+    return synthesise(context={"mail": ADDRESS}, budget__usd=2.5)
+
+
+def test_somebody_hears_of_the_guard(made: Assembly) -> None:
+    subscribed = made.only("AWS::SNS::Subscription", STACK)
+    assert flat(subscribed.pop("TopicArn")).startswith("<NitroGuard:")
+    assert subscribed == {"Endpoint": ADDRESS, "Protocol": "email"}
+
+
+def test_aws_writes_when_a_month_costs_more_than_the_experiment_and_what_is_shared(made: Assembly) -> None:
+    budget = made.only("AWS::Budgets::Budget", STACK)
+    assert budget["Budget"] == {"BudgetType": "COST", "TimeUnit": "MONTHLY",
+                                "BudgetLimit": {"Amount": 4, "Unit": "USD"}}, "of the whole account: no filter"
+    found = [(one["Notification"]["NotificationType"], one["Notification"]["Threshold"], one["Subscribers"])
+             for one in budget["NotificationsWithSubscribers"]]
+    assert found == [("ACTUAL", share, [{"Address": ADDRESS, "SubscriptionType": "EMAIL"}]) for share in (80, 100)]
+
+
+def test_without_an_address_nothing_of_that_is_made_or_taken_away(serverless: Assembly) -> None:
+    assert not (serverless.directory / f"{STACK}.template.json").exists()
+    assert serverless.resources("AWS::SNS::Subscription", "NitroGuard") == {}
+
+
+def test_the_guard_is_the_same_with_and_without_it(made: Assembly, serverless: Assembly) -> None:
+    assert made.template("NitroGuard") == serverless.template("NitroGuard")
+
+
+@pytest.mark.parametrize("text", ["", "me", "me@here", "me@x.org,you@x.org", "Me <me@x.org>", "m\u00e9@x.org"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ExperimentError, match="^mail = .* is not allowed; allowed: one address such as you@"):
+        checked_address(text)
