@@ -537,7 +537,7 @@ def test_an_episode_whose_continuations_keep_raising_is_dropped(tmp_path: Path):
     assert rig.loop.run() == "max_rounds"
     (dropped,) = rig.events("episode_dropped")
     assert dropped["episode_id"] == "1-1"
-    assert sum(row["episodes_dropped"] for row in rig.rows) == 1
+    assert sum(row["episodes_dropped"] for row in rig.disk.rows) == 1
     assert sum(1 for i in rig.fleet.started if i.event["episode_id"] == "1-1") == 4
     assert_settled(rig)
 
