@@ -1,4 +1,4 @@
-"""Draws how often, after how many steps, and how well Hopper's runs stop: python docs/pictures/make_hopper_thirty.py."""
+"""Draws when and how well Hopper's runs stop: python docs/pictures/make_hopper_thirty.py."""
 
 import json
 from pathlib import Path
