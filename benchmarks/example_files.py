@@ -126,7 +126,7 @@ def train(names: Sequence[str], seeds: Sequence[int], arithmetics: Sequence[str]
 
 def table(files: Mapping[str, Any]) -> list[str]:
     """Returns a line for each file, as Markdown."""
-    lines = ["| file | environment | target | seeds that got there | return of other episodes | steps | CPU minutes | "
+    lines = ["| file | environment | target | runs that got there | return of other episodes | steps | CPU minutes | "
              "cents | rl-zoo3's PPO | its steps |", "|---" * 10 + "|"]
     for name, of_file in files.items():
         settings, runs, zoo = of_file["settings"], of_file["runs"], FILES[name]
@@ -197,15 +197,16 @@ _BEGIN = f"""# Example files that learn
 Written by `python -m benchmarks.example_files page`, from what `python -m benchmarks.example_files train --work WORK`
 has found.
 
-Each file was trained until its target, or its last step. Then the final policy played {EPISODES} other episodes: the
-evaluation that ended a run chose its policy, and is too good for it. Steps and CPU minutes are the median of the
-seeds, and their range. CPU minutes are those of all processes, evaluations included; so two cores take half of them at
+Each file was trained with three seeds until its target, or its last step, once with the machine's own arithmetic and
+once with `ATEN_CPU_CAPABILITY=avx2`, which rounds differently (Kung-Fu Master: not yet). Then the final policy played
+{EPISODES} other episodes: the evaluation that ended a run chose its policy, and is too good for it. Steps and CPU
+minutes are the median of the runs, and their range. CPU minutes are those of all processes, evaluations included; so two cores take half of them at
 best. Cents are **modelled**: what the rounds would cost in AWS, without the minutes in which a deployment starts and
 ends, which cost more ([guides/cost](guides/cost.md)). rl-zoo3's are [what it publishes]({ZOO})
 of its PPO: mean and deviation over the episodes of one policy, after all of its steps. It does not stop at a target, so
 its steps are what it was given, not what it needed.
 """
-_END = """Each line is a seed; the dashed one is the target. Returns in training are those of noisy actions, so they may
+_END = """Each line is a run; the dashed one is the target. Returns in training are those of noisy actions, so they may
 stay below it. With the same seed you get these numbers on the same kind of processor; another rounds otherwise, and a
 seed then takes other steps.
 

@@ -126,8 +126,8 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
     if not colon:
         if environment_id not in gymnasium.registry:
             atari.register_games()
-            if (module := _registrar(environment_id)) and importlib.util.find_spec(module) is not None:
-                importlib.import_module(module)
+            if (registrar := _registrar(environment_id)) and importlib.util.find_spec(registrar) is not None:
+                importlib.import_module(registrar)
         return None, environment_id
     try:
         module = importlib.import_module(module_name)

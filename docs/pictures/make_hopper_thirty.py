@@ -1,4 +1,4 @@
-"""Draws how often, after how many steps, and how well Hopper's runs stop: python docs/pictures/make_hopper_thirty.py."""
+"""Draws when and how well Hopper's runs stop: python docs/pictures/make_hopper_thirty.py."""
 
 import json
 from pathlib import Path
@@ -14,6 +14,10 @@ def is_hit(run: dict) -> bool:
     return run["stop_reason"] == "target_return"
 
 
+def marker(run: dict) -> str:
+    return "o" if is_hit(run) else "x"
+
+
 def returns(run: dict) -> tuple[float, float]:
     return run["evaluation_return_mean_of_100_others"], run["sampled_return_mean_of_100_others"]
 
@@ -23,17 +27,18 @@ def main() -> None:
     confirmed = json.loads((RESULTS / "hopper_thirty.json").read_text())["seeds"]
     figure = Figure(figsize=(11.0, 4.2), layout="constrained")
     chosen, checked = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1.2, 1.0]})
-    for row, (name, arm) in enumerate(reversed(arms.items())):
+    for row, arm in enumerate(reversed(arms.values())):
         for run in arm["runs"]:
-            chosen.plot(run["env_steps_total"] / 1000.0, row, "o" if is_hit(run) else "x", color="#2f6fb0", alpha=0.75)
+            chosen.plot(run["env_steps_total"] / 1000.0, row, marker(run), color="#2f6fb0", alpha=0.75)
         hits = sum(map(is_hit, arm["runs"]))
         chosen.text(625, row, f"{hits} of {len(arm['runs'])}", va="center")
     chosen.set_yticks(range(len(arms)), list(reversed(arms)))
-    chosen.set(xlim=(100, 700), ylim=(-0.6, len(arms) - 0.4), xlabel="thousand steps until 3,000; × = not within 600",
+    chosen.set(xlim=(100, 700), ylim=(-0.6, len(arms) - 0.4),
+               xlabel="thousand steps until 3,000; × = not within 600",
                title="Choosing: seeds from 100")
     for run in confirmed:
         best, sampled = returns(run)
-        checked.plot(best, sampled, "o" if is_hit(run) else "x", color=COLOURS[run["arithmetic"]], alpha=0.8)
+        checked.plot(best, sampled, marker(run), color=COLOURS[run["arithmetic"]], alpha=0.8)
     for name, colour in COLOURS.items():
         checked.plot([], [], "o", color=colour, label=name)
     checked.axvline(3000, color="#999999", lw=0.8, ls="--")

@@ -35,7 +35,8 @@ WITHOUT_COUNTERPART = {
     "normalize_actions": "actions are not normalised here",
     "num_learners": "learner.processes share each gradient step here",
     "clip_range_vf": "the value loss is not clipped here", "vf_clip_param": "the value loss is not clipped here",
-    **dict.fromkeys(("use_sde", "sde_sample_freq", "use_sde_at_warmup", "log_std_init"), _OF_SDE),
+    "log_std_init": "network.initial_std is the standard deviation itself, not its logarithm",
+    **dict.fromkeys(("use_sde", "sde_sample_freq", "use_sde_at_warmup"), _OF_SDE),
     **dict.fromkeys((
         "buffer_size", "learning_starts", "tau", "train_freq", "gradient_steps", "target_update_interval",
         "action_noise", "exploration_fraction", "exploration_initial_eps", "exploration_final_eps", "target_entropy",

@@ -17,7 +17,8 @@ def flat(batch: Batch, array: np.ndarray) -> np.ndarray:
     """Joins steps and trajectories of a batch, without padding: ``[T, B, …]`` → ``[N, …]``."""
     if batch.env_steps == batch.rewards.size:
         return array.reshape(-1, *array.shape[2:])
-    return array[batch.is_step]
+    steps: np.ndarray = array[batch.is_step]
+    return steps
 
 
 def unflat(batch: Batch, samples: np.ndarray) -> np.ndarray:

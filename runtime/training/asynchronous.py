@@ -184,14 +184,18 @@ class AsynchronousPacing:
 
         If the budget holds no further actor, or not yet another round, those in flight are awaited in this one.
         """
-        while not self._is_complete(current) and (left_s := current.deadline_s - self._clock()) > 0:
-            self._take_in(current, 0.0)
+        while (left_s := current.deadline_s - self._clock()) > 0:
             self._decide(current)
+            if self._is_complete(current):
+                break
+            self._take_in(current, 0.0)
             self._fill(current)
-            if (self._has_minibatch(current) and self._train(current)) or self._replay(current):
+            if self._has_minibatch(current) and self._train(current):
                 continue
             if self._measurement and self._awaits_decision(current):
                 self._measurement.wait(min(left_s, _LOOK_S))
+                continue
+            if self._replay(current):
                 continue
             if not self._sampler.in_flight:
                 break
@@ -340,7 +344,7 @@ class AsynchronousPacing:
         return slots
 
     def _in_flight_wanted(self, current: _Round) -> int:
-        """Actors to keep in flight: towards a round's end as many as it misses, or as are due in the next one anyway.
+        """Actors to keep in flight: towards a round's end as many as it misses, and as are due in the next one anyway.
 
         Otherwise those that a boosted round leaves in flight would be samples of many smaller rounds to come. A round
         of ``algorithm.round_steps`` keeps its count to the end. None plays what ``stop.max_steps`` has no room for.
@@ -348,7 +352,7 @@ class AsynchronousPacing:
         wanted, arrived = current.decision.actor_count, len(current.arrived)
         if self._settings.round_steps is None:
             missing = math.ceil(self._missing_steps(current) / self._settings.fragment_steps) - arrived
-            wanted = min(wanted, max(missing, self._parts.scaling.scaler.first_wave(current.round_index + 1)))
+            wanted = min(wanted, missing + self._parts.scaling.scaler.first_wave(current.round_index + 1))
         coming = len(self._sampler.awaited) + arrived
         room = self._parts.progress.room_for(coming + wanted) - coming
         return min(wanted, len(self._sampler.in_flight) + room)

@@ -29,7 +29,7 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.episode_state import spanning_wrapper
 from lambda_actor.errors import ActorError, EpisodeReplayError, EpisodeStateError, OversizedMessageError, told
 from lambda_actor.replay import ReplayedEnvironment, check_continuation, continuation
-from lambda_actor.rollout import OpenEpisode, roll_out
+from lambda_actor.rollout import EPISODE_BYTES_MAX, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
 from runtime.errors import ERROR_CHARACTERS_MAX, EnvironmentNotHereError, ExperimentError, one_line
 from runtime.training.environment_process import EnvironmentProcess, connect
@@ -265,8 +265,10 @@ def main(control_fd: int, made: str) -> None:
             if task == "make":
                 spare.append(make())
                 say("answer", _facts(spare[0]))
+            elif task == "play":
+                say("answer", _play(make, **request))
             else:
-                say("answer", {"play": _play, "go on": _go_on}[task](make, **request))
+                say("answer", _go_on(make, **request))
         except ActorError as error:
             say("error", f"{error}" if task == "make" else f"environment.id = {environment_id!r}: {error}")
         except (Exception, SystemExit) as error:
@@ -280,7 +282,7 @@ def _facts(environment: Any) -> Mapping[str, Any]:
             "spanning_wrapper": spanning_wrapper(environment.gymnasium_environment)}
 
 
-def _play(make: Callable[[], Any], *, steps: int) -> Mapping[str, Any]:
+def _play(make: Callable[[], Any], *, steps: int) -> dict[str, Any]:
     """Plays; returns an episode that is left open, as whoever goes on needs it."""
     made = make()
     found: dict[str, Any] = dict.fromkeys(("way", "problem", "episode", "saved"), "") | {"digests": []}
@@ -291,7 +293,9 @@ def _play(make: Callable[[], Any], *, steps: int) -> Mapping[str, Any]:
                 found["saved"] = _text(dataclasses.replace(episode, state=made.get_state()))
             except OversizedMessageError as error:
                 return found | {"problem": f"its state cannot travel: {error}"}
-            return found | {"episode": _text(episode), "digests": continuation(made, episode.state["actions"])}
+            # What proves it may be a little larger than what travels.
+            return found | {"episode": _text(episode, 2 * EPISODE_BYTES_MAX),
+                            "digests": continuation(made, episode.state["actions"])}
         return found
     if made.episode_steps_max is None or spanning_wrapper(made.gymnasium_environment):
         next(_open_episodes(environment, steps), None)
@@ -299,7 +303,7 @@ def _play(make: Callable[[], Any], *, steps: int) -> Mapping[str, Any]:
     return found | _replays(make, made, steps)
 
 
-def _replays(make: Callable[[], Any], made: Any, steps: int) -> Mapping[str, Any]:
+def _replays(make: Callable[[], Any], made: Any, steps: int) -> dict[str, Any]:
     """Finds out how episodes are replayed, in environments of their own and in a used one."""
     spare = [made]
     environment = ReplayedEnvironment(lambda: spare.pop() if spare else make(), is_made_anew=True)
@@ -346,8 +350,8 @@ def _go_on(make: Callable[[], Any], *, episode: str, saved: str, digests: list[s
     return differs
 
 
-def _text(episode: OpenEpisode) -> str:
-    return base64.b64encode(episode.to_bytes()).decode()
+def _text(episode: OpenEpisode, bytes_max: int = EPISODE_BYTES_MAX) -> str:
+    return base64.b64encode(episode.to_bytes(bytes_max)).decode()
 
 
 def _episode(text: str) -> OpenEpisode:
