@@ -17,6 +17,7 @@ _DRAWN = (
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UUID"),
     (r"\b(i|lt|eni|vol|subnet|sg|vpc|ami)-[0-9a-f]{8,17}\b", r"\1-0"),
     (r"LaunchTemplate_[0-9a-f]{12}", "LaunchTemplate_0"),
+    (r"(tfevents\.\d+)\.\S*", r"\1.HOST"),
     (r"\b[0-9a-f]{64}\b", "HASH"),
     (r"(?<=[0-9A-F]{8})-[A-Z0-9]{12}\b", "-DRAWN"),
     (r"(?<=[0-9a-f]{8})-[a-z0-9]{12}\b", "-drawn"),
