@@ -25,6 +25,7 @@ from runtime.backends.aws.deployment import Deployment
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Ledger
 from runtime.names import METRIC_NAMESPACE
 from stacks.assembly import make_app
+from stacks.components.learner import BOOT_SCRIPT, user_data
 from tests.helpers import PATIENCE_S, ROOT, wait_for
 from tests.simulators.aws.front_door import FrontDoor
 from tests.simulators.aws.metadata import InstanceMetadata
@@ -243,6 +244,15 @@ class Machine:
         (index,) = [number for number, line in enumerate(told) if line.startswith(f"export {name}=")]
         told[index] = f"export {name}={shlex.quote(value)}\n"
         self._script.write_text("".join(told))
+
+    def change(self, old: str, new: str) -> None:
+        """Its script is another one."""
+        text, script = BOOT_SCRIPT.read_text(), self.root.parent / "changed.sh"
+        assert text.count(old) == 1
+        script.write_text(text.replace(old, new))
+        exports = [line.removeprefix("export ").partition("=") for line in self._script.read_text().splitlines()
+                   if line.startswith("export ")]
+        self._script.write_text(user_data({name: shlex.split(value)[0] for name, _, value in exports}, script))
 
     def calls(self, beginning: str = "") -> list[str]:
         calls = self._calls.read_text().splitlines() if self._calls.exists() else []
@@ -597,6 +607,19 @@ def test_logs_that_are_not_shipped_are_reported_and_the_learner_starts(machine: 
     assert machine.stack.boot_failures() - failures == 1
     assert machine.calls("systemctl")[-1] == "systemctl enable --now nitro-learner.service"
     assert machine.calls("shutdown") == []
+
+
+def test_iam_denies_a_write_to_the_ledger_whose_condition_names_the_order(machine: Machine) -> None:
+    """As every deployment's first boot once did: conditions name attributes, and this one is the guard's alone."""
+    machine.change('for name in values}, "ReturnValues": "ALL_NEW"', """for name in [*values, "teardown"]},
+            "ConditionExpression": "attribute_not_exists(#teardown) OR #teardown.#stack <> :stack\"""")
+    done = machine.boot()
+    assert (done.returncode, steps(done)) == (1, STEPS[:STEPS.index("guard") + 1])
+    arn = machine.stack.server.client("dynamodb").describe_table(
+        TableName=machine.stack.told("NITRO_LEDGER_TABLE"))["Table"]["TableArn"]
+    assert (f"is not authorized to perform: dynamodb:UpdateItem on resource: {arn} because no identity-based policy "
+            "allows the dynamodb:UpdateItem action") in done.stdout
+    assert machine.stack.ledger.get(machine.stack.run) is None
 
 
 def test_a_launch_too_many_ends_the_group_and_fetches_nothing(machine: Machine) -> None:
