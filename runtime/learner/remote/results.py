@@ -94,7 +94,7 @@ def _check_values(found: Mapping[str, Any], known: Mapping[str, Any], *, env_ste
 def _check_samples(samples: DetectorSamples, batch: Batch, spaces: Spaces) -> None:
     """Checks that samples are the batch's, in any order, and have a distribution each."""
     for name in ("observations", "actions", "log_probs"):
-        found, known = getattr(samples, name), flat(getattr(batch, name))
+        found, known = getattr(samples, name), flat(batch, getattr(batch, name))
         if (found.dtype, found.shape) != (known.dtype, known.shape) or _rows(found) != _rows(known):
             raise ValueError(f"{name} of its {len(found)} samples are not those of the {len(known)} that it was sent")
     size = spaces.output_size * (1 if spaces.is_discrete else 2)
