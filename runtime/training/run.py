@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -223,7 +223,8 @@ class _Run:
             best=self._best, stop_reason=result.summary["stop_reason"], error=error, spent_usd=self._meter.spent_usd,
             session_s=time.monotonic() - self._started_s)
         result = replace(result, summary=summary)
-        for finish in (lambda: self._write_end(summary), self._keeping.ends):
+        finishes: tuple[Callable[[], None], ...] = (lambda: self._write_end(summary), self._keeping.ends)
+        for finish in finishes:
             try:
                 finish()
             except (RunError, OSError) as failure:

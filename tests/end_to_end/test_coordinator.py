@@ -93,6 +93,8 @@ def test_a_killed_leg_is_followed_by_one_that_ends_the_run_as_on_one_machine(
         wait_for(lambda: "rounds.jsonl" in account.names() or first.done(), "a round")
         for process in account.functions.process_ids("Nitro-small-coordinator"):
             os.kill(process, signal.SIGKILL)
+        # If the leg had ended, its process was idle, and the next leg must not find it dying.
+        wait_for(lambda: not account.functions.process_ids("Nitro-small-coordinator"), "the end of its process")
         assert first.result().get("failed") or first.result()["done"]
     assert leg(account) == {"done": True, "stop_reason": "max_rounds"}
     rows = [json.loads(row) for row in account.kept("rounds.jsonl").splitlines()]

@@ -178,7 +178,7 @@ def test_an_episode_that_fails_leaves_no_video(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("environment", "words"), [
     (StatefulCounter(), "no render mode rgb_array"), (Dark(), "RuntimeError: no light"),
-    (Undrawn(), "NotImplementedError in ")])
+    (Undrawn(), "NotImplementedError, in ")])
 def test_what_cannot_be_drawn_is_refused(environment: gymnasium.Env, words: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=f"--video: counter cannot be drawn: .*{words}"):
         filmed(tmp_path / "counter.mp4", ActorEnvironment(environment, "counter"), 1)
