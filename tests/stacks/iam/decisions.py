@@ -19,6 +19,7 @@ _DRAWN = (
     (r"LaunchTemplate_[0-9a-f]{12}", "LaunchTemplate_0"),
     (r"(tfevents\.\d+)\.\S*", r"\1.HOST"),
     (r"\b[0-9a-f]{64}\b", "HASH"),
+    (r"\b[0-9a-f]{32}\b", "HEX"),
     (r"(?<=[0-9A-F]{8})-[A-Z0-9]{12}\b", "-DRAWN"),
     (r"(?<=[0-9a-f]{8})-[a-z0-9]{12}\b", "-drawn"),
 )

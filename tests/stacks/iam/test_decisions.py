@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -66,12 +67,13 @@ def test_names_that_aws_draws_do_not_make_a_decision_another(tmp_path: Path) -> 
         folder.mkdir()
         policy = {"Statement": [{"Effect": "Allow", "Action": "*", "Resource": f"arn:aws:s3:::r12345678-{drawn[:12]}"}]}
         (folder / "role.policies").write_text(json.dumps([policy]))
+        key = f"run/round_{number}/i-{drawn}/{uuid.uuid4().hex}-0"
         (folder / "role").write_text(json.dumps({
             "call": "s3 PutObject", "action": "s3:PutObject", "allowed": False, "context": {},
-            "resource": f"arn:aws:s3:::r12345678-{drawn[:12]}/run/round_{number}/i-{drawn}"}) + "\n")
+            "resource": f"arn:aws:s3:::r12345678-{drawn[:12]}/{key}"}) + "\n")
     first, second = (decisions.recorded(tmp_path / name) for name in "01")
     assert first == second
-    assert next(iter(first)).resource == "arn:aws:s3:::r12345678-drawn/run/round_0/i-0"
+    assert next(iter(first)).resource == "arn:aws:s3:::r12345678-drawn/run/round_0/i-0/HEX-0"
 
 
 def test_people_may_do_what_they_did_in_rehearsals_with_the_policy_of_the_docs() -> None:
