@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from runtime.aws.asking import list_all
@@ -206,7 +207,7 @@ def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
         find(lambda: functions.delete_alias(**which, Name=parts.alias))
     for version in list_all(functions, "list_versions_by_function", "Versions", **which):
         if version["Version"] != "$LATEST":
-            functions.delete_function(**which, Qualifier=version["Version"])
+            find(partial(functions.delete_function, **which, Qualifier=version["Version"]))
     return ""
 
 
