@@ -200,11 +200,11 @@ has found.
 Each file was trained with three seeds until its target, or its last step, once with the machine's own arithmetic and
 once with `ATEN_CPU_CAPABILITY=avx2`, which rounds differently (Kung-Fu Master: not yet). Then the final policy played
 {EPISODES} other episodes: the evaluation that ended a run chose its policy, and is too good for it. Steps and CPU
-minutes are the median of the runs, and their range. CPU minutes are those of all processes, evaluations included; so two cores take half of them at
-best. Cents are **modelled**: what the rounds would cost in AWS, without the minutes in which a deployment starts and
-ends, which cost more ([guides/cost](guides/cost.md)). rl-zoo3's are [what it publishes]({ZOO})
-of its PPO: mean and deviation over the episodes of one policy, after all of its steps. It does not stop at a target, so
-its steps are what it was given, not what it needed.
+minutes are the median of the runs, and their range. CPU minutes are those of all processes, evaluations included; so
+two cores take half of them at best. Cents are **modelled**: what the rounds would cost in AWS, without the minutes in
+which a deployment starts and ends, which cost more ([guides/cost](guides/cost.md)). rl-zoo3's are
+[what it publishes]({ZOO}) of its PPO: mean and deviation over the episodes of one policy, after
+all of its steps. It does not stop at a target, so its steps are what it was given, not what it needed.
 """
 _END = """Each line is a run; the dashed one is the target. Returns in training are those of noisy actions, so they may
 stay below it. With the same seed you get these numbers on the same kind of processor; another rounds otherwise, and a

@@ -173,10 +173,11 @@ def parts() -> Iterator[None]:
         write_atomically(directory / "report.html", b"a report")
         return ""
 
+    tried = SimpleNamespace(spaces=environment.spaces, remark="")
     no_tensorboard = SimpleNamespace(add_scalar=lambda *_: None, flush=lambda: None, close=lambda: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.utils.tensorboard, "SummaryWriter", lambda *_, **__: no_tensorboard)
-        patch.setattr(training, "preflight", lambda *_, **__: (SimpleNamespace(spaces=environment.spaces, remark=""), fitted))
+        patch.setattr(training, "preflight", lambda *_, **__: (tried, fitted))
         patch.setattr(training, "EvaluationProcess", Evaluator)
         patch.setattr(training, "try_to_write_report", report)
         yield
