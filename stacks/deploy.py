@@ -312,7 +312,7 @@ def account_lines(plan: Plan, account: Account) -> list[str]:
         lines += _concurrency_lines(plan, account)
     if refused:
         lines.append(f"             the vCPU quota refuses {', '.join(refused)}")
-    return lines
+    return [*lines, *(laid_out({"plan": account.plan}) if account.plan else [])]
 
 
 def _concurrency_lines(plan: Plan, account: Account) -> list[str]:

@@ -172,6 +172,8 @@ PRICES = PriceTable(
         "c8g.8xlarge": 1.27616, "c8g.12xlarge": 1.91424, "c8g.16xlarge": 2.55232, "c8g.24xlarge": 3.82848,
         "c8g.48xlarge": 7.65696,
         "m7i.large": 0.1008, "m7i.xlarge": 0.2016, "m7g.large": 0.0816, "m7g.xlarge": 0.1632,
+        "t3.micro": 0.0104, "t3.small": 0.0208, "t4g.micro": 0.0084, "t4g.small": 0.0168,
+        "c7i-flex.large": 0.08479, "m7i-flex.large": 0.09576,
         "c5.4xlarge": 0.68, "c5.9xlarge": 1.53, "c5.24xlarge": 4.08,
         "p3.2xlarge": 3.06, "p3.8xlarge": 12.24,
     },
@@ -184,4 +186,8 @@ PRICES = PriceTable(
     put_usd=0.005e-3,
 )
 """us-east-1. c7i and c8g from 8xlarge on are in proportion to their size. p3 is retired and kept for the paper's
-settings; the cache node is a cache.t4g.small at the price of Redis, above Valkey's."""
+settings; the cache node is a cache.t4g.small at the price of Redis, above Valkey's.
+
+AWS' Free plan starts t3 and t4g (2 vCPUs; micro 1 GiB, small 2 GiB; here without CPU credits beyond those that they
+earn), c7i-flex.large (2 vCPUs, 4 GiB) and m7i-flex.large (2 vCPUs, 8 GiB); flex is 5 % below c7i and m7i.
+"""

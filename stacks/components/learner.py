@@ -160,6 +160,8 @@ class Learner(Construct):
             require_imdsv2=True,
             http_endpoint=True,
             http_put_response_hop_limit=1,
+            # T3 and T4g buy CPU credits otherwise, at up to ten times the price of the instance.
+            cpu_credits=ec2.CpuCredits.STANDARD if plan.is_burstable else None,
             # One that ends itself would otherwise stop, and its volume cost money until its group had noticed.
             instance_initiated_shutdown_behavior=ec2.InstanceInitiatedShutdownBehavior.TERMINATE,
             block_devices=[ec2.BlockDevice(

@@ -265,6 +265,12 @@ def test_types_that_the_quota_refuses_are_named(file: Path):
     assert "             the vCPU quota refuses g6.xlarge" in deploy.account_lines(plan, account)
 
 
+def test_what_is_known_of_the_accounts_plan_is_told(file: Path):
+    plan = Plan.from_context({"experiment": str(file)}.get)
+    account = Account("1", "us-east-1", 1000, ZONES, VCPUS, "AWS' Free plan")
+    assert deploy.account_lines(plan, account)[1:] == ["plan         AWS' Free plan"]
+
+
 # What it refuses
 
 
