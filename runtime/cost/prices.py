@@ -7,7 +7,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from runtime.errors import ExperimentError
@@ -16,6 +16,13 @@ ARCHITECTURES = ("x86_64", "arm64")
 CACHE_NODE_TYPE = "cache.t4g.small"
 HOURS_PER_MONTH = 730
 """AWS' own."""
+ELSEWHERE = 2.0
+"""What a price of us-east-1 is multiplied by for a region whose own is not known: more than any ratio that we know.
+
+The highest are those of sa-east-1: a GiB of gp3 at $0.152 instead of $0.08 (1.9), a g4dn.xlarge at $0.894 instead of
+$0.526 (1.7). Lambda is dearest in ap-east-1, with a ratio of less than 1.4. Too high a price ends a run early; too low
+a one would exceed the budget.
+"""
 _SHOWN_CHARACTERS = 200
 
 
@@ -53,6 +60,18 @@ class PriceTable:
     public_ipv4_hour_usd: float
     put_usd: float
     skus: Mapping[str, str] = field(default_factory=dict)
+
+    def elsewhere(self, region: str) -> PriceTable:
+        """These prices, as they are taken for another region: `ELSEWHERE` times as high."""
+        if region == self.region:
+            return self
+        def dearer(prices: Any) -> dict[str, float]:
+            return {name: ELSEWHERE * usd for name, usd in prices.items()}
+
+        numbers = dearer({name: getattr(self, name) for name in _NUMBERS - {"serverless_cache_gib_min"}})
+        functions = {name: LambdaPrices(**dearer(vars(found))) for name, found in self.functions.items()}
+        return replace(self, region=region, source=f"{self.source} of {self.region} times {ELSEWHERE:g}", skus={},
+                       functions=functions, instance_hour_usd=dearer(self.instance_hour_usd), **numbers)
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self), indent=2).encode()

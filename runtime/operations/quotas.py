@@ -164,8 +164,8 @@ def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, 
     found = ask_if_there(lambda: client.describe_images(ImageIds=[image]))
     if found and any(one.get("FreeTierEligible") is False for one in found["Images"]):
         raise AccountError(
-            f"learner.image_parameter = {image_parameter} names {image}, which this account's Free plan does not start. "
-            f"Nothing was deployed; allowed: learner.kind: function, which has no instance, {others}")
+            f"learner.image_parameter = {image_parameter} names {image}, which this account's Free plan does not "
+            f"start. Nothing was deployed; allowed: learner.kind: function, which has no instance, {others}")
 
 
 def _concurrency(session: Session) -> int:

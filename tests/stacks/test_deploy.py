@@ -182,7 +182,7 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
         "spent, when the learner is silent for 10 minutes (25 while it boots, 45 from the beginning), or after "
         "budget.lifetime_hours = 5 armed")
     assert said["account"] == "123456789012, us-east-1"
-    assert said["prices"].startswith("the dated table of us-east-1, 2026-11-20")
+    assert said["prices"].startswith("the dated table for us-east-1, 2026-11-20")
 
 
 def test_prices_that_were_asked_for_are_counted_with_and_where_they_could_not_be_that_is_said(
@@ -193,7 +193,7 @@ def test_prices_that_were_asked_for_are_counted_with_and_where_they_could_not_be
     file.write_text(FILE.replace("3.5", "5"))
     assert deploy.main([str(file), "--yes"]) == 0
     said = lines_of(capsys.readouterr().out)
-    assert (said["prices"].partition(" of ")[0], said["remark"]) == ("the Price List API", "the dated table is used")
+    assert (said["prices"].partition(" for ")[0], said["remark"]) == ("the Price List API", "the dated table is used")
     assert f"learner ${LEARNER + 7.0 - 0.8048:.3f} (g4dn.xlarge)" in said["an hour"]
 
 
@@ -201,10 +201,44 @@ def test_the_dated_prices_can_be_asked_for(
         aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(deploy, "choose_prices", lambda *_: pytest.fail("they were looked up"))
     assert deploy.main([str(file), "--yes", "--dated-prices"]) == 0
-    assert lines_of(capsys.readouterr().out)["prices"].startswith("the dated table of us-east-1")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    assert deploy.main([str(file), "--yes", "--dated-prices"]) == 2
-    assert "the dated table has the prices of us-east-1" in capsys.readouterr().err
+    assert lines_of(capsys.readouterr().out)["prices"].startswith("the dated table for us-east-1")
+
+
+@pytest.mark.parametrize("region", ["eu-central-1", "sa-east-1", "ap-southeast-2"])
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_elsewhere_dated_prices_count_twice_and_never_silently(
+        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], region: str,
+        is_asked: bool):
+    monkeypatch.setenv("AWS_DEFAULT_REGION", region)
+    monkeypatch.setattr(deploy, "choose_prices", lambda client, architecture, types, other, today: (
+        other, "the Price List API cannot be asked"))
+    aws.prices = PRICES.elsewhere(region)
+    file.write_text(FILE.replace("3.5", "7"))
+    assert deploy.main([str(file), "--yes", *([] if is_asked else ["--dated-prices"])]) == 0
+    said = lines_of(capsys.readouterr().out)
+    assert said["prices"].startswith(f"the dated table of us-east-1 times 2 for {region}, 2026-11-20; ")
+    assert said["remark"] == ("the Price List API cannot be asked. " if is_asked else "") + (
+        "These are us-east-1's times 2, above any region's that we know, so AWS' bill will be lower, and the budget "
+        "ends the run early. --prices FILE counts with your own")
+
+
+def test_a_file_of_prices_is_what_the_api_falls_back_to(
+        aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    own = tmp_path / "prices.json"
+    aws.prices = dataclasses.replace(PRICES, region="sa-east-1", source="my prices")
+    own.write_bytes(aws.prices.to_json())
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "sa-east-1")
+    monkeypatch.setattr(deploy, "choose_prices", lambda client, architecture, types, other, today: (other, "down"))
+    assert deploy.main([str(file), "--yes", "--prices", str(own)]) == 0
+    said = lines_of(capsys.readouterr().out)
+    assert (said["prices"].partition(";")[0], said["remark"]) == ("my prices for sa-east-1, 2026-11-20", "down")
+    assert deploy.main([str(file), "--yes", "--prices", str(own), "--dated-prices"]) == 0
+    assert deploy.main([str(file), "--synth-only", "--prices", str(tmp_path / "none")]) == 2
+    assert "none' cannot be read: No such file" in capsys.readouterr().err
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    assert deploy.main([str(file), "--yes", "--prices", str(own)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: --prices {own}: has the prices of sa-east-1; allowed: those of us-east-1\n")
 
 
 def test_nothing_is_deployed_where_the_guard_does_not_work(
@@ -776,7 +810,7 @@ def test_make_hands_the_experiment_on_as_one_word(target: str, command: str):
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    (["--help"], "[--run NAME] [--mail ADDRESS] [--dated-prices] [--yes | --synth-only] [-- ARGUMENT ...]"),
+    (["--help"], "[--mail ADDRESS] [--prices FILE] [--dated-prices]"),
     ([], "EXPERIMENT.yaml"),
     (["a.yaml", "b.yaml"], "b.yaml"),
     (["a.yaml", "--synth-only", "--", "-v"], "--synth-only")])
