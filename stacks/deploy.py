@@ -39,7 +39,7 @@ from runtime.names import MACHINE_OUTPUT, MAIL_STACK, SHARED_STACKS, execution_n
 from runtime.operations.quotas import Account, read_account
 from runtime.training.preflight import smallest_budget_usd, try_experiment
 from stacks.arming import check_guard, check_version
-from stacks.cdk import TEMPLATES, run_cdk, synthesise
+from stacks.cdk import TEMPLATES, bootstrap_qualifier, run_cdk, synthesise
 from stacks.mail import checked_address
 from stacks.plan import Plan, check_round, read_prices
 from stacks.service_roles import make_service_roles
@@ -70,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
     context = _context(options)
+    if any(word.partition("=")[0] in ("-t", "--tags") for word in more):
+        raise AccountError("--tags would replace the tags by which the guard finds the deployment. Nothing was deployed; "
+                           "allowed: -c tags=KEY=VALUE,KEY=VALUE")
     experiment = load_experiment(options.experiment).resolved(is_deployed=True)
     session = open_session()
     with TemporaryDirectory() as folder:
@@ -84,7 +87,7 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         _check_tools()
         check_version(clients(session))
         _check_spent(plan, needed_usd, clients(session), time.time())
-        account = read_account(session, plan.experiment, stack=plan.stack_name)
+        account = read_account(session, plan.experiment, stack=plan.stack_name, qualifier=bootstrap_qualifier(more))
         print("\n".join(account_lines(plan, account)), flush=True)
         _check_budget(dataclasses.replace(plan, actor_concurrency=account.actor_concurrency))
         approval = _ask(options, more)
@@ -486,8 +489,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run", metavar="NAME", help="name of the run (default: it follows from the experiment, so "
                         "that the same experiment continues its run)")
     parser.add_argument("--prices", type=Path, metavar="FILE", help="prices of your region, for what the Price List "
-                        f"API does not tell (default: those of {PRICES.region} on {PRICES.as_of}, times {ELSEWHERE:g} in "
-                        "another region)")
+                        f"API does not tell (default: those of {PRICES.region} on {PRICES.as_of}, times "
+                        f"{ELSEWHERE:g} in another region)")
     parser.add_argument("--dated-prices", action="store_true", help="do not ask the Price List API, and count with "
                         "those prices (default: ask it)")
     parser.add_argument("--mail", metavar="ADDRESS", help="let AWS write to this address: what the guard does, its "

@@ -12,9 +12,8 @@ from runtime.aws.stacks import find_stack
 from runtime.config.instances import is_burstable, processor, series
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError
-from runtime.names import LOGICAL_ID_TAG, NETWORK_STACK, STACK_NAME_TAG
+from runtime.names import BOOTSTRAP_QUALIFIER, LOGICAL_ID_TAG, NETWORK_STACK, STACK_NAME_TAG
 
-BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 _NOT_DEPLOYED = {"ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS", "DELETE_COMPLETE"}
 """Statuses of a stack that has no resources: a deployment makes it anew."""
 _ZONES = 3
@@ -62,13 +61,14 @@ class Account:
         return [name for name, (needed, allowed) in self.vcpus.items() if needed <= allowed]
 
 
-def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str) -> Account:
+def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str, qualifier: str) -> Account:
     """Asks the account, and checks that the experiment's image and the CDK's own resources are there.
 
     Args:
         session: Of the account and region.
         experiment: Resolved.
         stack: Name of the experiment's stack, which must not be there yet.
+        qualifier: What the names of the CDK's own resources have in them.
 
     Raises:
         AccountError: There are no usable credentials, the stack is there, something is missing, the account's plan
@@ -76,8 +76,9 @@ def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str
     """
     account_id = identify(session)
     _check_not_deployed(session, stack)
-    _check_parameter(session, BOOTSTRAP_PARAMETER, f"the CDK is not set up in account {account_id}, region "
-                     f"{session.region_name}; run once: make bootstrap")
+    _check_parameter(session, f"/cdk-bootstrap/{qualifier}/version", f"the CDK is not set up in account {account_id}, "
+                     f"region {session.region_name}" + (f", with the qualifier {qualifier}" if (
+                         qualifier != BOOTSTRAP_QUALIFIER) else "") + "; run once: make bootstrap")
     learner = experiment.learner
     is_free, plan = _free_plan(session)
     if not learner.has_instance:

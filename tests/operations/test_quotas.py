@@ -64,8 +64,8 @@ def experiment(**learner: Any) -> Experiment:
                                 source="test").resolved(is_deployed=True)
 
 
-def read(of: Experiment, aws_session: boto3.Session | None = None) -> Any:
-    return read_account(aws_session or session(), of, stack=STACK)
+def read(of: Experiment, aws_session: boto3.Session | None = None, qualifier: str = "hnb659fds") -> Any:
+    return read_account(aws_session or session(), of, stack=STACK, qualifier=qualifier)
 
 
 def test_a_new_account(aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +185,10 @@ def test_an_account_without_the_cdk_is_told_what_to_run(aws: None) -> None:
     try:
         with pytest.raises(AccountError, match="123456789012, region us-east-1; run once: make bootstrap"):
             read(experiment())
+        ssm.put_parameter(Name="/cdk-bootstrap/acme/version", Value="30", Type="String")
+        read(experiment(), qualifier="acme")
+        with pytest.raises(AccountError, match="region us-east-1, with the qualifier mine; run once: make bootstrap"):
+            read(experiment(), qualifier="mine")
     finally:
         ssm.put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String")
 

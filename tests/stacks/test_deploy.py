@@ -102,8 +102,9 @@ class Cdk:
             raise self.guard_problem
         return {"guard": "armed"}
 
-    def read_account(self, session: boto3.Session, experiment: Any, *, stack: str) -> Account:
+    def read_account(self, session: boto3.Session, experiment: Any, *, stack: str, qualifier: str) -> Account:
         self.asked.append((session.region_name, stack))
+        self.qualifier = qualifier
         if self.problem:
             raise self.problem
         return Account("123456789012", "us-east-1", self.concurrency, ZONES, VCPUS)
@@ -306,6 +307,14 @@ def test_what_is_known_of_the_accounts_plan_is_told(file: Path):
 
 
 # What it refuses
+
+
+@pytest.mark.parametrize("words", [["--tags", "team=rl"], ["--tags=team=rl"], ["-t", "team=rl"]])
+def test_tags_that_would_replace_the_stacks_own_are_refused(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], words: list[str]):
+    assert deploy.main([str(file), "--yes", "--", *words]) == 2
+    assert "by which the guard finds the deployment. Nothing was deployed; allowed: -c tags=" in capsys.readouterr().err
+    assert (aws.asked, aws.calls) == ([], [])
 
 
 @pytest.mark.parametrize(("change", "text"), [
@@ -647,6 +656,20 @@ def test_without_an_instance_rounds_are_begun_once_however_often_they_are_asked_
 def test_the_account_is_asked_about_the_stack_that_will_be(aws: Cdk, file: Path):
     deploy.main([str(file), "--yes"])
     assert aws.asked == [("us-east-1", "Nitro-hopper")]
+
+
+def test_the_account_is_asked_about_the_bootstrap_that_the_cdk_will_use(
+        aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    key = "@aws-cdk/core:bootstrapQualifier"
+    assert deploy.main([str(file), "--yes"]) == 0
+    assert aws.qualifier == "hnb659fds"
+    (tmp_path / "cdk.json").write_text(json.dumps({"context": {key: "mine"}}))
+    monkeypatch.setattr(cdk, "ROOT", tmp_path)
+    assert deploy.main([str(file), "--yes"]) == 0
+    assert aws.qualifier == "mine"
+    assert deploy.main([str(file), "--yes", "--", "-c", f"{key}=acme"]) == 0
+    assert aws.qualifier == "acme"
+    assert f"{key}=acme" in aws.calls[-1][0]
 
 
 def test_a_relative_path_works_from_another_folder(aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch):
