@@ -10,8 +10,6 @@ import dataclasses
 import datetime
 import math
 import os
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -39,12 +37,12 @@ from runtime.names import MACHINE_OUTPUT, MAIL_STACK, SHARED_STACKS, execution_n
 from runtime.operations.quotas import Account, read_account
 from runtime.training.preflight import smallest_budget_usd, try_experiment
 from stacks.arming import check_guard, check_version
+from stacks.building import check_tools
 from stacks.cdk import TEMPLATES, bootstrap_qualifier, run_cdk, synthesise
 from stacks.mail import checked_address
 from stacks.plan import Plan, check_round, read_prices
 from stacks.service_roles import make_service_roles
 
-TOOL_TIMEOUT_S = 20.0
 TEARDOWN_S = 600.0
 """What a teardown is taken to last, until its stack is gone."""
 _APPROVAL = "--require-approval"
@@ -71,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
     context = _context(options)
     if any(word.partition("=")[0] in ("-t", "--tags") for word in more):
-        raise AccountError("--tags would replace the tags by which the guard finds the deployment. Nothing was deployed; "
-                           "allowed: -c tags=KEY=VALUE,KEY=VALUE")
+        raise AccountError("--tags would replace the tags by which the guard finds the deployment. Nothing was "
+                           "deployed; allowed: -c tags=KEY=VALUE,KEY=VALUE")
     experiment = load_experiment(options.experiment).resolved(is_deployed=True)
     session = open_session()
     with TemporaryDirectory() as folder:
@@ -81,10 +79,9 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         path.write_bytes(prices.to_json())
         context |= {"prices": str(path)}
         plan, needed_usd = _checked_plan(context)
-        if remark:
-            print("\n".join(laid_out({"remark": remark})), flush=True)
+        _remark(remark)
         identify(session)
-        _check_tools()
+        _remark(check_tools(plan))
         check_version(clients(session))
         _check_spent(plan, needed_usd, clients(session), time.time())
         account = read_account(session, plan.experiment, stack=plan.stack_name, qualifier=bootstrap_qualifier(more))
@@ -100,6 +97,11 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
                   f"the guard ends a deployment that does not train. `python -m runtime status {plan.name}` tells what "
                   f"is there, `python -m runtime stop {plan.name}` ends it", file=sys.stderr)
             return 130
+
+
+def _remark(text: str) -> None:
+    if text:
+        print("\n".join(laid_out({"remark": text})), flush=True)
 
 
 def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
@@ -372,9 +374,8 @@ def _check_budget(plan: Plan) -> float:
         if plan.experiment.environment.package is None:
             raise
         if plan.actor_concurrency is None:
-            remark = (f"the budget is not checked against a round's worst case: {error}. With the environment's "
-                      "package in a folder, PYTHONPATH=FOLDER lets it be checked")
-            print("\n".join(laid_out({"remark": remark})), flush=True)
+            _remark(f"the budget is not checked against a round's worst case: {error}. With the environment's "
+                    "package in a folder, PYTHONPATH=FOLDER lets it be checked")
     if plan.experiment.budget.usd < needed_usd:
         raise AccountError(f"budget.usd = {plan.experiment.budget.usd:g} cannot hold the "
                            f"{_minutes(start.expected_s)} minutes that a start takes, what taking everything down can "
@@ -454,29 +455,6 @@ def _spent_usd(entry: Entry, client: Client, now_s: float) -> float:
 def _rounded_up(usd: float) -> str:
     """To whole cents: what is named must be accepted."""
     return f"{math.ceil(usd * 100) / 100:.2f}"
-
-
-def _check_tools() -> None:
-    """Checks that the actor image can be built here.
-
-    Raises:
-        AccountError: The actor image cannot be built here.
-    """
-    program = os.environ.get("CDK_DOCKER", "docker")
-    if shutil.which(program) is None:
-        raise AccountError(f"{program} is not on PATH: the actor image is built with it; install Docker, or name "
-                           "another program that understands its commands in the variable CDK_DOCKER")
-    problem: str | int | None
-    try:
-        done = subprocess.run([program, "info"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              errors="replace", timeout=TOOL_TIMEOUT_S, check=False)
-        problem = done.returncode and (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[0]
-    except subprocess.TimeoutExpired:
-        problem = f"no answer in {TOOL_TIMEOUT_S:g} s"
-    except OSError as error:
-        problem = error.strerror
-    if problem:
-        raise AccountError(f"`{program} info` fails, so the actor image cannot be built: {problem}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -26,7 +27,7 @@ from runtime.cost.prices import PRICES, PriceTable
 from runtime.guard.ledger import Entry, Order
 from runtime.guard.stacks import tags_of_limits
 from runtime.operations.quotas import Account
-from stacks import cdk, deploy
+from stacks import building, cdk, deploy
 from stacks.plan import Plan
 from tests.stacks.conftest import SETTINGS, experiment_text
 
@@ -126,6 +127,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cdk:
         monkeypatch.setattr(deploy, name, getattr(found, name))
     monkeypatch.setattr(deploy, "time", SimpleNamespace(time=lambda: NOW_S))
     monkeypatch.setenv("CDK_DOCKER", shutil.which("true"))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     for name in ("AWS_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -499,7 +501,7 @@ def test_with_a_program_that_does_not_work(
     monkeypatch.setenv("CODE", "0")
     assert deploy.main([str(file), "--yes"]) == 0
     monkeypatch.setenv("SLEEP_S", "60")
-    monkeypatch.setattr(deploy, "TOOL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(building, "TOOL_TIMEOUT_S", 0.05)
     assert deploy.main([str(file), "--yes"]) == 2
     assert "no answer in 0.05 s" in capsys.readouterr().err
     program.write_text("no program")

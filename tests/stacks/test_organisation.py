@@ -60,8 +60,8 @@ def test_tags_are_on_all_stacks_and_all_that_knows_tags_and_replace_none(synthes
             # Whatever has tags has these, and whatever had some has them still.
             before, now = (json.dumps(one) for one in (resources(plain, stack).get(name, {}), resource))
             assert '"nitro:experiment"' not in before or '"nitro:experiment"' in now, name
-            if resource["Type"] in ("AWS::IAM::Role", "AWS::Lambda::Function", "AWS::DynamoDB::Table", "AWS::S3::Bucket",
-                                    "AWS::EC2::LaunchTemplate", "AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::VPC",
+            if resource["Type"] in ("AWS::IAM::Role", "AWS::Lambda::Function", "AWS::DynamoDB::Table",
+                                    "AWS::S3::Bucket", "AWS::EC2::LaunchTemplate", "AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::VPC",
                                     "AWS::ElastiCache::ServerlessCache", "AWS::SNS::Topic", "AWS::Logs::LogGroup"):
                 assert '"cost-center"' in now, name
 
