@@ -66,8 +66,8 @@ def _check_processors(program: str, wanted: Mapping[str, str]) -> str:
         if not is_built:
             raise AccountError(
                 f"{key}: {program} cannot build images for linux/{name} on this machine ({here}). Nothing was deployed"
-                f"; allowed: `{program} run --privileged --rm tonistiigi/binfmt --install {name}` first, which lets QEMU "
-                f"run them, or " + ("instance types" if key.startswith("learner") else "actor.architecture")
+                f"; allowed: `{program} run --privileged --rm tonistiigi/binfmt --install {name}` first, which lets "
+                f"QEMU run them, or " + ("instance types" if key.startswith("learner") else "actor.architecture")
                 + f" of {here}")
     return ""
 

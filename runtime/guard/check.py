@@ -94,9 +94,9 @@ def _check_seen(stack: str, seen: Collection[str]) -> None:
     """
     name = stack.split("/")[1]
     if name not in seen:
-        raise UnguardedError(f"the guard does not see {name}, so nothing would end it, and nothing was made: the tags by "
-                             "which it finds a deployment are not those of the stack. `cdk deploy --tags`, or tags in "
-                             "cdk.json beside its context, replace them; use the context key tags instead")
+        raise UnguardedError(f"the guard does not see {name}, so nothing would end it, and nothing was made: the stack "
+                             "lacks the tags by which it finds a deployment. `cdk deploy --tags`, or tags in cdk.json "
+                             "beside its context, replace them; use the context key tags instead")
 
 
 def _wait_until_armed(last_tick_s: Callable[[], float | None], now: Callable[[], float], wait_s: float, pause_s: float,

@@ -103,14 +103,15 @@ def test_what_cannot_be_built_is_refused_with_the_remedy_and_the_other_key(
     machine(processor, inspected, code=code, qemu=qemu)
     is_x86 = processor == "x86_64"
     program, name, here = tmp_path / "docker", *(("arm64", "x86_64") if is_x86 else ("amd64", "arm64"))
-    remedy = f"`{program} run --privileged --rm tonistiigi/binfmt --install {name}` first, which lets QEMU run them, or "
+    remedy = (f"`{program} run --privileged --rm tonistiigi/binfmt --install {name}` first, which lets QEMU run them, "
+              "or ")
     with pytest.raises(AccountError) as refusal:
         check_tools(plan(tmp_path, **MIXED))
     key, other = ("learner.instance_types = c8g.large", "instance types") if is_x86 else (
         "actor.architecture = x86_64", "actor.architecture")
     assert str(refusal.value) == (
-        f"{key}: {program} cannot build images for linux/{name} on this machine ({here}). Nothing was deployed; allowed: "
-        f"{remedy}{other} of {here}")
+        f"{key}: {program} cannot build images for linux/{name} on this machine ({here}). Nothing was deployed; "
+        f"allowed: {remedy}{other} of {here}")
 
 
 @pytest.mark.parametrize(("inspected", "code"), [(NO_BUILDX, 1), ("", 0)])

@@ -17,6 +17,9 @@ SUBNETS = ["subnet-0123456789abcdef0", "subnet-0fedcba987654321f"]
 NETWORK = {"vpc": "vpc-0123456789abcdef0", "subnets": ",".join(SUBNETS)}
 TAGS = {"tags": "team=rl,cost-center=42"}
 MAIL = {"mail": "me@x.org"}
+TAGGED = {f"AWS::{kind}" for kind in (
+    "IAM::Role", "Lambda::Function", "DynamoDB::Table", "S3::Bucket", "EC2::LaunchTemplate", "EC2::VPC", "SNS::Topic",
+    "AutoScaling::AutoScalingGroup", "ElastiCache::ServerlessCache", "Logs::LogGroup")}
 
 
 def resources(made: Assembly, stack: str) -> dict[str, dict[str, Any]]:
@@ -60,9 +63,7 @@ def test_tags_are_on_all_stacks_and_all_that_knows_tags_and_replace_none(synthes
             # Whatever has tags has these, and whatever had some has them still.
             before, now = (json.dumps(one) for one in (resources(plain, stack).get(name, {}), resource))
             assert '"nitro:experiment"' not in before or '"nitro:experiment"' in now, name
-            if resource["Type"] in ("AWS::IAM::Role", "AWS::Lambda::Function", "AWS::DynamoDB::Table",
-                                    "AWS::S3::Bucket", "AWS::EC2::LaunchTemplate", "AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::VPC",
-                                    "AWS::ElastiCache::ServerlessCache", "AWS::SNS::Topic", "AWS::Logs::LogGroup"):
+            if resource["Type"] in TAGGED:
                 assert '"cost-center"' in now, name
 
 
