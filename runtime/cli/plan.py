@@ -91,8 +91,9 @@ def _plan(options: argparse.Namespace) -> int:
         say(f"  --set '{change}'")
     for one in predictions[1:]:
         if one.way.changes == NO_CACHE:
-            say(folded(f"first deployment: --set cache.kind=none starts {duration(predictions[0].start_s - one.start_s)} "
-                       "sooner than the file as it is, and is taken down sooner"))
+            sooner = duration(predictions[0].start_s - one.start_s)
+            say(folded(f"first deployment: --set cache.kind=none starts {sooner} sooner than the file as it is, and is "
+                       "taken down sooner"))
     round_usd = smallest_budget_usd(
         deployed, environment, PRICES, instance_type=learner.instance_types[0] if learner.has_instance else None)
     say(folded(f"at most: budget.usd = ${experiment.budget.usd:g} for a run of the file as it is, whatever happens; "

@@ -65,10 +65,12 @@ class PriceTable:
         """These prices, as they are taken for another region: `ELSEWHERE` times as high."""
         if region == self.region:
             return self
+
         def dearer(prices: Any) -> dict[str, float]:
             return {name: ELSEWHERE * usd for name, usd in prices.items()}
 
-        numbers = dearer({name: getattr(self, name) for name in _NUMBERS - {"serverless_cache_gib_min"}})
+        scaled = _NUMBERS - {"serverless_cache_gib_min"}
+        numbers: dict[str, Any] = dearer({name: getattr(self, name) for name in scaled})
         functions = {name: LambdaPrices(**dearer(vars(found))) for name, found in self.functions.items()}
         return replace(self, region=region, source=f"{self.source} of {self.region} times {ELSEWHERE:g}", skus={},
                        functions=functions, instance_hour_usd=dearer(self.instance_hour_usd), **numbers)
