@@ -40,10 +40,12 @@ BOOTSTRAP_POLICY = DEPLOYER_POLICY.with_name("bootstrap_policy.json")
 NOT_PLAYED: Mapping[str, set[str]] = {
     "sts:AssumeRole": {"arn:aws:iam::*:role/cdk-hnb659fds-*"},
     "iam:CreateServiceLinkedRole": {"arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/*"},
+    "ec2:DescribeImages": {"*"}, "pricing:GetProducts": {"*"},
     "states:StartExecution": {"arn:aws:states:*:*:stateMachine:Nitro-*-coordinator"}}
 """The scenario prints the CDK's commands instead of running them. AWS CDK Developer Guide, "Bootstrap your
 environment": `cdk deploy` works with the roles that the bootstrap has made, whose names begin so. `make deploy` begins
-the rounds after the CDK, if there is no instance, and makes the role for spot instances, if they are wanted."""
+the rounds after the CDK, if there is no instance, makes the role for spot instances, if they are wanted, asks about
+the machine image, if the account is on the Free plan, and for prices; the scenario takes the dated ones."""
 BOOTSTRAPPED = {
     "s3": "arn:aws:s3:::cdk-hnb659fds-*", "ecr": "arn:aws:ecr:*:*:repository/cdk-hnb659fds-*",
     "iam": "arn:aws:iam::*:role/cdk-hnb659fds-*", "ssm": "arn:aws:ssm:*:*:parameter/cdk-bootstrap/hnb659fds/*"}

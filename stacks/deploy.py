@@ -10,8 +10,6 @@ import dataclasses
 import datetime
 import math
 import os
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -27,8 +25,8 @@ from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.model import CostModel
-from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, choose_prices
-from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, PricesUnreachableError, choose_prices
+from runtime.cost.prices import ELSEWHERE, PRICES, PriceTable
 from runtime.display.terminal import has_terminal, is_confirmed, laid_out, spent_of
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.guard.ledger import Entry, Ledger, find_ledger
@@ -39,12 +37,12 @@ from runtime.names import MACHINE_OUTPUT, MAIL_STACK, SHARED_STACKS, execution_n
 from runtime.operations.quotas import Account, read_account
 from runtime.training.preflight import smallest_budget_usd, try_experiment
 from stacks.arming import check_guard, check_version
-from stacks.cdk import TEMPLATES, run_cdk, synthesise
+from stacks.building import check_tools
+from stacks.cdk import TEMPLATES, bootstrap_qualifier, run_cdk, synthesise
 from stacks.mail import checked_address
-from stacks.plan import Plan, check_round
+from stacks.plan import Plan, check_round, read_prices
 from stacks.service_roles import make_service_roles
 
-TOOL_TIMEOUT_S = 20.0
 TEARDOWN_S = 600.0
 """What a teardown is taken to last, until its stack is gone."""
 _APPROVAL = "--require-approval"
@@ -70,21 +68,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
     context = _context(options)
+    if any(word.partition("=")[0] in ("-t", "--tags") for word in more):
+        raise AccountError("--tags would replace the tags by which the guard finds the deployment. Nothing was "
+                           "deployed; allowed: -c tags=KEY=VALUE,KEY=VALUE")
     experiment = load_experiment(options.experiment).resolved(is_deployed=True)
     session = open_session()
     with TemporaryDirectory() as folder:
-        prices, remark = _prices(session, experiment, is_dated=options.dated_prices)
+        prices, remark = _prices(session, experiment, context.get("prices"), is_dated=options.dated_prices)
         path = Path(folder) / "prices.json"
         path.write_bytes(prices.to_json())
         context |= {"prices": str(path)}
         plan, needed_usd = _checked_plan(context)
-        if remark:
-            print("\n".join(laid_out({"remark": remark})), flush=True)
+        _remark(remark)
         identify(session)
-        _check_tools()
+        _remark(check_tools(plan))
         check_version(clients(session))
         _check_spent(plan, needed_usd, clients(session), time.time())
-        account = read_account(session, plan.experiment, stack=plan.stack_name)
+        account = read_account(session, plan.experiment, stack=plan.stack_name, qualifier=bootstrap_qualifier(more))
         print("\n".join(account_lines(plan, account)), flush=True)
         _check_budget(dataclasses.replace(plan, actor_concurrency=account.actor_concurrency))
         approval = _ask(options, more)
@@ -97,6 +97,11 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
                   f"the guard ends a deployment that does not train. `python -m runtime status {plan.name}` tells what "
                   f"is there, `python -m runtime stop {plan.name}` ends it", file=sys.stderr)
             return 130
+
+
+def _remark(text: str) -> None:
+    if text:
+        print("\n".join(laid_out({"remark": text})), flush=True)
 
 
 def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
@@ -119,23 +124,31 @@ def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
     return [] if is_chosen else [_APPROVAL, "never"]
 
 
-def _prices(session: Session, experiment: ResolvedExperiment, *, is_dated: bool) -> tuple[PriceTable, str]:
-    """Those of today, or of the dated table; with a remark for people.
+def _prices(
+    session: Session, experiment: ResolvedExperiment, path: object, *, is_dated: bool
+) -> tuple[PriceTable, str]:
+    """Those of today, or else of the user's file, or of the dated table; with a remark for people.
 
     Raises:
         RunError: They are not known.
     """
-    if is_dated and session.region_name != PRICES.region:
-        raise AccountError(f"--dated-prices: the dated table has the prices of {PRICES.region}, not of "
-                           f"{session.region_name}")
+    region = str(session.region_name)
+    other = read_prices(str(path)) if path else PRICES.elsewhere(region)
+    if other.region != region:
+        raise AccountError(f"--prices {path}: has the prices of {other.region}; allowed: those of {region}")
+    caution = "" if path or region == PRICES.region else (
+        f"These are {PRICES.region}'s times {ELSEWHERE:g}, above any region's that we know, so AWS' bill will be "
+        "lower, and the budget ends the run early. --prices FILE counts with your own")
     if is_dated:
-        return PRICES, ""
+        return other, caution
     try:
-        return choose_prices(
+        prices, remark = choose_prices(
             session.client("pricing", region_name=PRICE_LIST_REGION), experiment.actor.architecture,
-            experiment.learner.instance_types, str(session.region_name), datetime.date.today().isoformat())
-    except PriceListError as error:
-        raise AccountError(f"{error}. --dated-prices uses the table of {PRICES.as_of} instead") from error
+            experiment.learner.instance_types, other, datetime.date.today().isoformat())
+    except (PriceListError, PricesUnreachableError) as error:
+        raise AccountError(f"{error}. --prices FILE counts with your own, and --dated-prices with the table of "
+                           f"{PRICES.as_of}, for what the API does not tell") from error
+    return prices, f"{remark}. {caution}".rstrip(" .") if remark else ""
 
 
 def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequence[str], *, has_mail: bool) -> int:
@@ -191,7 +204,8 @@ def _synthesise(options: argparse.Namespace) -> int:
 def _context(options: argparse.Namespace) -> dict[str, object]:
     """What the app is told of the command line."""
     return {"experiment": os.path.realpath(options.experiment), **({"run": options.run} if options.run else {}),
-            **({"mail": checked_address(options.mail)} if options.mail is not None else {})}
+            **({"mail": checked_address(options.mail)} if options.mail is not None else {}),
+            **({"prices": os.path.realpath(options.prices)} if options.prices else {})}
 
 
 def _checked_plan(context: Mapping[str, object]) -> tuple[Plan, float]:
@@ -248,7 +262,7 @@ def limits(plan: Plan) -> list[str]:
                       "warm actors until somebody stops them; two alarms tell whoever subscribes to its reports",
         "after that": "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them",
         "shared": "network, guard and results bucket: about $0.60 a month",
-        "prices": f"{plan.prices.source} of {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
+        "prices": f"{plan.prices.source} for {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
     })
 
 
@@ -312,7 +326,7 @@ def account_lines(plan: Plan, account: Account) -> list[str]:
         lines += _concurrency_lines(plan, account)
     if refused:
         lines.append(f"             the vCPU quota refuses {', '.join(refused)}")
-    return lines
+    return [*lines, *(laid_out({"plan": account.plan}) if account.plan else [])]
 
 
 def _concurrency_lines(plan: Plan, account: Account) -> list[str]:
@@ -360,9 +374,8 @@ def _check_budget(plan: Plan) -> float:
         if plan.experiment.environment.package is None:
             raise
         if plan.actor_concurrency is None:
-            remark = (f"the budget is not checked against a round's worst case: {error}. With the environment's "
-                      "package in a folder, PYTHONPATH=FOLDER lets it be checked")
-            print("\n".join(laid_out({"remark": remark})), flush=True)
+            _remark(f"the budget is not checked against a round's worst case: {error}. With the environment's "
+                    "package in a folder, PYTHONPATH=FOLDER lets it be checked")
     if plan.experiment.budget.usd < needed_usd:
         raise AccountError(f"budget.usd = {plan.experiment.budget.usd:g} cannot hold the "
                            f"{_minutes(start.expected_s)} minutes that a start takes, what taking everything down can "
@@ -444,40 +457,20 @@ def _rounded_up(usd: float) -> str:
     return f"{math.ceil(usd * 100) / 100:.2f}"
 
 
-def _check_tools() -> None:
-    """Checks that the actor image can be built here.
-
-    Raises:
-        AccountError: The actor image cannot be built here.
-    """
-    program = os.environ.get("CDK_DOCKER", "docker")
-    if shutil.which(program) is None:
-        raise AccountError(f"{program} is not on PATH: the actor image is built with it; install Docker, or name "
-                           "another program that understands its commands in the variable CDK_DOCKER")
-    problem: str | int | None
-    try:
-        done = subprocess.run([program, "info"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              errors="replace", timeout=TOOL_TIMEOUT_S, check=False)
-        problem = done.returncode and (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[0]
-    except subprocess.TimeoutExpired:
-        problem = f"no answer in {TOOL_TIMEOUT_S:g} s"
-    except OSError as error:
-        problem = error.strerror
-    if problem:
-        raise AccountError(f"`{program} info` fails, so the actor image cannot be built: {problem}")
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stacks.deploy",
-        usage="%(prog)s EXPERIMENT.yaml [--run NAME] [--mail ADDRESS] [--dated-prices] [--yes | --synth-only] "
-              "[-- ARGUMENT ...]",
+        usage="%(prog)s EXPERIMENT.yaml [--run NAME] [--mail ADDRESS] [--prices FILE] [--dated-prices] "
+              "[--yes | --synth-only] [-- ARGUMENT ...]",
         description="Deploy one experiment to AWS.", epilog="What follows -- goes to the CDK's command line.")
     parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
     parser.add_argument("--run", metavar="NAME", help="name of the run (default: it follows from the experiment, so "
                         "that the same experiment continues its run)")
-    parser.add_argument("--dated-prices", action="store_true", help="count with the prices of "
-                        f"{PRICES.as_of}, and do not ask the Price List API (default: ask it)")
+    parser.add_argument("--prices", type=Path, metavar="FILE", help="prices of your region, for what the Price List "
+                        f"API does not tell (default: those of {PRICES.region} on {PRICES.as_of}, times "
+                        f"{ELSEWHERE:g} in another region)")
+    parser.add_argument("--dated-prices", action="store_true", help="do not ask the Price List API, and count with "
+                        "those prices (default: ask it)")
     parser.add_argument("--mail", metavar="ADDRESS", help="let AWS write to this address: what the guard does, its "
                         "alarms, and when the account has cost more in a month than AWS Budgets was told")
     how = parser.add_mutually_exclusive_group()

@@ -18,6 +18,7 @@ from constructs import Construct
 
 from runtime.names import CACHE_PORT, INTERFACES_ROLE_OUTPUT, SERVERLESS_CACHE_PORT
 from stacks.acknowledgements import acknowledge_wildcard
+from stacks.organisation import OwnNetwork
 
 HTTPS_PORT = 443
 ZONES = 3
@@ -27,19 +28,23 @@ PUBLIC = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC)
 
 
 class NetworkStack(Stack):
-    """A VPC with public and isolated subnets, and the actors' security group.
+    """A VPC with public and isolated subnets, and the actors' security group; or a VPC that is there already.
 
     Attributes:
         vpc: The VPC. Its default security group is left as AWS made it, open among its members: CloudFormation can
             only close it through a Lambda function with rights on EC2, which would be the larger hole. Nothing here
             is a member.
-        actors: Security group of every experiment's actors: out to the caches and to S3, nothing in.
+        is_own: Whether the VPC was there already. Only learners are in it, then, without public addresses.
+        learner_subnets: Ids of the subnets that learners are started in.
+        actors: Security group of every experiment's actors: out to the caches and to S3, nothing in. There is none in a
+            VPC that was there already.
         interfaces_role: What an actor function gets when it leaves the network: Lambda deletes its interfaces, up to 20
             minutes later, with its role, and that of the experiment is gone by then.
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, zones: Sequence[str] | None, results_bucket: s3.IBucket
+        self, scope: Construct, construct_id: str, *, zones: Sequence[str] | None, results_bucket: s3.IBucket,
+        own: OwnNetwork | None = None,
     ) -> None:
         """Composes the network.
 
@@ -49,8 +54,24 @@ class NetworkStack(Stack):
             zones: Names of the availability zones; GPU instances and ElastiCache want several, and not every zone has
                 everything. None takes the region's first three.
             results_bucket: The only bucket that can be read from the isolated subnets.
+            own: A VPC that is there already.
         """
         super().__init__(scope, construct_id, description="Nitro: the network of all experiments")
+        self.is_own = own is not None
+        self.interfaces_role = self._make_interfaces_role()
+        if own is not None:
+            # Only its id is used.
+            self.vpc: ec2.IVpc = ec2.Vpc.from_vpc_attributes(
+                self, "Vpc", vpc_id=own.vpc, availability_zones=[Fn.select(0, Fn.get_azs())])
+            self.learner_subnets = list(own.subnets)
+            return
+        self._make_vpc(zones)
+        self._add_flow_log()
+        self._add_endpoint(results_bucket)
+        self.actors = self._make_actors_group()
+        self._export_all()
+
+    def _make_vpc(self, zones: Sequence[str] | None) -> None:
         self.vpc = ec2.Vpc(
             self, "Vpc",
             ip_addresses=ec2.IpAddresses.cidr("10.0.0.0/16"),
@@ -67,11 +88,7 @@ class NetworkStack(Stack):
             Annotations.of(self).add_warning_v2(
                 "nitro:zones", "the zones are the region's first three, of which one may lack Lambda or ElastiCache "
                 "Serverless (use1-az3): deploy with `make deploy`, which chooses them, or with -c zones=A,B,C")
-        self._add_flow_log()
-        self._add_endpoint(results_bucket)
-        self.actors = self._make_actors_group()
-        self.interfaces_role = self._make_interfaces_role()
-        self._export_all()
+        self.learner_subnets = self.vpc.select_subnets(subnet_type=PUBLIC.subnet_type).subnet_ids
 
     def _add_flow_log(self) -> None:
         group = logs.LogGroup(self, "FlowLogs", retention=logs.RetentionDays.ONE_MONTH,

@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from runtime.config.instances import has_gpu, processor
+from runtime.config.instances import has_gpu, is_burstable, processor
 from runtime.config.loading import self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.estimate import Ending, Estimate, estimate
@@ -97,7 +97,7 @@ class Plan:
         path = Path(path)
         written = load_trusted_experiment(path)
         experiment = written.resolved(is_deployed=True)
-        prices = _prices(context("prices"))
+        prices = read_prices(context("prices"))
         _check(experiment)
         _check_tail(experiment, prices)
         package = _located(experiment.environment.package, path.parent)
@@ -141,6 +141,11 @@ class Plan:
     def has_gpu(self) -> bool:
         """Whether the learner has one."""
         return self.has_instance and has_gpu(self.experiment.learner.instance_types[0])
+
+    @property
+    def is_burstable(self) -> bool:
+        """Whether the learner earns CPU credits. It gets no more than these: what they cost, nobody would count."""
+        return self.has_instance and is_burstable(self.experiment.learner.instance_types[0])
 
     @property
     def processor(self) -> str:
@@ -256,7 +261,7 @@ def _identity(experiment: ResolvedExperiment, package: str | None) -> str:
     return digest.hexdigest()
 
 
-def _prices(path: str | None) -> PriceTable:
+def read_prices(path: str | None) -> PriceTable:
     """Reads the prices of a file, or takes the dated ones.
 
     Raises:
@@ -420,6 +425,10 @@ def _check_processors(experiment: ResolvedExperiment) -> None:
     if ("arm64", True) in kinds:
         raise ExperimentError(f"learner.instance_types = {named_types}: there is no machine image for GPUs of arm64; "
                               "allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others of x86_64")
+    if len(set(map(is_burstable, learner.instance_types))) > 1:
+        raise ExperimentError(f"learner.instance_types = {named_types} mixes types that earn CPU credits (t3, t4g) "
+                              "with others; allowed: types of one kind, since one launch template starts them all, and "
+                              "only for the former it says that credits are not bought")
     known = {"x86_64": "x86_64", "amd64": "x86_64", "arm64": "arm64", "aarch64": "arm64"}
     named = {kind for word, kind in known.items() if word in learner.image_parameter}
     processors = {kind for kind, _ in kinds}

@@ -49,7 +49,7 @@ def _plan(options: argparse.Namespace) -> int:
     from runtime.config.updaters import FUNCTION_UPDATERS
     from runtime.cost.prices import PRICES
     from runtime.planning.drawing import draw, duration, folded, scatter_lines, table_lines
-    from runtime.planning.prediction import Sample, picks, predict_all
+    from runtime.planning.prediction import NO_CACHE, Sample, picks, predict_all
     from runtime.planning.workload import sample
     from runtime.records.downloaded import load_trusted_experiment
     from runtime.training.preflight import preflight, smallest_budget_usd
@@ -89,6 +89,11 @@ def _plan(options: argparse.Namespace) -> int:
                f"{duration(pick.actors_s)} waiting for actors, {duration(pick.learner_s)} learner"))
     for change in pick.way.overrides:
         say(f"  --set '{change}'")
+    for one in predictions[1:]:
+        if one.way.changes == NO_CACHE:
+            sooner = duration(predictions[0].start_s - one.start_s)
+            say(folded(f"first deployment: --set cache.kind=none starts {sooner} sooner than the file as it is, and is "
+                       "taken down sooner"))
     round_usd = smallest_budget_usd(
         deployed, environment, PRICES, instance_type=learner.instance_types[0] if learner.has_instance else None)
     say(folded(f"at most: budget.usd = ${experiment.budget.usd:g} for a run of the file as it is, whatever happens; "

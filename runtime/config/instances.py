@@ -33,6 +33,11 @@ def has_gpu(instance_type: str) -> bool:
     return series(instance_type) in _GPU_SERIES
 
 
+def is_burstable(instance_type: str) -> bool:
+    """Whether it earns and spends CPU credits: beyond these it is slow, or costs more than its price."""
+    return series(instance_type) == "t"
+
+
 def vcpus(instance_type: str) -> int:
     """Its virtual CPUs, as its size tells: 2 of large, 4 of xlarge, 32 of 8xlarge; 1 of a size that does not tell."""
     size = _SIZE.fullmatch(instance_type.rpartition(".")[2])

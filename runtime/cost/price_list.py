@@ -1,4 +1,4 @@
-"""List prices from the AWS Price List API: exactly one product for each price, or the dated table's price instead.
+"""List prices from the AWS Price List API: exactly one product for each price, or that of another table instead.
 
 What one product is: its service, filters that the API applies, and its usage type, which the API cannot filter by,
 because in most regions a prefix stands before it (``EUC1-Request``; ``Request`` in us-east-1).
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.aws.failures import BotoCoreError, ClientError, PaginationError, ResponseParserError
-from runtime.cost.prices import CACHE_NODE_TYPE, PRICES, LambdaPrices, PriceTable
+from runtime.cost.prices import CACHE_NODE_TYPE, LambdaPrices, PriceTable
 from runtime.errors import RunError, one_line
 
 PRICE_LIST_REGION = "us-east-1"
@@ -87,15 +87,15 @@ def _products(architecture: str, instance_types: Iterable[str]) -> dict[str, _Pr
 
 
 def choose_prices(
-    client: Any, architecture: str, instance_types: Sequence[str], region: str, today: str
+    client: Any, architecture: str, instance_types: Sequence[str], other: PriceTable, today: str
 ) -> tuple[PriceTable, str]:
-    """Prices of all that a deployment can be billed for: the API's, and the dated table's for what it cannot tell.
+    """Prices of all that a deployment can be billed for: the API's, and another table's for what it cannot tell.
 
     Args:
         client: boto3's for ``pricing``, in `PRICE_LIST_REGION`.
         architecture: ``actor.architecture``; of functions, only its prices are fetched.
         instance_types: ``learner.instance_types``.
-        region: Where it is deployed.
+        other: The other table, of the region that is deployed to.
         today: Such as 2026-11-20.
 
     Returns:
@@ -103,52 +103,53 @@ def choose_prices(
 
     Raises:
         PriceListError: The API has no price for something, or several, or its answer cannot be understood; and the
-            dated table has none.
-        PricesUnreachableError: The API cannot be asked, and the dated table lacks one of the prices.
+            other table has none.
+        PricesUnreachableError: The API cannot be asked, and the other table lacks one of the prices.
     """
     products = _products(architecture, instance_types)
     usd, skus, problems = {}, {}, {}
     try:
         for name, product in products.items():
             try:
-                usd[name], skus[name] = _price(client, product, region)
+                usd[name], skus[name] = _price(client, product, other.region)
             except PriceListError as error:
-                usd[name], problems[name] = _dated_price(name, region, error), str(error)
+                usd[name], problems[name] = _other_price(other, name, error), str(error)
     except PricesUnreachableError as error:
-        if lacking := _not_in_dated_table(instance_types, region):
-            raise PricesUnreachableError(f"{error}; {PRICES.source} of {PRICES.as_of} has no price for {lacking}"
-                                         ) from error
-        return PRICES, f"{error}; prices of {PRICES.as_of} are used"
+        if lacking := [name for name in products if _price_at(other, name) is None]:
+            raise PricesUnreachableError(f"{error}; {other.source} of {other.as_of} has no price for "
+                                         f"{', '.join(lacking)}") from error
+        return other, f"{error}; the prices are those of {other.source}, {other.as_of}"
     functions, instances = _below("functions", usd), _below("instance_hour_usd", usd)
-    dated = f" and, for {', '.join(problems)}, {PRICES.source} of {PRICES.as_of}" if problems else ""
+    others = f" and, for {', '.join(problems)}, {other.source} of {other.as_of}" if problems else ""
     prices = PriceTable(
-        region=region, as_of=today, source=f"the Price List API{dated}", skus=skus, instance_hour_usd=instances,
+        region=other.region, as_of=today, source=f"the Price List API{others}", skus=skus, instance_hour_usd=instances,
         functions={architecture: LambdaPrices(**_below(architecture, functions))},
         serverless_cache_gib_min=SERVERLESS_CACHE_GIB_MIN,
         **{name: value for name, value in usd.items() if "." not in name})
-    return prices, "; ".join(f"{name} is that of {PRICES.as_of}: {problem}" for name, problem in problems.items())
+    return prices, "; ".join(f"{name} is that of {other.source}, {other.as_of}: {problem}"
+                             for name, problem in problems.items())
 
 
 def _below(place: str, usd: Mapping[str, float]) -> dict[str, float]:
     return {name.removeprefix(f"{place}."): value for name, value in usd.items() if name.startswith(f"{place}.")}
 
 
-def _not_in_dated_table(instance_types: Iterable[str], region: str) -> str:
-    """What of these; empty if it has everything."""
-    if region != PRICES.region:
-        return f"region {region}"
-    return ", ".join(sorted({*instance_types} - PRICES.instance_hour_usd.keys()))
-
-
-def _dated_price(name: str, region: str, problem: PriceListError) -> float:
-    """The dated table's, by the price's place in it; raises ``problem`` if it has none."""
-    place, _, key = name.partition(".")
-    if region != PRICES.region or (place == "instance_hour_usd" and key not in PRICES.instance_hour_usd):
+def _other_price(other: PriceTable, name: str, problem: PriceListError) -> float:
+    """The other table's; raises ``problem`` if it has none."""
+    usd = _price_at(other, name)
+    if usd is None:
         raise problem
+    return usd
+
+
+def _price_at(table: PriceTable, name: str) -> float | None:
+    """A price by its place in a table; None if it has none there."""
+    place, _, key = name.partition(".")
     if place == "functions":
         architecture, _, key = key.partition(".")
-        return float(getattr(PRICES.functions[architecture], key))
-    return PRICES.instance_hour_usd[key] if key else float(getattr(PRICES, place))
+        found = table.functions.get(architecture)
+        return None if found is None else float(getattr(found, key))
+    return table.instance_hour_usd.get(key) if key else float(getattr(table, place))
 
 
 def _price(client: Any, product: _Product, region: str) -> tuple[float, str]:

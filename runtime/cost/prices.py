@@ -7,7 +7,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from runtime.errors import ExperimentError
@@ -16,6 +16,13 @@ ARCHITECTURES = ("x86_64", "arm64")
 CACHE_NODE_TYPE = "cache.t4g.small"
 HOURS_PER_MONTH = 730
 """AWS' own."""
+ELSEWHERE = 2.0
+"""What a price of us-east-1 is multiplied by for a region whose own is not known: more than any ratio that we know.
+
+The highest are those of sa-east-1: a GiB of gp3 at $0.152 instead of $0.08 (1.9), a g4dn.xlarge at $0.894 instead of
+$0.526 (1.7). Lambda is dearest in ap-east-1, with a ratio of less than 1.4. Too high a price ends a run early; too low
+a one would exceed the budget.
+"""
 _SHOWN_CHARACTERS = 200
 
 
@@ -53,6 +60,20 @@ class PriceTable:
     public_ipv4_hour_usd: float
     put_usd: float
     skus: Mapping[str, str] = field(default_factory=dict)
+
+    def elsewhere(self, region: str) -> PriceTable:
+        """These prices, as they are taken for another region: `ELSEWHERE` times as high."""
+        if region == self.region:
+            return self
+
+        def dearer(prices: Any) -> dict[str, float]:
+            return {name: ELSEWHERE * usd for name, usd in prices.items()}
+
+        scaled = _NUMBERS - {"serverless_cache_gib_min"}
+        numbers: dict[str, Any] = dearer({name: getattr(self, name) for name in scaled})
+        functions = {name: LambdaPrices(**dearer(vars(found))) for name, found in self.functions.items()}
+        return replace(self, region=region, source=f"{self.source} of {self.region} times {ELSEWHERE:g}", skus={},
+                       functions=functions, instance_hour_usd=dearer(self.instance_hour_usd), **numbers)
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self), indent=2).encode()
@@ -172,6 +193,8 @@ PRICES = PriceTable(
         "c8g.8xlarge": 1.27616, "c8g.12xlarge": 1.91424, "c8g.16xlarge": 2.55232, "c8g.24xlarge": 3.82848,
         "c8g.48xlarge": 7.65696,
         "m7i.large": 0.1008, "m7i.xlarge": 0.2016, "m7g.large": 0.0816, "m7g.xlarge": 0.1632,
+        "t3.micro": 0.0104, "t3.small": 0.0208, "t4g.micro": 0.0084, "t4g.small": 0.0168,
+        "c7i-flex.large": 0.08479, "m7i-flex.large": 0.09576,
         "c5.4xlarge": 0.68, "c5.9xlarge": 1.53, "c5.24xlarge": 4.08,
         "p3.2xlarge": 3.06, "p3.8xlarge": 12.24,
     },
@@ -184,4 +207,8 @@ PRICES = PriceTable(
     put_usd=0.005e-3,
 )
 """us-east-1. c7i and c8g from 8xlarge on are in proportion to their size. p3 is retired and kept for the paper's
-settings; the cache node is a cache.t4g.small at the price of Redis, above Valkey's."""
+settings; the cache node is a cache.t4g.small at the price of Redis, above Valkey's.
+
+AWS' Free plan starts t3 and t4g (2 vCPUs; micro 1 GiB, small 2 GiB; here without CPU credits beyond those that they
+earn), c7i-flex.large (2 vCPUs, 4 GiB) and m7i-flex.large (2 vCPUs, 8 GiB); flex is 5 % below c7i and m7i.
+"""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -37,14 +37,15 @@ def is_request(event: Mapping[str, Any]) -> bool:
 
 
 def answer(
-    event: Mapping[str, Any], look: Callable[[], object], last_tick_s: Callable[[], float | None], *,
+    event: Mapping[str, Any], look: Callable[[], Collection[str]], last_tick_s: Callable[[], float | None], *,
     now: Callable[[], float], wait_s: float, pause_s: float, sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Answers a request of CloudFormation's.
 
     Args:
         event: The request.
-        look: Looks at all deployments without doing anything, and raises RuntimeError if that does not work.
+        look: Looks at all deployments without doing anything: gives the names of their stacks, and raises RuntimeError
+            if that does not work.
         last_tick_s: When EventBridge last had the guard look, in seconds since 1970; None = never.
         now: Seconds since 1970.
         wait_s: Seconds for which a guard that was just made is waited for, until it looks for the first time.
@@ -54,7 +55,7 @@ def answer(
     reason = ""
     try:
         if event["RequestType"] != "Delete" and _is_to_be_armed(event):
-            look()
+            _check_seen(event["StackId"], look())
             _wait_until_armed(last_tick_s, now, wait_s, pause_s, sleep)
     except (UnguardedError, RunError, RuntimeError, *AWS_ERRORS) as error:
         reason = str(error)[:_REASON_CHARACTERS]
@@ -83,6 +84,19 @@ def _is_to_be_armed(event: Mapping[str, Any]) -> bool:
     if wanted < deployed:
         raise UnguardedError(replacement_refusal(wanted, deployed))
     return False
+
+
+def _check_seen(stack: str, seen: Collection[str]) -> None:
+    """Checks that the guard sees the stack that asks.
+
+    Raises:
+        UnguardedError: It does not.
+    """
+    name = stack.split("/")[1]
+    if name not in seen:
+        raise UnguardedError(f"the guard does not see {name}, so nothing would end it, and nothing was made: the stack "
+                             "lacks the tags by which it finds a deployment. `cdk deploy --tags`, or tags in cdk.json "
+                             "beside its context, replace them; use the context key tags instead")
 
 
 def _wait_until_armed(last_tick_s: Callable[[], float | None], now: Callable[[], float], wait_s: float, pause_s: float,

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.aws.asking import AccountError, ask, ask_if_there
-from runtime.aws.clients import Session, identify
+from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
+from runtime.aws.clients import QUICK, Session, identify
 from runtime.aws.stacks import find_stack
-from runtime.config.instances import series
+from runtime.config.instances import is_burstable, processor, series
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError
-from runtime.names import LOGICAL_ID_TAG, NETWORK_STACK, STACK_NAME_TAG
+from runtime.names import BOOTSTRAP_QUALIFIER, LOGICAL_ID_TAG, NETWORK_STACK, STACK_NAME_TAG
 
-BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 _NOT_DEPLOYED = {"ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS", "DELETE_COMPLETE"}
 """Statuses of a stack that has no resources: a deployment makes it anew."""
 _ZONES = 3
@@ -30,6 +29,8 @@ VCPU_QUOTAS = {
 _SERIES = {_STANDARD: ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"), _GRAPHICS: ("g", "gr", "vt"),
            _TRAINING: ("p",)}
 """What an instance type's name begins with; dl, hpc, inf, trn, x and others have quotas of their own."""
+_FREE_TIER_REGION = "us-east-1"
+"""The only region of the Free Tier API."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Account:
         zones: Names of the network's availability zones: those that it has, or else shall have.
         vcpus: By instance type, its own vCPUs and those that the quota of its family allows; none where the learner is
             no instance.
+        plan: Remark for people on AWS' Free plan: that the account is on it, or that AWS could not be asked. Empty if
+            it is not.
     """
 
     account_id: str
@@ -50,6 +53,7 @@ class Account:
     actor_concurrency: int
     zones: tuple[str, ...]
     vcpus: Mapping[str, tuple[int, float]]
+    plan: str = ""
 
     @property
     def usable_types(self) -> list[str]:
@@ -57,30 +61,35 @@ class Account:
         return [name for name, (needed, allowed) in self.vcpus.items() if needed <= allowed]
 
 
-def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str) -> Account:
+def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str, qualifier: str) -> Account:
     """Asks the account, and checks that the experiment's image and the CDK's own resources are there.
 
     Args:
         session: Of the account and region.
         experiment: Resolved.
         stack: Name of the experiment's stack, which must not be there yet.
+        qualifier: What the names of the CDK's own resources have in them.
 
     Raises:
-        AccountError: There are no usable credentials, the stack is there, something is missing, or not one of the
-            instance types may run; the text says what to do.
+        AccountError: There are no usable credentials, the stack is there, something is missing, the account's plan
+            does not start an instance type, or not one of the types fits its quota; the text says what to do.
     """
     account_id = identify(session)
     _check_not_deployed(session, stack)
-    _check_parameter(session, BOOTSTRAP_PARAMETER, f"the CDK is not set up in account {account_id}, region "
-                     f"{session.region_name}; run once: make bootstrap")
+    _check_parameter(session, f"/cdk-bootstrap/{qualifier}/version", f"the CDK is not set up in account {account_id}, "
+                     f"region {session.region_name}" + (f", with the qualifier {qualifier}" if (
+                         qualifier != BOOTSTRAP_QUALIFIER) else "") + "; run once: make bootstrap")
     learner = experiment.learner
+    is_free, plan = _free_plan(session)
     if not learner.has_instance:
-        return Account(account_id, str(session.region_name), _concurrency(session), _zones(session), {})
-    _check_parameter(session, learner.image_parameter,
-                     f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "
-                     f"{session.region_name}")
+        return Account(account_id, str(session.region_name), _concurrency(session), _zones(session), {}, plan)
+    image = _check_parameter(session, learner.image_parameter,
+                             f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "
+                             f"{session.region_name}")
+    if is_free:
+        _check_free(session, learner.instance_types, learner.image_parameter, image)
     account = Account(account_id, str(session.region_name), _concurrency(session), _zones(session),
-                      _vcpus(session, learner.instance_types, learner.market))
+                      _vcpus(session, learner.instance_types, learner.market), plan)
     if not account.usable_types:
         needs = "; ".join(f"{name} has {needed} vCPUs, the quota {vcpu_quota(name, learner.market)} allows {allowed:g}"
                           for name, (needed, allowed) in account.vcpus.items())
@@ -115,6 +124,49 @@ def _check_not_deployed(session: Session, stack: str) -> None:
     if found and found["StackStatus"] not in _NOT_DEPLOYED:
         raise AccountError(f"{stack} is deployed already ({found['StackStatus']}); `python -m runtime stop` first: its "
                            "results stay, and the run goes on from them")
+
+
+def _free_plan(session: Session) -> tuple[bool, str]:
+    """Whether the account is on AWS' Free plan, as far as AWS tells; and a remark for people, empty if it is not."""
+    client = session.client("freetier", region_name=_FREE_TIER_REGION, config=QUICK)
+    try:
+        found = ask_if_there(client.get_account_plan_state)
+    except AccountError as error:
+        return False, (f"whether it is on AWS' Free plan, which starts few instance types, could not be asked: {error}")
+    # Accounts of before July 2025 have no plan.
+    if found is None or found["accountPlanType"] != "FREE":
+        return False, ""
+    credits, end = found.get("accountPlanRemainingCredits"), found.get("accountPlanExpirationDate")
+    return True, ("AWS' Free plan" + (f", ${credits['amount']:.2f} of credits left" if credits else "")
+                  + (f", until {end:%Y-%m-%d}" if end else "")
+                  + ". Which services it includes, AWS' API does not tell; cache.kind = none needs the fewest")
+
+
+def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, image: str) -> None:
+    """Checks that an account on the Free plan may start these types, with this image.
+
+    Raises:
+        AccountError: It may not; the text names a type that it may start.
+    """
+    client = session.client("ec2")
+    eligible = sorted(one["InstanceType"] for one in pages_of(
+        client, "describe_instance_types", "InstanceTypes",
+        Filters=[{"Name": "free-tier-eligible", "Values": ["true"]}]))
+    refused = [name for name in names if name not in eligible]
+    fitting = [name for name in eligible if processor(name) == processor(names[0])]
+    others = "or the Paid plan (Billing and Cost Management, Upgrade plan)"
+    if refused:
+        # What bursts is slow once its credits are used up.
+        best = min(fitting or eligible, key=is_burstable, default=None)
+        raise AccountError(
+            f"learner.instance_types: this account's Free plan does not start {', '.join(refused)}, but in "
+            f"{session.region_name} only {', '.join(eligible) or 'no type'}. Nothing was deployed; allowed: "
+            + (f"learner.instance_types: [{best}], " if best else "") + others)
+    found = ask_if_there(lambda: client.describe_images(ImageIds=[image]))
+    if found and any(one.get("FreeTierEligible") is False for one in found["Images"]):
+        raise AccountError(
+            f"learner.image_parameter = {image_parameter} names {image}, which this account's Free plan does not "
+            f"start. Nothing was deployed; allowed: learner.kind: function, which has no instance, {others}")
 
 
 def _concurrency(session: Session) -> int:
@@ -155,6 +207,13 @@ def _vcpus(session: Session, names: tuple[str, ...], market: str) -> dict[str, t
     return {name: (needed[name], vcpus[codes[name]]) for name in names}
 
 
-def _check_parameter(session: Session, name: str, problem: str) -> None:
-    if ask_if_there(lambda: session.client("ssm").get_parameter(Name=name)) is None:
+def _check_parameter(session: Session, name: str, problem: str) -> str:
+    """The value of an SSM parameter.
+
+    Raises:
+        AccountError: There is none of that name.
+    """
+    found = ask_if_there(lambda: session.client("ssm").get_parameter(Name=name))
+    if found is None:
         raise AccountError(problem)
+    return str(found["Parameter"]["Value"])

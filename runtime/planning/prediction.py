@@ -45,6 +45,8 @@ ACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FRAGMENT_STEPS_MIN = 32
 _CACHES = {"none": "no cache", "learner": "cache on the learner", "serverless": "serverless cache",
            "node": "cache node"}
+NO_CACHE = {"cache.kind": "none"}
+"""What a first deployment of a file changes, if its messages are small enough: nothing is made and deleted sooner."""
 KINDS = ("all on one instance", "actors on Lambda", "actors on Lambda, learner with a GPU", "functions alone")
 
 
@@ -113,6 +115,8 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
     has_instance = experiment.learner.has_instance
     yield Way("the file as it is", KINDS[3] if not has_instance else KINDS[0] if is_on_learner else
               KINDS[1 + has_gpu(first)], {})
+    if has_instance and not is_on_learner and experiment.cache.kind != "none":
+        yield Way("the file without a cache", KINDS[1 + has_gpu(first)], NO_CACHE)
     scaler = experiment.scaler
     fewest = int(scaler.chosen.mean_actors) if scaler.kind in ("fixed", "max") else max(1, scaler.smallest_round)
     batch = fewest * experiment.actor.fragment_steps

@@ -23,7 +23,7 @@ from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.components.actor_function import PLATFORMS, ActorFunction, environment_arguments
 from stacks.components.cache import Cache
 from stacks.guard import GuardStack
-from stacks.network import HTTPS_PORT, PUBLIC, NetworkStack
+from stacks.network import HTTPS_PORT, NetworkStack
 from stacks.plan import Plan
 from stacks.results import ResultsStack
 from stacks.staging import learner_context, learner_files
@@ -89,7 +89,7 @@ class Learner(Construct):
         image = ec2.MachineImage.from_ssm_parameter(plan.experiment.learner.image_parameter)
         self.image_id = image.get_image(self).image_id
         self._variables = self._make_variables(plan, results, guard, actor, cache)
-        template = self._make_launch_template(plan, image)
+        template = self._make_launch_template(plan, network, image)
         self.group = self._make_group(plan, network, template)
         # The instance is what costs most: it comes last, when all it needs is there, its rights included.
         self.group.node.add_dependency(self.role, self.security_group, *([actor.alias] if actor else []))
@@ -149,17 +149,21 @@ class Learner(Construct):
             "BOOT_LOG_GROUP": self.log_group.log_group_name,
         }
 
-    def _make_launch_template(self, plan: Plan, image: ec2.IMachineImage) -> ec2.LaunchTemplate:
+    def _make_launch_template(
+        self, plan: Plan, network: NetworkStack, image: ec2.IMachineImage
+    ) -> ec2.LaunchTemplate:
         return ec2.LaunchTemplate(
             self, "Template",
             machine_image=image,
             role=self.role,
             security_group=self.security_group,
-            associate_public_ip_address=True,
+            associate_public_ip_address=not network.is_own,
             user_data=ec2.UserData.custom(user_data(self._variables)),
             require_imdsv2=True,
             http_endpoint=True,
             http_put_response_hop_limit=1,
+            # T3 and T4g buy CPU credits otherwise, at up to ten times the price of the instance.
+            cpu_credits=ec2.CpuCredits.STANDARD if plan.is_burstable else None,
             # One that ends itself would otherwise stop, and its volume cost money until its group had noticed.
             instance_initiated_shutdown_behavior=ec2.InstanceInitiatedShutdownBehavior.TERMINATE,
             block_devices=[ec2.BlockDevice(
@@ -176,7 +180,7 @@ class Learner(Construct):
             self, "Group",
             auto_scaling_group_name=self.group_name,
             min_size="0", max_size="1", desired_capacity="1",
-            vpc_zone_identifier=network.vpc.select_subnets(subnet_type=PUBLIC.subnet_type).subnet_ids,
+            vpc_zone_identifier=network.learner_subnets,
             mixed_instances_policy=_instances_policy(plan, template),
         )
         group.override_logical_id(GROUP_LOGICAL_ID)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +43,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[PriceList]:
-    with PriceList([*catalogue("eu-central-1"), *catalogue("us-east-1")]) as server:
+    with PriceList([*catalogue("eu-central-1"), *catalogue("us-east-1"), *catalogue("sa-east-1")]) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", server.url)
         yield server
 
@@ -55,10 +56,10 @@ def fetch(region: str = "us-east-1", **of: Any) -> PriceTable:
 
 
 def asked(region: str = "us-east-1", *, architecture: str = "x86_64",
-          types: tuple[str, ...] = ("g5.xlarge",)) -> tuple[PriceTable, str]:
+          types: tuple[str, ...] = ("g5.xlarge",), other: PriceTable | None = None) -> tuple[PriceTable, str]:
     client = boto3.Session().client("pricing", region_name=PRICE_LIST_REGION)
     try:
-        return choose_prices(client, architecture, types, region, TODAY)
+        return choose_prices(client, architecture, types, other or PRICES.elsewhere(region), TODAY)
     finally:
         client.close()
 
@@ -66,7 +67,7 @@ def asked(region: str = "us-east-1", *, architecture: str = "x86_64",
 def refusal() -> str:
     """What is remarked of the first price that is the dated table's instead."""
     prices, remark = asked()
-    name, _, text = remark.partition(" is that of 2026-11-20: ")
+    name, _, text = remark.partition(" is that of the dated table, 2026-11-20: ")
     assert name not in prices.skus
     assert prices.source.startswith(f"the Price List API and, for {name}")
     return text
@@ -109,12 +110,13 @@ def test_an_arm_function_has_its_own_prices(api: PriceList) -> None:
     assert cost_model(arm.resolved(), prices).learner_usd(3600) == pytest.approx(1.53)
 
 
-def test_another_region_has_its_own_prices(api: PriceList) -> None:
-    (tier,) = api.tiers("IPV4-EU-CENTRAL-1")
+@pytest.mark.parametrize("region", ["eu-central-1", "sa-east-1"])
+def test_another_region_has_its_own_prices(api: PriceList, region: str) -> None:
+    (tier,) = api.tiers(f"IPV4-{region.upper()}")
     tier["pricePerUnit"]["USD"] = "0.0070000000"
-    prices, remark = asked("eu-central-1")
-    assert (prices.region, prices.public_ipv4_hour_usd, remark) == ("eu-central-1", 0.007, "")
-    assert all(sku.endswith("-EU-CENTRAL-1 since 2026-11-01") for sku in prices.skus.values())
+    prices, remark = asked(region)
+    assert (prices.region, prices.public_ipv4_hour_usd, remark) == (region, 0.007, "")
+    assert all(sku.endswith(f"-{region.upper()} since 2026-11-01") for sku in prices.skus.values())
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 100])
@@ -151,20 +153,50 @@ def test_only_the_price_that_cannot_be_told_is_the_dated_tables(api: PriceList, 
     api.products.remove(api.named(f"{sku}-US-EAST-1"))
     prices, remark = asked()
     (name,) = whole["skus"].keys() - prices.skus.keys()
-    assert remark.startswith(f"{name} is that of 2026-11-20: ")
+    assert remark.startswith(f"{name} is that of the dated table, 2026-11-20: ")
     for field in ("request_usd", "instance_hour_usd", "serverless_cache_gib_hour_usd", "public_ipv4_hour_usd"):
         assert vars(prices)[field] == whole[field], field
     assert vars(prices.functions["x86_64"]) == pytest.approx(vars(PRICES.functions["x86_64"]), rel=1e-4)
     assert PriceTable.from_json(prices.to_json()) == prices
 
 
-@pytest.mark.parametrize(("region", "types", "sku"), [
-    ("eu-central-1", ("g5.xlarge",), "IPV4"), ("us-east-1", ("g5.2xlarge",), "G5.2XLARGE-0")])
-def test_a_price_that_the_dated_table_has_not_is_refused(
-        api: PriceList, region: str, types: tuple[str, ...], sku: str) -> None:
-    api.products = [one for one in api.products if one["product"]["sku"] != f"{sku}-{region.upper()}"]
+@pytest.mark.parametrize("region", ["us-east-1", "eu-central-1", "sa-east-1"])
+def test_a_price_that_no_table_has_is_refused(api: PriceList, region: str) -> None:
     with pytest.raises(PriceListError, match="has no products, not one, for"):
-        asked(region, types=types)
+        asked(region, types=("g5.2xlarge",))
+
+
+@pytest.mark.parametrize(("region", "times"), [("us-east-1", 1.0), ("eu-central-1", 2.0), ("sa-east-1", 2.0)])
+def test_elsewhere_what_the_api_does_not_tell_is_the_dated_tables_price_times_two(
+        api: PriceList, region: str, times: float) -> None:
+    api.products = [one for one in api.products if one["product"]["sku"] not in (
+        f"IPV4-{region.upper()}", f"G5.XLARGE-0-{region.upper()}", f"DURATION-X86-{region.upper()}")]
+    prices, remark = asked(region)
+    assert prices.public_ipv4_hour_usd == times * PRICES.public_ipv4_hour_usd
+    assert prices.instance_hour_usd == {"g5.xlarge": times * PRICES.instance_hour_usd["g5.xlarge"]}
+    assert prices.functions["x86_64"].on_demand_usd == times * PRICES.functions["x86_64"].on_demand_usd
+    # What it tells, it tells of that region.
+    assert prices.volume_gib_month_usd == 0.08
+    table = "the dated table" if times == 1 else "the dated table of us-east-1 times 2"
+    assert remark.count(f" is that of {table}, 2026-11-20: the Price List API has no products") == 3
+    assert prices.source.endswith(f", {table} of 2026-11-20")
+    assert PriceTable.from_json(prices.to_json()) == prices
+
+
+def test_a_file_of_the_users_comes_before_the_dated_table(api: PriceList) -> None:
+    api.products.remove(api.named("IPV4-SA-EAST-1"))
+    own = dataclasses.replace(PRICES, region="sa-east-1", source="my file", public_ipv4_hour_usd=0.006)
+    prices, remark = asked("sa-east-1", other=own)
+    assert prices.public_ipv4_hour_usd == 0.006
+    assert remark.startswith("public_ipv4_hour_usd is that of my file, 2026-11-20: ")
+
+
+def test_only_prices_are_multiplied() -> None:
+    dear = PRICES.elsewhere("sa-east-1")
+    assert (dear.region, dear.as_of, dear.serverless_cache_gib_min) == ("sa-east-1", PRICES.as_of, 0.1)
+    assert dear.cache_node_hour_usd == 2 * PRICES.cache_node_hour_usd
+    assert dear.functions["arm64"].provisioned_duration_usd == 2 * PRICES.functions["arm64"].provisioned_duration_usd
+    assert PriceTable.from_json(dear.to_json()) == dear
 
 
 def test_what_the_refusal_tells(api: PriceList) -> None:
@@ -296,17 +328,23 @@ def unreachable(request: pytest.FixtureRequest, api: PriceList, monkeypatch: pyt
 def test_without_it_the_dated_table_is_used_and_that_is_told(unreachable: str) -> None:
     prices, remark = asked()
     assert prices is PRICES
-    assert remark == f"{unreachable}; prices of {PRICES.as_of} are used"
+    assert remark == f"{unreachable}; the prices are those of the dated table, {PRICES.as_of}"
 
 
-@pytest.mark.parametrize(("types", "region", "lacking"), [
-    (("g5.xlarge", "g5.2xlarge", "g5.12xlarge"), "us-east-1", "g5.12xlarge, g5.2xlarge"),
-    (("g5.xlarge",), "eu-central-1", "region eu-central-1")])
-def test_without_it_and_without_a_dated_price_nothing_is_chosen(
-        unreachable: str, types: tuple[str, ...], region: str, lacking: str) -> None:
+@pytest.mark.parametrize("region", ["eu-central-1", "sa-east-1"])
+def test_without_it_elsewhere_the_dated_table_counts_twice(unreachable: str, region: str) -> None:
+    prices, remark = asked(region)
+    assert (prices, prices.region) == (PRICES.elsewhere(region), region)
+    assert remark == f"{unreachable}; the prices are those of the dated table of us-east-1 times 2, {PRICES.as_of}"
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "eu-central-1"])
+def test_without_it_and_without_a_dated_price_nothing_is_chosen(unreachable: str, region: str) -> None:
     with pytest.raises(PricesUnreachableError) as error:
-        asked(region, types=types)
-    assert str(error.value) == f"{unreachable}; {PRICES.source} of {PRICES.as_of} has no price for {lacking}"
+        asked(region, types=("g5.xlarge", "g5.2xlarge", "g5.12xlarge"))
+    assert str(error.value).startswith(f"{unreachable}; the dated table")
+    assert str(error.value).endswith(f"of {PRICES.as_of} has no price for instance_hour_usd.g5.2xlarge, "
+                                     "instance_hour_usd.g5.12xlarge")
 
 
 def test_with_it_there_is_nothing_to_remark(api: PriceList) -> None:

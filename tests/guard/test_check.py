@@ -13,6 +13,7 @@ from runtime.guard.check import CHECK_TYPE, FRESH_S, VERSION, VERSION_TYPE, answ
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 
 NOW_S, WAIT_S = 1_000_000.0, 80.0
+STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/Nitro-one/7f5c1c50"
 
 
 class _Answers(QuietHandler):
@@ -29,25 +30,27 @@ class Formation:
         self.place, self.now_s, self.looks = place, NOW_S, 0
         self.ticks_s: list[float] = [NOW_S - 30.0]
         self.problem: Exception | None = None
+        self.seen = ["Nitro-another", "Nitro-one"]
 
     def ask(self, kind: str = CHECK_TYPE, request: str = "Create", version: Any = VERSION, **more: Any) -> str:
         """Returns the reason of a refusal; empty if there is none."""
         event = {"RequestType": request, "ResourceType": kind, "ResponseURL": f"{self.place.url}/place?signed=1",
-                 "StackId": "s", "RequestId": "r", "LogicalResourceId": "l",
+                 "StackId": STACK, "RequestId": "r", "LogicalResourceId": "l",
                  "ResourceProperties": {"Version": str(version)}, **more}
         assert is_request(event)
         answer(event, self._look, lambda: max((at_s for at_s in self.ticks_s if at_s <= self.now_s), default=None),
                now=lambda: self.now_s, wait_s=WAIT_S, pause_s=5.0, sleep=self._sleep)
         told = self.place.answer
-        assert (told["StackId"], told["RequestId"], told["LogicalResourceId"]) == ("s", "r", "l")
+        assert (told["StackId"], told["RequestId"], told["LogicalResourceId"]) == (STACK, "r", "l")
         assert told["PhysicalResourceId"] == more.get("PhysicalResourceId", "guard")
         assert {"SUCCESS": "", "FAILED": told["Reason"]}[told["Status"]] in told["Reason"]
         return told["Reason"] if told["Status"] == "FAILED" else ""
 
-    def _look(self) -> None:
+    def _look(self) -> list[str]:
         self.looks += 1
         if self.problem:
             raise self.problem
+        return self.seen
 
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -63,6 +66,12 @@ def test_a_guard_that_looks_lets_an_experiment_be_made(formation: Formation) -> 
     assert formation.ask() == ""
     assert (formation.looks, formation.now_s) == (1, NOW_S)
     assert not is_request({"rehearse": True})
+
+
+def test_one_that_does_not_see_the_stack_is_none(formation: Formation) -> None:
+    """`cdk deploy --tags` replaces a stack's own tags, by which the guard finds it."""
+    formation.seen = ["Nitro-another", "Nitro-one-more"]
+    assert formation.ask().startswith("the guard does not see Nitro-one, so nothing would end it, and nothing was made")
 
 
 def test_one_that_was_just_made_is_waited_for(formation: Formation) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aws_cdk as cdk
@@ -23,7 +24,8 @@ from runtime.operations.quotas import read_account, vcpu_quota
 from stacks.network import NetworkStack
 from stacks.plan import zone_names
 from stacks.results import ResultsStack
-from tests.simulators.aws.moto_types import BOOTSTRAP_PARAMETER, deploy
+from tests.simulators.aws.free_tier import FREE, PAID, FreeTier
+from tests.simulators.aws.moto_types import BOOTSTRAP_PARAMETER, IMAGE_ID, deploy
 
 STACK = "Nitro-hopper"
 TEMPLATE = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
@@ -39,6 +41,19 @@ def aws() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[FreeTier]:
+    with FreeTier() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def free_tier(server: FreeTier, monkeypatch: pytest.MonkeyPatch) -> FreeTier:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_FREETIER", server.url)
+    server.plan, server.failure = PAID, None
+    return server
+
+
 def session(region: str | None = "us-east-1", **credentials: str) -> boto3.Session:
     return boto3.Session(region_name=region, **{"aws_access_key_id": "test", "aws_secret_access_key": "test"}
                          | credentials)
@@ -49,8 +64,8 @@ def experiment(**learner: Any) -> Experiment:
                                 source="test").resolved(is_deployed=True)
 
 
-def read(of: Experiment, aws_session: boto3.Session | None = None) -> Any:
-    return read_account(aws_session or session(), of, stack=STACK)
+def read(of: Experiment, aws_session: boto3.Session | None = None, qualifier: str = "hnb659fds") -> Any:
+    return read_account(aws_session or session(), of, stack=STACK, qualifier=qualifier)
 
 
 def test_a_new_account(aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +185,10 @@ def test_an_account_without_the_cdk_is_told_what_to_run(aws: None) -> None:
     try:
         with pytest.raises(AccountError, match="123456789012, region us-east-1; run once: make bootstrap"):
             read(experiment())
+        ssm.put_parameter(Name="/cdk-bootstrap/acme/version", Value="30", Type="String")
+        read(experiment(), qualifier="acme")
+        with pytest.raises(AccountError, match="region us-east-1, with the qualifier mine; run once: make bootstrap"):
+            read(experiment(), qualifier="mine")
     finally:
         ssm.put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String")
 
@@ -197,6 +216,82 @@ def test_a_type_that_ec2_does_not_know(aws: None) -> None:
 def test_a_type_of_a_family_with_a_quota_of_its_own(aws: None) -> None:
     with pytest.raises(ExperimentError, match="the quota of 'inf1.xlarge' is not known; allowed: .* VT, Z"):
         read(experiment(instance_types=["inf1.xlarge"]))
+
+
+# The Free plan
+
+
+def test_a_paid_plan_and_an_account_without_one_are_not_restricted(aws: None, free_tier: FreeTier) -> None:
+    assert read(experiment()).plan == ""
+    free_tier.failure = "ResourceNotFoundException"
+    assert read(experiment()).plan == ""
+
+
+def test_what_the_free_plan_does_not_start_is_refused_with_a_type_that_it_starts(
+        aws: None, free_tier: FreeTier) -> None:
+    free_tier.plan = FREE
+    with pytest.raises(AccountError) as error:
+        read(experiment())
+    text = str(error.value)
+    assert text.startswith("learner.instance_types: this account's Free plan does not start c7i.large, m7i.large, but "
+                           "in us-east-1 only c7i-flex.large, m7i-flex.large, t3.micro, t3.small, t4g.micro, ")
+    assert text.endswith("Nothing was deployed; allowed: learner.instance_types: [c7i-flex.large], or the Paid plan "
+                         "(Billing and Cost Management, Upgrade plan)")
+    with pytest.raises(AccountError, match=r"does not start c8g.large, but .* allowed: learner.instance_types: "
+                                           r"\[t4g.micro\], or the Paid plan"):
+        read(experiment(instance_types=["c8g.large"]))
+    with pytest.raises(AccountError, match=r"does not start g4dn.xlarge, but .*\[c7i-flex.large\]"):
+        read(experiment(instance_types=["g4dn.xlarge"]))
+    with pytest.raises(AccountError, match=r"does not start m7i.large, but"):
+        read(experiment(instance_types=["c7i-flex.large", "m7i.large"]))
+
+
+def test_what_the_free_plan_starts_is_taken_and_its_credits_are_told(aws: None, free_tier: FreeTier) -> None:
+    free_tier.plan = FREE
+    account = read(experiment(instance_types=["c7i-flex.large", "m7i-flex.large"]))
+    assert account.usable_types == ["c7i-flex.large", "m7i-flex.large"]
+    assert account.plan == (
+        "AWS' Free plan, $87.50 of credits left, until 2027-01-15. Which services it includes, AWS' API does not tell; "
+        "cache.kind = none needs the fewest")
+    free_tier.plan = {"accountPlanType": "FREE"}
+    assert read(experiment(instance_types=["t3.small"])).plan.startswith("AWS' Free plan. Which services")
+
+
+@pytest.mark.parametrize("is_eligible", [True, False, None])
+def test_an_image_that_the_free_plan_does_not_start_is_refused(
+        aws: None, free_tier: FreeTier, monkeypatch: pytest.MonkeyPatch, is_eligible: bool | None) -> None:
+    """What is not told, as moto does not, refuses nothing."""
+    free_tier.plan = FREE
+    own = session()
+
+    class Told:
+        region_name = own.region_name
+
+        def client(self, service: str, **options: Any) -> Any:
+            client = own.client(service, **options)
+            if service == "ec2" and is_eligible is not None:
+                client.meta.events.register("before-call.ec2.DescribeImages", lambda params, **_: (
+                    SimpleNamespace(status_code=200), {"Images": [{
+                        "ImageId": params["body"]["ImageId.1"], "FreeTierEligible": is_eligible}]}))
+            return client
+
+    own.client("ssm").put_parameter(Name="/my/image", Value=IMAGE_ID, Type="String", Overwrite=True)
+    flex = experiment(instance_types=["c7i-flex.large"], image_parameter="/my/image")
+    if is_eligible is False:
+        with pytest.raises(AccountError, match=f"^learner.image_parameter = /my/image names {IMAGE_ID}, which this "
+                                               "account's Free plan does not start. .* learner.kind: function"):
+            read(flex, Told())
+    else:
+        read(flex, Told())
+
+
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ThrottlingException", "InternalServerException"])
+def test_a_plan_that_cannot_be_asked_for_refuses_nothing_and_is_told(
+        aws: None, free_tier: FreeTier, code: str) -> None:
+    free_tier.failure = code
+    assert read(experiment()).plan == (
+        "whether it is on AWS' Free plan, which starts few instance types, could not be asked: the AWS account cannot "
+        f"be asked: GetAccountPlanState: {code}: as asked for")
 
 
 @pytest.mark.parametrize(("family", "types"), {

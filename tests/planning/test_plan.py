@@ -14,7 +14,7 @@ from runtime.config.loading import load_experiment
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import table
 from runtime.planning.drawing import scatter_lines, table_lines
-from runtime.planning.prediction import KINDS, Prediction, Sample, front, picks, predict_all, rounds_of
+from runtime.planning.prediction import KINDS, NO_CACHE, Prediction, Sample, front, picks, predict_all, rounds_of
 from runtime.training.trial import TriedEnvironment, try_environment
 from tests.helpers import ROOT
 
@@ -68,11 +68,20 @@ def test_serverless_actors_are_fastest_where_the_environment_is_slow_and_a_round
 
 def test_all_ways_have_the_batch_of_fixed_actors_and_a_cache_holds_what_a_message_cannot(environment):
     many = ("scaler.kind=fixed", "scaler.actors_fixed=64", "actor.fragment_steps=2048")
-    changes = [one.way.changes for one in predicted(environment, changes=many)[1:]]
+    changes = [one.way.changes for one in predicted(environment, changes=many)[2:]]
     batches = {one["scaler.actors_fixed"] * one["actor.fragment_steps"] for one in changes}
     assert 64 * 2048 <= min(batches) <= max(batches) <= 64 * 2048 + 192
     assert {one["cache.kind"] for one in changes if one["fleet.kind"] == "local" and one["scaler.actors_fixed"] == 2
             } == {"learner"}
+
+
+def test_the_file_without_a_cache_is_a_way_if_its_messages_are_small_enough(environment):
+    own, without = predicted(environment)[:2]
+    assert (without.way.changes, without.way.kind) == (NO_CACHE, own.way.kind)
+    assert own.start_s - without.start_s == pytest.approx(210.0), "300 s until a cache is there, 90 s a function"
+    assert without.usd < own.usd
+    for changes in (("actor.fragment_steps=65536",), ("cache.kind=none",), ("fleet.kind=local", "cache.kind=learner")):
+        assert NO_CACHE not in [one.way.changes for one in predicted(environment, changes=changes)]
 
 
 def test_functions_alone_are_predicted_beside_the_other_ways(environment):
@@ -121,6 +130,8 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
     experiment = load_experiment(written)
     assert experiment.seed == 7
     assert "at most: budget.usd = $0.5 for a run of the file as it is, whatever happens" in " ".join(output.split())
+    assert ("first deployment: --set cache.kind=none starts 3:30 min sooner than the file as it is, and is taken down "
+            "sooner") in " ".join(output.split())
     assert experiment.resolved(is_deployed=True).learner.instance_types[0] in output
     changes = [line.removeprefix("  --set ").strip("'") for line in output.splitlines() if line.startswith("  --set ")]
     assert load_experiment(HOPPER, ["seed=7", *changes]) == experiment

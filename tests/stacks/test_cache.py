@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from unittest.mock import ANY
 
 import pytest
@@ -105,6 +106,26 @@ def test_learner_and_actors_are_users_without_a_password(synthesise: Synthesise,
         for name, rights in ((f"nitro-{NAME}", LEARNER_RIGHTS), (ACTOR_USER, ACTOR_RIGHTS))}
     cache = "ServerlessCache" if kind == "serverless" else "ReplicationGroup"
     assert made.name("AWS::ElastiCache::UserGroup") in str(made.only(f"AWS::ElastiCache::{cache}"))
+
+
+def needs(made: Assembly, name: str) -> set[str]:
+    """All resources that have to be there before one is begun."""
+    resources = made.template()["Resources"]
+    found = {other for other in resources if other != name and (
+        other in resources[name].get("DependsOn", []) or f'"Ref": "{other}"' in json.dumps(resources[name])
+        or f'"Fn::GetAtt": ["{other}"' in json.dumps(resources[name]))}
+    return found.union(*(needs(made, other) for other in found))
+
+
+@pytest.mark.parametrize(("kind", "cache"), [("serverless", "ServerlessCache"), ("node", "ReplicationGroup")])
+def test_if_aws_refuses_their_rights_neither_cache_nor_instance_was_begun(
+        synthesise: Synthesise, kind: str, cache: str) -> None:
+    """Nobody has shown ElastiCache key rules such as %R~."""
+    made = synthesise(cache=kind)
+    users = set(made.resources("AWS::ElastiCache::User"))
+    assert len(users) == 2
+    for what in (f"AWS::ElastiCache::{cache}", "AWS::EC2::LaunchTemplate", "AWS::AutoScaling::AutoScalingGroup"):
+        assert users <= needs(made, made.name(what)), what
 
 
 @pytest.mark.parametrize(("variable", "expected"), [

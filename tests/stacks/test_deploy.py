@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -26,7 +27,7 @@ from runtime.cost.prices import PRICES, PriceTable
 from runtime.guard.ledger import Entry, Order
 from runtime.guard.stacks import tags_of_limits
 from runtime.operations.quotas import Account
-from stacks import cdk, deploy
+from stacks import building, cdk, deploy
 from stacks.plan import Plan
 from tests.stacks.conftest import SETTINGS, experiment_text
 
@@ -102,8 +103,9 @@ class Cdk:
             raise self.guard_problem
         return {"guard": "armed"}
 
-    def read_account(self, session: boto3.Session, experiment: Any, *, stack: str) -> Account:
+    def read_account(self, session: boto3.Session, experiment: Any, *, stack: str, qualifier: str) -> Account:
         self.asked.append((session.region_name, stack))
+        self.qualifier = qualifier
         if self.problem:
             raise self.problem
         return Account("123456789012", "us-east-1", self.concurrency, ZONES, VCPUS)
@@ -125,6 +127,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cdk:
         monkeypatch.setattr(deploy, name, getattr(found, name))
     monkeypatch.setattr(deploy, "time", SimpleNamespace(time=lambda: NOW_S))
     monkeypatch.setenv("CDK_DOCKER", shutil.which("true"))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     for name in ("AWS_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -182,7 +185,7 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
         "spent, when the learner is silent for 10 minutes (25 while it boots, 45 from the beginning), or after "
         "budget.lifetime_hours = 5 armed")
     assert said["account"] == "123456789012, us-east-1"
-    assert said["prices"].startswith("the dated table of us-east-1, 2026-11-20")
+    assert said["prices"].startswith("the dated table for us-east-1, 2026-11-20")
 
 
 def test_prices_that_were_asked_for_are_counted_with_and_where_they_could_not_be_that_is_said(
@@ -193,7 +196,7 @@ def test_prices_that_were_asked_for_are_counted_with_and_where_they_could_not_be
     file.write_text(FILE.replace("3.5", "5"))
     assert deploy.main([str(file), "--yes"]) == 0
     said = lines_of(capsys.readouterr().out)
-    assert (said["prices"].partition(" of ")[0], said["remark"]) == ("the Price List API", "the dated table is used")
+    assert (said["prices"].partition(" for ")[0], said["remark"]) == ("the Price List API", "the dated table is used")
     assert f"learner ${LEARNER + 7.0 - 0.8048:.3f} (g4dn.xlarge)" in said["an hour"]
 
 
@@ -201,10 +204,44 @@ def test_the_dated_prices_can_be_asked_for(
         aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(deploy, "choose_prices", lambda *_: pytest.fail("they were looked up"))
     assert deploy.main([str(file), "--yes", "--dated-prices"]) == 0
-    assert lines_of(capsys.readouterr().out)["prices"].startswith("the dated table of us-east-1")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    assert deploy.main([str(file), "--yes", "--dated-prices"]) == 2
-    assert "the dated table has the prices of us-east-1" in capsys.readouterr().err
+    assert lines_of(capsys.readouterr().out)["prices"].startswith("the dated table for us-east-1")
+
+
+@pytest.mark.parametrize("region", ["eu-central-1", "sa-east-1", "ap-southeast-2"])
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_elsewhere_dated_prices_count_twice_and_never_silently(
+        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], region: str,
+        is_asked: bool):
+    monkeypatch.setenv("AWS_DEFAULT_REGION", region)
+    monkeypatch.setattr(deploy, "choose_prices", lambda client, architecture, types, other, today: (
+        other, "the Price List API cannot be asked"))
+    aws.prices = PRICES.elsewhere(region)
+    file.write_text(FILE.replace("3.5", "7"))
+    assert deploy.main([str(file), "--yes", *([] if is_asked else ["--dated-prices"])]) == 0
+    said = lines_of(capsys.readouterr().out)
+    assert said["prices"].startswith(f"the dated table of us-east-1 times 2 for {region}, 2026-11-20; ")
+    assert said["remark"] == ("the Price List API cannot be asked. " if is_asked else "") + (
+        "These are us-east-1's times 2, above any region's that we know, so AWS' bill will be lower, and the budget "
+        "ends the run early. --prices FILE counts with your own")
+
+
+def test_a_file_of_prices_is_what_the_api_falls_back_to(
+        aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    own = tmp_path / "prices.json"
+    aws.prices = dataclasses.replace(PRICES, region="sa-east-1", source="my prices")
+    own.write_bytes(aws.prices.to_json())
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "sa-east-1")
+    monkeypatch.setattr(deploy, "choose_prices", lambda client, architecture, types, other, today: (other, "down"))
+    assert deploy.main([str(file), "--yes", "--prices", str(own)]) == 0
+    said = lines_of(capsys.readouterr().out)
+    assert (said["prices"].partition(";")[0], said["remark"]) == ("my prices for sa-east-1, 2026-11-20", "down")
+    assert deploy.main([str(file), "--yes", "--prices", str(own), "--dated-prices"]) == 0
+    assert deploy.main([str(file), "--synth-only", "--prices", str(tmp_path / "none")]) == 2
+    assert "none' cannot be read: No such file" in capsys.readouterr().err
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    assert deploy.main([str(file), "--yes", "--prices", str(own)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: --prices {own}: has the prices of sa-east-1; allowed: those of us-east-1\n")
 
 
 def test_nothing_is_deployed_where_the_guard_does_not_work(
@@ -265,7 +302,21 @@ def test_types_that_the_quota_refuses_are_named(file: Path):
     assert "             the vCPU quota refuses g6.xlarge" in deploy.account_lines(plan, account)
 
 
+def test_what_is_known_of_the_accounts_plan_is_told(file: Path):
+    plan = Plan.from_context({"experiment": str(file)}.get)
+    account = Account("1", "us-east-1", 1000, ZONES, VCPUS, "AWS' Free plan")
+    assert deploy.account_lines(plan, account)[1:] == ["plan         AWS' Free plan"]
+
+
 # What it refuses
+
+
+@pytest.mark.parametrize("words", [["--tags", "team=rl"], ["--tags=team=rl"], ["-t", "team=rl"]])
+def test_tags_that_would_replace_the_stacks_own_are_refused(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], words: list[str]):
+    assert deploy.main([str(file), "--yes", "--", *words]) == 2
+    assert "by which the guard finds the deployment. Nothing was deployed; allowed: -c tags=" in capsys.readouterr().err
+    assert (aws.asked, aws.calls) == ([], [])
 
 
 @pytest.mark.parametrize(("change", "text"), [
@@ -450,7 +501,7 @@ def test_with_a_program_that_does_not_work(
     monkeypatch.setenv("CODE", "0")
     assert deploy.main([str(file), "--yes"]) == 0
     monkeypatch.setenv("SLEEP_S", "60")
-    monkeypatch.setattr(deploy, "TOOL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(building, "TOOL_TIMEOUT_S", 0.05)
     assert deploy.main([str(file), "--yes"]) == 2
     assert "no answer in 0.05 s" in capsys.readouterr().err
     program.write_text("no program")
@@ -607,6 +658,20 @@ def test_without_an_instance_rounds_are_begun_once_however_often_they_are_asked_
 def test_the_account_is_asked_about_the_stack_that_will_be(aws: Cdk, file: Path):
     deploy.main([str(file), "--yes"])
     assert aws.asked == [("us-east-1", "Nitro-hopper")]
+
+
+def test_the_account_is_asked_about_the_bootstrap_that_the_cdk_will_use(
+        aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    key = "@aws-cdk/core:bootstrapQualifier"
+    assert deploy.main([str(file), "--yes"]) == 0
+    assert aws.qualifier == "hnb659fds"
+    (tmp_path / "cdk.json").write_text(json.dumps({"context": {key: "mine"}}))
+    monkeypatch.setattr(cdk, "ROOT", tmp_path)
+    assert deploy.main([str(file), "--yes"]) == 0
+    assert aws.qualifier == "mine"
+    assert deploy.main([str(file), "--yes", "--", "-c", f"{key}=acme"]) == 0
+    assert aws.qualifier == "acme"
+    assert f"{key}=acme" in aws.calls[-1][0]
 
 
 def test_a_relative_path_works_from_another_folder(aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch):
@@ -770,7 +835,7 @@ def test_make_hands_the_experiment_on_as_one_word(target: str, command: str):
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    (["--help"], "[--run NAME] [--mail ADDRESS] [--dated-prices] [--yes | --synth-only] [-- ARGUMENT ...]"),
+    (["--help"], "[--mail ADDRESS] [--prices FILE] [--dated-prices]"),
     ([], "EXPERIMENT.yaml"),
     (["a.yaml", "b.yaml"], "b.yaml"),
     (["a.yaml", "--synth-only", "--", "-v"], "--synth-only")])

@@ -54,6 +54,13 @@ def instances(made: Assembly) -> tuple[list[str], dict]:
             policy["InstancesDistribution"])
 
 
+def test_types_that_earn_cpu_credits_buy_none(synthesise: Synthesise, each_kind: Assembly) -> None:
+    """T3 and T4g buy them if nobody says otherwise, and neither the guard nor the meter would count that."""
+    made = synthesise(cache="none", learner__instance_types=["t3.small", "t3.micro"])
+    assert launch(made)["CreditSpecification"] == {"CpuCredits": "standard"}
+    assert "CreditSpecification" not in launch(each_kind)
+
+
 def test_one_instance_of_the_types_in_their_order(each_kind: Assembly) -> None:
     group = each_kind.only("AWS::AutoScaling::AutoScalingGroup")
     assert (group["MinSize"], group["MaxSize"], group["DesiredCapacity"]) == ("0", "1", "1")

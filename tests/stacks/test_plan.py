@@ -33,6 +33,7 @@ def minions(scheduler: str) -> dict[str, Any]:
     ({"cache__kind": "node", "cache__memory_mib": 1025}, "cache.memory_mib = 1025"),
     ({"learner__instance_types": ["c7g.4xlarge", "c7i.4xlarge"]}, "mixes x86_64 and arm64"),
     ({"learner__instance_types": ["c7i.4xlarge", "g5.xlarge"]}, "types with a GPU and without"),
+    ({"learner__instance_types": ["c7i-flex.large", "t3.small"]}, "mixes types that earn CPU credits (t3, t4g) with"),
     ({"learner__instance_types": ["g5g.xlarge"]}, "no machine image for GPUs of arm64"),
     ({"learner__volume_gib": 29}, "learner.volume_gib = 29"),
     ({"learner__image_parameter": "/images/arm64"}, "is an image for arm64"),

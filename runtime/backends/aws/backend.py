@@ -234,7 +234,7 @@ class AwsBackend:
                 "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}, "
                            f"in {deployment.container_image}",
                 "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",
-                "bill": f"what is used, at {self.prices.source} of {self.prices.region}, {self.prices.as_of}"}
+                "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}"}
 
 
 def _check_guard(ledger: Ledger, now_s: float) -> None:

@@ -88,11 +88,12 @@ def main(port: int) -> None:
     from werkzeug.serving import make_server
 
     import tests.simulators.aws.moto_types  # noqa: F401
+    from tests.simulators.aws.free_tier import before
     from tests.simulators.aws.gate import Gate
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = make_server("127.0.0.1", port, Gate(DomainDispatcherApplication(create_backend_app)), threaded=True,
-                         request_handler=MotoRequestHandler)
+    server = make_server("127.0.0.1", port, Gate(before(DomainDispatcherApplication(create_backend_app))),
+                         threaded=True, request_handler=MotoRequestHandler)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.environ["MOTO_PORT"] = str(server.server_port)
     print(f"http://localhost:{server.server_port}", flush=True)

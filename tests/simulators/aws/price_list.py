@@ -18,7 +18,7 @@ ON_DEMAND = "JRTCKXETXF"
 RATE = "6YS6EN2CT7"
 FLAT = (("0", "Inf"),)
 LAMBDA_TIERS = (("0", "6000000000"), ("6000000000", "15000000000"), ("15000000000", "Inf"))
-PREFIXES = {"us-east-1": "USE1-", "eu-central-1": "EUC1-"}
+PREFIXES = {"us-east-1": "USE1-", "eu-central-1": "EUC1-", "sa-east-1": "SAE1-"}
 
 
 class _Handler(QuietHandler):

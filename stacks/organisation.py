@@ -1,0 +1,75 @@
+"""What an organisation asks of every stack: its tags, and a network of its own. See docs/guides/organisations.md.
+
+A permissions boundary and a bootstrap qualifier are the CDK's own context keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aws_cdk as cdk
+
+from runtime.errors import ExperimentError
+from stacks.plan import Plan
+
+_TAG = re.compile(r"(?!aws:|nitro:)[\w.:/+@ -]{1,128}=[\w.:/+@ -]{0,256}", re.ASCII | re.IGNORECASE)
+_VPC, _SUBNET = re.compile(r"vpc-[0-9a-f]{8,17}"), re.compile(r"subnet-[0-9a-f]{8,17}")
+
+
+@dataclass(frozen=True)
+class OwnNetwork:
+    """A network that is there already, in which the learner has no public address.
+
+    Attributes:
+        vpc: Its id.
+        subnets: Ids of subnets with a way out to AWS.
+    """
+
+    vpc: str
+    subnets: tuple[str, ...]
+
+    @classmethod
+    def from_context(cls, context: Callable[[str], Any], plan: Plan) -> OwnNetwork | None:
+        """The network that the context keys ``vpc`` and ``subnets`` name; None if neither is set.
+
+        Raises:
+            ExperimentError: They are wrong, or the experiment needs more of a network.
+        """
+        vpc, subnets = context("vpc"), context("subnets")
+        if vpc is None and subnets is None:
+            return None
+        if not _VPC.fullmatch(str(vpc)):
+            raise ExperimentError(f"vpc = {vpc!r} is not allowed; allowed: the id of the VPC of subnets, such as "
+                                  "vpc-0123456789abcdef0")
+        names = tuple(str(subnets).split(","))
+        if not all(map(_SUBNET.fullmatch, names)):
+            raise ExperimentError(f"subnets = {subnets!r} is not allowed; allowed: ids of subnets of {vpc}, such as "
+                                  "subnet-0123456789abcdef0,subnet-0fedcba9876543210")
+        if plan.has_function and plan.experiment.cache.kind != "none":
+            raise ExperimentError(f"cache.kind = {plan.experiment.cache.kind} with vpc = {vpc}: actors that reach a "
+                                  "cache need subnets without a way out, which only a network made here has; allowed: "
+                                  "none")
+        return cls(str(vpc), names)
+
+
+def add_tags(app: cdk.App, value: object) -> None:
+    """Adds an organisation's tags to all stacks and all that is in them.
+
+    Args:
+        value: Of the context key ``tags``: ``KEY=VALUE,KEY=VALUE``; None if there are none.
+
+    Raises:
+        ExperimentError: They are no tags, or would replace those by which the guard finds an experiment.
+    """
+    words = [] if value is None else str(value).split(",")
+    if wrong := [word for word in words if not _TAG.fullmatch(word)]:
+        raise ExperimentError(f"tags = {value!r} is not allowed: {wrong[0]!r}; allowed: KEY=VALUE,KEY=VALUE, with keys "
+                              "that do not begin with aws: or nitro:")
+    for key, text in (word.split("=", 1) for word in words):
+        cdk.Tags.of(app).add(key, text)
+        for child in app.node.children:
+            if isinstance(child, cdk.Stack):
+                child.tags.set_tag(key, text)

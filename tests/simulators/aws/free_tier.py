@@ -1,0 +1,53 @@
+"""AWS' Free Tier API, which moto lacks: GetAccountPlanState. ``AWS_ENDPOINT_URL_FREETIER`` leads boto3 to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
+
+TARGET = "AWSFreeTierService.GetAccountPlanState"
+PAID = {"accountId": "123456789012", "accountPlanType": "PAID", "accountPlanStatus": "ACTIVE"}
+FREE = {"accountId": "123456789012", "accountPlanType": "FREE", "accountPlanStatus": "ACTIVE",
+        "accountPlanRemainingCredits": {"amount": 87.5, "unit": "USD"}, "accountPlanExpirationDate": 1_800_000_000}
+Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+class _Handler(QuietHandler):
+    def do_POST(self) -> None:
+        assert self.headers["X-Amz-Target"] == TARGET
+        assert json.loads(self.rfile.read(int(self.headers["Content-Length"]))) == {}
+        owner: FreeTier = self.server.owner
+        if owner.failure:
+            self.answer(400, json.dumps({"__type": owner.failure, "message": "as asked for"}).encode())
+        else:
+            self.answer(200, json.dumps(owner.plan).encode())
+
+
+class FreeTier(LoopbackServer):
+    """The service, on a loopback port, as a context manager.
+
+    Attributes:
+        plan: What it answers.
+        failure: An error's code that every request gets, or None.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_Handler)
+        self.plan: dict[str, Any] = PAID
+        self.failure: str | None = None
+
+
+def before(application: Application) -> Application:
+    """A WSGI application that answers for the service, and hands all else on; the account is on the Paid plan."""
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if environ.get("HTTP_X_AMZ_TARGET") != TARGET:
+            return application(environ, start_response)
+        content = json.dumps(PAID).encode()
+        start_response("200 OK", [("Content-Type", "application/x-amz-json-1.0"),
+                                  ("Content-Length", str(len(content)))])
+        return [content]
+
+    return answer
