@@ -53,7 +53,7 @@ def test_what_is_left_of_an_earlier_deployment_is_an_orphan_although_the_experim
 
 
 def test_a_price_that_is_not_known_makes_the_total_a_lower_bound(aws: Account) -> None:
-    run_instance(aws, "t3.micro", "walker")
+    run_instance(aws, "t3.nano", "walker")
     document = aws.survey()
     assert document["orphans"][0]["usd_per_hour"] is None and document["totals"]["is_at_least"]
     assert "price not known" in aws.run("status")
