@@ -157,14 +157,10 @@ def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequen
                                 market=plan.experiment.learner.market if plan.has_instance else None)
     if remark:
         print("\n".join(laid_out({"roles": remark})), flush=True)
-    code = run_cdk(["deploy", *SHARED_STACKS, *words], region=account.region)
+    code = run_cdk(["deploy", *SHARED_STACKS, *([MAIL_STACK] if has_mail else []), *words], region=account.region)
     if code:
         return code
     print("\n".join(laid_out(check_guard(clients(session)))), flush=True)
-    if has_mail:
-        code = run_cdk(["deploy", MAIL_STACK, *words], region=account.region)
-        if code:
-            return code
     code = run_cdk(["deploy", plan.stack_name, *words], region=account.region)
     if not code and not plan.has_instance:
         print("\n".join(laid_out({"rounds": _begin_rounds(clients(session), plan)})), flush=True)

@@ -116,6 +116,11 @@ _VCPU_QUOTAS = {
 """Name of each quota, variable that sets it, and what it is otherwise."""
 
 
+def bootstrap(client: Callable[[str], Any]) -> None:
+    """Leaves in the account what the CDK's command line asks first: the version of its bootstrap."""
+    client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String", Overwrite=True)
+
+
 def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: Mapping[str, str] | None = None) -> (
         dict[str, str]):
     """Creates the stack ``name`` from a synthesised template; returns its outputs, none if it waits for a signal.
@@ -130,7 +135,7 @@ def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: 
     Raises:
         ClientError: The stack was refused, or one of the name is there.
     """
-    client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String", Overwrite=True)
+    bootstrap(client)
     _upload_assets(client, template.with_name(f"{name}.assets.json"))
     formation = client("cloudformation")
     formation.create_stack(

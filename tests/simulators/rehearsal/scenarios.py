@@ -9,13 +9,15 @@ import json
 import os
 import re
 import signal
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.guard.ledger import FINISHED
 from runtime.guard.times import LEG_S
-from tests.simulators.rehearsal.account import difference
+from tests.simulators.aws.moto_types import bootstrap
+from tests.simulators.rehearsal.account import RUN, difference
 from tests.simulators.rehearsal.attacker import ATTACKS, STORED
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE
 from tests.simulators.rehearsal.recording import recorded_calls
@@ -352,6 +354,11 @@ def deployer(world: Rehearsal) -> None:
     """Somebody with the policy that the docs tell people to take deploys, looks and destroys, both kinds of learner."""
     text = experiment(usd=_AMPLE_USD)
     world.machines.is_dead_on_arrival = True
+    bootstrap(world.account.client)
+    with world.people("deploy", str(world.account.write("hopper", text)), "--run", RUN, "--dated-prices",
+                      "--yes") as first:
+        printed = first.communicate()[0]
+    world.check("cdk deploy NitroResults" in printed, f"make deploy does not get to the CDK in an empty account: {printed}")
     code, printed, context = world.make_deploy("hopper", text)
     world.check(code == 0, f"make deploy ({code}): {printed}")
     world.deploy(text=text, context=context)
@@ -366,6 +373,12 @@ def _look_and_stop(world: Rehearsal, name: str) -> None:
         with world.people(*words) as asked:
             printed = asked.communicate()[0]
         world.check("not authorized" not in " ".join(printed.split()), f"{words[0]}: {printed}")
+    archive = world.account.directory / f"{name}-problem.zip"
+    with world.people("report-problem", name, "--out", str(archive)) as asked:
+        printed = asked.communicate()[0]
+    with zipfile.ZipFile(archive) as found:
+        refused = [one for one in found.namelist() if b"not authorized" in found.read(one)]
+    world.check(not refused, f"report-problem may not read {refused}: {printed}")
     _stop(world, name)
     world.is_hurried = True
     world.until_gone(name)
