@@ -78,8 +78,8 @@ class FailSafeDisplay:
     def __init__(self, display: Display) -> None:
         self._display: Display | None = display
 
-    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
-        self._call("started", experiment, facts)
+    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
+        self._call("started", experiment, facts, rows)
 
     def round_finished(self, row: RoundRow) -> None:
         self._call("round_finished", row)
@@ -237,8 +237,10 @@ class PlainDisplay:
         self._goals, self._lines, self._settings = Goals(experiment), EventLines(), settings
         self._clock, self._told_s = clock, 0.0
 
-    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
         self._forecast.started()
+        for row in rows:
+            self._goals.after(row)
         self._print(self._settings(experiment) + _facts_text(facts))
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:
@@ -292,8 +294,10 @@ class LiveDisplay:
         self._evaluation: Goal | None = None
         self._live: Live | None = None
 
-    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
         self._forecast.started()
+        for row in rows:
+            self._goals.after(row)
         self._console.print(self._settings(experiment) + _facts_text(facts), markup=False, highlight=False,
                             soft_wrap=True)
         self._live = Live(self._picture(), console=self._console, refresh_per_second=4)

@@ -77,8 +77,9 @@ class RoundRow:
     decay_weight: Annotated[float | None, _boosting("d^k")]
     actor_count_wanted: Annotated[int, _actors("actors that the scaler asked for")]
     actor_count: Annotated[int, _actors(
-        "actors started; in an asynchronous round, the most that were in flight at once, those of the round before "
-        "included. Fewer than wanted if the budget did not hold more, or stop.max_steps had no room for more")]
+        "actors started; in an asynchronous round, those whose trajectories it trained on, or, with "
+        "algorithm.round_steps, the most in flight at once. Fewer than wanted if the budget or stop.max_steps had no "
+        "room for more, or if a deadline cut the round")]
     actors_returned: Annotated[int, _actors("trajectories that were accepted and trained on, each counted once")]
     actors_failed: Annotated[int, _actors(
         "invocations that ended without an accepted trajectory, replaced or not, in all attempts at the round")]

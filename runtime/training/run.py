@@ -194,7 +194,8 @@ class _Run:
         # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
         self._tensorboard: Any = SummaryWriter(str(directory.tensorboard_path), purge_step=1)
         self._stack.callback(self._tensorboard.close)
-        for row in directory.read_rounds():
+        rows = directory.read_rounds()
+        for row in rows:
             self._to_tensorboard(row)
         facts = {**self._supplies.facts, **_episode_facts(experiment, self._environment),
                  **({"wandb": self._wandb.place} if self._wandb is not None else {})}
@@ -203,7 +204,8 @@ class _Run:
                             cost_basis=self._backend.cost_basis, **facts)
         resumed = {"resumed": f"after round {done}" if done else "no finished round is there: begun anew"}
         self._display.started(
-            experiment, {"results": str(directory.path), **facts, **(resumed if is_resumption else {})})
+            experiment, {"results": str(directory.path), **facts, **(resumed if is_resumption else {})},
+            rows)
 
     def to_the_end(self) -> RunResult:
         """Runs the loop; whatever happens, leaves a summary."""

@@ -63,6 +63,16 @@ def test_goals_are_shares_of_the_way_to_each_end() -> None:
     assert [goal.name for goal in Goals(experiment()).after(first)] == ["budget"]
 
 
+@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+def test_after_a_resumption_the_way_to_the_target_begins_where_the_run_began(kind: type) -> None:
+    stream = io.StringIO()
+    display, shown = kind(experiment(target_return=100.0), stream), experiment(target_return=100.0)
+    display.started(shown, {}, [a_row(1, episode_return_mean=-100.0, evaluation_return_mean=None)])
+    display.round_finished(a_row(2, episode_return_mean=0.0, evaluation_return_mean=None))
+    display.close()
+    assert "50%" in stream.getvalue()
+
+
 def test_a_round_in_which_no_episode_ends_is_as_near_the_target_as_the_one_before() -> None:
     goals = Goals(experiment(target_return=100.0))
     found = [goals.after(a_row(index, episode_return_mean=value, evaluation_return_mean=None))[0]
