@@ -15,6 +15,7 @@ from runtime.records.layout import RunFiles
 
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError,
                RecursionError, RunDirectoryError)
+_USD_MAX = 1e12
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,17 @@ class Spent:
     Attributes:
         spent_usd: US dollars that are certainly spent.
         reserved_usd: US dollars on top that it may still spend or, if it was killed, may have spent.
+
+    Raises:
+        ValueError: An amount is negative, not finite, or more than any run can spend.
     """
 
     spent_usd: float
     reserved_usd: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.spent_usd <= _USD_MAX and 0.0 <= self.reserved_usd <= _USD_MAX):
+            raise ValueError(f"{self} is no amount")
 
     @property
     def most_usd(self) -> float:
@@ -39,8 +47,8 @@ def spent_by_ledger(ledger: Mapping[str, Any]) -> Spent:
     """Reads what `ledger.json` says.
 
     Raises:
-        ValueError: Its amounts are not whole numbers from 0.
-        KeyError, TypeError, ZeroDivisionError: It is not a ledger.
+        ValueError: Its amounts are not whole numbers from 0, or more than any run can spend.
+        KeyError, TypeError, ZeroDivisionError, OverflowError: It is not a ledger.
     """
     budget = ledger["budget"]
     units, spent, reserved = budget["units_per_usd"], budget["spent"], list(budget["reserved"].values())
