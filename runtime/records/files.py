@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 import stat
@@ -12,8 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from runtime.errors import one_line
+
 RECORD_BYTES_MAX, LINES_BYTES_MAX, ARRAYS_BYTES_MAX = 2**26, 2**30, 2**33
 """The largest JSON file, file of lines and file of arrays that is read: somebody else's may have any size."""
+INTEGER_MAX = 2**62
+"""The largest count that is read: sums and increments of smaller ones fit in 64 bits."""
+_GENERATOR_MAX = 2**128
+"""The largest whole number of all: part of the state of NumPy's random generators."""
 TEMPORARY = ".tmp"
 """Ends the name of a file that is not whole yet. A killed process leaves it behind."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -133,6 +140,18 @@ def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
+def from_json(data: bytes | str) -> Any:
+    """Reads JSON that anybody may have altered.
+
+    Raises:
+        ValueError: It is not JSON, is nested too deeply, or has a number that is not finite or beyond ±2¹²⁸.
+    """
+    try:
+        return json.loads(data, parse_int=_number, parse_float=_number, parse_constant=_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 @contextmanager
 def naming_full_disk(path: Path) -> Iterator[None]:
     """A block that writes ``path``: if the disk is full, its error says where, how full, and what to do.
@@ -149,6 +168,13 @@ def naming_full_disk(path: Path) -> Iterator[None]:
         free = shutil.disk_usage(folder).free
         raise OSError(error.errno, f"the disk is full ({free:,} bytes are free in {folder}). Make room, and continue "
                       "a run with --resume: it keeps every finished round", str(path)) from None
+
+
+def _number(text: str) -> int | float:
+    value = int(text) if text.lstrip("-").isdigit() else float(text)
+    if not (abs(value) <= _GENERATOR_MAX if type(value) is int else math.isfinite(value)):
+        raise ValueError(f"{one_line(text, 40)} is not finite, or too large")
+    return value
 
 
 def _create(path: Path) -> int:

@@ -141,10 +141,10 @@ def _strange_file(path: Path) -> str:
 
 def _round_index(line: bytes) -> float:
     """Of a row; infinite for one that is not whole."""
-    try:
-        return float(json.loads(line)["round_index"] + 0.0) if line.endswith(b"\n") else math.inf
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return math.inf
+    index = None
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        index = json.loads(line)["round_index"] if line.endswith(b"\n") else None
+    return index if type(index) is int else math.inf
 
 
 def _shortened(indices: list[int]) -> str:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import RunDirectoryError
-from runtime.records.files import LINES_BYTES_MAX, read_regular
+from runtime.records.files import LINES_BYTES_MAX, from_json, read_regular
 from runtime.records.layout import RunFiles
 
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError,
-               RecursionError, RunDirectoryError)
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError)
 _USD_MAX = 1e12
 
 
@@ -90,14 +87,14 @@ def spent_in(path: Path) -> Spent:
     last_rows: list[Mapping[str, Any]] = []
     with suppress(IndexError, *_UNREADABLE):
         lines = read_regular(files.rounds_path, LINES_BYTES_MAX).splitlines(keepends=True)
-        last_rows = [json.loads([line for line in lines if line.endswith(b"\n")][-1])]
+        last_rows = [from_json([line for line in lines if line.endswith(b"\n")][-1])]
     found = spent_by_records(ledger=_read(files.ledger_path), rows=last_rows, summary=_read(files.summary_path))
     return found or Spent(0.0)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     with suppress(*_UNREADABLE):
-        found = json.loads(read_regular(path))
+        found = from_json(read_regular(path))
         if isinstance(found, dict):
             return found
     return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from runtime.cost.meter import Meter
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
 from runtime.records.events import EventLog
-from runtime.records.files import read_regular
+from runtime.records.files import from_json, read_regular
 from runtime.records.run_directory import RunDirectory
 from runtime.training.progress import Progress
 from runtime.training.summary import Summary
@@ -144,10 +143,10 @@ def _take_ledger(meter: Meter, path: Path, events: EventLog) -> None:
     known, spent_usd = meter.get_state(), meter.spent_usd
     promised_usd = spent_usd + meter.reserved_usd
     try:
-        meter.set_state(json.loads(read_regular(path)))
+        meter.set_state(from_json(read_regular(path)))
         # One that is older than the checkpoint may still promise all: actors go on from one round to the next.
         if meter.spent_usd + meter.reserved_usd < promised_usd and meter.spent_usd < spent_usd:
             raise ValueError("less is spent in it than in the checkpoint")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         meter.set_state(known)
         events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")
