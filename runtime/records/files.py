@@ -54,13 +54,14 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.close(directory)
 
 
-def append(path: Path, line: bytes, *, is_synced: bool) -> None:
-    """Adds a line to a file, which is created if it is missing.
+def append(path: Path, data: bytes, *, is_synced: bool, is_line: bool = True) -> None:
+    """Adds to a file, which is created if it is missing.
 
     Args:
         path: The file.
-        line: With its line break.
-        is_synced: Whether the line is on disk when this returns.
+        data: A line with its line break, or other bytes.
+        is_synced: Whether it is on disk when this returns.
+        is_line: Whether it is a line.
 
     Raises:
         OSError: The file cannot be written; it holds what it held.
@@ -68,10 +69,10 @@ def append(path: Path, line: bytes, *, is_synced: bool) -> None:
     with naming_full_disk(path), open_to_write(path, os.O_APPEND) as file:
         descriptor = file.fileno()
         size = os.fstat(descriptor).st_size
-        is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        is_cut = is_line and size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         try:
             # A line that a crash cut off spoils no other one.
-            _write(descriptor, b"\n" * is_cut + line)
+            _write(descriptor, b"\n" * is_cut + data)
             if is_synced:
                 os.fsync(descriptor)
         except OSError:
