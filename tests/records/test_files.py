@@ -40,7 +40,8 @@ def test_json_is_whole_and_ends_its_line():
 def test_json_is_read_again_and_what_nothing_can_be_counted_with_is_refused():
     value = {"a": [1, -2**128, 2.5e300, None, True, "NaN"]}
     assert from_json(to_json(value)) == value
-    for text in ("NaN", "[-Infinity]", "1e999", "1" * 400, "-" + "9" * 5000, "[" * 100_000, '{"a":' * 5000, "", b"\xff"):
+    for text in ("NaN", "[-Infinity]", "1e999", "1" * 400, "-" + "9" * 5000, "[" * 100_000, '{"a":' * 5000, "",
+                 b"\xff"):
         with pytest.raises(ValueError):
             from_json(text)
 

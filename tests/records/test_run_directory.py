@@ -70,7 +70,8 @@ def test_rows_after_the_checkpoint_are_cut(directory: RunDirectory, round_index:
 @pytest.mark.parametrize("tail", [
     b"{", b'{"round_index": 3', b'{"round_index": 3}', b'{"round_index": 1}', b"\x00" * 64,
     b'{"round_index": 3}\n{"rou', b"\xff\xfe\n", b"[]\n", b"5\n", b"null\n", b"{}\n", b'{"round_index": null}\n',
-    b'{"round_index": "2"}\n', b'{"round_index": -Infinity}\n', b'{"round_index": NaN}\n', b"[" * 9999 + b"\n", b"\n", b"\r\n"], ids=repr)
+    b'{"round_index": "2"}\n', b'{"round_index": -Infinity}\n', b'{"round_index": NaN}\n',
+    b"[" * 9999 + b"\n", b"\n", b"\r\n"], ids=repr)
 def test_what_was_written_only_in_part_is_cut(directory: RunDirectory, tail: bytes):
     for row in rows(2):
         directory.append_round(row)

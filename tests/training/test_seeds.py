@@ -95,7 +95,8 @@ def trained(out: Path, monkeypatch: pytest.MonkeyPatch, *, resume: bool) -> tupl
 @pytest.mark.parametrize("damage", [
     {"finished": 5}, {"finished": {"0": 5}}, {"finished": {"0": {"budget_usd": "x", "stop": {}}}},
     {"finished": {"0": {"budget_usd": float("inf"), "stop": {}}}}, {"finished": {"0": {"stop": {}}}}, {"seeds": 5},
-    {"seeds": [None]}, {"experiment": []}, {"experiment": None}, "[" * 100_000, "[]", "{"], ids=lambda one: str(one)[:40])
+    {"seeds": [None]}, {"experiment": []}, {"experiment": None}, "[" * 100_000, "[]", "{"],
+    ids=lambda one: str(one)[:40])
 def test_a_damaged_list_of_seeds_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: dict[str, Any] | str
 ) -> None:
