@@ -258,7 +258,8 @@ def test_another_version_is_passed_over_and_named(tmp_path: Path):
 
 @pytest.mark.parametrize("changes", [
     {"round_index": "2"}, {"round_index": 2.0}, {"round_index": None}, {"round_index": 10**400}, {"round_index": 1},
-    {"round_index": True}, {"values": None}, {"values": []}, {"values": {"a": 10**400}}, {"values": {"a": float("nan")}},
+    {"round_index": True}, {"values": None}, {"values": []}, {"values": {"a": 10**400}},
+    {"values": {"a": float("nan")}},
 ], ids=lambda changes: str(changes)[:40])
 def test_one_that_fits_its_digest_and_nothing_else_is_passed_over(tmp_path: Path, changes: dict[str, object]):
     two(tmp_path)
