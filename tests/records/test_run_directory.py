@@ -238,6 +238,12 @@ def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(tmp_path: Path, n
     assert "RunDirectoryError" in done.stderr and Path(name).name in done.stderr
 
 
+def test_a_directory_in_a_files_place_is_refused_with_what_to_do(tmp_path: Path):
+    (tmp_path / "run" / "config.yaml.tmp").mkdir(parents=True)
+    with pytest.raises(RunDirectoryError, match="config.yaml.tmp is a directory; allowed: .*[.] Move "):
+        RunDirectory(tmp_path / "run")
+
+
 def test_what_only_a_link_leads_to_is_the_users_own_choice(tmp_path: Path):
     (tmp_path / "large disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "large disk")
