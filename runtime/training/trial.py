@@ -158,7 +158,7 @@ class _Trial:
                     self._doing = value
                 elif kind == "error":
                     raise _TrialError(value)
-                elif value.keys() != set(keys):
+                elif not (isinstance(value, dict) and value.keys() == set(keys)):
                     raise self._junk()
                 else:
                     return value
