@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, get_args, get_type_hints
 
-from runtime.errors import RunDirectoryError
+from runtime.errors import RunDirectoryError, one_line
+from runtime.records.files import INTEGER_MAX
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,8 @@ class RoundRow:
         """Reads a row from its keys and values.
 
         Raises:
-            RunDirectoryError: A key is missing or unknown, or its value is of another type.
+            RunDirectoryError: A key is missing or unknown, its value is of another type, or a number is not finite or
+                is too large.
         """
         where, known = f"rounds.jsonl, round {mapping.get('round_index', 'of unknown number')}", cls.columns()
         wrong = [f"{words} {', '.join(keys)}" for words, keys in {
@@ -223,6 +226,10 @@ class RoundRow:
             if key in mapping and type(mapping[key]) not in types:
                 raise RunDirectoryError(f"{where}: {key} is {mapping[key]!r}; "
                                         f"allowed: {' | '.join(one.__name__ for one in types)}")
+            value = mapping.get(key)
+            if value is not None and not (abs(value) <= INTEGER_MAX if type(value) is int else math.isfinite(value)):
+                raise RunDirectoryError(f"{where}: {key} is {one_line(repr(value), 40)}; "
+                                        f"allowed: finite numbers, whole ones up to {INTEGER_MAX}")
         return cls(**mapping)
 
     def to_json_line(self) -> bytes:

@@ -20,7 +20,7 @@ from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectory
 from runtime.interfaces import Backend, Detector, Display, Learner, RunContext
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.events import EventLog
-from runtime.records.files import naming_full_disk, remove, to_json, write_atomically
+from runtime.records.files import remove, to_json, write_atomically
 from runtime.records.policy_file import save_policy
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -176,11 +176,10 @@ class _Run:
             save_ledger=self._save_ledger, save_round=self._save_round, shield=signals.shield,
             time_limit=signals.time_limit, times=supplies.times)
         self._events.listen(display.event)
-        self._stack = stack
 
     def begin(self, *, is_resumption: bool) -> None:
         """Goes on from what the directory holds, and says so."""
-        from torch.utils.tensorboard import SummaryWriter
+        from runtime.records.tensorboard_log import TensorBoardLog
 
         directory, experiment = self._directory, self._experiment
         continue_rounds(self._loop, directory, self._identity, self._supplies.digests, self._events)
@@ -189,14 +188,12 @@ class _Run:
                              elsewhere_usd=self._keeping.spent_usd(), save_ledger=self._save_ledger)
         write_atomically(directory.config_path, experiment.to_yaml().encode())
         write_atomically(directory.prices_path, self._backend.prices.to_json())
+        # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
+        self._tensorboard = TensorBoardLog(directory.tensorboard_path, time.time)
+        rows = directory.read_rounds()
+        self._tensorboard.add(rows)
         remove(directory.summary_path)
         remove(directory.report_path)
-        # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
-        self._tensorboard: Any = SummaryWriter(str(directory.tensorboard_path), purge_step=1)
-        self._stack.callback(self._tensorboard.close)
-        rows = directory.read_rounds()
-        for row in rows:
-            self._to_tensorboard(row)
         facts = {**self._supplies.facts, **_episode_facts(experiment, self._environment),
                  **({"wandb": self._wandb.place} if self._wandb is not None else {})}
         done = self._loop.progress.round_index
@@ -287,7 +284,7 @@ class _Run:
         save_checkpoint(self._directory.checkpoints_path, Checkpoint(
             checkpoint.round_index, checkpoint.arrays,
             {**checkpoint.values, "experiment": self._identity, "digests": dict(self._supplies.digests)}))
-        self._to_tensorboard(row)
+        self._tensorboard.add([row])
         if self._wandb is not None:
             self._wandb.round_saved()
         self._keeping.round_saved(row)
@@ -301,12 +298,6 @@ class _Run:
         else:
             save_policy(path, best.weights, environment_id=self._experiment.environment.id)
         self._best = best
-
-    def _to_tensorboard(self, row: RoundRow) -> None:
-        with naming_full_disk(self._directory.tensorboard_path):
-            for tag, value in row.scalars().items():
-                self._tensorboard.add_scalar(tag, value, row.env_steps_total)
-            self._tensorboard.flush()
 
 
 def _training_parts(

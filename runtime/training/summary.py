@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import pydantic
 from typing_extensions import TypedDict
 
 from runtime.config.resolved import ResolvedExperiment
 from runtime.interfaces import Backend
 from runtime.records import layout
+from runtime.records.files import from_json, read_regular
 from runtime.records.rows import RoundRow
 from runtime.training.evaluations import BestPolicy
 
@@ -43,6 +46,17 @@ class Summary(TypedDict):
     unfinished_rounds_cost_usd: float
     modelled_s: float
     measured_session_s: float
+
+
+_SUMMARY = pydantic.TypeAdapter(Summary)
+
+
+def read_summary(path: Path) -> Summary | None:
+    """Reads a `summary.json`; None if there is none, or one that this version does not write."""
+    try:
+        return _SUMMARY.validate_python(from_json(read_regular(path)), strict=True)
+    except (OSError, ValueError):
+        return None
 
 
 def summarise(

@@ -32,6 +32,7 @@ from lambda_actor.replay import ReplayedEnvironment, check_continuation, continu
 from lambda_actor.rollout import EPISODE_BYTES_MAX, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
 from runtime.errors import ERROR_CHARACTERS_MAX, EnvironmentNotHereError, ExperimentError, one_line
+from runtime.fleet.answers import JUNK, answer
 from runtime.training.environment_process import EnvironmentProcess, connect
 
 _FRAGMENTS, _STEPS_MAX, _FURTHER_STEPS_MAX = 6, 256, 64
@@ -186,16 +187,14 @@ class _Trial:
                 _notice(f"{self._about}it is still {self._doing} after {_NOTICE_S} s; after {_PATIENCE_S} s it is "
                         "refused")
         try:
-            (kind, value), = json.loads(self._process.connection.recv_bytes(_MESSAGE_BYTES_MAX)).items()
-        except (ValueError, AttributeError, RecursionError):
+            (kind, value), = answer(self._process.connection.recv_bytes(_MESSAGE_BYTES_MAX),
+                                    {"doing": (str,)}, {"error": (str,)}, {"answer": (dict,)}).items()
+        except ValueError:
             raise self._junk() from None
-        if kind not in ("doing", "error", "answer") or (kind != "answer" and not isinstance(value, str)):
-            raise self._junk()
         return kind, value
 
     def _junk(self) -> _TrialError:
-        return _TrialError(f"{self._about}while it was {self._doing}, it wrote to the connection that its trial "
-                           "answers on; allowed: files and connections that it has opened itself")
+        return _TrialError(f"{self._about}while it was {self._doing}, it {JUNK}")
 
     def _listen(self) -> None:
         """Takes in what was printed, and forgets all but the end."""

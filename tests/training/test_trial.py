@@ -376,7 +376,7 @@ def test_junk_on_its_connection_is_refused_in_one_line(what: str) -> None:
         try_environment(f"{__name__}:Scribbling", options={"kwargs": {"what": what}})
     assert str(caught.value) == (
         f"environment.id = '{__name__}:Scribbling': while it was being imported and made, it wrote to the connection "
-        "that its trial answers on; allowed: files and connections that it has opened itself")
+        "that its process answers on; allowed: files and connections that it has opened itself")
 
 
 class Noisy(Counter):
