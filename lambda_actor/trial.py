@@ -187,7 +187,7 @@ def conclude(known: Mapping[str, Any], played: Mapping[str, Any], differs: Mappi
         played: As `play` returns it.
         differs: As `go_on` returns it.
     """
-    tried = TriedEnvironment(**known | {name: played[name] for name in ("outside", "state_bytes")},
+    tried = TriedEnvironment(**known, outside=played["outside"], state_bytes=played["state_bytes"],
                              problem=played["problem"] or differs["saved"], is_deterministic=not differs["replayed"])
     if tried.state_bytes:
         tried = dataclasses.replace(tried, can_save_episode=False, cannot_save_reason=(

@@ -173,7 +173,7 @@ def parts() -> Iterator[None]:
         write_atomically(directory / "report.html", b"a report")
         return ""
 
-    tried = SimpleNamespace(spaces=environment.spaces, remark="")
+    tried = SimpleNamespace(spaces=environment.spaces, warnings={})
     no_tensorboard = SimpleNamespace(add_scalar=lambda *_: None, flush=lambda: None, close=lambda: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.utils.tensorboard, "SummaryWriter", lambda *_, **__: no_tensorboard)
