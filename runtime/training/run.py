@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
+from lambda_actor.trial import TriedEnvironment, dropped
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectoryError, RunError
@@ -39,13 +40,12 @@ from runtime.training.resume import (
 )
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 from runtime.training.summary import summarise
-from runtime.training.trial import TriedEnvironment
 
 if TYPE_CHECKING:
     from runtime.learner import LearnerSpec
 
 
-_REPLAY_SHARE_MAX = 1.0
+_REPLAYED_PERCENT_MAX = 100
 """More steps that are replayed than sampled are worth an advice."""
 
 
@@ -144,7 +144,7 @@ class _Run:
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
         self._environment, spaces = environment, environment.spaces
         self._backend, self._signals, self._wandb = backend, signals, wandb
-        self._started_s = time.monotonic()
+        self._started_s, self._was_resumed = time.monotonic(), directory.holds_run
         self._identity = experiment.identity
         self._events = EventLog(directory.events_path, _now)
         self._run_id = uuid.uuid4().hex
@@ -196,13 +196,14 @@ class _Run:
         remove(directory.report_path)
         facts = {**self._supplies.facts, **_episode_facts(experiment, self._environment),
                  **({"wandb": self._wandb.place} if self._wandb is not None else {})}
+        warnings = _warnings(experiment, self._environment)
         done = self._loop.progress.round_index
         self._events.append("run_started", run_id=self._run_id, resumed_after_round=done,
-                            cost_basis=self._backend.cost_basis, **facts)
+                            cost_basis=self._backend.cost_basis, **facts, **warnings)
         resumed = {"resumed": f"after round {done}" if done else "no finished round is there: begun anew"}
-        self._display.started(
-            experiment, {"results": str(directory.path), **facts, **(resumed if is_resumption else {})},
-            rows)
+        self._display.started(experiment, {
+            "results": str(directory.path), **facts, **(resumed if is_resumption else {}),
+            **{f"! {subject}": text for subject, text in warnings.items()}}, rows)
 
     def to_the_end(self) -> RunResult:
         """Runs the loop; whatever happens, leaves a summary."""
@@ -220,7 +221,7 @@ class _Run:
         summary = summarise(
             rows, name=self._name, experiment=self._experiment, backend=self._backend,
             best=self._best, stop_reason=result.summary["stop_reason"], error=error, spent_usd=self._meter.spent_usd,
-            session_s=time.monotonic() - self._started_s)
+            session_s=time.monotonic() - self._started_s, was_resumed=self._was_resumed)
         result = replace(result, summary=summary)
         finishes: tuple[Callable[[], None], ...] = (lambda: self._write_end(summary), self._keeping.ends)
         for finish in finishes:
@@ -334,21 +335,22 @@ def _actor_event(experiment: FittedExperiment, run_id: str) -> dict[str, Any]:
 
 
 def _episode_facts(experiment: FittedExperiment, tried: TriedEnvironment) -> dict[str, str]:
-    """What people are told of open episodes, if they are not just saved, and of what chance decides."""
+    """What people are told of open episodes, if they are replayed."""
     environment, steps = experiment.environment, experiment.actor.fragment_steps
-    facts = {}
-    if tried.remark:
-        facts["environment"] = f"not deterministic, so that results cannot be reproduced: {tried.remark}"
-    if environment.dropped_because:
-        facts["episodes"] = ("the last, unfinished one of each fragment is dropped, which episodes_dropped of "
-                             f"rounds.jsonl counts: {environment.dropped_because}")
-    if environment.replay:
-        longest = environment.replay_steps_max + 1
-        share = longest / (2 * steps)
-        facts["episodes"] = (
-            f"replayed by the next actor: of {longest:,} steps, {share:.1f} again for each new one"
-            + (f"; actor.fragment_steps={longest} needs few" if share > _REPLAY_SHARE_MAX else ""))
-    return facts
+    if not environment.replay:
+        return {}
+    longest, why = environment.replay_steps_max + 1, f"{tried.cannot_save_reason}. " if tried.state_bytes else ""
+    again, fewest = (round(100 * longest / (2 * length)) for length in (steps, max(steps, longest)))
+    return {"episodes": (
+        f"{why}If the end of a fragment cuts an episode, the next actor first replays it from its start. With episodes "
+        f"of {longest:,} steps, that is about {again:,} steps for each 100 new ones"
+        + (f", and about {fewest} with actor.fragment_steps={longest}" if again > _REPLAYED_PERCENT_MAX else ""))}
+
+
+def _warnings(experiment: FittedExperiment, tried: TriedEnvironment) -> dict[str, str]:
+    """What people should know before the first round, by subject."""
+    problem = experiment.environment.dropped_because
+    return tried.warnings | ({"dropped": dropped(problem)} if problem else {})
 
 
 def _is_foreseen(error: Exception) -> bool:

@@ -23,6 +23,7 @@ from runtime.display.table import (
     summary_lines,
 )
 from runtime.display.terminal import spent_of
+from runtime.interfaces import Limits
 from runtime.testing.fakes import ManualClock
 from runtime.training.summary import Summary
 from tests.config.trees import MINIMAL
@@ -207,6 +208,30 @@ def test_events_without_an_error_are_shown_every_time_but_for_beginning_and_end(
     assert [lines.line(kind, {}) for kind in ("run_started", "run_ended")] == [None, None]
     assert lines.line("actors_abandoned", {"reason": "the run ends", "count": 3}) is None
     assert lines.line("actors_abandoned", {"reason": "too stale", "count": 3}) is not None
+
+
+def test_what_a_round_is_fitted_to_is_told_in_a_sentence() -> None:
+    lines = EventLines()
+    assert lines.line("round_fitted", {
+        "round_index": 10, "wanted": 8, "granted": 6, "reason": "stop.max_steps has room for no more fragments"}) == (
+        "! round 10 gets 6 of the 8 actors wanted: stop.max_steps has room for no more fragments")
+    assert lines.line("limits_tightened", {
+        "round_index": 7, **vars(Limits(1.0, 2.0, 3.0, factor=2.5)), "free_usd": 0.00321}) == (
+        "! round 7: only $0.0032 are free, so a round may now take at most 2.5 times as long as the last ones")
+
+
+def test_the_end_tells_the_sessions_time_and_what_was_dropped() -> None:
+    def lines(**values: object) -> list[str]:
+        summary = dict.fromkeys(Summary.__annotations__, 0) | {
+            "evaluation_return_mean": 80.0, "evaluation_round": 9, "measured_session_s": 8.0, "modelled_s": 61.0}
+        return summary_lines(summary | values, "runs/mine")
+
+    assert "time         0:08; the whole run modelled 1:01" in lines()
+    assert "time         0:08 since it was resumed; the whole run modelled 1:01" in lines(was_resumed=True)
+    assert not any(line.startswith("dropped") for line in lines(env_steps_total=780))
+    assert "dropped      96 episodes, 22% of the steps played" in lines(
+        episodes_dropped=96, steps_dropped=220, env_steps_total=780)
+    assert "dropped      2 episodes" in lines(episodes_dropped=2, env_steps_total=780)
 
 
 def test_the_end_names_the_best_policy_where_it_is_not_the_last_evaluated_one() -> None:

@@ -171,7 +171,7 @@ def parts() -> Iterator[None]:
         write_atomically(directory / "report.html", b"a report")
         return ""
 
-    tried = SimpleNamespace(spaces=environment.spaces, remark="")
+    tried = SimpleNamespace(spaces=environment.spaces, warnings={})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "preflight", lambda *_, **__: (tried, fitted))
         patch.setattr(training, "EvaluationProcess", Evaluator)
