@@ -78,7 +78,8 @@ def trained(out: Path, monkeypatch: pytest.MonkeyPatch, *, resume: bool) -> tupl
     def train(experiment: Any, path: Path, **_: Any) -> RunResult:
         path.mkdir(exist_ok=True)
         summary = summarise([a_row(1, env_steps_total=512)], name="x", experiment=experiment, backend=BACKEND,
-                            best=None, stop_reason="max_rounds", error="", spent_usd=0.25, session_s=1.0)
+                            best=None, stop_reason="max_rounds", error="", spent_usd=0.25, session_s=1.0,
+                            was_resumed=False)
         (path / "summary.json").write_text(json.dumps(summary))
         return RunResult(summary)
 
