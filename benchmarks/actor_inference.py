@@ -34,9 +34,9 @@ import torch  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from lambda_actor import wire  # noqa: E402
-from lambda_actor.check import random_weights  # noqa: E402
 from lambda_actor.policy import CONVOLUTIONS, Policy  # noqa: E402
 from lambda_actor.spaces import Spaces  # noqa: E402
+from lambda_actor.trial import random_weights  # noqa: E402
 
 SPACES = Spaces((3, 84, 84), (1, 84, 84), 3, action_count=6)
 INFERENCES, REPEATS, IMPORTS = 200, 15, 5

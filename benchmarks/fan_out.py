@@ -33,10 +33,10 @@ import redis  # noqa: E402
 
 from lambda_actor import wire  # noqa: E402
 from lambda_actor.cache import TrajectoryCache  # noqa: E402
-from lambda_actor.check import random_policy, random_weights  # noqa: E402
 from lambda_actor.environments import make_environment  # noqa: E402
 from lambda_actor.handler import trajectory_fields  # noqa: E402
 from lambda_actor.rollout import roll_out  # noqa: E402
+from lambda_actor.trial import random_policy, random_weights  # noqa: E402
 
 ARN = "arn:aws:lambda:us-east-1:123456789012:function:actors:live"
 ACTORS, REPEATS, DELAY_S, STEPS, TIMEOUT_S = (8, 16, 32, 64, 128, 256, 512, 1024), 5, 2.0, 256, 60.0

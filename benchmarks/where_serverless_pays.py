@@ -37,6 +37,7 @@ import matplotlib  # noqa: E402
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
+from lambda_actor.trial import TriedEnvironment  # noqa: E402
 from runtime.config.instances import processor, vcpus  # noqa: E402
 from runtime.config.loading import load_experiment  # noqa: E402
 from runtime.config.schema import Experiment  # noqa: E402
@@ -44,7 +45,7 @@ from runtime.cost.prices import PRICES  # noqa: E402
 from runtime.planning.prediction import KINDS, Prediction, Sample, front, predict_all, rounds_of  # noqa: E402
 from runtime.planning.workload import Workload  # noqa: E402
 from runtime.training.preflight import preflight  # noqa: E402
-from runtime.training.trial import TriedEnvironment, try_environment  # noqa: E402
+from runtime.training.trial import try_environment  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "where_serverless_pays.json"
 HUMANOID = "Humanoid-v5, {} frames"

@@ -11,9 +11,9 @@ from runtime.config.explaining import allowed_values, default_text, section_of, 
 HEAD = """\
 # The experiment file
 
-YAML, one section for each part of the system. Only `environment.id` and `budget.usd` are required. Any key can be
-overridden on the command line: `--set stop.max_rounds=20`. Unknown keys and values out of range are refused before
-anything starts.
+YAML, one section for each part of the system. Only `environment.id` and `budget.usd` are required. An environment of
+your own that has no limit of steps also needs `environment.max_episode_steps`. Any key can be overridden on the command
+line: `--set stop.max_rounds=20`. Unknown keys and values out of range are refused before anything starts.
 
 So is a key that the run would never read, such as `scaler.decay_factor` with `scaler.kind: fixed`. If what decides that
 stands above the key, on the command line or in the file that extends, the key is ignored, and named in one line (`not

@@ -13,17 +13,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from lambda_actor import wire
+from lambda_actor import trial
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.episode_state import spanning_wrapper
-from lambda_actor.errors import ActorError, EpisodeReplayError, EpisodeStateError
+from lambda_actor.errors import ActorError
 from lambda_actor.making import OPTIONS, PREPROCESSINGS
-from lambda_actor.policy import Policy, default_network, parameter_shapes
-from lambda_actor.replay import ReplayedEnvironment, check_continuation, continuation
-from lambda_actor.rollout import Environment, Fragment, OpenEpisode, roll_out
-from lambda_actor.spaces import Spaces
 
 IMPORTED_LATE = ("awslambdaric.bootstrap", "botocore.auth", "botocore.session", "lambda_actor.handler")
 """What runs, signs and serves in Lambda, but is imported by none of the modules here."""
@@ -44,15 +37,15 @@ def check(
     """Does everything that an actor does but talk to a cache; returns what was seen, for people.
 
     Args:
-        steps: Of each fragment.
+        steps: As ``actor.fragment_steps``.
         preprocessing: ``environment.preprocessing``.
         options: How it is made besides; see `lambda_actor.making.OPTIONS`.
         may_cut_episodes: Whether an open episode need not be continued, as with ``environment.truncate_at_fragment``.
 
     Raises:
-        CheckError: An import or the certificates are missing, a wrapper keeps something across episodes, or an open
-            episode cannot be continued, or not as it would go on unbroken.
-        ActorError: The environment cannot be made, or its fragment is not sound.
+        CheckError: An import or the certificates are missing, the environment raises or returns what nobody here can
+            use, or an open episode cannot be continued and may be longer than a fragment.
+        ActorError: The environment cannot be made.
     """
     _check_imports()
     _check_certificates()
@@ -61,48 +54,26 @@ def check(
         return make_environment(environment_id, preprocessing, options)
 
     environment = make()
-    if name := spanning_wrapper(environment.gymnasium_environment):
-        raise CheckError(f"{environment_id}: wrapper {name} keeps moments across episodes, so that each actor would "
-                         "see something else; allowed: without it")
-    used: Environment = environment if environment.can_save_episode else ReplayedEnvironment(make, is_made_anew=True)
-    fragment = roll_out(used, random_policy(used), fragment_steps=steps, seed=0, round_index=0, slot=0)
-    seen = f"{environment_id}: {steps} steps, mean reward {fragment.rewards.mean():.4g}"
-    if fragment.open_episode is None:
-        return f"{seen}; its episode ended with the fragment, so none was continued"
-    if environment.can_save_episode:
-        _check_continuation(environment, make(), fragment, fragment.open_episode)
-        return f"{seen}; an open episode was continued"
     try:
-        ReplayedEnvironment(make, is_made_anew=True).set_state(fragment.open_episode.state)
-    except EpisodeReplayError as error:
-        told = f"an open episode cannot be continued: {environment.cannot_save_reason}, and {error}"
-        if may_cut_episodes:
-            return f"{seen}; {told}"
-        raise CheckError(f"{environment_id}: {told}; allowed: get_state() and set_state(state) in the environment, or "
-                         "environment.truncate_at_fragment: true in the experiment file") from error
-    return f"{seen}; an open episode was replayed"
-
-
-def random_policy(environment: Environment) -> Policy:
-    """A policy for it, read from a message as an actor reads it."""
-    return Policy.from_bytes(random_weights(environment.spaces))
-
-
-def random_weights(spaces: Spaces) -> bytes:
-    """A weights message of a policy of full size, with small random weights."""
-    network, moments = default_network(spaces), spaces.vector_size
-    draw = np.random.default_rng(0)
-    return wire.encode(wire.Kind.WEIGHTS, {
-        "policy_version": np.array(0, np.int64),
-        "network": wire.text_field(network),
-        "distribution": wire.text_field(spaces.distribution),
-        "log_std": np.full(spaces.action_size, -1.0, np.float32),
-        "observation_mean": np.zeros(moments, np.float32),
-        "observation_std": np.ones(moments, np.float32),
-        "observation_clip": np.array(10.0, np.float32),
-        **{name: draw.normal(0.0, 0.1 if name.endswith("weight") else 0.0, shape).astype(np.float32)
-           for name, shape in parameter_shapes(spaces, network).items()},
-    })
+        known = trial.facts(environment)
+        played = trial.play(environment, make, steps=steps)
+        differs = trial.go_on(make(), **played) if played["episode"] else trial.NOTHING_DIFFERS
+    except (Exception, SystemExit) as error:
+        raise CheckError(trial.explained(environment_id, error)) from error
+    tried = trial.conclude(known, played, differs)
+    warnings, (problem, allowed) = tried.warnings, tried.obstacle()
+    how = ("an open episode was continued" if played["saved"] else "an open episode was replayed" if played["episode"]
+           else "no episode was left open")
+    if tried.state_bytes:
+        how += f", because {tried.cannot_save_reason}"
+    if problem and may_cut_episodes:
+        how = problem
+    elif problem and tried.episode_steps_max is not None and tried.episode_steps_max <= steps:
+        warnings["dropped"], how = trial.dropped(problem), "no open episode was continued"
+    elif problem:
+        raise CheckError(f"environment.id = {environment_id!r}: {problem}; allowed: {allowed}")
+    seen = f"{environment_id}: {played['steps']:,} steps, mean reward {played['mean_reward']:.4g}; {how}"
+    return "\n".join([*(f"! {name}: {text}" for name, text in warnings.items()), seen])
 
 
 def _check_imports() -> None:
@@ -117,18 +88,6 @@ def _check_certificates() -> None:
     """Else no cache could be trusted."""
     if not ssl.create_default_context().cert_store_stats()["x509_ca"]:
         raise CheckError("there are no root certificates; install ca-certificates")
-
-
-def _check_continuation(
-    environment: ActorEnvironment, fresh: ActorEnvironment, fragment: Fragment, open_episode: OpenEpisode
-) -> None:
-    """The open episode must go on in a fresh environment as it does where it was left open."""
-    episode = OpenEpisode.from_bytes(open_episode.to_bytes())
-    fresh.set_state(episode.state)
-    try:
-        check_continuation(*(continuation(one, fragment.actions) for one in (environment, fresh)))
-    except EpisodeStateError as error:
-        raise CheckError(f"{environment.environment_id}: {error}") from error
 
 
 _DESCRIPTION = """\

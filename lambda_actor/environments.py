@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from gymnasium import spaces as gym_spaces
 
 from lambda_actor import atari, making, mujoco_v5
 from lambda_actor.episode_state import EpisodeStore, State, episode_stores, layers
-from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, told
+from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, place_of, told
 from lambda_actor.frames import combined
 from lambda_actor.lean import LeanStep
 from lambda_actor.spaces import Spaces
@@ -95,6 +96,12 @@ class ActorEnvironment:
         return self._environment
 
     @property
+    def origin(self) -> str:
+        """The class of the environment without its wrappers, and its file and line."""
+        bare = type(self._environment.unwrapped)
+        return f"{bare.__name__}{place_of(bare)}"
+
+    @property
     def can_save_episode(self) -> bool:
         """Whether an open episode can travel to another process."""
         return self._stores is not None
@@ -107,9 +114,15 @@ class ActorEnvironment:
         """Starts a new episode from ``seed`` alone; returns its first frame.
 
         Raises:
-            UnusableEnvironmentError: The observation is another than the space says; also in `step`.
+            UnusableEnvironmentError: The observation is another than the space says; also in `step`. Or it takes no
+                seed.
         """
-        observation, _ = self._environment.reset(seed=seed)
+        try:
+            observation, _ = self._environment.reset(seed=seed)
+        except TypeError as error:
+            if old := _old_reset(self._environment):
+                raise UnusableEnvironmentError(old) from error
+            raise
         self._was_reset = True
         self._choose_step()
         return self.to_frame(observation)
@@ -193,6 +206,22 @@ class ActorEnvironment:
         space = self._environment.observation_space
         is_flat = isinstance(space, gym_spaces.Box) or not space.contains(observation)
         return observation if is_flat else self.to_frame(observation)
+
+    def outside_space(self, vectors: np.ndarray) -> str:
+        """Names the first number of these frames, float32 ``[T, O]``, that the observation space does not allow.
+
+        Returns:
+            What it is and what would be allowed, for people; "" if there is none.
+        """
+        space = gym_spaces.flatten_space(self._environment.observation_space)
+        assert isinstance(space, gym_spaces.Box)
+        low, high = (np.ravel(bound).astype(np.float32) for bound in (space.low, space.high))
+        wrong = np.argwhere((vectors < low) | (vectors > high))
+        if not len(wrong):
+            return ""
+        step, number = wrong[0]
+        return (f"number {number} of one was {vectors[step, number]:g}, and the observation space allows "
+                f"{low[number]:g} to {high[number]:g}; mend the space, or what the environment returns")
 
     def to_frame(self, observation: object) -> np.ndarray:
         """Returns a frame of what the environment observes.
@@ -529,6 +558,21 @@ def _spaces(frames: _Frames, actions: _Actions, frame_stack: int) -> Spaces:
     channels, height, width = frames.frame_shape
     return Spaces((frame_stack * channels, height, width), frames.frame_shape, frame_stack,
                   action_size=actions.size, action_count=actions.count, action_counts=actions.counts)
+
+
+def _old_reset(environment: gymnasium.Env) -> str:
+    """Says which layer's `reset` lacks an argument that Gymnasium's has, and where; "" if none does."""
+    for place, layer in enumerate(layers(environment)):
+        with suppress(ValueError, TypeError):
+            signature = inspect.signature(layer.reset)
+            takes = signature.parameters.values()
+            # Wrappers pass both on.
+            missing = [name for name in ("seed", "options")[:2 if place else 1] if name not in signature.parameters]
+            if missing and not any(one.kind is one.VAR_KEYWORD for one in takes):
+                name = f"{type(layer).__name__}.reset"
+                return (f"{name}{signature} takes no {' and no '.join(missing)}{place_of(type(layer).reset)}; allowed: "
+                        "def reset(self, *, seed=None, options=None)")
+    return ""
 
 
 def _time_limit(environment: gymnasium.Env) -> int | None:

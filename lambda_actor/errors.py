@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sysconfig
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 _PROJECT = Path(__file__).resolve().parents[1]
 _OURS = tuple(f"{_PROJECT / name}/" for name in ("lambda_actor", "runtime"))
@@ -114,3 +118,10 @@ def raising_frame(error: BaseException) -> traceback.FrameSummary | None:
     installed = [frame for frame in frames if any(folder in frame.filename for folder in _INSTALLED)]
     users = [frame for frame in frames if frame not in installed and not frame.filename.startswith(_STANDARD)]
     return next(iter([*users, *installed]), None)
+
+
+def place_of(code: type | Callable[..., Any]) -> str:
+    """Returns the file and the line of a class or a function, to be put behind its name; "" if nobody knows them."""
+    with suppress(OSError, TypeError):
+        return f", in {inspect.getsourcefile(code)}, line {inspect.getsourcelines(code)[1]}"
+    return ""

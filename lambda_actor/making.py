@@ -133,7 +133,8 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} does not import: "
-                                       f"{told(error)}{_installation(module_name)}") from error
+                                       f"{told(error)}{_installation(module_name) or _search(module_name, error)}"
+                                       ) from error
     factory = getattr(module, attribute, None)
     if factory is None and _is_registered(attribute):
         return None, attribute
@@ -170,6 +171,14 @@ def _installation(module_name: str) -> str:
     if module_name not in _REGISTERED_BY.values() or importlib.util.find_spec(module_name) is not None:
         return ""
     return f"; it is not installed: python -m pip install {module_name.replace('_', '-')}"
+
+
+def _search(module_name: str, error: BaseException) -> str:
+    """How Python comes to find the user's own package, if that is what it does not find, else nothing."""
+    if not isinstance(error, ModuleNotFoundError) or error.name != module_name.partition(".")[0]:
+        return ""
+    return ("; allowed: a module that Python finds, after `python -m pip install -e FOLDER` or with PYTHONPATH=FOLDER. "
+            "environment.package names the folder for a deployment only, which installs it in its images")
 
 
 _MUJOCO = {"mujoco": "4.0.0", "mujoco-core": "4.0.0", "mujoco-studio": "4.0.0"}

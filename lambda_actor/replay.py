@@ -56,6 +56,11 @@ class ReplayedEnvironment:
         """What a policy sees and does."""
         return self._environment.spaces
 
+    @property
+    def origin(self) -> str:
+        """As `ActorEnvironment.origin`."""
+        return self._environment.origin
+
     def reset(self, seed: int) -> np.ndarray:
         """Starts a new episode; as `ActorEnvironment.reset`."""
         if self._is_used and self._is_made_anew:
@@ -110,7 +115,7 @@ class ReplayedEnvironment:
             self.step(action)
             if int.from_bytes(self._digests[-1], "little") != digest:
                 raise EpisodeReplayError(
-                    f"{self._environment.environment_id}: the episode of seed {seed} went on differently at step "
+                    f"the episode of seed {seed} went on differently at step "
                     f"{step} of {len(actions)} when it was replayed; " + (
                         "the environment is not deterministic, or remembers something across episodes"
                         if where == processor() else

@@ -33,6 +33,9 @@ class Environment(Protocol):
     def spaces(self) -> Spaces: ...
 
     @property
+    def origin(self) -> str: ...
+
+    @property
     def can_save_episode(self) -> bool: ...
 
     def reset(self, seed: int) -> np.ndarray: ...
@@ -252,11 +255,11 @@ def roll_out(
     if frames is not None:
         in_frames = floats(frames, spaces)
         seen, after = in_frames[observations[:, 0]], in_frames[bootstrap_observations[:, 0]]
-    _require_finite("observations", seen, every_step)
-    _require_finite("outputs", outputs, every_step)
+    _require_finite("observations", seen, every_step, environment)
+    _require_finite("the policy's outputs", outputs, every_step)
     _require_finite("actions", actions, every_step)
-    _require_finite("rewards", reward_array, every_step)
-    _require_finite("bootstrap_observations", after, bootstrap_steps)
+    _require_finite("rewards", reward_array, every_step, environment)
+    _require_finite("last observations", after, bootstrap_steps, environment)
     return Fragment(
         observations=observations, actions=actions, log_probs=policy.log_probs(outputs, actions, noise),
         rewards=reward_array, terminated=np.array(terminated[:steps], np.bool_),
@@ -395,7 +398,9 @@ def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> No
                                 f"observations are {np.dtype(dtype)}{list(shape)}")
 
 
-def _require_finite(name: str, array: np.ndarray, steps: np.ndarray) -> None:
+def _require_finite(name: str, array: np.ndarray, steps: np.ndarray, source: Environment | None = None) -> None:
+    """Checks an array; an environment that it comes from is named if there is NaN or infinity in it."""
     if not np.isfinite(array).all():
         row = int(np.argwhere(~np.isfinite(array))[0][0])
-        raise NonFiniteTrajectoryError(f"{name} is not finite at step {steps[row]} of the fragment")
+        raise NonFiniteTrajectoryError(f"{name} are not finite at step {steps[row]} of the fragment"
+                                       + (f", of {source.origin}" if source is not None else ""))

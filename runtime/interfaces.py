@@ -1018,7 +1018,8 @@ class Backend(Protocol):
 class Display(Protocol):
     """Shows a run while it runs."""
 
-    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None: ...
+    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
+        """Shows what is about to run; ``rows`` are the rounds that it continues after."""
 
     def round_finished(self, row: RoundRow) -> None: ...
 

@@ -23,7 +23,7 @@ ACTOR_FILES = sorted((ROOT / "lambda_actor").glob("**/*.py"))
 RUNTIME_FILES = sorted((ROOT / "runtime").glob("**/*.py"))
 
 _ROLL_OUT = """
-from lambda_actor.check import random_policy
+from lambda_actor.trial import random_policy
 from lambda_actor.environments import make_environment
 from lambda_actor.rollout import OpenEpisode, roll_out
 

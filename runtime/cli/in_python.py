@@ -6,7 +6,7 @@ import datetime
 import os
 import signal
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ def _loaded(
 
 
 class _Silent(Display):
-    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
         pass
 
     def round_finished(self, row: RoundRow) -> None:

@@ -31,7 +31,8 @@ examples:
   python -m runtime explain scaler
 
 `python -m runtime COMMAND --help` has examples of each command. Of an experiment file only
-{required} are required; `explain` lists all other keys."""
+{required} are required; an environment of your own that has no limit of steps also
+needs environment.max_episode_steps. `explain` lists all keys."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -147,6 +147,9 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None 
         return f"{name} is not a known key{nearest(name, kinds)}"
     path, info = _field(location)
     if kind == "missing":
+        if info and (section := section_of(info)):
+            key, info = next((key, one) for key, one in section.model_fields.items() if one.is_required())
+            name += f".{key}"
         return f"{name} is missing: {info.description if info else ''}"
     if kind == "value_error":
         return str(problem["ctx"]["error"])
@@ -156,7 +159,9 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None 
                    "text as a name" if location[-1] == "[key]" else allowed_values(_FREE[path]))
         return f"{path} has {_shown(value)} in it, which is not allowed; allowed: {allowed}"
     allowed = allowed_values(info) if info else problem["msg"]
-    return f"{name} = {_shown(value)} is not allowed; allowed: {allowed}"
+    meant = difflib.get_close_matches(str(value), _choices(info.annotation), 1) if info else []
+    return (f"{name} = {_shown(value)} is not allowed; allowed: {allowed}"
+            + "".join(f"; did you mean {one}?" for one in meant))
 
 
 def explain_unused(experiment: Experiment, found: Unused, keys: Sequence[str]) -> str:
@@ -191,6 +196,13 @@ def is_told_better(problem: Mapping[str, Any]) -> bool:
     """Whether another of pydantic's problems tells more: each wrapper is tried as text first, then as a mapping."""
     location = problem["loc"]
     return bool(location[:2] == ("environment", "wrappers") and location[3:] == ("str",))
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The values of a closed set, whatever it stands in; none if there is none."""
+    arguments = get_args(annotation)
+    return ([str(one) for one in arguments] if get_origin(annotation) is Literal else
+            [choice for one in arguments for choice in _choices(one)])
 
 
 def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:

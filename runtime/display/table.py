@@ -35,6 +35,11 @@ _OTHER_LINES = 8
 """Of the live display besides rounds and events: a heading, four bars, an evaluation, the pace, and an empty one."""
 _EVALUATION_LINE_S = 30.0
 """So often the plain display tells how far a long evaluation is."""
+_SENTENCES = {
+    "round_fitted": "round {round_index} gets {granted} of the {wanted} actors wanted: {reason}",
+    "limits_tightened": "round {round_index}: only ${free_usd:.4f} are free, so a round may now take at most "
+                        "{factor:g} times as long as the last ones"}
+"""Events that are told in a sentence; all others by their fields."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9][0-9.]*")
 
 
@@ -78,8 +83,8 @@ class FailSafeDisplay:
     def __init__(self, display: Display) -> None:
         self._display: Display | None = display
 
-    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
-        self._call("started", experiment, facts)
+    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
+        self._call("started", experiment, facts, rows)
 
     def round_finished(self, row: RoundRow) -> None:
         self._call("round_finished", row)
@@ -212,6 +217,8 @@ class EventLines:
         # At a run's end there are always actors in flight that nobody waits for any more.
         if kind in _QUIET_EVENTS or (kind == "actors_abandoned" and fields["reason"] == "the run ends"):
             return None
+        if kind in _SENTENCES:
+            return f"! {_SENTENCES[kind].format(**fields)}"
         name, words = kind.replace("_", " "), ", ".join(
             f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in fields.items()
             if value is not None)
@@ -237,8 +244,10 @@ class PlainDisplay:
         self._goals, self._lines, self._settings = Goals(experiment), EventLines(), settings
         self._clock, self._told_s = clock, 0.0
 
-    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
         self._forecast.started()
+        for row in rows:
+            self._goals.after(row)
         self._print(self._settings(experiment) + _facts_text(facts))
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:
@@ -292,8 +301,10 @@ class LiveDisplay:
         self._evaluation: Goal | None = None
         self._live: Live | None = None
 
-    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
         self._forecast.started()
+        for row in rows:
+            self._goals.after(row)
         self._console.print(self._settings(experiment) + _facts_text(facts), markup=False, highlight=False,
                             soft_wrap=True)
         self._live = Live(self._picture(), console=self._console, refresh_per_second=4)
@@ -398,12 +409,14 @@ def summary_lines(
         f"rounds       {summary['rounds']:,} with {summary['actors']:,} actors"
         + (f", {summary['actors_failed']:,} failed" if summary["actors_failed"] else ""),
         f"steps        {summary['env_steps_total']:,}",
+        *_dropped_lines(summary),
         f"cost         {spent_of(summary['spent_usd'], summary['budget_usd'])}"
         + (f", ${summary['usd_per_million_steps']:.4f} per million steps" if summary["env_steps_total"] else ""),
         "             " + ", ".join(f"{name} ${summary[key]:.4f}" for name, key in parts.items()),
         f"             {_basis(summary)}",
-        f"time         {_duration(summary['measured_session_s'])} in its last session; the whole run modelled "
-        f"{_duration(summary['modelled_s'])}",
+        f"time         {_duration(summary['measured_session_s'])}"
+        + (" since it was resumed" if summary["was_resumed"] else "")
+        + f"; the whole run modelled {_duration(summary['modelled_s'])}",
         "             with every actor on a machine of its own",
         f"results      {out}",
         *report_lines(out),
@@ -449,6 +462,15 @@ def _evaluated(summary: Mapping[str, Any], command: Sequence[str]) -> str:
     best = " (the best)" if summary["evaluation_round"] == summary["evaluation_round_best"] else ""
     value, index = return_text(summary["evaluation_return_mean"]), summary["evaluation_round"]
     return f"{value}, evaluated after round {index}{best}"
+
+
+def _dropped_lines(summary: Mapping[str, Any]) -> list[str]:
+    """How much was played in vain, if anything was."""
+    episodes, steps = summary["episodes_dropped"], summary["steps_dropped"]
+    if not episodes:
+        return []
+    return [f"dropped      {episodes:,} episodes"
+            + (f", {steps / (steps + summary['env_steps_total']):.0%} of the steps played" if steps else "")]
 
 
 def _best_lines(summary: Mapping[str, Any]) -> list[str]:

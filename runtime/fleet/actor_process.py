@@ -19,6 +19,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
+from lambda_actor.errors import told
 from runtime.errors import ERROR_CHARACTERS_MAX, one_line
 
 Handler = Callable[[Mapping[str, Any], object], dict[str, Any]]
@@ -69,7 +70,7 @@ def serve(handler: Handler, event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _described(error: BaseException) -> str:
-    return one_line(f"{type(error).__name__}: {error}", ERROR_CHARACTERS_MAX)
+    return one_line(told(error), ERROR_CHARACTERS_MAX)
 
 
 def _send(connection: Connection, message: dict[str, Any]) -> None:

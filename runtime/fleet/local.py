@@ -27,6 +27,7 @@ from typing import Any
 from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
 from runtime.fleet import ACTOR_HANDLER, FleetSetup
+from runtime.fleet.answers import answer
 from runtime.interfaces import Invocation, Outcome, OutcomeStatus
 from runtime.records.files import open_to_write
 
@@ -39,6 +40,13 @@ ACTOR_VARIABLES = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
     "PYTHONHASHSEED": "0"}
 """Of a process with environments: one thread; and sets in the same order everywhere, or no episode can be replayed."""
+_MESSAGES: tuple[Mapping[str, tuple[type, ...]], ...] = (
+    {"ready": (bool,), "init_cpu_s": (float,)}, {"failed": (str,)},
+    {"response": (dict, type(None)), "error": (str,), "cpu_s": (float,)})
+LOG_BYTES_MAX = 64 * 2**20
+"""What the actors of a session print beyond it is not kept: an environment may print without end."""
+_LOG_CUT = b"\n[more was printed, and is left out]\n"
+_LOG_POLL_S = 0.25
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -180,6 +188,7 @@ class LocalFleet:
         self.concurrency = processes
         self._timeout_s, self._share = timeout_s, vcpu_share(memory_mib)
         self._log_path, self._handler = log_path, handler
+        self._log_bytes_max = LOG_BYTES_MAX + (log_path.stat().st_size if log_path.exists() else 0)
         self._environment = {**process_variables(), "PYTHONUNBUFFERED": "1", **(credentials or {})}
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)
@@ -234,6 +243,7 @@ class LocalFleet:
         self._wake()
         self._dispatcher.join()
         self._end_all()
+        self._cut_log()
 
     def _end_all(self) -> None:
         for process in self._processes:
@@ -260,6 +270,7 @@ class LocalFleet:
                 self._end_abandoned()
                 self._assign()
             ready = self._wait_for_sockets()
+            self._cut_log()
             if self._wake_read.fileno() in ready:
                 self._wake_read.recv_bytes()
             for index, process in enumerate(self._processes):
@@ -278,8 +289,14 @@ class LocalFleet:
         poll.register(self._wake_read, select.POLLIN)
         for process in self._processes:
             poll.register(process.channel, select.POLLIN | (select.POLLOUT if process.channel.is_sending else 0))
-        seconds = self._until_next_timeout_s()
-        return dict(poll.poll(None if seconds is None else math.ceil(1000 * seconds)))
+        return dict(poll.poll(math.ceil(1000 * min(self._until_next_timeout_s(), _LOG_POLL_S))))
+
+    def _cut_log(self) -> None:
+        with suppress(FileNotFoundError):
+            if self._log_path.stat().st_size > self._log_bytes_max + len(_LOG_CUT):
+                with open_to_write(self._log_path, os.O_APPEND) as log:
+                    log.truncate(self._log_bytes_max)
+                    log.write(_LOG_CUT)
 
     def _assign(self) -> None:
         for process in self._processes:
@@ -303,11 +320,11 @@ class LocalFleet:
 
     def _receive(self, index: int, process: _Process) -> None:
         try:
-            messages = [json.loads(message) for message in process.channel.receive()]
-        except (EOFError, OSError, ValueError):
+            messages = [answer(message, *_MESSAGES) for message in process.channel.receive()]
+        except (EOFError, OSError, ValueError) as error:
             code = process.end(_DEATH_PATIENCE_S)
             with self._lock:
-                self._replace(index, process, "crashed", _death(code))
+                self._replace(index, process, "crashed", f"{error}" if isinstance(error, ValueError) else _death(code))
             return
         with self._lock:
             for message in messages:
@@ -369,12 +386,11 @@ class LocalFleet:
             return _START_TIMEOUT_S
         return self._timeout_s if process.invocation_id is not None else None
 
-    def _until_next_timeout_s(self) -> float | None:
+    def _until_next_timeout_s(self) -> float:
         limits = [(limit_s, process) for process in self._processes
                   if (limit_s := self._limit_s(process)) is not None]
-        if not limits:
-            return None
-        return max(0.0, min(limit_s - (time.monotonic() - process.since_s) for limit_s, process in limits)) + 0.01
+        return max(0.0, min((limit_s - (time.monotonic() - process.since_s) for limit_s, process in limits),
+                            default=math.inf)) + 0.01
 
     def _wake(self) -> None:
         self._wake_write.send_bytes(b"\0")

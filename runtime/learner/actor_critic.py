@@ -57,6 +57,7 @@ from runtime.learner.normaliser import RunningMoments
 from runtime.learner.regression import value_loss
 from runtime.learner.samples import Tensors, flat, flat_samples, unflat
 from runtime.learner.trained_network import TrainedNetwork
+from runtime.records.files import INTEGER_MAX
 
 _NO_CLIP = np.float32(3.0e38)
 REWARD_CLIP = 10.0
@@ -561,6 +562,8 @@ class ActorCritic(ABC, Generic[Settings]):
             moments.count = int(values[f"{name}_count"])
         for name in self.counters:
             setattr(self, name, type(getattr(self, name))(values[name]))
+            if not 0 <= getattr(self, name) <= INTEGER_MAX:
+                raise ValueError(f"{name} is {values[name]!r}")
         self.acting_moments = self.moments.copy()
 
     def _optimizer_arrays(self) -> dict[str, np.ndarray]:

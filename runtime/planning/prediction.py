@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lambda_actor.trial import TriedEnvironment
 from runtime.config.instances import has_gpu, processor, vcpus
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
@@ -28,7 +29,6 @@ from runtime.guard.times import LEG_ENDING_S, LEG_S
 from runtime.interfaces import ACTOR, LEARNER
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import with_episodes
-from runtime.training.trial import TriedEnvironment
 
 INVOKE_S = 0.02
 """From the learner's request to a warm function's first line, and back. **Modelled.**"""

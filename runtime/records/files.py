@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 import stat
@@ -12,8 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from runtime.errors import one_line
+
 RECORD_BYTES_MAX, LINES_BYTES_MAX, ARRAYS_BYTES_MAX = 2**26, 2**30, 2**33
 """The largest JSON file, file of lines and file of arrays that is read: somebody else's may have any size."""
+INTEGER_MAX = 2**62
+"""The largest count that is read: sums and increments of smaller ones fit in 64 bits."""
+_GENERATOR_MAX = 2**128
+"""The largest whole number of all: part of the state of NumPy's random generators."""
 TEMPORARY = ".tmp"
 """Ends the name of a file that is not whole yet. A killed process leaves it behind."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -47,13 +54,14 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.close(directory)
 
 
-def append(path: Path, line: bytes, *, is_synced: bool) -> None:
-    """Adds a line to a file, which is created if it is missing.
+def append(path: Path, data: bytes, *, is_synced: bool, is_line: bool = True) -> None:
+    """Adds to a file, which is created if it is missing.
 
     Args:
         path: The file.
-        line: With its line break.
-        is_synced: Whether the line is on disk when this returns.
+        data: A line with its line break, or other bytes.
+        is_synced: Whether it is on disk when this returns.
+        is_line: Whether it is a line.
 
     Raises:
         OSError: The file cannot be written; it holds what it held.
@@ -61,10 +69,10 @@ def append(path: Path, line: bytes, *, is_synced: bool) -> None:
     with naming_full_disk(path), open_to_write(path, os.O_APPEND) as file:
         descriptor = file.fileno()
         size = os.fstat(descriptor).st_size
-        is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        is_cut = is_line and size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         try:
             # A line that a crash cut off spoils no other one.
-            _write(descriptor, b"\n" * is_cut + line)
+            _write(descriptor, b"\n" * is_cut + data)
             if is_synced:
                 os.fsync(descriptor)
         except OSError:
@@ -133,6 +141,18 @@ def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
+def from_json(data: bytes | str) -> Any:
+    """Reads JSON that anybody may have altered.
+
+    Raises:
+        ValueError: It is not JSON, is nested too deeply, or has a number that is not finite or beyond ±2¹²⁸.
+    """
+    try:
+        return json.loads(data, parse_int=_number, parse_float=_number, parse_constant=_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 @contextmanager
 def naming_full_disk(path: Path) -> Iterator[None]:
     """A block that writes ``path``: if the disk is full, its error says where, how full, and what to do.
@@ -149,6 +169,13 @@ def naming_full_disk(path: Path) -> Iterator[None]:
         free = shutil.disk_usage(folder).free
         raise OSError(error.errno, f"the disk is full ({free:,} bytes are free in {folder}). Make room, and continue "
                       "a run with --resume: it keeps every finished round", str(path)) from None
+
+
+def _number(text: str) -> int | float:
+    value = int(text) if text.lstrip("-").isdigit() else float(text)
+    if not (abs(value) <= _GENERATOR_MAX if type(value) is int else math.isfinite(value)):
+        raise ValueError(f"{one_line(text, 40)} is not finite, or too large")
+    return value
 
 
 def _create(path: Path) -> int:

@@ -16,7 +16,7 @@ from runtime.config.schema import Experiment
 from runtime.errors import RunDirectoryError, one_line
 from runtime.records import layout
 from runtime.records.downloaded import load_run_experiment
-from runtime.records.files import ARRAYS_BYTES_MAX, read_regular, write_atomically
+from runtime.records.files import from_json, read_regular, write_atomically
 
 _FACTS, _ENVIRONMENT, _DIGEST = "facts", "environment.id", "sha256"
 """One entry of the metadata is JSON of the other two: safetensors writes several in any order, and equal policies make
@@ -71,10 +71,10 @@ def load_policy(path: Path) -> bytes:
 def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
     """The weights message, and what the file says about it."""
     try:
-        data = read_regular(path, ARRAYS_BYTES_MAX, may_be_link=True)
+        data = read_regular(path, 2 * wire.MESSAGE_BYTES_MAX, may_be_link=True)
         arrays = safetensors.numpy.load(data)
-        header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
-        facts: Mapping[str, str] = json.loads(header.get("__metadata__", {}).get(_FACTS, "{}"))
+        header = from_json(data[8:8 + int.from_bytes(data[:8], "little")])
+        facts: Mapping[str, str] = from_json(header.get("__metadata__", {}).get(_FACTS, "{}"))
         if not isinstance(facts, dict):
             raise SchemaError(f"metadata {_FACTS} is no object")
         if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
@@ -88,7 +88,7 @@ def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
             raise RunDirectoryError(f"{run}: " + ("is a file; name the run's directory" if run.exists()
                                                   else "there is no such directory")) from None
         raise RunDirectoryError(f"{path} is not there: no round has finished in {run}") from None
-    except (OSError, ValueError, safetensors.SafetensorError, SchemaError) as error:
+    except (OSError, ValueError, KeyError, safetensors.SafetensorError, SchemaError) as error:
         raise RunDirectoryError(f"{path} cannot be read, or another version of this program wrote it: "
                                 f"{error}") from None
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, get_args, get_type_hints
 
-from runtime.errors import RunDirectoryError
+from runtime.errors import RunDirectoryError, one_line
+from runtime.records.files import INTEGER_MAX
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,9 @@ class RoundRow:
     decay_weight: Annotated[float | None, _boosting("d^k")]
     actor_count_wanted: Annotated[int, _actors("actors that the scaler asked for")]
     actor_count: Annotated[int, _actors(
-        "actors started; in an asynchronous round, the most that were in flight at once, those of the round before "
-        "included. Fewer than wanted if the budget did not hold more, or stop.max_steps had no room for more")]
+        "actors started; in an asynchronous round, those whose trajectories it trained on, or, with "
+        "algorithm.round_steps, the most in flight at once. Fewer than wanted if the budget or stop.max_steps had no "
+        "room for more, or if a deadline cut the round")]
     actors_returned: Annotated[int, _actors("trajectories that were accepted and trained on, each counted once")]
     actors_failed: Annotated[int, _actors(
         "invocations that ended without an accepted trajectory, replaced or not, in all attempts at the round")]
@@ -208,7 +211,8 @@ class RoundRow:
         """Reads a row from its keys and values.
 
         Raises:
-            RunDirectoryError: A key is missing or unknown, or its value is of another type.
+            RunDirectoryError: A key is missing or unknown, its value is of another type, or a number is not finite or
+                is too large.
         """
         where, known = f"rounds.jsonl, round {mapping.get('round_index', 'of unknown number')}", cls.columns()
         wrong = [f"{words} {', '.join(keys)}" for words, keys in {
@@ -222,6 +226,10 @@ class RoundRow:
             if key in mapping and type(mapping[key]) not in types:
                 raise RunDirectoryError(f"{where}: {key} is {mapping[key]!r}; "
                                         f"allowed: {' | '.join(one.__name__ for one in types)}")
+            value = mapping.get(key)
+            if value is not None and not (abs(value) <= INTEGER_MAX if type(value) is int else math.isfinite(value)):
+                raise RunDirectoryError(f"{where}: {key} is {one_line(repr(value), 40)}; "
+                                        f"allowed: finite numbers, whole ones up to {INTEGER_MAX}")
         return cls(**mapping)
 
     def to_json_line(self) -> bytes:

@@ -13,6 +13,7 @@ from runtime.errors import RunDirectoryError
 from runtime.records import layout
 from runtime.records.files import (
     LINES_BYTES_MAX,
+    TEMPORARY,
     append,
     make_directory,
     open_to_write,
@@ -127,24 +128,25 @@ def _strange_file(path: Path) -> str:
     """
     inside = path / layout.CHECKPOINTS
     folders = [*(path / name for name in layout.FOLDERS), *path.glob("seed-*")]
-    files = [path / name for name in layout.FILES]
+    files = [path / f"{name}{end}" for name in layout.FILES for end in ("", TEMPORARY)]
     if inside.is_dir() and not inside.is_symlink():
         files += inside.iterdir()
     for one, kind, is_right in [*((one, "a directory", stat.S_ISDIR) for one in folders),
                                 *((one, "a regular file", stat.S_ISREG) for one in files)]:
         with suppress(FileNotFoundError):
             if not is_right(mode := one.lstat().st_mode):
-                is_what = "a symbolic link" if stat.S_ISLNK(mode) else "something else"
-                return f"{one.relative_to(path)} is {is_what}; allowed: {kind}"
+                is_what = ("a symbolic link" if stat.S_ISLNK(mode) else "a directory" if stat.S_ISDIR(mode)
+                           else "something else")
+                return f"{one.relative_to(path)} is {is_what}; allowed: {kind}. Move it elsewhere, or remove it"
     return ""
 
 
 def _round_index(line: bytes) -> float:
     """Of a row; infinite for one that is not whole."""
-    try:
-        return float(json.loads(line)["round_index"] + 0.0) if line.endswith(b"\n") else math.inf
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return math.inf
+    index = None
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        index = json.loads(line)["round_index"] if line.endswith(b"\n") else None
+    return index if type(index) is int else math.inf
 
 
 def _shortened(indices: list[int]) -> str:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import RunDirectoryError
-from runtime.records.files import LINES_BYTES_MAX, read_regular
+from runtime.records.files import LINES_BYTES_MAX, from_json, read_regular
 from runtime.records.layout import RunFiles
 
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError,
-               RecursionError, RunDirectoryError)
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError)
+_USD_MAX = 1e12
 
 
 @dataclass(frozen=True)
@@ -24,10 +22,17 @@ class Spent:
     Attributes:
         spent_usd: US dollars that are certainly spent.
         reserved_usd: US dollars on top that it may still spend or, if it was killed, may have spent.
+
+    Raises:
+        ValueError: An amount is negative, not finite, or more than any run can spend.
     """
 
     spent_usd: float
     reserved_usd: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.spent_usd <= _USD_MAX and 0.0 <= self.reserved_usd <= _USD_MAX):
+            raise ValueError(f"{self} is no amount")
 
     @property
     def most_usd(self) -> float:
@@ -39,8 +44,8 @@ def spent_by_ledger(ledger: Mapping[str, Any]) -> Spent:
     """Reads what `ledger.json` says.
 
     Raises:
-        ValueError: Its amounts are not whole numbers from 0.
-        KeyError, TypeError, ZeroDivisionError: It is not a ledger.
+        ValueError: Its amounts are not whole numbers from 0, or more than any run can spend.
+        KeyError, TypeError, ZeroDivisionError, OverflowError: It is not a ledger.
     """
     budget = ledger["budget"]
     units, spent, reserved = budget["units_per_usd"], budget["spent"], list(budget["reserved"].values())
@@ -82,14 +87,14 @@ def spent_in(path: Path) -> Spent:
     last_rows: list[Mapping[str, Any]] = []
     with suppress(IndexError, *_UNREADABLE):
         lines = read_regular(files.rounds_path, LINES_BYTES_MAX).splitlines(keepends=True)
-        last_rows = [json.loads([line for line in lines if line.endswith(b"\n")][-1])]
+        last_rows = [from_json([line for line in lines if line.endswith(b"\n")][-1])]
     found = spent_by_records(ledger=_read(files.ledger_path), rows=last_rows, summary=_read(files.summary_path))
     return found or Spent(0.0)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     with suppress(*_UNREADABLE):
-        found = json.loads(read_regular(path))
+        found = from_json(read_regular(path))
         if isinstance(found, dict):
             return found
     return {}

@@ -130,9 +130,11 @@ Table = tuple[Sequence[str], Sequence[tuple[RecordedRun, Sequence[str]]]]
 
 def _ended(runs: Sequence[RecordedRun], basis: str) -> Table:
     """How each run ended, as its `summary.json` says."""
+    dropped = ({"episodes_dropped": ("dropped episodes", 0), "steps_dropped": ("dropped steps", 0)}
+               if any(run.value("episodes_dropped") for run in runs) else {})
     keys = {"evaluation_return_mean": ("last evaluation", None), "evaluation_return_best": ("best evaluation", None),
             "episode_return_mean": ("in training", None), "env_steps_total": ("steps", 0), "rounds": ("rounds", 0),
-            "actors": ("actors", 0), "actors_failed": ("failed", 0), "budget_usd": ("budget $", 4),
+            "actors": ("actors", 0), "actors_failed": ("failed", 0), **dropped, "budget_usd": ("budget $", 4),
             "measured_session_s": ("last session s", 0), "modelled_s": (f"{basis} s", 0)}
     rows = []
     for run in runs:

@@ -244,7 +244,8 @@ class AsynchronousPacing:
         self._tidy(current)
         row = result_columns(
             round_index, training, decided, policy_version=current.policy_version, detected=current.detected,
-            decision=current.decision, actor_count=current.most_in_flight,
+            decision=current.decision,
+            actor_count=current.most_in_flight if self._settings.round_steps else training.trajectories,
             failed=current.failed, late=current.late, env_steps_total=self._parts.progress.env_steps_total)
         self._bill(current, decided.modelled_s or 0.0)
         return row | {

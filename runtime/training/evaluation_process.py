@@ -9,6 +9,7 @@ process at the other end does.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -17,14 +18,19 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from lambda_actor.environments import make_environment
-from lambda_actor.errors import UnusableEnvironmentError
-from runtime.errors import ERROR_CHARACTERS_MAX, BudgetError, one_line
+from lambda_actor.errors import ActorError, UnusableEnvironmentError, told
+from runtime.errors import ERROR_CHARACTERS_MAX, BudgetError, RunError, one_line
+from runtime.fleet.answers import JUNK, answer
 from runtime.interfaces import Evaluation
 from runtime.training.environment_process import EnvironmentProcess, connect
 from runtime.training.evaluation import Evaluator, evaluate_and_confirm
 
 _DEATH_PATIENCE_S = 1.0
+_ANSWER_BYTES_MAX = 2**24
 _EPISODE_OVER = "episode_over"
+_ANSWERS: tuple[Mapping[str, tuple[type, ...]], ...] = (
+    {_EPISODE_OVER: (bool,)}, {"error": (str,)},
+    {"returns": (list,), "lengths": (list,), "seconds": (float,), "steps_before": (int,)})
 
 
 class EvaluationProcess:
@@ -72,17 +78,18 @@ class EvaluationProcess:
         assert self._answer is not None
         assert self._process is not None
         try:
-            answer = self._answer.result(timeout_s)
+            found = self._answer.result(timeout_s)
         except TimeoutError:
             raise BudgetError(f"the evaluation took longer than the {timeout_s:.1f} s that were left of "
                               "learner.update_timeout_s; raise that") from None
         except (EOFError, OSError):
             raise UnusableEnvironmentError(
                 f"the process that evaluates the policy ended ({self._process.end(_DEATH_PATIENCE_S)})") from None
-        if "error" in answer:
-            raise UnusableEnvironmentError(answer["error"])
-        return Evaluation(tuple(answer["returns"]), tuple(answer["lengths"]), answer["seconds"],
-                          answer["steps_before"])
+        except ValueError as error:
+            raise UnusableEnvironmentError(f"while the policy was evaluated, {error}") from None
+        if "error" in found:
+            raise UnusableEnvironmentError(found["error"])
+        return Evaluation(tuple(found["returns"]), tuple(found["lengths"]), found["seconds"], found["steps_before"])
 
     def close(self) -> None:
         """Ends the process, whatever it does."""
@@ -94,17 +101,17 @@ class EvaluationProcess:
         self._tell(round_index, 0, self._episodes)
         connection.send_bytes(str(round_index).encode())
         connection.send_bytes(weights)
-        done, answer = 0, None
-        while answer is None:
-            message: Mapping[str, Any] = json.loads(connection.recv_bytes())
-            if _EPISODE_OVER in message:
-                done += 1
-                # A hit is confirmed on as many fresh ones.
-                self._tell(round_index, done, self._episodes * (1 if done <= self._episodes else 2))
-            else:
-                answer = message
+        done = 0
+        while _EPISODE_OVER in (message := answer(connection.recv_bytes(_ANSWER_BYTES_MAX), *_ANSWERS)):
+            done += 1
+            # A hit is confirmed on as many fresh ones.
+            self._tell(round_index, done, self._episodes * (1 if done <= self._episodes else 2))
         self._tell(round_index, done, done)
-        return answer
+        for kind, values in ((float, message.get("returns", ())), (int, message.get("lengths", ()))):
+            if "error" not in message and (len(values) != self._episodes or not all(
+                    type(value) is kind and abs(value) < math.inf for value in values)):
+                raise ValueError(f"the environment {JUNK}")
+        return message
 
 
 def main(control_fd: int, settings: Mapping[str, Any]) -> None:
@@ -125,10 +132,11 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
                     settings["episodes"], seed=settings["seed"], is_stochastic=settings["is_stochastic"],
                     episode_over=tell)
             evaluation = evaluate_and_confirm(evaluator, weights, round_index, settings["target_return"])
-            answer: dict[str, Any] = {**vars(evaluation), "seconds": time.process_time() - started_s}
+            found: dict[str, Any] = {**vars(evaluation), "seconds": time.process_time() - started_s}
         except BaseException as error:
-            answer = {"error": one_line(str(error) or type(error).__name__, ERROR_CHARACTERS_MAX)}
-        connection.send_bytes(json.dumps(answer).encode())
+            said = str(error) if isinstance(error, ActorError | RunError) else told(error)
+            found = {"error": one_line(said, ERROR_CHARACTERS_MAX)}
+        connection.send_bytes(json.dumps(found).encode())
 
 
 if __name__ == "__main__":

@@ -120,6 +120,8 @@ class RoundLoop:
         parts.phases.set_state(values["phases"])
         parts.evaluations.set_state(_part("evaluation", checkpoint.arrays, values))
         self.progress.set_state(values["progress"])
+        if self.progress.round_index != checkpoint.round_index:
+            raise ValueError(f"its progress is of round {self.progress.round_index}")
 
 
 def _part(name: str, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> State:

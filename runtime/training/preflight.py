@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lambda_actor.rollout import EPISODE_BYTES_MAX
+from lambda_actor.trial import TriedEnvironment
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
@@ -17,10 +17,7 @@ from runtime.errors import ExperimentError
 from runtime.interfaces import Limits
 from runtime.scaler import make_scaler
 from runtime.training.costs import make_cost_model, make_phase_times
-from runtime.training.trial import TriedEnvironment, try_environment
-
-_EPISODE_EXTRA_BYTES = 2**16
-"""Of an open episode's message, at most: all but actions and digests, that is its observation."""
+from runtime.training.trial import try_environment
 
 
 def try_experiment(experiment: ResolvedExperiment) -> TriedEnvironment:
@@ -167,7 +164,7 @@ def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -
     section, limit = experiment.environment, environment.episode_steps_max
     if section.truncate_at_fragment:
         return experiment
-    problem, allowed = _problem(environment)
+    problem, allowed = environment.obstacle()
     if not problem and environment.can_save_episode:
         return experiment
     if not problem and limit is not None:
@@ -177,29 +174,3 @@ def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -
     else:
         raise ExperimentError(f"environment.id = {section.id!r}: {problem}; allowed: {allowed}")
     return experiment.model_copy(update={"environment": section.model_copy(update=changes)})
-
-
-def _problem(environment: TriedEnvironment) -> tuple[str, str]:
-    """Why no other process can continue an episode, and what can be done; nothing if it can."""
-    limit, reason = environment.episode_steps_max, environment.cannot_save_reason
-    methods = "get_state() and set_state(state) in the environment"
-    whole = (f"actor.fragment_steps from {limit:,}, which drops the last episode of each fragment, "
-             if limit is not None else "")
-    cut = "environment.truncate_at_fragment: true"
-    if environment.problem or environment.can_save_episode:
-        return (environment.problem and f"its episodes cannot be continued by a later actor: {environment.problem}",
-                f"{methods}, {whole}or {cut}")
-    if name := environment.spanning_wrapper:
-        return (f"wrapper {name} keeps moments across episodes, so that each actor would see something else",
-                "without it, as algorithm.*.normalize_observations and normalize_rewards do the same for all actors at "
-                "once")
-    if limit is None:
-        return (f"its episodes have no limit of steps that Gymnasium knows, and {reason}, so that a later actor would "
-                "replay ever more steps to continue one", f"environment.max_episode_steps, {methods}, or {cut}")
-    spaces = environment.spaces
-    action_bytes = (8 if spaces.is_discrete else 4) * math.prod(spaces.action_shape)
-    limit_max = (EPISODE_BYTES_MAX - _EPISODE_EXTRA_BYTES) // (action_bytes + 8)
-    if limit > limit_max:
-        return (f"an episode can have {limit:,} steps, and {reason}; actions of an episode that is replayed fit a "
-                f"message up to {limit_max:,} steps", f"{methods}, {whole}or {cut}")
-    return "", ""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.config.schema import StopSection
+from runtime.records.files import INTEGER_MAX
 
-_SAVED = ("round_index", "env_steps_total", "evaluation_return_mean", "evaluation_round", "decided_round")
+_NONE = type(None)
+_SAVED: Mapping[str, tuple[type, ...]] = {
+    "round_index": (int,), "env_steps_total": (int,), "evaluation_return_mean": (float, _NONE),
+    "evaluation_round": (int, _NONE), "decided_round": (int, _NONE)}
 
 
 @dataclass
@@ -91,7 +96,9 @@ class Progress:
         Raises:
             TypeError: It is not a progress' state.
         """
-        if state.keys() != set(_SAVED):
+        if state.keys() != _SAVED.keys():
             raise TypeError(f"progress has {sorted(state)}, not {sorted(_SAVED)}")
         for name, value in state.items():
+            if type(value) not in _SAVED[name] or (type(value) is int and not 0 <= value <= INTEGER_MAX):
+                raise TypeError(f"progress has {name} = {value!r}")
             setattr(self, name, value)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pydantic
 
 from runtime.config.loading import load_experiment
 from runtime.config.schema import CHANGEABLE, Experiment, changes, unchangeable
@@ -16,10 +13,10 @@ from runtime.cost.meter import Meter
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
 from runtime.records.events import EventLog
-from runtime.records.files import read_regular
+from runtime.records.files import from_json, read_regular
 from runtime.records.run_directory import RunDirectory
 from runtime.training.progress import Progress
-from runtime.training.summary import Summary
+from runtime.training.summary import Summary, read_summary
 
 if TYPE_CHECKING:
     from runtime.training.loop import RoundLoop
@@ -43,9 +40,6 @@ def check_same_experiment(experiment: Experiment, directory: RunDirectory) -> No
                                 f"{' and '.join(EQUAL_UPDATERS)}")
 
 
-_SUMMARY = pydantic.TypeAdapter(Summary)
-
-
 def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary | None:
     """Returns the summary of a run that has nothing left to do; None if it has, or if that cannot be told."""
     stop = experiment.stop
@@ -53,19 +47,17 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
     def is_reached(limit: float | None, value: float | None) -> bool:
         return limit is not None and value is not None and value >= limit
 
-    try:
-        summary = _SUMMARY.validate_json(read_regular(directory.summary_path), strict=True)
-        progress = Progress(stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"])
-        reached: dict[str, Callable[[], bool]] = {
-            "target_return": lambda: is_reached(stop.target_return, summary["evaluation_return_mean"]),
-            "max_rounds": lambda: is_reached(stop.max_rounds, summary["rounds"]),
-            "max_steps": lambda: progress.room_for(1) == 0,
-            "budget": lambda: is_reached(experiment.budget.usd, summary["budget_usd"]),
-        }
-        is_finished = reached.get(summary["stop_reason"])
-        return summary if is_finished is not None and is_finished() else None
-    except (OSError, pydantic.ValidationError):
+    summary = read_summary(directory.summary_path)
+    if summary is None:
         return None
+    progress = Progress(stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"])
+    reached = {
+        "target_return": is_reached(stop.target_return, summary["evaluation_return_mean"]),
+        "max_rounds": is_reached(stop.max_rounds, summary["rounds"]),
+        "max_steps": progress.room_for(1) == 0,
+        "budget": is_reached(experiment.budget.usd, summary["budget_usd"]),
+    }
+    return summary if reached.get(summary["stop_reason"]) else None
 
 
 def continue_rounds(
@@ -144,10 +136,10 @@ def _take_ledger(meter: Meter, path: Path, events: EventLog) -> None:
     known, spent_usd = meter.get_state(), meter.spent_usd
     promised_usd = spent_usd + meter.reserved_usd
     try:
-        meter.set_state(json.loads(read_regular(path)))
+        meter.set_state(from_json(read_regular(path)))
         # One that is older than the checkpoint may still promise all: actors go on from one round to the next.
         if meter.spent_usd + meter.reserved_usd < promised_usd and meter.spent_usd < spent_usd:
             raise ValueError("less is spent in it than in the checkpoint")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         meter.set_state(known)
         events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")

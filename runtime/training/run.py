@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
+from lambda_actor.trial import TriedEnvironment, dropped
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectoryError, RunError
 from runtime.interfaces import Backend, Detector, Display, Learner, RunContext
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.events import EventLog
-from runtime.records.files import naming_full_disk, remove, to_json, write_atomically
+from runtime.records.files import remove, to_json, write_atomically
 from runtime.records.policy_file import save_policy
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -39,13 +40,12 @@ from runtime.training.resume import (
 )
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 from runtime.training.summary import summarise
-from runtime.training.trial import TriedEnvironment
 
 if TYPE_CHECKING:
     from runtime.learner import LearnerSpec
 
 
-_REPLAY_SHARE_MAX = 1.0
+_REPLAYED_PERCENT_MAX = 100
 """More steps that are replayed than sampled are worth an advice."""
 
 
@@ -144,7 +144,7 @@ class _Run:
         self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
         self._environment, spaces = environment, environment.spaces
         self._backend, self._signals, self._wandb = backend, signals, wandb
-        self._started_s = time.monotonic()
+        self._started_s, self._was_resumed = time.monotonic(), directory.holds_run
         self._identity = experiment.identity
         self._events = EventLog(directory.events_path, _now)
         self._run_id = uuid.uuid4().hex
@@ -176,11 +176,10 @@ class _Run:
             save_ledger=self._save_ledger, save_round=self._save_round, shield=signals.shield,
             time_limit=signals.time_limit, times=supplies.times)
         self._events.listen(display.event)
-        self._stack = stack
 
     def begin(self, *, is_resumption: bool) -> None:
         """Goes on from what the directory holds, and says so."""
-        from torch.utils.tensorboard import SummaryWriter
+        from runtime.records.tensorboard_log import TensorBoardLog
 
         directory, experiment = self._directory, self._experiment
         continue_rounds(self._loop, directory, self._identity, self._supplies.digests, self._events)
@@ -189,21 +188,22 @@ class _Run:
                              elsewhere_usd=self._keeping.spent_usd(), save_ledger=self._save_ledger)
         write_atomically(directory.config_path, experiment.to_yaml().encode())
         write_atomically(directory.prices_path, self._backend.prices.to_json())
+        # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
+        self._tensorboard = TensorBoardLog(directory.tensorboard_path, time.time)
+        rows = directory.read_rounds()
+        self._tensorboard.add(rows)
         remove(directory.summary_path)
         remove(directory.report_path)
-        # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
-        self._tensorboard: Any = SummaryWriter(str(directory.tensorboard_path), purge_step=1)
-        self._stack.callback(self._tensorboard.close)
-        for row in directory.read_rounds():
-            self._to_tensorboard(row)
         facts = {**self._supplies.facts, **_episode_facts(experiment, self._environment),
                  **({"wandb": self._wandb.place} if self._wandb is not None else {})}
+        warnings = _warnings(experiment, self._environment)
         done = self._loop.progress.round_index
         self._events.append("run_started", run_id=self._run_id, resumed_after_round=done,
-                            cost_basis=self._backend.cost_basis, **facts)
+                            cost_basis=self._backend.cost_basis, **facts, **warnings)
         resumed = {"resumed": f"after round {done}" if done else "no finished round is there: begun anew"}
-        self._display.started(
-            experiment, {"results": str(directory.path), **facts, **(resumed if is_resumption else {})})
+        self._display.started(experiment, {
+            "results": str(directory.path), **facts, **(resumed if is_resumption else {}),
+            **{f"! {subject}": text for subject, text in warnings.items()}}, rows)
 
     def to_the_end(self) -> RunResult:
         """Runs the loop; whatever happens, leaves a summary."""
@@ -221,7 +221,7 @@ class _Run:
         summary = summarise(
             rows, name=self._name, experiment=self._experiment, backend=self._backend,
             best=self._best, stop_reason=result.summary["stop_reason"], error=error, spent_usd=self._meter.spent_usd,
-            session_s=time.monotonic() - self._started_s)
+            session_s=time.monotonic() - self._started_s, was_resumed=self._was_resumed)
         result = replace(result, summary=summary)
         finishes: tuple[Callable[[], None], ...] = (lambda: self._write_end(summary), self._keeping.ends)
         for finish in finishes:
@@ -285,7 +285,7 @@ class _Run:
         save_checkpoint(self._directory.checkpoints_path, Checkpoint(
             checkpoint.round_index, checkpoint.arrays,
             {**checkpoint.values, "experiment": self._identity, "digests": dict(self._supplies.digests)}))
-        self._to_tensorboard(row)
+        self._tensorboard.add([row])
         if self._wandb is not None:
             self._wandb.round_saved()
         self._keeping.round_saved(row)
@@ -299,12 +299,6 @@ class _Run:
         else:
             save_policy(path, best.weights, environment_id=self._experiment.environment.id)
         self._best = best
-
-    def _to_tensorboard(self, row: RoundRow) -> None:
-        with naming_full_disk(self._directory.tensorboard_path):
-            for tag, value in row.scalars().items():
-                self._tensorboard.add_scalar(tag, value, row.env_steps_total)
-            self._tensorboard.flush()
 
 
 def _training_parts(
@@ -341,21 +335,22 @@ def _actor_event(experiment: FittedExperiment, run_id: str) -> dict[str, Any]:
 
 
 def _episode_facts(experiment: FittedExperiment, tried: TriedEnvironment) -> dict[str, str]:
-    """What people are told of open episodes, if they are not just saved, and of what chance decides."""
+    """What people are told of open episodes, if they are replayed."""
     environment, steps = experiment.environment, experiment.actor.fragment_steps
-    facts = {}
-    if tried.remark:
-        facts["environment"] = f"not deterministic, so that results cannot be reproduced: {tried.remark}"
-    if environment.dropped_because:
-        facts["episodes"] = ("the last, unfinished one of each fragment is dropped, which episodes_dropped of "
-                             f"rounds.jsonl counts: {environment.dropped_because}")
-    if environment.replay:
-        longest = environment.replay_steps_max + 1
-        share = longest / (2 * steps)
-        facts["episodes"] = (
-            f"replayed by the next actor: of {longest:,} steps, {share:.1f} again for each new one"
-            + (f"; actor.fragment_steps={longest} needs few" if share > _REPLAY_SHARE_MAX else ""))
-    return facts
+    if not environment.replay:
+        return {}
+    longest, why = environment.replay_steps_max + 1, f"{tried.cannot_save_reason}. " if tried.state_bytes else ""
+    again, fewest = (round(100 * longest / (2 * length)) for length in (steps, max(steps, longest)))
+    return {"episodes": (
+        f"{why}If the end of a fragment cuts an episode, the next actor first replays it from its start. With episodes "
+        f"of {longest:,} steps, that is about {again:,} steps for each 100 new ones"
+        + (f", and about {fewest} with actor.fragment_steps={longest}" if again > _REPLAYED_PERCENT_MAX else ""))}
+
+
+def _warnings(experiment: FittedExperiment, tried: TriedEnvironment) -> dict[str, str]:
+    """What people should know before the first round, by subject."""
+    problem = experiment.environment.dropped_because
+    return tried.warnings | ({"dropped": dropped(problem)} if problem else {})
 
 
 def _is_foreseen(error: Exception) -> bool:

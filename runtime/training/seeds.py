@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import textwrap
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import pydantic
+from typing_extensions import TypedDict
 
 from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import CHANGEABLE, Experiment, changes, unchangeable
@@ -17,11 +18,11 @@ from runtime.cost.budget import UNITS_PER_USD
 from runtime.display.table import report_lines
 from runtime.display.terminal import spent_of
 from runtime.display.wandb_log import WandbLog
-from runtime.errors import ExperimentError, RunDirectoryError, RunError
+from runtime.errors import ExperimentError, RunDirectoryError, RunError, one_line
 from runtime.interfaces import Backend, Display
 from runtime.records import layout
 from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
-from runtime.records.files import read_regular, remove, to_json, write_atomically
+from runtime.records.files import from_json, read_regular, remove, to_json, write_atomically
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
@@ -29,6 +30,7 @@ from runtime.report.page import try_to_write_report
 from runtime.training.preflight import preflight, smallest_budget_usd, try_experiment
 from runtime.training.run import RunResult, train
 from runtime.training.signals import Interrupted
+from runtime.training.summary import read_summary
 
 _KEPT = ("stop_reason", "error", "rounds", "env_steps_total", "evaluation_return_mean", "evaluation_return_best",
          "evaluation_round_best", "best_policy_file", "episode_return_mean", "spent_usd", "budget_usd", "modelled_s",
@@ -164,6 +166,22 @@ def _train_one(
         display.close()
 
 
+class _Limits(TypedDict):
+    budget_usd: float
+    stop: dict[str, Any]
+
+
+class _Document(TypedDict):
+    """What `seeds.json` holds: the seeds, under which limits each that is finished came to its end, the experiment."""
+
+    seeds: list[int]
+    finished: dict[str, _Limits]
+    experiment: dict[str, Any]
+
+
+_DOCUMENT = pydantic.TypeAdapter(_Document)
+
+
 class _Seeds:
     """The directory of several seeds' runs: which there are, which are finished, and what they may spend."""
 
@@ -174,7 +192,7 @@ class _Seeds:
         self.seeds = [experiment.seed + index for index in range(count)]
         if self.seeds[-1] >= 2**63:
             raise ExperimentError(f"seed = {experiment.seed} with --seeds {count}: allowed are seeds below 2⁶³")
-        self._finished: dict[str, Any] = {}
+        self._finished: dict[str, _Limits] = {}
         self._is_new = not layout.holds_seeds(out)
 
     def path_of(self, seed: int) -> Path:
@@ -200,11 +218,11 @@ class _Seeds:
 
     def _read(self) -> None:
         try:
-            document = json.loads(read_regular(self.out / layout.SEEDS))
-            stored, self._finished = dict(document["experiment"]), dict(document["finished"])
-            before = list(document["seeds"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunDirectoryError(f"--resume: {self.out / layout.SEEDS} cannot be read: {error}") from None
+            document = _DOCUMENT.validate_python(from_json(read_regular(self.out / layout.SEEDS)), strict=True)
+        except (OSError, ValueError) as error:
+            raise RunDirectoryError(
+                f"--resume: {self.out / layout.SEEDS} cannot be read: {one_line(str(error))}") from None
+        stored, before, self._finished = document["experiment"], document["seeds"], document["finished"]
         changed = changes(unchangeable(self.experiment), stored, "there")
         if changed:
             raise RunDirectoryError(f"--resume: {self.out} was another experiment: {'; '.join(changed)}. "
@@ -269,9 +287,8 @@ class _Seeds:
         }
 
     def _row(self, seed: int) -> dict[str, Any]:
-        path, summary = self.path_of(seed), {}
-        with suppress(OSError, ValueError):
-            summary = json.loads(read_regular(path / layout.SUMMARY))
+        path = self.path_of(seed)
+        summary: Mapping[str, Any] = read_summary(path / layout.SUMMARY) or {}
         return {"seed": seed, "directory": path.name, "is_finished": self._is_finished(seed),
                 **{key: summary.get(key) for key in _KEPT}, "spent_usd": spent_in(path).most_usd}
 
@@ -281,7 +298,7 @@ class _Seeds:
         return limits is not None and limits["stop"] == self._limits()["stop"] and (
             limits["budget_usd"] >= self.experiment.budget.usd)
 
-    def _limits(self) -> dict[str, Any]:
+    def _limits(self) -> _Limits:
         return {"budget_usd": self.experiment.budget.usd, "stop": self.experiment.stop.model_dump(mode="json")}
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import pydantic
 from typing_extensions import TypedDict
 
 from runtime.config.resolved import ResolvedExperiment
 from runtime.interfaces import Backend
 from runtime.records import layout
+from runtime.records.files import from_json, read_regular
 from runtime.records.rows import RoundRow
 from runtime.training.evaluations import BestPolicy
 
@@ -22,6 +25,8 @@ class Summary(TypedDict):
     error: str | None
     rounds: int
     env_steps_total: int
+    episodes_dropped: int
+    steps_dropped: int
     evaluation_return_mean: float | None
     evaluation_round: int | None
     evaluation_return_best: float | None
@@ -43,6 +48,18 @@ class Summary(TypedDict):
     unfinished_rounds_cost_usd: float
     modelled_s: float
     measured_session_s: float
+    was_resumed: bool
+
+
+_SUMMARY = pydantic.TypeAdapter(Summary)
+
+
+def read_summary(path: Path) -> Summary | None:
+    """Reads a `summary.json`; None if there is none, or one that this version does not write."""
+    try:
+        return _SUMMARY.validate_python(from_json(read_regular(path)), strict=True)
+    except (OSError, ValueError):
+        return None
 
 
 def summarise(
@@ -56,6 +73,7 @@ def summarise(
     error: str,
     spent_usd: float,
     session_s: float,
+    was_resumed: bool,
 ) -> Summary:
     """Sums up a run.
 
@@ -69,6 +87,7 @@ def summarise(
         error: What went wrong; empty if nothing did.
         spent_usd: In all, in US dollars.
         session_s: Seconds that this process' share of the run took.
+        was_resumed: Whether another process had a share before.
     """
     evaluated = [(row.evaluation_round, row.evaluation_return_mean) for row in rows
                  if row.evaluation_return_mean is not None]
@@ -81,6 +100,8 @@ def summarise(
         "error": error or None,
         "rounds": len(rows),
         "env_steps_total": steps,
+        "episodes_dropped": sum(row.episodes_dropped or 0 for row in rows),
+        "steps_dropped": sum(row.actors_returned * experiment.actor.fragment_steps - row.env_steps for row in rows),
         "evaluation_return_mean": evaluated[-1][1] if evaluated else None,
         "evaluation_round": evaluated[-1][0] if evaluated else None,
         "evaluation_return_best": best.return_mean if best else None,
@@ -103,4 +124,5 @@ def summarise(
         "unfinished_rounds_cost_usd": max(0.0, spent_usd - sum(row.round_cost_usd for row in rows)),
         "modelled_s": sum(row.modelled_round_s + (row.modelled_evaluate_s or 0.0) for row in rows),
         "measured_session_s": session_s,
+        "was_resumed": was_resumed,
     }

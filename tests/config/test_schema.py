@@ -318,7 +318,18 @@ def test_what_has_no_default_must_be_given(path: str):
         del tree[section][key]
     else:
         del tree[section]
-    assert f"{path} is missing" in refusal(tree)
+    required = {"environment": "environment.id", "budget": "budget.usd"}
+    assert f" {required.get(path, path)} is missing: " in refusal(tree)
+
+
+@pytest.mark.parametrize(("path", "value", "meant"), [
+    ("scaler.kind", "nitor", "nitro"), ("algorithm.kind", "imapct", "impact"), ("network.activation", "Tanh", "tanh"),
+    ("algorithm.kind", "quantum", None), ("seed", "nitor", None)])
+def test_a_mistyped_value_of_a_closed_set_is_refused_with_the_nearest(path: str, value: str, meant: str | None):
+    section, _, key = path.rpartition(".")
+    text = refusal({**MINIMAL, **({section: {key: value}} if section else {key: value})})
+    assert f"{path} = {value!r} is not allowed; allowed: " in text
+    assert re.findall(r"; did you mean (.*)\?", text) == ([meant] if meant else [])
 
 
 @pytest.mark.parametrize(("path", "nearest"), [

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.work_rates import shipped
 from lambda_actor.environments import make_environment
+from lambda_actor.trial import TriedEnvironment
 from runtime.config.loading import load_experiment
 from runtime.cost.durations import read_durations
 from runtime.cost.rates import (
@@ -53,7 +54,6 @@ from runtime.testing.fakes import (
 )
 from runtime.training.assembly import make_round_loop
 from runtime.training.preflight import preflight
-from runtime.training.trial import TriedEnvironment
 from tests.helpers import ROOT
 from tests.sampling.parts import EVENT, make_experiment, make_meter
 

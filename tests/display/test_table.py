@@ -23,6 +23,7 @@ from runtime.display.table import (
     summary_lines,
 )
 from runtime.display.terminal import spent_of
+from runtime.interfaces import Limits
 from runtime.testing.fakes import ManualClock
 from runtime.training.summary import Summary
 from tests.config.trees import MINIMAL
@@ -61,6 +62,16 @@ def test_goals_are_shares_of_the_way_to_each_end() -> None:
     later = a_row(3, env_steps_total=1000, episode_return_mean=-50.0, evaluation_return_mean=None, spent_usd=2.5)
     assert goals.after(later)[0] == Goal("target", 0.75, "50.0 of 100"), "the last evaluation counts until the next"
     assert [goal.name for goal in Goals(experiment()).after(first)] == ["budget"]
+
+
+@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+def test_after_a_resumption_the_way_to_the_target_begins_where_the_run_began(kind: type) -> None:
+    stream = io.StringIO()
+    display, shown = kind(experiment(target_return=100.0), stream), experiment(target_return=100.0)
+    display.started(shown, {}, [a_row(1, episode_return_mean=-100.0, evaluation_return_mean=None)])
+    display.round_finished(a_row(2, episode_return_mean=0.0, evaluation_return_mean=None))
+    display.close()
+    assert "50%" in stream.getvalue()
 
 
 def test_a_round_in_which_no_episode_ends_is_as_near_the_target_as_the_one_before() -> None:
@@ -197,6 +208,30 @@ def test_events_without_an_error_are_shown_every_time_but_for_beginning_and_end(
     assert [lines.line(kind, {}) for kind in ("run_started", "run_ended")] == [None, None]
     assert lines.line("actors_abandoned", {"reason": "the run ends", "count": 3}) is None
     assert lines.line("actors_abandoned", {"reason": "too stale", "count": 3}) is not None
+
+
+def test_what_a_round_is_fitted_to_is_told_in_a_sentence() -> None:
+    lines = EventLines()
+    assert lines.line("round_fitted", {
+        "round_index": 10, "wanted": 8, "granted": 6, "reason": "stop.max_steps has room for no more fragments"}) == (
+        "! round 10 gets 6 of the 8 actors wanted: stop.max_steps has room for no more fragments")
+    assert lines.line("limits_tightened", {
+        "round_index": 7, **vars(Limits(1.0, 2.0, 3.0, factor=2.5)), "free_usd": 0.00321}) == (
+        "! round 7: only $0.0032 are free, so a round may now take at most 2.5 times as long as the last ones")
+
+
+def test_the_end_tells_the_sessions_time_and_what_was_dropped() -> None:
+    def lines(**values: object) -> list[str]:
+        summary = dict.fromkeys(Summary.__annotations__, 0) | {
+            "evaluation_return_mean": 80.0, "evaluation_round": 9, "measured_session_s": 8.0, "modelled_s": 61.0}
+        return summary_lines(summary | values, "runs/mine")
+
+    assert "time         0:08; the whole run modelled 1:01" in lines()
+    assert "time         0:08 since it was resumed; the whole run modelled 1:01" in lines(was_resumed=True)
+    assert not any(line.startswith("dropped") for line in lines(env_steps_total=780))
+    assert "dropped      96 episodes, 22% of the steps played" in lines(
+        episodes_dropped=96, steps_dropped=220, env_steps_total=780)
+    assert "dropped      2 episodes" in lines(episodes_dropped=2, env_steps_total=780)
 
 
 def test_the_end_names_the_best_policy_where_it_is_not_the_last_evaluated_one() -> None:

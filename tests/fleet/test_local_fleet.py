@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -194,6 +195,30 @@ def test_a_process_that_stops_in_the_middle_of_an_answer_is_ended(
     (outcome,) = actors.run("stopping_halfway")
     assert outcome.status == "timeout"
     assert actors.run("steady")[0].status == "ok"
+
+
+def test_junk_on_its_connection_costs_an_actor_its_own_invocation_only(local_fleet, actors_of):
+    (outcome,) = (actors := actors_of(local_fleet(1))).run("answering_junk")
+    assert outcome.status == "crashed"
+    assert outcome.error.startswith("the environment wrote to the connection that its process answers on; allowed:")
+    assert actors.run("steady")[0].status == "ok"
+
+
+def test_an_actor_that_ends_its_program_is_told_with_its_line(local_fleet, actors_of):
+    (outcome,) = actors_of(local_fleet(1)).run("exiting_politely")
+    assert re.fullmatch(r"SystemExit: enough, in .*/fleet_environments\.py, line \d+", outcome.error)
+
+
+def test_the_log_has_an_end_and_says_so_once_a_session(
+        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runtime.fleet.local, "LOG_BYTES_MAX", 50_000)
+    for session in (1, 2):
+        fleet = local_fleet(1)
+        actors_of(fleet).run("printing_much", "printing_much")
+        fleet.close()
+        log = (tmp_path / "actors.log").read_text()
+        assert log.count("[more was printed, and is left out]\n") == session
+        assert 50_000 * session < len(log) < 51_000 * session
 
 
 def test_what_actors_print_is_in_the_log(local_fleet, actors_of, tmp_path: Path):

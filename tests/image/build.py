@@ -40,9 +40,9 @@ from botocore.config import Config
 
 from lambda_actor import wire
 from lambda_actor.cache import ACCEPTED, TrajectoryCache
-from lambda_actor.check import random_weights
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
+from lambda_actor.trial import random_weights
 from runtime.backends.cache_server import LearnerServer
 from runtime.config.instances import processor
 from runtime.config.loading import load_experiment, self_contained

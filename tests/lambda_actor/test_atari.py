@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
-from lambda_actor.check import random_policy
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import CorruptedMessageError, EpisodeStateError, UnusableEnvironmentError
 from lambda_actor.frames import deflated, stack_frames
 from lambda_actor.rollout import Fragment, OpenEpisode, random_streams, roll_out
 from lambda_actor.spaces import Spaces
+from lambda_actor.trial import random_policy
 from tests.helpers import ROOT
 
 gymnasium.register_envs(ale_py)

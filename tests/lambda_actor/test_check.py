@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from lambda_actor import check as checks
-from lambda_actor import wire
-from lambda_actor.check import CheckError, check, main, random_policy, random_weights
-from lambda_actor.environments import make_environment
-from lambda_actor.errors import NonFiniteTrajectoryError, UnusableEnvironmentError
+from lambda_actor.check import CheckError, check, main
+from lambda_actor.errors import UnusableEnvironmentError
+from runtime.errors import ExperimentError
+from runtime.training.trial import try_environment
 from tests.environments import FAULT_STEP, StatefulCounter
 from tests.helpers import ROOT
 
@@ -35,8 +35,8 @@ def make_forgetful() -> ForgetfulCounter:
     ("CartPole-v1", 5, "an open episode was continued"),
     ("ALE/Qbert-v5", 8, "an open episode was continued"),
     ("tests.environments:make_pictures", 8, "an open episode was continued"),
-    ("tests.environments:make_counter", 10, "so none was continued"),
-    ("tests.environments:make_stateless_counter", 7, "an open episode was replayed"),
+    ("tests.environments:make_counter", 10, "an open episode was continued"),
+    ("tests.training.test_trial:make_long", 7, "an open episode was replayed"),
 ])
 def test_what_works_is_told(environment_id: str, steps: int, seen: str) -> None:
     told = check(environment_id, steps)
@@ -45,17 +45,19 @@ def test_what_works_is_told(environment_id: str, steps: int, seen: str) -> None:
 
 
 @pytest.mark.parametrize(("environment_id", "error"), [
-    ("NoSuch-v0", UnusableEnvironmentError), ("tests.environments:make_nan_reward", NonFiniteTrajectoryError)])
+    ("NoSuch-v0", UnusableEnvironmentError), ("tests.environments:make_nan_reward", CheckError)])
 def test_what_an_actor_could_not_do_is_an_error(environment_id: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         check(environment_id, FAULT_STEP + 2)
 
 
 def test_what_train_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    liar = ["tests.lambda_actor.test_replay:make_liar", "7"]
-    assert main(liar) == 1
-    assert "cannot be continued: Liar offers no get_state() and set_state()" in capsys.readouterr().err
-    assert main([*liar, "--may-cut-episodes"]) == 0
+    chance = ["tests.training.test_trial:make_local", "7"]
+    assert main(chance) == 0, "in one process nothing differs"
+    endless = ["tests.environments:make_stateless_counter", "7"]
+    assert main(endless) == 1
+    assert "no limit of steps that Gymnasium knows, and Counter offers no get_state()" in capsys.readouterr().err
+    assert main([*endless, "--may-cut-episodes"]) == 0
     wrapped = json.dumps({"wrappers": [["gymnasium.wrappers.NormalizeReward", {}]]})
     assert main(["Pendulum-v1", "4", "auto", wrapped]) == 1
     assert "wrapper NormalizeReward keeps moments across episodes" in capsys.readouterr().err
@@ -85,6 +87,30 @@ def test_a_state_that_leaves_something_out_is_found() -> None:
         check("tests.lambda_actor.test_check:make_forgetful", 8)
 
 
+@pytest.mark.parametrize(("environment_id", "options", "words"), [
+    ("tests.training.test_trial:Broken", {"kwargs": {"error": "RuntimeError"}},
+     ["it raised when it was tried: RuntimeError: the motor is on fire, in ", "test_trial.py, line "]),
+    ("tests.training.test_trial:make_old", {},
+     ["Old.reset() takes no seed and no options, in ", "def reset(self, *, seed=None, options=None)"])])
+def test_what_raises_is_told_in_one_line_as_train_tells_it(
+    capsys: pytest.CaptureFixture[str], environment_id: str, options: dict[str, object], words: list[str]
+) -> None:
+    assert main([environment_id, "4", "auto", json.dumps(options)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"an actor cannot act: environment.id = '{environment_id}': ")
+    assert all(word in line for word in words)
+    with pytest.raises(ExperimentError) as trained:
+        try_environment(environment_id, options=options, fragment_steps=4)
+    assert line == f"an actor cannot act: {trained.value}"
+
+
+def test_warnings_come_first_and_a_dropped_episode_is_one() -> None:
+    *_, warning, seen = check("tests.training.test_trial:make_random", 64, options={"kwargs": {"what": "reward"}}
+                              ).splitlines()
+    assert warning.startswith("! dropped: each fragment's last, unfinished episode, because no later actor can ")
+    assert seen.endswith("; no open episode was continued")
+
+
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "IMPORTED_LATE", ("json", "no_such_library"))
     with pytest.raises(CheckError, match="no_such_library does not import"):
@@ -95,16 +121,6 @@ def test_missing_certificates_are_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ssl, "create_default_context", lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     with pytest.raises(CheckError, match="root certificates"):
         check("Pendulum-v1", 2)
-
-
-def test_the_policy_is_of_full_size_and_always_the_same() -> None:
-    environment = make_environment("Pendulum-v1")
-    policy, again = random_policy(environment), random_policy(environment)
-    policy.check(environment.spaces)
-    observation = environment.reset(0)
-    assert policy.best_action(observation) == again.best_action(observation) != 0.0
-    fields = wire.decode(random_weights(environment.spaces), wire.Kind.WEIGHTS)
-    assert [fields[f"layer.{i}.weight"].shape for i in range(3)] == [(256, 3), (256, 256), (1, 256)]
 
 
 def test_a_game_is_checked_as_it_will_be_preprocessed() -> None:

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import yaml
 
-from lambda_actor.check import check, random_policy
+from lambda_actor.check import check
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.making import mujoco_remedy
 from lambda_actor.rollout import roll_out
+from lambda_actor.trial import random_policy
 from runtime.config.loading import experiment_from_tree
 from tests.environments import LIMIT_STEPS, Counter
 from tests.helpers import ROOT
@@ -107,6 +108,16 @@ def test_an_id_that_nobody_registered_comes_with_advice(environment_id: str, adv
     with pytest.raises(UnusableEnvironmentError) as caught:
         make_environment(environment_id)
     assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize(("environment_id", "is_advised"), [
+    ("no_such_module:make", True), ("no_such_module.envs:make", True), ("tests.no_such_module:make", False)])
+def test_a_package_that_python_does_not_find_comes_with_both_ways_to_it(environment_id: str, is_advised: bool) -> None:
+    with pytest.raises(UnusableEnvironmentError) as caught:
+        make_environment(environment_id)
+    text = str(caught.value)
+    assert ("`python -m pip install -e FOLDER` or with PYTHONPATH=FOLDER" in text) == is_advised
+    assert ("environment.package names the folder for a deployment only" in text) == is_advised
 
 
 def test_ids_of_known_packages_need_no_import() -> None:

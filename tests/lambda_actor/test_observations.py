@@ -10,7 +10,6 @@ import pytest
 from gymnasium import spaces
 
 from lambda_actor import wire
-from lambda_actor.check import random_policy
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import NonFiniteTrajectoryError, SchemaError, UnusableEnvironmentError
 from lambda_actor.frames import apart, stack_frames
@@ -19,6 +18,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import Environment, Fragment, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
+from lambda_actor.trial import random_policy
 from runtime.learner.batch import assemble_batch
 from tests.environments import FAULT_STEP, OtherSpaces, StatefulCounter, policy_arrays
 
@@ -225,9 +225,9 @@ def test_pictures_beside_numbers_are_played_travel_as_bytes_and_go_on_after_a_cu
 
 def test_numbers_beside_a_picture_that_are_not_finite_are_told_with_their_step() -> None:
     environment = make_environment("tests.environments:make_nan_signs")
-    with pytest.raises(NonFiniteTrajectoryError, match=f"^observations is not finite at step {FAULT_STEP + 1} "):
+    with pytest.raises(NonFiniteTrajectoryError, match=f"^observations are not finite at step {FAULT_STEP + 1} "):
         roll_out(environment, random_policy(environment), fragment_steps=9, seed=0, round_index=0, slot=0)
-    with pytest.raises(NonFiniteTrajectoryError, match=f"^bootstrap_observations is not finite at step {FAULT_STEP} "):
+    with pytest.raises(NonFiniteTrajectoryError, match=f"^last observations are not finite at step {FAULT_STEP} "):
         roll_out(environment, random_policy(environment), fragment_steps=FAULT_STEP + 1, seed=0, round_index=0, slot=0)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from lambda_actor import rollout, wire
-from lambda_actor.check import random_policy
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import (
     EpisodeStateError,
@@ -22,6 +21,7 @@ from lambda_actor.errors import (
 from lambda_actor.frames import stack_frames
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
+from lambda_actor.trial import random_policy
 from tests.environments import EPISODE_STEPS, FAULT_STEP, LIMIT_STEPS, policy_arrays
 
 COUNTER, LIMITED, ENDLESS = (f"tests.environments:make_{name}" for name in ("counter", "limited", "endless"))
@@ -285,7 +285,8 @@ def test_not_a_number_is_named_with_its_step(environment: str, array: str, step:
 
 @pytest.mark.parametrize("environment", ["nan_observation", "infinite_observation"])
 def test_not_a_number_to_bootstrap_from_is_named_with_its_step(environment: str) -> None:
-    with pytest.raises(NonFiniteTrajectoryError, match=rf"bootstrap_observations .*step {FAULT_STEP} "):
+    with pytest.raises(NonFiniteTrajectoryError,
+                       match=rf"^last observations are .*step {FAULT_STEP} .*, of FaultyCounter, in .*, line \d+$"):
         fragment(f"tests.environments:make_{environment}", FAULT_STEP + 1)
 
 

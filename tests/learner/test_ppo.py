@@ -708,7 +708,7 @@ def test_a_state_before_the_first_update() -> None:
     assert_same(everything(fresh), everything(restored))
 
 
-@pytest.mark.parametrize("foreign", ["observations", "actions", "arrays", "values", "algorithm"])
+@pytest.mark.parametrize("foreign", ["observations", "actions", "arrays", "values", "algorithm", "version"])
 def test_a_state_of_another_network_is_refused(foreign: str) -> None:
     sizes = {"observations": {"observation_size": 5}, "actions": {"action_size": 4}}
     state = make_learner(**sizes.get(foreign, {})).get_state()
@@ -718,6 +718,8 @@ def test_a_state_of_another_network_is_refused(foreign: str) -> None:
         state = State(state.arrays, {})
     if foreign == "algorithm":
         state = State(state.arrays, {**state.values, "algorithm": "impala"})
+    if foreign == "version":
+        state = State(state.arrays, {**state.values, "policy_version": 10**30})
     with pytest.raises(CheckpointError, match="does not fit"):
         make_learner().set_state(state)
 

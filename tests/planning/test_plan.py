@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from lambda_actor.trial import TriedEnvironment
 from runtime.cli.main import main
 from runtime.config.loading import load_experiment
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import table
 from runtime.planning.drawing import scatter_lines, table_lines
 from runtime.planning.prediction import KINDS, NO_CACHE, Prediction, Sample, front, picks, predict_all, rounds_of
-from runtime.training.trial import TriedEnvironment, try_environment
+from runtime.training.trial import try_environment
 from tests.helpers import ROOT
 
 HOPPER = ROOT / "experiments" / "hopper.yaml"

@@ -60,6 +60,14 @@ def test_a_row_of_another_version_is_refused_by_key_and_round(change: Any, messa
         RoundRow.from_mapping(values)
 
 
+@pytest.mark.parametrize(("key", "value"), [
+    ("env_steps", 10**400), ("env_steps_total", 2**70), ("entropy", 10**400), ("kl", float("nan")),
+    ("round_s", float("-inf"))])
+def test_a_number_that_nothing_can_be_added_to_is_refused_by_key(key: str, value: float):
+    with pytest.raises(RunDirectoryError, match=rf"round 3: {key} is .{{3,40}}; allowed: finite"):
+        RoundRow.from_mapping(vars(a_row(3)) | {key: value})
+
+
 @pytest.mark.parametrize("line", [b"", b"{", b"[1]", b"7", b"[" * 100_000])
 def test_what_is_no_row_at_all_is_refused(line: bytes):
     with pytest.raises(RunDirectoryError, match=r"rounds\.jsonl: a line is not"):
@@ -68,7 +76,7 @@ def test_what_is_no_row_at_all_is_refused(line: bytes):
 
 def test_numbers_that_json_does_not_know_are_not_written():
     with pytest.raises(ValueError, match="not JSON compliant"):
-        a_row(1, kl=float("nan")).to_json_line()
+        dataclasses.replace(a_row(1), kl=float("nan")).to_json_line()
 
 
 def test_names_in_tensorboard_follow_from_the_group_of_each_key():

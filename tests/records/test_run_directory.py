@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -69,12 +70,15 @@ def test_rows_after_the_checkpoint_are_cut(directory: RunDirectory, round_index:
 @pytest.mark.parametrize("tail", [
     b"{", b'{"round_index": 3', b'{"round_index": 3}', b'{"round_index": 1}', b"\x00" * 64,
     b'{"round_index": 3}\n{"rou', b"\xff\xfe\n", b"[]\n", b"5\n", b"null\n", b"{}\n", b'{"round_index": null}\n',
-    b'{"round_index": "2"}\n', b"\n", b"\r\n"], ids=repr)
+    b'{"round_index": "2"}\n', b'{"round_index": -Infinity}\n', b'{"round_index": NaN}\n',
+    b"[" * 9999 + b"\n", b"\n", b"\r\n"], ids=repr)
 def test_what_was_written_only_in_part_is_cut(directory: RunDirectory, tail: bytes):
     for row in rows(2):
         directory.append_round(row)
     with directory.rounds_path.open("ab") as file:
         file.write(tail)
+    if not tail.startswith((b'{"round_index": 3}\n', b'{"round_index": 1}\n')):
+        directory.check_rounds(2)
     directory.cut_rounds_back(2)
     assert directory.read_rounds() == rows(2)
     directory.append_round(rows(3)[2])
@@ -234,6 +238,12 @@ def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(tmp_path: Path, n
     assert "RunDirectoryError" in done.stderr and Path(name).name in done.stderr
 
 
+def test_a_directory_in_a_files_place_is_refused_with_what_to_do(tmp_path: Path):
+    (tmp_path / "run" / "config.yaml.tmp").mkdir(parents=True)
+    with pytest.raises(RunDirectoryError, match="config.yaml.tmp is a directory; allowed: .*[.] Move "):
+        RunDirectory(tmp_path / "run")
+
+
 def test_what_only_a_link_leads_to_is_the_users_own_choice(tmp_path: Path):
     (tmp_path / "large disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "large disk")
@@ -256,7 +266,7 @@ def test_json_never_has_nan(directory: RunDirectory, value: object):
     with pytest.raises(ValueError, match="JSON"):
         to_json(value)
     with pytest.raises(ValueError, match="JSON"):
-        directory.append_round(a_row(1, kl=float("nan")))
+        directory.append_round(dataclasses.replace(a_row(1), kl=float("nan")))
     with pytest.raises(ValueError, match="JSON"):
         EventLog(directory.events_path, lambda: "now").append("kind", value=value)
     assert directory.read_rounds() == []

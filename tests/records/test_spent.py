@@ -36,5 +36,15 @@ def test_beside_a_damaged_ledger_the_rows_and_the_summary_count(tmp_path: Path, 
     assert spent_in(tmp_path) == Spent(0.5)
 
 
+@pytest.mark.parametrize("amount", ["-1e6", "NaN", "Infinity", "-Infinity", "1e308", "1" + "0" * 400, '"-5"'])
+def test_an_amount_that_nobody_can_have_spent_does_not_count(tmp_path: Path, amount: str):
+    (tmp_path / "summary.json").write_text(f'{{"spent_usd": {amount}}}')
+    assert spent_in(tmp_path) == Spent(0.0)
+    (tmp_path / "rounds.jsonl").write_text(f'{{"spent_usd": {amount}}}\n')
+    assert spent_in(tmp_path) == Spent(0.0)
+    (tmp_path / "rounds.jsonl").write_text('{"spent_usd": 0.25}\n')
+    assert spent_in(tmp_path) == Spent(0.25)
+
+
 def test_where_no_record_tells_nothing_is_said():
     assert spent_by_records(ledger={}, rows=[], summary={}) is None

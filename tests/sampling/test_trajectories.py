@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from lambda_actor import wire
-from lambda_actor.check import random_policy
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import SchemaError
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.rollout import roll_out
+from lambda_actor.trial import random_policy
 from runtime.interfaces import ACTOR, Actor, ActorSpec, Work
 from runtime.sampling.trajectories import decode_trajectory
 from tests.environments import EPISODE_STEPS

@@ -68,6 +68,6 @@ def test_an_episode_that_cannot_be_continued_is_dropped_whole_counted_and_told(
     assert all(row["replayed_steps"] is None for row in rows)
     reason = "not deterministic" if "is_random" in environment else "wrapper NormalizeReward keeps moments"
     started, = events(out, "run_started")
-    assert reason in started["episodes"]
+    assert reason in started["dropped"]
     told, _, _ = finished.stdout.partition("  round")
     assert reason in " ".join(told.split())

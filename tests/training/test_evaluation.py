@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -126,6 +127,24 @@ def test_equal_policies_make_equal_files(tmp_path: Path) -> None:
         save_policy(path, weights, environment_id="counter")
         files.add(path.read_bytes())
     assert len(files) == 1
+
+
+@pytest.mark.parametrize(("facts", "dtype"), [
+    ("[" * 100_000, "F32"), ('{"a":' * 5000 + "1" + "}" * 5000, "F32"), ("{}", "BF16"), ("{}", "F8_E4M3")])
+def test_a_file_that_nothing_of_ours_wrote_is_refused(tmp_path: Path, facts: str, dtype: str) -> None:
+    path, size = tmp_path / "policy.safetensors", {"F32": 4, "BF16": 2, "F8_E4M3": 1}[dtype]
+    header = json.dumps({"__metadata__": {"facts": facts}, "a": {
+        "dtype": dtype, "shape": [1], "data_offsets": [0, size]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    with pytest.raises(RunDirectoryError, match="cannot be read"):
+        load_policy(path)
+
+
+def test_a_file_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "policy.safetensors").open("wb") as file:
+        file.truncate(7 * 2**30)
+    with pytest.raises(RunDirectoryError, match="has 7,516,192,768 bytes; allowed: up to"):
+        load_policy(tmp_path / "policy.safetensors")
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from lambda_actor.errors import UnusableEnvironmentError
 from runtime.errors import BudgetError
 from runtime.training.evaluation import Evaluator
 from runtime.training.evaluation_process import EvaluationProcess
-from tests.environments import EPISODE_STEPS, Counter
+from tests.environments import EPISODE_STEPS, Counter, StatefulCounter
 from tests.helpers import descendants, wait_for
 from tests.training.test_evaluation import weights_for
 
@@ -30,6 +33,26 @@ class Hanging(Counter):
     def step(self, action):
         while True:
             pass
+
+
+class Scribbling(Counter):
+    """Writes a message to every socket that it finds, and goes on."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def step(self, action):
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    Connection(os.dup(fd)).send_bytes(self._what.encode())
+        return super().step(action)
+
+
+class Leaving(StatefulCounter):
+    def reset(self, *, seed=None, options=None):
+        raise SystemExit(3)
 
 
 def make_dying() -> Dying:
@@ -56,7 +79,8 @@ def _evaluates(pid: int) -> bool:
 def begun(started: list[EvaluationProcess], environment_id: str, **options: Any) -> EvaluationProcess:
     process = EvaluationProcess(environment_id, "none", **{"episodes": 3, "seed": 4, "target_return": None, **options})
     started.append(process)
-    process.begin(weights_for(make_environment(environment_id)), 7)
+    process.begin(weights_for(make_environment("tests.environments:Counter")
+                              if environment_id.startswith(HERE) else make_environment(environment_id)), 7)
     return process
 
 
@@ -90,6 +114,26 @@ def test_it_tells_how_many_episodes_are_done_those_that_confirm_a_hit_included(
               tell=lambda *what, told=told: told.append(what)).result(60.0)
         assert told == [*((7, done, 3) for done in range(4)), *((7, done, 6) for done in range(4, total + 1)),
                         (7, total, total)]
+
+
+@pytest.mark.parametrize("what", [
+    "{}", "[]", "not json", '{"answer": 1}', '{"returns": "x"}', '{"episode_over": 1}', "[" * 100_000,
+    '{"returns": [1e9], "lengths": [1], "seconds": 1.0, "steps_before": 0}',
+    '{"returns": [1.0, 2.0, 3.0], "lengths": [1, 2, 3], "seconds": -5.0, "steps_before": 0}',
+    '{"returns": [1.0, NaN, 3.0], "lengths": [1, 2, 3], "seconds": 5.0, "steps_before": 0}',
+    '{"returns": [1.0, 2.0, "x"], "lengths": [1, 2, 3], "seconds": 5.0, "steps_before": 0}'], ids=lambda one: one[:40])
+def test_junk_on_its_connection_ends_the_evaluation_in_one_line(started: list[EvaluationProcess], what: str) -> None:
+    process = begun(started, f"{HERE}:Scribbling", options={"kwargs": {"what": what}})
+    with pytest.raises(UnusableEnvironmentError) as caught:
+        process.result(60.0)
+    assert str(caught.value) == (
+        "while the policy was evaluated, the environment wrote to the connection that its process answers on; allowed: "
+        "files and connections that it has opened itself")
+
+
+def test_an_environment_that_wants_to_leave_is_told_with_its_line(started: list[EvaluationProcess]) -> None:
+    with pytest.raises(UnusableEnvironmentError, match=rf"SystemExit: 3, in {__file__}, line \d+$"):
+        begun(started, f"{HERE}:Leaving").result(60.0)
 
 
 def test_what_goes_wrong_has_a_name(started: list[EvaluationProcess]) -> None:

@@ -140,7 +140,7 @@ def test_a_run_is_finished_if_no_further_fragment_fits(
     rows = [a_row(1, env_steps_total=steps)]
     backend = SimpleNamespace(cost_basis="modelled", prices=PRICES)
     summary = summarise(rows, name="x", experiment=experiment, backend=backend, best=None, stop_reason="max_steps",
-                        error="", spent_usd=0.5, session_s=1.0)
+                        error="", spent_usd=0.5, session_s=1.0, was_resumed=False)
     with closing(RunDirectory(tmp_path / "run")) as directory:
         directory.summary_path.write_text(json.dumps(summary))
         assert (finished_summary(experiment, directory) is not None) == is_finished

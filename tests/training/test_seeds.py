@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
+from runtime.cost.prices import PRICES
+from runtime.errors import RunDirectoryError
 from runtime.records.estimates import caution, interval_estimate
-from runtime.training.seeds import fair_share_usd, table_lines
+from runtime.training import seeds
+from runtime.training.run import RunResult
+from runtime.training.seeds import fair_share_usd, table_lines, train_seeds
+from runtime.training.summary import summarise
+from tests.records.rows import a_row
 
 
 def test_what_an_earlier_run_did_not_use_goes_to_the_later_ones() -> None:
@@ -52,3 +65,74 @@ def test_the_table_names_every_seed_and_every_estimate() -> None:
     for words in ("max_rounds", "12.5", "4,096", "not finished", "no interval   (1 seed)", "0.0312 … 0.0412",
                   "interquartile mean over seeds, 95% interval", "runs/here", "nothing is known"):
         assert words in text
+
+
+# Directories that anybody may have altered
+
+EXPERIMENT = experiment_from_tree({"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}}, source="x").resolved()
+BACKEND = SimpleNamespace(cost_basis="modelled", prices=PRICES)
+
+
+def trained(out: Path, monkeypatch: pytest.MonkeyPatch, *, resume: bool) -> tuple[list[str], RunResult]:
+    """Trains two seeds without training; returns what is said, and the result."""
+    def train(experiment: Any, path: Path, **_: Any) -> RunResult:
+        path.mkdir(exist_ok=True)
+        summary = summarise([a_row(1, env_steps_total=512)], name="x", experiment=experiment, backend=BACKEND,
+                            best=None, stop_reason="max_rounds", error="", spent_usd=0.25, session_s=1.0,
+                            was_resumed=False)
+        (path / "summary.json").write_text(json.dumps(summary))
+        return RunResult(summary)
+
+    said: list[str] = []
+    for name, stub in {"try_experiment": None, "smallest_budget_usd": 0.01, "preflight": None,
+                       "try_to_write_report": ""}.items():
+        monkeypatch.setattr(seeds, name, lambda *_, stub=stub, **__: stub)
+    monkeypatch.setattr(seeds, "train", train)
+    result = train_seeds(EXPERIMENT, out, make_backend=lambda _: BACKEND, seeds=2, resume=resume, say=said.append,
+                         settings=lambda _: "", name="x", make_display=lambda _: SimpleNamespace(close=lambda: None))
+    return table_lines(result.summary, "runs/x") and said, result
+
+
+@pytest.mark.parametrize("damage", [
+    {"finished": 5}, {"finished": {"0": 5}}, {"finished": {"0": {"budget_usd": "x", "stop": {}}}},
+    {"finished": {"0": {"budget_usd": float("inf"), "stop": {}}}}, {"finished": {"0": {"stop": {}}}}, {"seeds": 5},
+    {"seeds": [None]}, {"experiment": []}, {"experiment": None}, "[" * 100_000, "[]", "{"],
+    ids=lambda one: str(one)[:40])
+def test_a_damaged_list_of_seeds_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: dict[str, Any] | str
+) -> None:
+    trained(tmp_path / "runs", monkeypatch, resume=False)
+    path = tmp_path / "runs" / "seeds.json"
+    path.write_text(damage if isinstance(damage, str) else json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(RunDirectoryError, match=r"^--resume: .*seeds\.json cannot be read: .{1,200}$"):
+        trained(tmp_path / "runs", monkeypatch, resume=True)
+
+
+@pytest.mark.parametrize("damage", [
+    "[]", '"x"', "[" * 100_000, {"env_steps_total": "many"}, {"env_steps_total": 10**400},
+    {"env_steps_total": float("nan")}, {"evaluation_return_mean": [1]}, {"stop_reason": {}}],
+    ids=lambda one: str(one)[:40])
+def test_a_damaged_summary_of_a_finished_seed_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: dict[str, Any] | str
+) -> None:
+    _, whole = trained(tmp_path / "runs", monkeypatch, resume=False)
+    assert [row["env_steps_total"] for row in whole.summary["seeds"]] == [512, 512]
+    path = tmp_path / "runs" / "seed-0" / "summary.json"
+    path.write_text(damage if isinstance(damage, str) else json.dumps(json.loads(path.read_text()) | damage))
+    _, resumed = trained(tmp_path / "runs", monkeypatch, resume=True)
+    assert [row["env_steps_total"] for row in resumed.summary["seeds"]] == [None, 512]
+    assert resumed.summary["estimates"]["env_steps_total"]["seeds"] == 1
+
+
+@pytest.mark.parametrize("spent", ["-1e6", "Infinity", "NaN"])
+def test_an_amount_that_cannot_be_right_gives_the_next_seed_no_money(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spent: str
+) -> None:
+    trained(tmp_path / "runs", monkeypatch, resume=False)
+    path = tmp_path / "runs" / "seeds.json"
+    document = json.loads(path.read_text())
+    del document["finished"]["1"]
+    path.write_text(json.dumps(document))
+    (tmp_path / "runs" / "seed-0" / "summary.json").write_text(f'{{"spent_usd": {spent}}}')
+    said, _ = trained(tmp_path / "runs", monkeypatch, resume=True)
+    assert said[1] == "\nseed 1, 2 of 2: up to $1.0000 of $1.0000\n"

@@ -157,7 +157,6 @@ def test_how_episodes_are_replayed_is_found_out(environment_id: str, steps: int,
 
 def test_what_shows_its_process_is_not_deterministic() -> None:
     tried = try_environment(f"{__name__}:make_local", fragment_steps=20)
-    assert "in another process" in tried.problem
     assert "at step 1 of 20 when it was replayed; the environment is not deterministic" in tried.problem
 
 
@@ -207,6 +206,40 @@ def test_an_environment_that_ends_its_process_is_refused_with_what_it_was_doing(
     with pytest.raises(ExperimentError, match=r"it ended the process that it was tried in \(exit code 0\), while it "
                                               f"was {PLACES[place]}; the last line there: goodbye"):
         tried(tmp_path, place=place, how="exit")
+
+
+class Printing(Counter):
+    """Prints without end in its first step."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__(episode_steps=None)
+        self.marker = Path(marker)
+
+    def step(self, action):
+        for line in itertools.count():
+            print(f"still looking, {'.' * 1000}", flush=True)
+            if line == 200:
+                self.marker.touch()
+
+
+def test_an_environment_that_prints_without_end_is_told_of_with_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marker = tmp_path / "printed"
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return next(seen) if marker.exists() else 0.0
+
+    seen = map(float, itertools.count(0, 20))
+    monkeypatch.setattr("runtime.training.trial.time", Clock)
+    with pytest.raises(ExperimentError, match="still in step 1 .* after 600 s, in .*, and prints without end, "
+                       r"[\d,]+ bytes so far; the last line there: "):
+        try_environment(f"{__name__}:Printing", options={"kwargs": {"marker": str(marker)}})
+    assert re.search(r"^! environment.id = .* still in step 1 of an episode after 30 s, and prints without end, [\d,]+ "
+                     r"bytes so far; the last line there: .*\.\.\..*; after 600 s it is refused\n$",
+                     capsys.readouterr().err)
 
 
 def test_a_trial_ends_with_a_killed_trainer(tmp_path: Path) -> None:
@@ -322,7 +355,7 @@ def make_large(episode_steps: int = 50) -> gymnasium.Env:
 
 
 @pytest.mark.parametrize(("environment_id", "told"), [
-    (f"{__name__}:make_old", r"it raised when it was tried: TypeError: .*unexpected keyword argument 'seed'"),
+    (f"{__name__}:make_old", r"Old.reset\(\) takes no seed and no options, in .*test_trial.py, line \d+; allowed: def"),
     (f"{__name__}:Broken", "it raised when it was tried: RuntimeError: the motor is on fire"),
     ("tests.environments:make_raising", "it raised when it was tried: RuntimeError: the motor is on fire")])
 def test_what_raises_is_refused_also_if_its_episodes_are_short(tmp_path: Path, environment_id: str, told: str) -> None:
@@ -333,25 +366,38 @@ def test_what_raises_is_refused_also_if_its_episodes_are_short(tmp_path: Path, e
                          **kwargs))
 
 
-@pytest.mark.parametrize(("factory", "told"), [
-    ("make_random", "at step 1 after its state was set: get_state.. leaves something out, or the environment is not"),
-    ("make_large", "its state cannot travel: a EPISODE message of .* exceeds the limit of 1048576")])
-def test_what_a_later_actor_could_not_continue_is_refused_or_if_it_is_short_dropped(
-    tmp_path: Path, factory: str, told: str
-) -> None:
-    kwargs = {"what": "reward"} if factory == "make_random" else {}
-    path = write(tmp_path / "one.yaml", f"{__name__}:{factory}", kwargs=kwargs)
-    with pytest.raises(ExperimentError, match=f"{told}.*; allowed: get_state.*actor.fragment_steps from 50, which"):
+def test_what_a_later_actor_could_not_continue_is_refused_or_if_it_is_short_dropped(tmp_path: Path) -> None:
+    told = "at step 1 after its state was set: get_state.. leaves something out, or the environment is not"
+    made, kwargs = f"{__name__}:make_random", {"what": "reward"}
+    path = write(tmp_path / "one.yaml", made, kwargs=kwargs)
+    with pytest.raises(ExperimentError, match=f"{told}.*; allowed: chance.*actor.fragment_steps from 50, which"):
         fitted(path)
-    assert fitted(write(tmp_path / "cut.yaml", f"{__name__}:{factory}", kwargs=kwargs, truncate_at_fragment=True))
-    environment = fitted(write(tmp_path / "short.yaml", f"{__name__}:{factory}", 70, kwargs=kwargs)).environment
-    assert re.search(told, environment.dropped_because)
+    assert fitted(write(tmp_path / "cut.yaml", made, kwargs=kwargs, truncate_at_fragment=True))
+    short = write(tmp_path / "short.yaml", made, 70, kwargs=kwargs)
+    assert re.search(told, fitted(short).environment.dropped_because)
+    finished = train(short, tmp_path / "run", "--set", "stop.max_rounds=2")
+    assert finished.returncode == 0, finished.stderr
+    assert "\n! dropped: each fragment's last, unfinished episode, because " in finished.stdout
+    # Fifty of seventy steps are an episode's.
+    assert "\ndropped      4 episodes, 29% of the steps played\n" in finished.stdout
+
+
+def test_a_run_replays_what_saves_too_much(tmp_path: Path) -> None:
+    finished = train(write(tmp_path / "one.yaml", f"{__name__}:make_large"), tmp_path / "run")
+    assert finished.returncode == 0, finished.stderr
+    assert re.search(r"\nepisodes: its state has 8,\d+,\d+ bytes, and 1,048,576 can travel. If the end of a fragment "
+                     "cuts an episode, the next actor first replays it from its start. With episodes of 50 steps, that "
+                     "is about 125 steps for each 100 new ones, and about 50 with actor.fragment_steps=50\n",
+                     finished.stdout)
+    assert "dropped" not in finished.stdout
+    assert [row["episodes_dropped"] for row in rounds(tmp_path / "run")] == [0, 0, 0, 0]
+    assert sum(row["replayed_steps"] for row in rounds(tmp_path / "run")) > 0
 
 
 def test_what_starts_by_chance_can_be_continued_and_is_told(tmp_path: Path) -> None:
     tried = try_environment(f"{__name__}:make_random", options={"kwargs": {"what": "start"}})
     assert tried.problem == ""
-    assert re.search(r"in another process, .* went on differently at step 1 of \d+ when it was replayed", tried.remark)
+    assert re.search(r"the episode of seed \d+ went on differently at step 1 of \d+ when it was replayed", tried.remark)
     path = write(tmp_path / "one.yaml", f"{__name__}:make_random", kwargs={"what": "start"})
     finished = train(path, tmp_path / "run", "--set", "stop.max_rounds=1")
     assert finished.returncode == 0, finished.stderr
@@ -376,7 +422,7 @@ def test_junk_on_its_connection_is_refused_in_one_line(what: str) -> None:
         try_environment(f"{__name__}:Scribbling", options={"kwargs": {"what": what}})
     assert str(caught.value) == (
         f"environment.id = '{__name__}:Scribbling': while it was being imported and made, it wrote to the connection "
-        "that its trial answers on; allowed: files and connections that it has opened itself")
+        "that its process answers on; allowed: files and connections that it has opened itself")
 
 
 class Noisy(Counter):

@@ -22,6 +22,9 @@ _FROM_ZERO = ("variance", "exp_avg_sq", "step")
 """Last parts of the names of arrays that are never negative."""
 _POWERS = {"exp_avg": 1, "exp_avg_sq": 2}
 """Powers of the gradient that Adam keeps running means of."""
+_STEP_MAX = 4.0
+"""Learning rates that one step of Adam moves a weight at most; 0.1 / √0.001, rounded up."""
+_ROUNDING = 1.0 + 1e-6
 _COUNTERS = ("_count", "steps_since_target")
 """Ends of the names of values that no update increases by more than its steps."""
 
@@ -55,6 +58,7 @@ def check_result(result: Result, *, before: State, policy_version: int, batch: B
         if len(wrong := array[~np.isfinite(array)]):
             raise NotFiniteError(f"{name} is {wrong[0]}")
     _check_moments(state.arrays, before.arrays, clip=spec.algorithm.chosen.max_gradient_norm)
+    _check_reach(state.arrays, before.arrays, batch, spec.algorithm.chosen)
 
 
 def _check_names(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -83,7 +87,8 @@ def _check_values(found: Mapping[str, Any], known: Mapping[str, Any], *, env_ste
             raise ValueError(f"{name} is {value!r:.80}, which is not of the type of {known[name]!r:.80}")
         if isinstance(value, float) and not math.isfinite(value):
             raise NotFiniteError(f"{name} is {value}")
-        if (name.endswith(_COUNTERS) and not 0 <= value <= count_max) or (name == "kl_coefficient" and value < 0.0):
+        is_far = name == "kl_coefficient" and not 0.5 * known[name] <= value <= 1.5 * known[name]
+        if is_far or (name.endswith(_COUNTERS) and not 0 <= value <= count_max):
             raise ValueError(f"{name} is {value}, and was {known[name]}")
     expected = {"policy_version": known["policy_version"] + 1, "algorithm": known["algorithm"]}
     for name, value in expected.items():
@@ -112,6 +117,31 @@ def _check_moments(found: Mapping[str, np.ndarray], known: Mapping[str, np.ndarr
             longest = max(np.abs(known[name]).max(initial=0.0), (CLIP_ROUNDING * clip) ** _POWERS[kind])
             if np.abs(array).max(initial=0.0) > longest:
                 raise ValueError(f"{name} is {np.abs(array).max():g}, but gradients are clipped to {clip:g}")
+
+
+def _check_reach(
+    found: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray], batch: Batch, chosen: Any
+) -> None:
+    """Checks that no weight is further than Adam's steps reach, and that moments are of what was seen."""
+    steps = chosen.passes * (batch.env_steps / chosen.minibatch_steps + len(batch.lengths))
+    seen = {"moments": float(np.abs(batch.observations).max(initial=0.0)),
+            "return_moments": float(np.abs(batch.rewards).sum())}
+
+    def squares_max(moments: str) -> float:
+        return float((known[f"{moments}.variance"] + known[f"{moments}.mean"] ** 2).max(initial=0.0))
+
+    for name, array in found.items():
+        part, _, rest = name.partition(".")
+        reach = math.inf
+        if part in ("policy", "critic"):
+            reach = float(np.abs(known[name]).max(initial=0.0)) + _STEP_MAX * chosen.learning_rate * steps
+        elif part == "target":
+            reach = max(float(np.abs(known[one]).max(initial=0.0)) for one in (name, f"policy.{rest}"))
+        elif part in (*seen, "target_moments"):
+            square = max(1.0, seen.get(part, 0.0) ** 2, squares_max(part), squares_max(part.removeprefix("target_")))
+            reach = _ROUNDING * (square if rest == "variance" else math.sqrt(square))
+        if np.abs(array).max(initial=0.0) > reach:
+            raise ValueError(f"{name} is {np.abs(array).max():g}; allowed: up to {reach:g}")
 
 
 def _rows(array: np.ndarray) -> list[int]:

@@ -65,6 +65,7 @@ class _UnderWay:
         reserved: The first so many of all jobs have been reserved.
         learners: The learner of each job that is being done.
         named: The policies that its event names: they must stay in the store until it has ended.
+        sent: The policy that each job was sent, and how many samples.
         not_finite: What the gradients of each learner had that was not finite, for those that had something.
     """
 
@@ -76,6 +77,7 @@ class _UnderWay:
     reserved: int = 0
     learners: dict[int, int] = field(default_factory=dict)
     named: dict[int, set[int]] = field(default_factory=dict)
+    sent: dict[int, tuple[int, int]] = field(default_factory=dict)
     losses: dict[int, LossMeans] = field(default_factory=dict)
     staleness: list[int] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
@@ -211,6 +213,7 @@ class StellarisUpdater(InPlaceUpdater):
         published = {one for one in self._pulled if one is not None}
         is_cut = self._settings.truncation is not None and None not in self._pulled
         under_way.named[job] = {self._published, *published}
+        under_way.sent[job] = self._published, len(indices)
         invocation_id = self._id(under_way.number, job)
         remote.fleet.start([Invocation(invocation_id, {
             "invocation_id": invocation_id, "store": remote.store, "token": self._token, "update": under_way.number,
@@ -236,7 +239,7 @@ class StellarisUpdater(InPlaceUpdater):
         sent = None
         if data is not None:
             try:
-                sent = self._checked(under_way, decode_gradient(data))
+                sent = self._checked(decode_gradient(data), *under_way.sent[job])
             except NotFiniteError as problem:
                 error = under_way.not_finite[learner] = str(problem)
                 if self._has_diverged(under_way):
@@ -296,16 +299,16 @@ class StellarisUpdater(InPlaceUpdater):
         self._late, self._under_way = 0, None
         self._delete(set(self._names))
 
-    def _checked(self, under_way: _UnderWay, sent: SentGradient) -> SentGradient:
-        """Refuses a gradient that is not of this learner, too long, not finite, or of a policy that was not there."""
+    def _checked(self, sent: SentGradient, pulled_version: int, sample_count: int) -> SentGradient:
+        """Refuses a gradient that is not of this learner, this policy and so many samples, too long, or not finite."""
         shapes = {name: tuple(one.shape) for name, one in self.learner.parameters().items()}
         if {name: array.shape for name, array in sent.arrays.items()} != shapes:
             raise ValueError("the gradient is of other parameters")
         if any(array.dtype != np.float32 for array in sent.arrays.values()) or sent.losses.shape != (3,):
             raise ValueError("the gradient is not of float32, or has not three losses")
-        if not (1 <= sent.sample_count <= len(under_way.samples.values)
-                and 0 <= sent.truncated_count <= sent.sample_count):
-            raise ValueError(f"the gradient is of {sent.sample_count} samples, {sent.truncated_count} of them cut")
+        if sent.sample_count != sample_count or not 0 <= sent.truncated_count <= sample_count:
+            raise ValueError(f"the gradient is of {sent.sample_count} samples, {sent.truncated_count} of them cut; "
+                             f"allowed: {sample_count}")
         for name, array in [*zip(_LOSSES, sent.losses.reshape(3, 1), strict=True), *sent.arrays.items()]:
             if len(wrong := array[~np.isfinite(array)]):
                 raise NotFiniteError(f"{name} of a gradient is {wrong[0]}")
@@ -317,8 +320,8 @@ class StellarisUpdater(InPlaceUpdater):
                 raise ValueError(f"the {network}'s gradient has norm {norm:g}, but gradients are clipped to {clip:g}")
             if norm > _NORM_MAX:
                 raise NotFiniteError(f"the square of the {network}'s gradient is inf: its norm is {norm:g}")
-        if sent.pulled_version not in self._versions:
-            raise ValueError(f"the gradient is of policy {sent.pulled_version}, which is not there")
+        if sent.pulled_version != pulled_version:
+            raise ValueError(f"the gradient is of policy {sent.pulled_version}; allowed: {pulled_version}")
         return sent
 
     def _publish(self, under_way: _UnderWay | None = None) -> None:

@@ -61,6 +61,26 @@ def test_an_honest_result_passes(kind: str) -> None:
     check(one, one.after, one.update)
 
 
+@pytest.mark.parametrize(("kind", "name", "value"), [
+    *((kind, name, value) for kind in KINDS for name, value in (
+        ("policy.layers.2.weight", 3e38), ("critic.layers.4.bias", -50.0), ("moments.variance", 1.7e308),
+        ("moments.variance", 1e9), ("moments.mean", -1e6), ("return_moments.variance", 1e300))),
+    ("impact", "target.layers.2.weight", 3e38), ("impact", "target_moments.variance", 1e9)])
+def test_what_no_step_reaches_and_no_sample_shows_is_refused_by_name(kind: str, name: str, value: float) -> None:
+    one = honest(kind)
+    array = one.after.arrays[name].copy()
+    array.reshape(-1)[0] = value
+    with pytest.raises(ValueError, match=rf"^{name} is .*; allowed: up to "):
+        check(one, State({**one.after.arrays, name: array}, one.after.values), one.update)
+
+
+@pytest.mark.parametrize("value", [1e300, 0.1])
+def test_a_coefficient_moves_by_one_factor_an_update(value: float) -> None:
+    one = honest("impact")
+    with pytest.raises(ValueError, match="kl_coefficient is "):
+        check(one, State(one.after.arrays, {**one.after.values, "kl_coefficient": value}), one.update)
+
+
 Lie = tuple[State, Update, int]
 
 

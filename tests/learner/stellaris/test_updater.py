@@ -62,6 +62,8 @@ NONSENSE: Mapping[str, Callable[[bytes], bytes]] = {
     "a hair too long": lambda data: altered(data, arrays=lengthened(decode_gradient(data).arrays, 0.5 * 1.0011)),
     "without losses": lambda data: altered(data, losses=np.full(3, np.nan, np.float32)),
     "of no samples": lambda data: altered(data, sample_count=0),
+    "of more samples": lambda data: altered(data, sample_count=decode_gradient(data).sample_count + 1),
+    "of another policy": lambda data: altered(data, pulled_version=decode_gradient(data).pulled_version - 1),
     "cut too often": lambda data: altered(data, truncated_count=10**9)}
 """What the store has instead of a gradient, by its fate."""
 
@@ -160,12 +162,14 @@ def test_several_learners_are_stale_within_the_bound_and_the_run_repeats_itself(
 
 def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
     one = Stellaris(tmp_path, fates={2: "dead", 5: "damaged", 7: "twice", 9: "slow", 10: "infinite",
-                                     12: "of no samples", 13: "cut too often", 14: "absurd", 15: "a hair too long"})
+                                     12: "of no samples", 13: "cut too often", 14: "absurd", 15: "a hair too long",
+                                     16: "of more samples", 17: "of another policy"})
     update = one.update(0)
-    assert (update.aggregation.gradients, update.aggregation.lost) == (10, 8)
+    assert (update.aggregation.gradients, update.aggregation.lost) == (8, 10)
     told = {2: "it is dead", 5: "checksum", 9: "timed out", 10: "a gradient is inf", 12: "of 0 samples",
             13: "1000000000 of them cut", 14: "the policy's gradient has norm",
-            15: "the critic's gradient has norm 0.50055, but gradients are clipped to 0.5"}
+            15: "the critic's gradient has norm 0.50055, but gradients are clipped to 0.5",
+            16: "allowed: ", 17: "; allowed: "}
     failed = {fields["attempt"]: fields["error"] for _, fields in one.told}
     assert sorted(failed) == sorted(told)
     assert all(word in failed[job] for job, word in told.items())

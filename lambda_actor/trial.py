@@ -1,0 +1,277 @@
+"""What is tried of an environment before anything starts, in whatever processes that takes.
+
+`play` plays in one environment and leaves an episode open, `go_on` takes it up in another one, and `conclude` says what
+follows. Episodes that nobody can save are replayed in one environment after the other, too: if they differ there, each
+episode needs an environment of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from lambda_actor import wire
+from lambda_actor.environments import ActorEnvironment
+from lambda_actor.episode_state import spanning_wrapper
+from lambda_actor.errors import ActorError, EpisodeReplayError, EpisodeStateError, OversizedMessageError, told
+from lambda_actor.policy import Policy, default_network, parameter_shapes
+from lambda_actor.replay import ReplayedEnvironment, check_continuation, continuation
+from lambda_actor.rollout import EPISODE_BYTES_MAX, Environment, Fragment, OpenEpisode, roll_out
+from lambda_actor.spaces import Spaces
+
+_FRAGMENTS, _FURTHER_STEPS_MAX = 6, 64
+"""Fragments that are played at most, and the steps of each but the first one."""
+_EPISODE_EXTRA_BYTES = 2**16
+"""Of an open episode's message, at most: all but actions and digests, that is its observation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TriedEnvironment:
+    """What an environment is like, without the environment; attributes as those of `ActorEnvironment`.
+
+    Attributes:
+        can_save_episode: Whether an open episode's state can travel.
+        spanning_wrapper: The name of a wrapper whose state goes on from one episode to the next; "" if there is none.
+        replay: How episodes are replayed that cannot be saved: ``reset``, or ``anew`` if each needs an environment of
+            its own. "" if they can be saved.
+        problem: Why another process cannot continue an episode; "" if it can.
+        remark: What else differs from process to process; "" if nothing does.
+        outside: An observation that its space does not allow; "" if there was none.
+        state_bytes: Of a state that is too large to travel; 0 if it is not.
+        is_deterministic: Whether seed and actions alone decided on an episode.
+    """
+
+    environment_id: str
+    spaces: Spaces
+    preprocessing: str
+    episode_steps_max: int | None
+    can_save_episode: bool
+    cannot_save_reason: str
+    spanning_wrapper: str
+    replay: str = ""
+    problem: str = ""
+    remark: str = ""
+    outside: str = ""
+    state_bytes: int = 0
+    is_deterministic: bool = True
+
+    @property
+    def warnings(self) -> dict[str, str]:
+        """What people should know although it can be trained in, by subject."""
+        found = {}
+        if self.remark:
+            found["environment"] = f"not deterministic, so that results cannot be reproduced: {self.remark}"
+        if self.outside:
+            found["observations"] = self.outside
+        return found
+
+    def obstacle(self) -> tuple[str, str]:
+        """Returns why no other process can continue an episode, and what is allowed; both empty if one can."""
+        limit, reason = self.episode_steps_max, self.cannot_save_reason
+        methods = (f"a get_state() of {EPISODE_BYTES_MAX:,} bytes at most" if self.state_bytes else
+                   "get_state() and set_state(state) in the environment")
+        chance = "chance from self.np_random alone, which super().reset(seed=seed) seeds"
+        whole = (f"actor.fragment_steps from {limit:,}, which drops the last episode of each fragment, "
+                 if limit is not None else "")
+        cut = "environment.truncate_at_fragment: true"
+        if self.problem:
+            remedies = [methods] * bool(self.is_deterministic or self.state_bytes) + [chance] * (
+                not self.is_deterministic)
+            return (f"no later actor can continue its episodes: {self.problem}",
+                    f"{', '.join(remedies)}, {whole}or {cut}")
+        if self.can_save_episode:
+            return "", ""
+        if name := self.spanning_wrapper:
+            return (f"wrapper {name} keeps moments across episodes, so that each actor would see something else",
+                    "without it, as algorithm.*.normalize_observations and normalize_rewards do the same for all "
+                    "actors at once")
+        if limit is None:
+            return (f"its episodes have no limit of steps that Gymnasium knows, and {reason}, so that a later actor "
+                    "would replay ever more steps to continue one", f"environment.max_episode_steps, {methods}, or "
+                    f"{cut}")
+        action_bytes = (8 if self.spaces.is_discrete else 4) * math.prod(self.spaces.action_shape)
+        limit_max = (EPISODE_BYTES_MAX - _EPISODE_EXTRA_BYTES) // (action_bytes + 8)
+        if limit > limit_max:
+            return (f"an episode can have {limit:,} steps, and {reason}; actions of an episode that is replayed fit a "
+                    f"message up to {limit_max:,} steps", f"{methods}, {whole}or {cut}")
+        return "", ""
+
+
+FACTS = tuple(field.name for field in dataclasses.fields(TriedEnvironment) if field.default is dataclasses.MISSING)
+PLAYED = ("steps", "mean_reward", "outside", "way", "problem", "state_bytes", "episode", "saved", "digests")
+DIFFERS = ("replayed", "saved")
+NOTHING_DIFFERS = dict.fromkeys(DIFFERS, "")
+"""What `go_on` returns, and what stands for it if no episode was left open."""
+
+
+def facts(environment: ActorEnvironment) -> dict[str, Any]:
+    """Returns what is known before it is played in, by the names in `FACTS`."""
+    return {name: getattr(environment, name) for name in FACTS if name != "spanning_wrapper"} | {
+        "spanning_wrapper": spanning_wrapper(environment.gymnasium_environment)}
+
+
+def play(environment: ActorEnvironment, make: Callable[[], ActorEnvironment], *, steps: int) -> dict[str, Any]:
+    """Plays; returns an episode that is left open, as whoever goes on needs it, by the names in `PLAYED`.
+
+    Args:
+        environment: A new one.
+        make: Makes another one.
+        steps: Of the first fragment.
+
+    Raises:
+        ActorError: It observes or returns what nobody here can use.
+    """
+    found: dict[str, Any] = dict.fromkeys(PLAYED, "") | {"digests": [], "state_bytes": 0}
+
+    def seen(fragment: Fragment) -> None:
+        if not found["steps"]:
+            found.update(steps=len(fragment.rewards), mean_reward=float(fragment.rewards.mean()))
+        if fragment.frames is None:
+            found["outside"] = found["outside"] or environment.outside_space(fragment.observations)
+
+    if environment.can_save_episode:
+        recorded = ReplayedEnvironment(lambda: environment, is_made_anew=False)
+        for episode in _open_episodes(recorded, steps, seen):
+            state = environment.get_state()
+            try:
+                found["saved"] = _text(dataclasses.replace(episode, state=state))
+            except OversizedMessageError:
+                found["state_bytes"] = sum(value.nbytes for value in state.values()) + episode.observation.nbytes
+                environment = make()
+                break
+            # What proves it may be a little larger than what travels.
+            return found | {"episode": _text(episode, 2 * EPISODE_BYTES_MAX),
+                            "digests": continuation(environment, episode.state["actions"])}
+        else:
+            return found
+    if environment.episode_steps_max is None or spanning_wrapper(environment.gymnasium_environment):
+        next(_open_episodes(ReplayedEnvironment(lambda: environment, is_made_anew=False), steps, seen), None)
+        return found
+    return found | _replays(environment, make, steps, seen)
+
+
+def go_on(
+    environment: ActorEnvironment, *, episode: str, saved: str, digests: list[str], **played: Any
+) -> dict[str, str]:
+    """Takes up an episode that another environment has left open; returns what differs, by the names in `DIFFERS`.
+
+    Args:
+        environment: A new one.
+        episode: This and the rest as `play` returns them.
+    """
+    differs = dict(NOTHING_DIFFERS)
+    replayed = _episode(episode)
+    try:
+        ReplayedEnvironment(lambda: environment, is_made_anew=False).set_state(replayed.state)
+    except EpisodeReplayError as error:
+        differs["replayed"] = str(error)
+    if saved:
+        environment.set_state(_episode(saved).state)
+        try:
+            check_continuation(digests, continuation(environment, replayed.state["actions"]))
+        except EpisodeStateError as error:
+            differs["saved"] = str(error)
+    return differs
+
+
+def conclude(known: Mapping[str, Any], played: Mapping[str, Any], differs: Mapping[str, str]) -> TriedEnvironment:
+    """Returns what an environment is like.
+
+    Args:
+        known: As `facts` returns it.
+        played: As `play` returns it.
+        differs: As `go_on` returns it.
+    """
+    tried = TriedEnvironment(**known, outside=played["outside"], state_bytes=played["state_bytes"],
+                             problem=played["problem"] or differs["saved"], is_deterministic=not differs["replayed"])
+    if tried.state_bytes:
+        tried = dataclasses.replace(tried, can_save_episode=False, cannot_save_reason=(
+            f"its state has {tried.state_bytes:,} bytes, and {EPISODE_BYTES_MAX:,} can travel"))
+    if tried.can_save_episode:
+        return dataclasses.replace(tried, remark="" if tried.problem else differs["replayed"])
+    return dataclasses.replace(tried, problem=tried.problem or differs["replayed"], replay=played["way"])
+
+
+def dropped(problem: str) -> str:
+    """Says that unfinished episodes are dropped.
+
+    Args:
+        problem: As `TriedEnvironment.obstacle` returns it.
+    """
+    return f"each fragment's last, unfinished episode, because {problem}"
+
+
+def explained(environment_id: str, error: BaseException) -> str:
+    """Returns what an error of `play` or `go_on` says of an environment."""
+    what = str(error) if isinstance(error, ActorError) else f"it raised when it was tried: {told(error)}"
+    return f"environment.id = {environment_id!r}: {what}"
+
+
+def random_policy(environment: Environment) -> Policy:
+    """A policy for it, read from a message as an actor reads it."""
+    return Policy.from_bytes(random_weights(environment.spaces))
+
+
+def random_weights(spaces: Spaces) -> bytes:
+    """A weights message of a policy of full size, with small random weights."""
+    network, moments = default_network(spaces), spaces.vector_size
+    draw = np.random.default_rng(0)
+    return wire.encode(wire.Kind.WEIGHTS, {
+        "policy_version": np.array(0, np.int64),
+        "network": wire.text_field(network),
+        "distribution": wire.text_field(spaces.distribution),
+        "log_std": np.full(spaces.action_size, -1.0, np.float32),
+        "observation_mean": np.zeros(moments, np.float32),
+        "observation_std": np.ones(moments, np.float32),
+        "observation_clip": np.array(10.0, np.float32),
+        **{name: draw.normal(0.0, 0.1 if name.endswith("weight") else 0.0, shape).astype(np.float32)
+           for name, shape in parameter_shapes(spaces, network).items()},
+    })
+
+
+def _replays(
+    first: ActorEnvironment, make: Callable[[], ActorEnvironment], steps: int, seen: Callable[[Fragment], None]
+) -> dict[str, Any]:
+    """Finds out how episodes are replayed, in environments of their own and in a used one."""
+    spare = [first]
+    environment = ReplayedEnvironment(lambda: spare.pop() if spare else make(), is_made_anew=True)
+    used = ReplayedEnvironment(make, is_made_anew=False)
+    episodes = list(_open_episodes(environment, steps, seen))
+    way = "reset"
+    try:
+        for episode in episodes:
+            used.set_state(episode.state)
+    except EpisodeReplayError:
+        way = "anew"
+    longest = max(episodes, key=lambda one: one.length, default=None)
+    try:
+        return {"way": way, "episode": _text(longest) if longest else ""}
+    except OversizedMessageError as error:
+        return {"way": way, "problem": f"{first.cannot_save_reason or 'its state is too large'}, and its seed and "
+                                       f"actions cannot travel: {error}"}
+
+
+def _open_episodes(
+    environment: ReplayedEnvironment, steps: int, seen: Callable[[Fragment], None]
+) -> Iterator[OpenEpisode]:
+    """Rolls out fragments of falling length; yields the episodes that they leave open."""
+    policy = random_policy(environment)
+    for slot in range(_FRAGMENTS):
+        length = max(1, min(steps, _FURTHER_STEPS_MAX if slot else steps) - slot)
+        fragment = roll_out(environment, policy, fragment_steps=length, seed=0, round_index=0, slot=slot)
+        seen(fragment)
+        if fragment.open_episode is not None:
+            yield fragment.open_episode
+
+
+def _text(episode: OpenEpisode, bytes_max: int = EPISODE_BYTES_MAX) -> str:
+    return base64.b64encode(episode.to_bytes(bytes_max)).decode()
+
+
+def _episode(text: str) -> OpenEpisode:
+    return OpenEpisode.from_bytes(base64.b64decode(text))

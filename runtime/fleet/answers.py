@@ -1,0 +1,33 @@
+"""Answers of a process in which an environment's code runs, and may have written to the connection itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from runtime.records.files import INTEGER_MAX
+
+JUNK = ("wrote to the connection that its process answers on; allowed: files and connections that it has opened itself")
+
+
+def answer(message: bytes, *shapes: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
+    """Reads an answer.
+
+    Args:
+        message: JSON.
+        shapes: What it may be: the types of its values by key. No number is negative.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    try:
+        found = json.loads(message)
+    except (ValueError, RecursionError):
+        found = None
+    for shape in shapes:
+        if isinstance(found, dict) and found.keys() == shape.keys() and all(
+                type(value) in shape[key] and not (type(value) in (int, float) and not 0 <= value <= INTEGER_MAX)
+                for key, value in found.items()):
+            return found
+    raise ValueError(f"the environment {JUNK}")

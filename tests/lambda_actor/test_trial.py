@@ -1,0 +1,108 @@
+"""What is tried of an environment, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lambda_actor import trial, wire
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.rollout import EPISODE_BYTES_MAX
+from lambda_actor.trial import TriedEnvironment, random_policy, random_weights
+from tests.environments import Counter
+from tests.training.test_trial import Large, Random, chance
+
+
+class Outside(Counter):
+    """One of its numbers is not in its space."""
+
+    def __init__(self, high: float) -> None:
+        super().__init__(episode_steps=None)
+        self.observation_space = gymnasium.spaces.Dict({
+            "colour": gymnasium.spaces.Discrete(3), "place": gymnasium.spaces.Box(-1e3, np.float32(high), (2,))})
+
+    def _observation(self) -> Any:
+        return {"colour": 1, "place": np.array([0.0, 1000.0], np.float32)}
+
+
+class Chance(Random):
+    """As that, and its state is too large."""
+
+    def get_state(self) -> dict[str, Any]:
+        return super().get_state() | {"all": np.zeros(EPISODE_BYTES_MAX, np.uint8)}
+
+
+class Unsaved(Counter):
+    """Chance decides on its rewards, and nobody can save it."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, reward + chance(), *rest
+
+
+def tried(make: Callable[[], gymnasium.Env], limit: int | None = 50, steps: int = 20) -> TriedEnvironment:
+    def made() -> ActorEnvironment:
+        environment = make()
+        return ActorEnvironment(
+            environment if limit is None else gymnasium.wrappers.TimeLimit(environment, limit), "mine")
+
+    environment = made()
+    known = trial.facts(environment)
+    played = trial.play(environment, made, steps=steps)
+    return trial.conclude(known, played, trial.go_on(made(), **played) if played["episode"] else trial.NOTHING_DIFFERS)
+
+
+def test_a_number_outside_its_space_is_told_and_refuses_nothing() -> None:
+    found = tried(lambda: Outside(high=10.0))
+    assert found.warnings == {"observations": "number 4 of one was 1000, and the observation space allows -1000 to 10; "
+                                              "mend the space, or what the environment returns"}
+    assert found.obstacle() == ("", "")
+    assert tried(lambda: Outside(high=1000.0)).warnings == {}
+
+
+@pytest.mark.parametrize("environment_id", ["CartPole-v1", "Hopper-v5", "FrozenLake-v1", "Blackjack-v1"])
+def test_what_stays_in_its_space_has_no_warning(environment_id: str) -> None:
+    assert tried(lambda: make_environment(environment_id).gymnasium_environment).warnings == {}
+
+
+def test_what_saves_too_much_is_replayed_as_if_it_saved_nothing() -> None:
+    found = tried(lambda: Large(episode_steps=None))
+    assert (found.can_save_episode, found.replay, found.problem, found.obstacle()) == (False, "reset", "", ("", ""))
+    size = found.state_bytes
+    assert 8 * EPISODE_BYTES_MAX < size < 8 * EPISODE_BYTES_MAX + 1000
+    assert found.cannot_save_reason == f"its state has {size:,} bytes, and 1,048,576 can travel"
+
+
+@pytest.mark.parametrize(("make", "limit", "problem", "remedies"), [
+    (lambda: Large(episode_steps=None), None, "its episodes have no limit of steps", [
+        "environment.max_episode_steps", "a get_state() of 1,048,576 bytes at most"]),
+    (lambda: Chance("reward"), 50, "the environment is not deterministic", [
+        "a get_state() of 1,048,576 bytes at most", "chance from self.np_random alone"])])
+def test_what_saves_too_much_and_cannot_be_replayed_has_both_remedies(
+    make: Callable[[], gymnasium.Env], limit: int | None, problem: str, remedies: list[str]
+) -> None:
+    why, allowed = tried(make, limit).obstacle()
+    assert problem in why
+    assert all(one in allowed for one in remedies)
+
+
+@pytest.mark.parametrize("make", [lambda: Unsaved(episode_steps=None), lambda: Random("reward")])
+def test_no_state_helps_where_chance_decides(make: Callable[[], gymnasium.Env]) -> None:
+    why, allowed = tried(make).obstacle()
+    assert "the environment is not deterministic" in why
+    assert allowed.startswith("chance from self.np_random alone, which super().reset(seed=seed) seeds, ")
+    assert "get_state" not in allowed
+
+
+def test_the_policy_is_of_full_size_and_always_the_same() -> None:
+    environment = make_environment("Pendulum-v1")
+    policy, again = random_policy(environment), random_policy(environment)
+    policy.check(environment.spaces)
+    observation = environment.reset(0)
+    assert policy.best_action(observation) == again.best_action(observation) != 0.0
+    fields = wire.decode(random_weights(environment.spaces), wire.Kind.WEIGHTS)
+    assert [fields[f"layer.{i}.weight"].shape for i in range(3)] == [(256, 3), (256, 256), (1, 256)]
