@@ -358,7 +358,7 @@ def deployer(world: Rehearsal) -> None:
     with world.people("deploy", str(world.account.write("hopper", text)), "--run", RUN, "--dated-prices",
                       "--yes") as first:
         printed = first.communicate()[0]
-    world.check("cdk deploy NitroResults" in printed, f"in an empty account make deploy stops before the CDK: {printed}")
+    world.check("cdk deploy NitroResults" in printed, f"in an empty account it stops before the CDK: {printed}")
     code, printed, context = world.make_deploy("hopper", text)
     world.check(code == 0, f"make deploy ({code}): {printed}")
     world.deploy(text=text, context=context)
