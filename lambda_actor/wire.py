@@ -193,7 +193,7 @@ def encode(kind: Kind, fields: Mapping[str, np.ndarray], *, bytes_max: int = MES
     _check_schema(kind, arrays)
     size = _PREFIX_BYTES + 2 + sum(_field_bytes(name, array) for name, array in arrays.items())
     if size > bytes_max:
-        raise OversizedMessageError(f"a {kind.name} message of {size} bytes exceeds the limit of {bytes_max}")
+        raise OversizedMessageError(f"{kind.name.lower()} of {size} bytes exceeds the limit of {bytes_max}")
     body = [struct.pack("<H", len(arrays))]
     for name, array in arrays.items():
         encoded_name = name.encode()
