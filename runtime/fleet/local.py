@@ -27,7 +27,7 @@ from typing import Any
 from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
 from runtime.fleet import ACTOR_HANDLER, FleetSetup
-from runtime.fleet.answers import answer
+from runtime.fleet.answers import JUNK, answer
 from runtime.interfaces import Invocation, Outcome, OutcomeStatus
 from runtime.records.files import open_to_write
 
@@ -36,6 +36,8 @@ _RESTART_PAUSE_S = 0.5
 _DEATH_PATIENCE_S = 1.0
 _LENGTH = struct.Struct("!i")
 _CHUNK_BYTES = 2**20
+_MESSAGE_BYTES_MAX = 2**29
+"""More than the largest trajectory takes; less than four printed characters say as a length."""
 ACTOR_VARIABLES = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
     "PYTHONHASHSEED": "0"}
@@ -95,6 +97,7 @@ class _Channel:
         Raises:
             EOFError: The other end is closed.
             OSError: The connection is broken.
+            ValueError: What is there is no message.
         """
         with suppress(BlockingIOError):
             data = self._end.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT)
@@ -104,8 +107,8 @@ class _Channel:
         messages = []
         while len(self._incoming) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._incoming)[0]
-            if end < _LENGTH.size:
-                raise OSError("a message of an actor process has no length")
+            if not _LENGTH.size <= end <= _MESSAGE_BYTES_MAX:
+                raise ValueError(f"the environment {JUNK}")
             if len(self._incoming) < end:
                 break
             messages.append(bytes(self._incoming[_LENGTH.size:end]))
@@ -322,9 +325,10 @@ class LocalFleet:
         try:
             messages = [answer(message, *_MESSAGES) for message in process.channel.receive()]
         except (EOFError, OSError, ValueError) as error:
-            code = process.end(_DEATH_PATIENCE_S)
+            is_junk = isinstance(error, ValueError)
+            code = process.end(0.0 if is_junk else _DEATH_PATIENCE_S)
             with self._lock:
-                self._replace(index, process, "crashed", f"{error}" if isinstance(error, ValueError) else _death(code))
+                self._replace(index, process, "crashed", f"{error}" if is_junk else _death(code))
             return
         with self._lock:
             for message in messages:

@@ -129,7 +129,10 @@ def read_regular(path: Path, bytes_max: int = RECORD_BYTES_MAX, *, may_be_link: 
         size = os.fstat(file.fileno()).st_size
         if size > bytes_max:
             raise OSError(f"{path.name} has {size:,} bytes; allowed: up to {bytes_max:,}")
-        return file.read(size)
+        try:
+            return file.read(size)
+        except MemoryError:
+            raise OSError(f"{path.name} has {size:,} bytes, which the memory does not hold") from None
 
 
 def to_json(value: Any) -> bytes:

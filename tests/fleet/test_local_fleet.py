@@ -197,8 +197,9 @@ def test_a_process_that_stops_in_the_middle_of_an_answer_is_ended(
     assert actors.run("steady")[0].status == "ok"
 
 
-def test_junk_on_its_connection_costs_an_actor_its_own_invocation_only(local_fleet, actors_of):
-    (outcome,) = (actors := actors_of(local_fleet(1))).run("answering_junk")
+@pytest.mark.parametrize("name", ["answering_junk", "scribbling"])
+def test_junk_on_its_connection_costs_an_actor_its_own_invocation_only(local_fleet, actors_of, name: str):
+    (outcome,) = (actors := actors_of(local_fleet(1))).run(name)
     assert outcome.status == "crashed"
     assert outcome.error.startswith("the environment wrote to the connection that its process answers on; allowed:")
     assert actors.run("steady")[0].status == "ok"

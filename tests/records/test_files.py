@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from runtime.records.files import (
     to_json,
     write_atomically,
 )
+from tests.helpers import PATIENCE_S, ROOT
 from tests.simulators.disk import Disk
 
 
@@ -44,6 +47,17 @@ def test_json_is_read_again_and_what_nothing_can_be_counted_with_is_refused():
                  b"\xff"):
         with pytest.raises(ValueError):
             from_json(text)
+
+
+def test_a_file_that_memory_does_not_hold_is_refused_in_words(tmp_path: Path):
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(2**33)
+    done = subprocess.run([sys.executable, "-c", "import resource, sys; from pathlib import Path\n"
+                           "from runtime.records.files import ARRAYS_BYTES_MAX, read_regular\n"
+                           "resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))\n"
+                           "read_regular(Path(sys.argv[1]), ARRAYS_BYTES_MAX)", str(tmp_path / "large")],
+                          cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.stderr.endswith("OSError: large has 8,589,934,592 bytes, which the memory does not hold\n")
 
 
 def test_a_crash_at_any_step_leaves_the_old_or_the_new(tmp_path: Path):
