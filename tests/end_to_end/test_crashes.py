@@ -192,6 +192,22 @@ def test_a_damaged_summary_of_a_finished_run_is_written_anew(
     assert summary(out) | of_session == sound | of_session
 
 
+def test_a_row_that_nothing_can_be_added_to_is_refused_and_takes_nothing_with_it(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(reference, out)
+    rows = rounds(out)
+    rows[1]["env_steps_total"] = 2**70
+    (out / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    kept = {name: (out / name).read_bytes() for name in ("summary.json", "report.html", "rounds.jsonl", "config.yaml")}
+    resumed = train(experiment, out, "--resume", *overrides(stop__max_rounds=9))
+    assert resumed.returncode == 2
+    assert resumed.stderr.splitlines()[-1].startswith("error: rounds.jsonl, round 2: env_steps_total is 11805916")
+    assert "Traceback" not in resumed.stderr
+    assert {name: (out / name).read_bytes() for name in kept} == kept
+
+
 def test_resuming_a_finished_run_does_nothing_and_exits_0(
     reference: Path, experiment: Path, tmp_path: Path
 ) -> None:
