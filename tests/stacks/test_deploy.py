@@ -259,10 +259,12 @@ def test_an_older_checkout_does_not_replace_a_newer_guard(
     assert (capsys.readouterr().err, aws.calls) == ("error: the stack NitroGuard has version 2\n", [])
 
 
-def test_mail_is_a_stack_of_its_own_between_the_guard_and_the_experiment(aws: Cdk, file: Path) -> None:
+def test_mail_is_made_with_the_shared_stacks_before_the_experiment(aws: Cdk, file: Path) -> None:
     aws.codes = [0]
     assert deploy.main([str(file), "--yes", "--mail", "me@x.org"]) == 0
-    assert [call[0][1] for call in aws.calls] == ["NitroResults", "NitroMail", "Nitro-hopper"]
+    (shared, _), (own, _) = aws.calls
+    assert shared[1:5] == ["NitroResults", "NitroNetwork", "NitroGuard", "NitroMail"]
+    assert own[1] == "Nitro-hopper"
     assert all("mail=me@x.org" in call[0] for call in aws.calls)
 
 
