@@ -80,8 +80,9 @@ class TriedEnvironment:
                  if limit is not None else "")
         cut = "environment.truncate_at_fragment: true"
         if self.problem:
-            remedies = [methods] * bool(self.is_deterministic or self.state_bytes) + [chance] * (
-                not self.is_deterministic)
+            remedies = [methods] if self.is_deterministic or self.state_bytes else []
+            if not self.is_deterministic:
+                remedies.append(chance)
             return (f"no later actor can continue its episodes: {self.problem}",
                     f"{', '.join(remedies)}, {whole}or {cut}")
         if self.can_save_episode:

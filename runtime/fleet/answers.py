@@ -8,6 +8,8 @@ from typing import Any
 
 from runtime.records.files import INTEGER_MAX
 
+ANSWER_BYTES_MAX = 2**24
+"""The longest answer that a trial or an evaluation gives."""
 JUNK = ("wrote to the connection that its process answers on; allowed: files and connections that it has opened itself")
 
 

@@ -20,13 +20,12 @@ from typing import Any
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import ActorError, UnusableEnvironmentError, told
 from runtime.errors import ERROR_CHARACTERS_MAX, BudgetError, RunError, one_line
-from runtime.fleet.answers import JUNK, answer
+from runtime.fleet.answers import ANSWER_BYTES_MAX, JUNK, answer
 from runtime.interfaces import Evaluation
 from runtime.training.environment_process import EnvironmentProcess, connect
 from runtime.training.evaluation import Evaluator, evaluate_and_confirm
 
 _DEATH_PATIENCE_S = 1.0
-_ANSWER_BYTES_MAX = 2**24
 _EPISODE_OVER = "episode_over"
 _ANSWERS: tuple[Mapping[str, tuple[type, ...]], ...] = (
     {_EPISODE_OVER: (bool,)}, {"error": (str,)},
@@ -102,15 +101,16 @@ class EvaluationProcess:
         connection.send_bytes(str(round_index).encode())
         connection.send_bytes(weights)
         done = 0
-        while _EPISODE_OVER in (message := answer(connection.recv_bytes(_ANSWER_BYTES_MAX), *_ANSWERS)):
+        while _EPISODE_OVER in (message := answer(connection.recv_bytes(ANSWER_BYTES_MAX), *_ANSWERS)):
             done += 1
             # A hit is confirmed on as many fresh ones.
             self._tell(round_index, done, self._episodes * (1 if done <= self._episodes else 2))
         self._tell(round_index, done, done)
-        for kind, values in ((float, message.get("returns", ())), (int, message.get("lengths", ()))):
-            if "error" not in message and (len(values) != self._episodes or not all(
-                    type(value) is kind and abs(value) < math.inf for value in values)):
-                raise ValueError(f"the environment {JUNK}")
+        if "error" not in message:
+            for kind, values in ((float, message["returns"]), (int, message["lengths"])):
+                if len(values) != self._episodes or not all(
+                        type(value) is kind and abs(value) < math.inf for value in values):
+                    raise ValueError(f"the environment {JUNK}")
         return message
 
 

@@ -28,7 +28,7 @@ from lambda_actor.errors import ActorError
 from lambda_actor.spaces import Spaces
 from lambda_actor.trial import TriedEnvironment
 from runtime.errors import ERROR_CHARACTERS_MAX, EnvironmentNotHereError, ExperimentError, one_line
-from runtime.fleet.answers import JUNK, answer
+from runtime.fleet.answers import ANSWER_BYTES_MAX, JUNK, answer
 from runtime.training.environment_process import EnvironmentProcess, connect
 
 _STEPS_MAX = 256
@@ -37,7 +37,6 @@ _PATIENCE_S, _NOTICE_S, _POLL_S, _DEATH_PATIENCE_S = 600, 30, 1.0, 1.0
 """Each import, reset and step has so long; one that takes longer than the notice is told of."""
 _SAID_BYTES = 2**16
 """Of what it printed, so much is kept for its last line. Whoever prints more in one step prints without end."""
-_MESSAGE_BYTES_MAX = 2**24
 _MAKING = "being imported and made"
 
 
@@ -150,7 +149,7 @@ class _Trial:
                 _notice(f"{self._about}it is still {self._doing} after {_NOTICE_S} s{prints}; after {_PATIENCE_S} s it "
                         "is refused")
         try:
-            (kind, value), = answer(self._process.connection.recv_bytes(_MESSAGE_BYTES_MAX),
+            (kind, value), = answer(self._process.connection.recv_bytes(ANSWER_BYTES_MAX),
                                     {"doing": (str,)}, {"error": (str,)}, {"answer": (dict,)}).items()
         except ValueError:
             raise self._junk() from None

@@ -169,10 +169,8 @@ class Rehearsal:
         """
         self.account.clock.set_rate(1.0)
         self._share(self.account.synthesise(name, text))
-        arguments = ["deploy", str(self.account.write(name, text)), "--run", RUN, "--dated-prices", "--yes"]
         self.record.tell("people", f"make deploy EXPERIMENT={name}.yaml ARGS=--yes")
-        done = self.people(*arguments)
-        printed = done.communicate()[0]
+        code, printed = self.typed_deploy(name, text)
         words = next((shlex.split(line) for line in printed.splitlines() if (
             line.startswith(f"cdk deploy Nitro-{name} "))), [])
         label = ""
@@ -183,7 +181,17 @@ class Rehearsal:
         context = dict(word.split("=", 1) for flag, word in zip(words, words[1:], strict=False) if flag == "-c")
         # It has looked them up in a file of its own; they are the dated ones.
         context.pop("prices", None)
-        return done.returncode, printed, context
+        return code, printed, context
+
+    def typed_deploy(self, name: str, text: str) -> tuple[int, str]:
+        """What `make deploy` runs, in the account as it is; its exit code, and what it prints."""
+        return self.typed("deploy", str(self.account.write(name, text)), "--run", RUN, "--dated-prices", "--yes")
+
+    def typed(self, *words: str) -> tuple[int, str]:
+        """Waits for what somebody types; its exit code, and what it prints."""
+        with self.people(*words) as asked:
+            printed = asked.communicate()[0]
+        return asked.returncode, printed
 
     def people(self, *words: str) -> subprocess.Popen:
         """What somebody types, see `tests.simulators.rehearsal.people`; it prints into a pipe."""

@@ -17,7 +17,7 @@ from typing import Any
 from runtime.guard.ledger import FINISHED
 from runtime.guard.times import LEG_S
 from tests.simulators.aws.moto_types import bootstrap
-from tests.simulators.rehearsal.account import RUN, difference
+from tests.simulators.rehearsal.account import difference
 from tests.simulators.rehearsal.attacker import ATTACKS, STORED
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE
 from tests.simulators.rehearsal.recording import recorded_calls
@@ -118,7 +118,7 @@ def _no_instance(world: Rehearsal) -> None:
     for process in world.account.functions.process_ids(deployment.coordinator):
         os.kill(process, signal.SIGKILL)
     world.after_rounds(1)
-    printed = " ".join(world.people("status", "hopper").communicate()[0].split())
+    printed = " ".join(world.typed("status", "hopper")[1].split())
     world.check(re.search(r"RUNNING, begun .*; leg [2-9], begun .*; 1 failed", printed), f"status: {printed}")
     world.until_gone()
     _check_rounds(world, 4 * _ROUNDS)
@@ -355,9 +355,7 @@ def deployer(world: Rehearsal) -> None:
     text = experiment(usd=_AMPLE_USD)
     world.machines.is_dead_on_arrival = True
     bootstrap(world.account.client)
-    with world.people("deploy", str(world.account.write("hopper", text)), "--run", RUN, "--dated-prices",
-                      "--yes") as first:
-        printed = first.communicate()[0]
+    _, printed = world.typed_deploy("hopper", text)
     world.check("cdk deploy NitroResults" in printed, f"in an empty account it stops before the CDK: {printed}")
     code, printed, context = world.make_deploy("hopper", text)
     world.check(code == 0, f"make deploy ({code}): {printed}")
@@ -370,12 +368,10 @@ def deployer(world: Rehearsal) -> None:
 
 def _look_and_stop(world: Rehearsal, name: str) -> None:
     for words in (("status",), ("status", name), ("logs", name), ("results", name)):
-        with world.people(*words) as asked:
-            printed = asked.communicate()[0]
+        _, printed = world.typed(*words)
         world.check("not authorized" not in " ".join(printed.split()), f"{words[0]}: {printed}")
     archive = world.account.directory / f"{name}-problem.zip"
-    with world.people("report-problem", name, "--out", str(archive)) as asked:
-        printed = asked.communicate()[0]
+    _, printed = world.typed("report-problem", name, "--out", str(archive))
     with zipfile.ZipFile(archive) as found:
         refused = [one for one in found.namelist() if b"not authorized" in found.read(one)]
     world.check(not refused, f"report-problem may not read {refused}: {printed}")
