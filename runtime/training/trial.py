@@ -138,16 +138,13 @@ class _Trial:
             elif not self._process.is_alive:
                 raise EOFError
             waited_s = time.monotonic() - since_s
-            printed = self._printed - printed_before
-            prints = (f", and prints without end, {printed:,} bytes so far" if printed > _SAID_BYTES else ""
-                      ) + self._last_line()
             if waited_s >= _PATIENCE_S:
                 raise _TrialError(f"{self._about}it was still {self._doing} after {_PATIENCE_S} s, in the trial before "
-                                  f"the first round{prints}")
+                                  f"the first round{self._prints(printed_before)}")
             if waited_s >= _NOTICE_S and not is_noticed:
                 is_noticed = True
-                _notice(f"{self._about}it is still {self._doing} after {_NOTICE_S} s{prints}; after {_PATIENCE_S} s it "
-                        "is refused")
+                _notice(f"{self._about}it is still {self._doing} after {_NOTICE_S} s{self._prints(printed_before)}; "
+                        f"after {_PATIENCE_S} s it is refused")
         try:
             (kind, value), = answer(self._process.connection.recv_bytes(ANSWER_BYTES_MAX),
                                     {"doing": (str,)}, {"error": (str,)}, {"answer": (dict,)}).items()
@@ -157,6 +154,12 @@ class _Trial:
 
     def _junk(self) -> _TrialError:
         return _TrialError(f"{self._about}while it was {self._doing}, it {JUNK}")
+
+    def _prints(self, printed_before: int) -> str:
+        """Whether it prints without end, and its last line, to be put behind a message."""
+        printed = self._printed - printed_before
+        return (f", and prints without end, {printed:,} bytes so far" if printed > _SAID_BYTES else ""
+                ) + self._last_line()
 
     def _last_line(self) -> str:
         """The last line that it printed, to be put behind a message; "" if it printed nothing."""
