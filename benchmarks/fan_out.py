@@ -81,8 +81,9 @@ class Settled:
 
 def measure(actors: int, cache_url: str) -> dict[str, float]:
     from runtime.fleet.aws_lambda import LambdaFleet
-    from runtime.interfaces import ACTOR, Actor, ActorSpec, Work
     from runtime.learner.batch import assemble_batch
+    from runtime.ports.money import ACTOR, Work
+    from runtime.ports.sampling import Actor, ActorSpec
     from runtime.sampling.serverless import ServerlessSampler
 
     spaces = make_environment(ENVIRONMENT_ID).spaces
@@ -132,7 +133,8 @@ def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> in
 
 def prepared(count: int, environment: Any = None, steps: int = STEPS) -> tuple[list[Any], dict[str, bytes]]:
     """Actors, and their trajectories by invocation id; of Hopper without an environment."""
-    from runtime.interfaces import ACTOR, Actor, ActorSpec, Work
+    from runtime.ports.money import ACTOR, Work
+    from runtime.ports.sampling import Actor, ActorSpec
 
     environment = environment or make_environment(ENVIRONMENT_ID)
     fragment = roll_out(environment, random_policy(environment), fragment_steps=steps, seed=0, round_index=1, slot=0)

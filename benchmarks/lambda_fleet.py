@@ -28,7 +28,7 @@ import boto3  # noqa: E402
 import botocore  # noqa: E402
 
 from runtime.fleet.aws_lambda import LambdaFleet  # noqa: E402
-from runtime.interfaces import Invocation  # noqa: E402
+from runtime.ports.fleet import Invocation  # noqa: E402
 
 ARN = "arn:aws:lambda:us-east-1:123456789012:function:actors:live"
 DELAY_S, REPEATS, TIMEOUT_S = 3.0, 5, 60.0

@@ -39,8 +39,8 @@ def serve(checkout: str, name: str, threads: int) -> None:
 
     from lambda_actor.spaces import Spaces
     from runtime.config.loading import experiment_from_tree
-    from runtime.interfaces import Batch
     from runtime.learner import LearnerSpec, make_learner
+    from runtime.ports.learning import Batch
 
     case = dict(CASES[name])
     kind, is_pixels = case.pop("kind"), case.pop("pixels", False)

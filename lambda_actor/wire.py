@@ -103,7 +103,7 @@ _SAMPLES: dict[str, Field | tuple[Field, ...]] = {
     "value_targets": Field("<f4", "N"),
     "old_outputs": Field("<f4", "ND"),
 }
-"""What is trained on, as `runtime.interfaces.DetectorSamples` has it."""
+"""What is trained on, as `runtime.ports.learning.DetectorSamples` has it."""
 
 SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
     Kind.TRAJECTORY: {
@@ -139,7 +139,7 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "length": Field("<i8"),
         "first_version": Field("<i8"),
     },
-    # What an update trains on, as `runtime.interfaces.Batch` has it.
+    # What an update trains on, as `runtime.ports.learning.Batch` has it.
     Kind.BATCH: {
         "policy_versions": Field("<i8", "B"),
         "lengths": Field("<i8", "B"),

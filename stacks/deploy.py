@@ -26,15 +26,15 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.model import CostModel
 from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, PricesUnreachableError, choose_prices
-from runtime.cost.prices import ELSEWHERE, PRICES, PriceTable
+from runtime.cost.prices import ELSEWHERE, PRICES, elsewhere, prices_to_json
 from runtime.display.terminal import has_terminal, is_confirmed, laid_out, spent_of
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.guard.ledger import Entry, Ledger, find_ledger
 from runtime.guard.stacks import read_deployment
 from runtime.guard.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
-from runtime.interfaces import LEARNER
 from runtime.names import MACHINE_OUTPUT, MAIL_STACK, SHARED_STACKS, execution_name
 from runtime.operations.quotas import Account, read_account
+from runtime.ports.money import LEARNER, PriceTable
 from runtime.training.preflight import smallest_budget_usd, try_experiment
 from stacks.arming import check_guard, check_version
 from stacks.building import check_tools
@@ -76,7 +76,7 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
     with TemporaryDirectory() as folder:
         prices, remark = _prices(session, experiment, context.get("prices"), is_dated=options.dated_prices)
         path = Path(folder) / "prices.json"
-        path.write_bytes(prices.to_json())
+        path.write_bytes(prices_to_json(prices))
         context |= {"prices": str(path)}
         plan, needed_usd = _checked_plan(context)
         _remark(remark)
@@ -133,7 +133,7 @@ def _prices(
         RunError: They are not known.
     """
     region = str(session.region_name)
-    other = read_prices(str(path)) if path else PRICES.elsewhere(region)
+    other = read_prices(str(path)) if path else elsewhere(PRICES, region)
     if other.region != region:
         raise AccountError(f"--prices {path}: has the prices of {other.region}; allowed: those of {region}")
     caution = "" if path or region == PRICES.region else (

@@ -16,7 +16,7 @@ from runtime.config.loading import self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.estimate import Ending, Estimate, estimate
 from runtime.cost.meter import BETWEEN_ROUNDS_S
-from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.prices import PRICES, prices_from_json
 from runtime.cost.start import Start, start, start_of_legs
 from runtime.errors import ExperimentError
 from runtime.guard.times import (
@@ -29,6 +29,7 @@ from runtime.guard.times import (
     TERMINATION_S,
 )
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
+from runtime.ports.money import PriceTable
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.scaler import make_scaler
 from stacks.staging import LEFT_OUT
@@ -270,7 +271,7 @@ def read_prices(path: str | None) -> PriceTable:
     if path is None:
         return PRICES
     try:
-        return PriceTable.from_json(Path(path).read_bytes())
+        return prices_from_json(Path(path).read_bytes())
     except OSError as error:
         raise ExperimentError(f"prices = {path!r} cannot be read: {error.strerror}") from None
 

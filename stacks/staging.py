@@ -16,8 +16,9 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runtime.cost.prices import PriceTable
+from runtime.cost.prices import prices_to_json
 from runtime.errors import ExperimentError
+from runtime.ports.money import PriceTable
 from runtime.records import layout
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,7 +77,7 @@ def learner_files(experiment_file: bytes, prices: PriceTable) -> Iterator[Path]:
     with TemporaryDirectory() as folder:
         staged = Path(folder)
         (staged / "experiment.yaml").write_bytes(experiment_file)
-        (staged / layout.PRICES).write_bytes(prices.to_json())
+        (staged / layout.PRICES).write_bytes(prices_to_json(prices))
         yield staged
 
 

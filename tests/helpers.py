@@ -15,7 +15,8 @@ from typing import Any
 
 from runtime.cli.main import main
 from runtime.cost.model import CostModel
-from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.prices import PRICES
+from runtime.ports.money import PriceTable
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMES_AND_DOLLARS = ("_s", "_usd", "_s_mean", "_s_max")

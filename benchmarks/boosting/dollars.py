@@ -26,8 +26,9 @@ from benchmarks.boosting import signals
 from benchmarks.boosting.measure import append, begin, claim, make_parser, whole_lines
 from benchmarks.boosting.trainer import Trainer
 from runtime.config.schema import Experiment
-from runtime.interfaces import RoundView, Update
 from runtime.learner.actor_critic import ActorCritic
+from runtime.ports.learning import Update
+from runtime.ports.scaling import RoundView
 from runtime.scaler.nitro import NitroScaler, NitroSettings, actor_count
 
 EPISODES = 30

@@ -33,7 +33,7 @@ from benchmarks.boosting import signals
 from benchmarks.boosting.trainer import Trainer
 from runtime.config.loading import load_experiment
 from runtime.config.schema import Experiment
-from runtime.interfaces import DetectorSamples
+from runtime.ports.learning import DetectorSamples
 from runtime.records.files import write_atomically
 
 ROUNDS = 60

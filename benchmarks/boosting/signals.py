@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from runtime.detector.convexity import ConvexityDetector
-from runtime.interfaces import Curvature, DetectorSamples, Update
 from runtime.learner.actor_critic import ActorCritic
+from runtime.ports.learning import DetectorSamples, Update
+from runtime.ports.scaling import Curvature
 
 OBJECTIVES = ("log_prob", "surrogate", "total_loss")
 LANCZOS_STEPS = 20

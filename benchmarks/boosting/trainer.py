@@ -17,12 +17,13 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import random_streams
 from runtime.config.schema import Experiment
-from runtime.cost.rates import WorkTimes
-from runtime.interfaces import ACTOR, Actor, ActorSpec, Batch, State, Trajectory, Update, Work
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
 from runtime.learner.updater import InPlaceUpdater
+from runtime.ports.learning import Batch, State, Update
+from runtime.ports.money import ACTOR, Work, WorkTimes
+from runtime.ports.sampling import Actor, ActorSpec, Trajectory
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.in_process import InProcessSampler
 from runtime.training.progress import Progress

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.figures import modelled, replays
 from runtime.detector.convexity import ConvexityDetector
-from runtime.interfaces import CurvatureProblem
+from runtime.ports.learning import CurvatureProblem
 
 PAPER = (
     "§8.7: all overheads are less than 5 % of a round with 64 actors. Without the approximation of the Hessian "

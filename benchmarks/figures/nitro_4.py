@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.boosting.summarise import signal_to_noise
 from benchmarks.figures import replays
 from benchmarks.figures.replays import ROUNDS, SEEDS
-from runtime.interfaces import RoundView
+from runtime.ports.scaling import RoundView
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 
 PAPER = (

@@ -14,7 +14,7 @@ from benchmarks.figures.replays import ACTORS, OURS, ROUNDS
 from runtime.config.resolved import FittedExperiment
 from runtime.cost.rates import init_s, lambda_speed, tabled
 from runtime.cost.start import IMAGE_BYTES, MACHINE_S, PULL_BYTES_PER_S, UNPACK_BYTES_PER_S
-from runtime.interfaces import Trajectory
+from runtime.ports.sampling import Trajectory
 
 PAPER = (
     "§2.4: functions start within seconds, EC2 instances do not (Fig. 5(a); no values in the text). Boosting once "

@@ -19,7 +19,7 @@ from benchmarks.boosting.measure import append, claim, whole_lines
 from benchmarks.boosting.signals import curvature
 from benchmarks.boosting.trainer import Trainer
 from runtime.config.loading import load_experiment
-from runtime.interfaces import DetectorSamples
+from runtime.ports.learning import DetectorSamples
 from runtime.records.estimates import interval_estimate
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from pyhessian import hessian
 
 from benchmarks.boosting.trainer import Trainer
 from benchmarks.figures import replays
-from runtime.interfaces import DetectorSamples
+from runtime.ports.learning import DetectorSamples
 
 REACH = 1.0
 """The largest perturbation: along an eigenvector of norm 1, as PyHessian has them."""

@@ -22,7 +22,8 @@ from benchmarks.work_rates import processor
 from runtime.backends import this_machine
 from runtime.cli.main import main as run
 from runtime.cost.rates import GradientTimes
-from runtime.interfaces import Fleet, Invocation, Outcome, RunContext
+from runtime.ports.fleet import Fleet, Invocation, Outcome
+from runtime.ports.run import RunContext
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,7 +14,7 @@ LAYERS = (
     ("the parts", (("fleet", GREEN), ("cost", GREEN), ("scaler", GREEN), ("detector", GREEN))),
     ("what is kept, and who ends it", (("records", ORANGE), ("guard", ORANGE))),
     ("settings; the door to AWS", (("config", ORANGE), ("aws", ORANGE))),
-    ("words that all share", (("names", WHITE), ("errors", WHITE), ("interfaces", WHITE))),
+    ("words that all share", (("names", WHITE), ("errors", WHITE), ("ports", WHITE))),
 )
 """From the top: a room imports from the layers below it, and never from one above."""
 STEP, LEFT, BOTTOM = 7.6, 32.0, 12.0

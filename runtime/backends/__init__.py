@@ -1,4 +1,4 @@
 """What a run gets for a cache, a fleet, a meter and its keeping: this machine, or AWS.
 
-`runtime.interfaces.Backend` is what a backend is; `runtime.backends.registry` chooses one by the experiment file.
+`runtime.ports.run.Backend` is what a backend is; `runtime.backends.registry` chooses one by the experiment file.
 """

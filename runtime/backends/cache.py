@@ -10,7 +10,8 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.sizes import trajectory_bytes_max
 from runtime.errors import ServerError
 from runtime.fleet.inline import InlineFleet
-from runtime.interfaces import Fleet, RunContext
+from runtime.ports.fleet import Fleet
+from runtime.ports.run import RunContext
 
 NO_CACHE = "none: messages travel with requests and responses"
 """What people are told of the server with ``cache.kind = none``."""

@@ -15,13 +15,15 @@ from runtime.backends.this_machine import NotKept, actors_here, credentials_of_a
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
-from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
 from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
 from runtime.fleet.ray_cluster import REQUIREMENTS, node_count
-from runtime.interfaces import Fleet, RunContext, Supplies
 from runtime.learner.remote.store import server_place
-from runtime.records.run_directory import RunDirectory
+from runtime.ports.fleet import Fleet
+from runtime.ports.money import PriceTable
+from runtime.ports.run import RunContext, Supplies
+from runtime.records.layout import RunFiles
 from runtime.training.costs import make_cost_model
 
 
@@ -73,7 +75,7 @@ class RayBackend:
             self.prices = replace(prices, region="your own", source="fleet.ray.node_usd_per_hour",
                                   instance_hour_usd=dict.fromkeys(learner.instance_types, ray.node_usd_per_hour))
 
-    def fetch(self, directory: RunDirectory) -> None:
+    def fetch(self, directory: RunFiles) -> None:
         """Does nothing: the directory is all that there is of the run."""
 
     def supply(self, run: RunContext) -> Supplies:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from runtime.config.resolved import ResolvedExperiment
-from runtime.interfaces import Backend
+from runtime.ports.run import Backend
 
 
 def make_backend(experiment: ResolvedExperiment) -> Backend:

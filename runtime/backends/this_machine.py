@@ -18,15 +18,17 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.durations import KEY as DURATIONS_KEY
 from runtime.cost.meter import Meter
-from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.prices import PRICES
 from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
 from runtime.errors import ExperimentError
 from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.virtual import VirtualFleet
-from runtime.interfaces import Cache, Fleet, RunContext, Supplies
+from runtime.ports.fleet import Cache, Fleet
+from runtime.ports.money import PriceTable
+from runtime.ports.run import RunContext, Supplies
+from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
-from runtime.records.run_directory import RunDirectory
 from runtime.training.costs import make_cost_model
 
 
@@ -60,7 +62,7 @@ class ThisMachine:
                                   + (", or fleet.kind = ray" if learner.stellaris.place == "ray" else ""))
         self.prices = prices
 
-    def fetch(self, directory: RunDirectory) -> None:
+    def fetch(self, directory: RunFiles) -> None:
         """Does nothing: the directory is all that there is of the run."""
 
     def supply(self, run: RunContext) -> Supplies:

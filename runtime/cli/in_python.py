@@ -17,7 +17,7 @@ from runtime.config.schema import Experiment
 from runtime.display.table import make_display
 from runtime.errors import ExperimentError, RunError
 from runtime.export.policy import TrainedPolicy, load_policy
-from runtime.interfaces import Display
+from runtime.ports.run import Display
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory
 from runtime.records.rows import RoundRow

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.config.section import Section
 from runtime.config.updaters import FUNCTION_UPDATERS
-from runtime.config.variants import ALGORITHMS, SCALERS
-from runtime.interfaces import CURVATURE_SIGNALS, NOISE_SIGNALS
+from runtime.config.variants import ALGORITHMS, CURVATURE_SIGNALS, NOISE_SIGNALS, SCALERS
 
 if TYPE_CHECKING:
     from runtime.config.schema import Experiment

@@ -17,7 +17,11 @@ import pydantic
 from runtime.config.section import Actors, Count, Field, NonNegative, Positive, Section, Share
 
 if TYPE_CHECKING:
-    from runtime.interfaces import Scaler
+    from runtime.ports.scaling import Scaler
+
+CURVATURE_SIGNALS = frozenset({"convexity_ratio", "eigenvalue_min", "eigenvalue_max"})
+NOISE_SIGNALS = frozenset({"noise_scale", "gradient_noise", "gradient_square"})
+"""What scalers may read, by the measurement that it takes."""
 
 
 class AlgorithmSettings(Section):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from runtime.config.resolved import ResolvedLearner
 from runtime.config.schema import ActorSection
 from runtime.cost.model import PROVISIONED_BLOCK_S, WATCHED_USD_PER_HOUR, CostModel
-from runtime.cost.prices import PriceTable
+from runtime.ports.money import PriceTable
 
 HOUR_S = 3600.0
 

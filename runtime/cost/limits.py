@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lambda_actor.rollout import EPISODE_BYTES_MAX
-from runtime.interfaces import Limits
+from runtime.ports.money import Limits
 
 FACTORS: Final = (16.0, 8.0, 4.0, 2.5, 1.75, 1.25, 1.1)
 """Tightened limits are so many times the longest that was seen; the loosest that the budget holds are taken."""

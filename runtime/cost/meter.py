@@ -13,7 +13,8 @@ from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.cost.budget import Budget
 from runtime.cost.model import INIT_SECONDS_MAX, PROVISIONED_BLOCK_S, CostModel, FunctionPrices
 from runtime.errors import BudgetError
-from runtime.interfaces import ACTOR, LEARNER, EventSink, Limits, RoundBill, Usage, Work
+from runtime.ports.money import ACTOR, LEARNER, Limits, RoundBill, Usage, Work
+from runtime.ports.run import EventSink
 
 BETWEEN_ROUNDS_S = 60.0
 """Reserved for checkpoints and uploads if time is paid for by the clock."""
@@ -28,7 +29,7 @@ _UNKNOWN = Work(ACTOR, 2**31)
 
 
 class Meter:
-    """The modelled bill; see `runtime.interfaces.CostMeter`."""
+    """The modelled bill; see `runtime.ports.money.CostMeter`."""
 
     is_by_the_clock = False
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from runtime.config.resolved import ResolvedLearner
 from runtime.config.schema import ActorSection, LearnerSection
-from runtime.cost.prices import HOURS_PER_MONTH, LambdaPrices, PriceTable
+from runtime.cost.prices import HOURS_PER_MONTH
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_BEGINNING_S
-from runtime.interfaces import ACTOR, LEARNER, Limits
+from runtime.ports.money import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable
 
 MIB_PER_VCPU = 1769
 """Memory in MiB that buys a function one vCPU."""

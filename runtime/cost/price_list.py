@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.aws.failures import BotoCoreError, ClientError, PaginationError, ResponseParserError
-from runtime.cost.prices import CACHE_NODE_TYPE, LambdaPrices, PriceTable
+from runtime.cost.prices import CACHE_NODE_TYPE
 from runtime.errors import RunError, one_line
+from runtime.ports.money import LambdaPrices, PriceTable
 
 PRICE_LIST_REGION = "us-east-1"
 """Where the API itself is; it tells the prices of every region. Others: eu-central-1, ap-south-1."""

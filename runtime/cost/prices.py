@@ -6,11 +6,12 @@ import datetime
 import json
 import sys
 import textwrap
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Collection
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from runtime.errors import ExperimentError
+from runtime.ports.money import LambdaPrices, PriceTable
 
 ARCHITECTURES = ("x86_64", "arm64")
 CACHE_NODE_TYPE = "cache.t4g.small"
@@ -26,83 +27,49 @@ a one would exceed the budget.
 _SHOWN_CHARACTERS = 200
 
 
-@dataclass(frozen=True)
-class LambdaPrices:
-    """Of one processor architecture, US dollars per GiB-second."""
-
-    on_demand_usd: float
-    provisioned_capacity_usd: float
-    provisioned_duration_usd: float
-
-
-@dataclass(frozen=True)
-class PriceTable:
-    """List prices in US dollars of one region on one day.
-
-    Attributes:
-        as_of: The day, such as 2026-11-20.
-        source: Where they were taken from, for people.
-        functions: By processor architecture; one may be missing.
-        skus: By price, the SKU of AWS' product and the day since which its price holds; empty if nobody asked.
-    """
-
-    region: str
-    as_of: str
-    source: str
-    functions: Mapping[str, LambdaPrices]
-    request_usd: float
-    instance_hour_usd: Mapping[str, float]
-    serverless_cache_gib_hour_usd: float
-    serverless_cache_gib_min: float
-    serverless_cache_ecpu_usd: float
-    cache_node_hour_usd: float
-    volume_gib_month_usd: float
-    public_ipv4_hour_usd: float
-    put_usd: float
-    skus: Mapping[str, str] = field(default_factory=dict)
-
-    def elsewhere(self, region: str) -> PriceTable:
-        """These prices, as they are taken for another region: `ELSEWHERE` times as high."""
-        if region == self.region:
-            return self
-
-        def dearer(prices: Any) -> dict[str, float]:
-            return {name: ELSEWHERE * usd for name, usd in prices.items()}
-
-        scaled = _NUMBERS - {"serverless_cache_gib_min"}
-        numbers: dict[str, Any] = dearer({name: getattr(self, name) for name in scaled})
-        functions = {name: LambdaPrices(**dearer(vars(found))) for name, found in self.functions.items()}
-        return replace(self, region=region, source=f"{self.source} of {self.region} times {ELSEWHERE:g}", skus={},
-                       functions=functions, instance_hour_usd=dearer(self.instance_hour_usd), **numbers)
-
-    def to_json(self) -> bytes:
-        return json.dumps(asdict(self), indent=2).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> PriceTable:
-        """What `to_json` made, exactly.
-
-        Raises:
-            ExperimentError: It is no price table; the text names the field, its value and what is allowed.
-        """
-        try:
-            tree = json.loads(data, object_pairs_hook=_mapping)
-        except (ValueError, RecursionError) as error:
-            raise ExperimentError(f"prices: is not JSON: {error}") from None
-        tree = _keys("prices", tree, cls)
-        texts = {name: _text(f"prices.{name}", tree[name]) for name in ("region", "source")}
-        functions = {name: _lambda_prices(f"prices.functions.{name}", tree["functions"][name])
-                     for name in _names("prices.functions", tree["functions"], allowed=ARCHITECTURES)}
-        instances = {name: _usd(f"prices.instance_hour_usd.{name}", tree["instance_hour_usd"][name])
-                     for name in _names("prices.instance_hour_usd", tree["instance_hour_usd"])}
-        skus = {name: _text(f"prices.skus.{name}", tree["skus"][name]) for name in _names("prices.skus", tree["skus"])}
-        numbers = {name: _usd(f"prices.{name}", value) for name, value in tree.items() if name in _NUMBERS}
-        found: dict[str, Any] = {"functions": functions, "instance_hour_usd": instances, "skus": skus,
-                                 "as_of": _day("prices.as_of", tree["as_of"]), **texts, **numbers}
-        return cls(**found)
-
-
 _NUMBERS = {one.name for one in fields(PriceTable) if one.type == "float"}
+
+
+def elsewhere(prices: PriceTable, region: str) -> PriceTable:
+    """These prices, as they are taken for another region: `ELSEWHERE` times as high."""
+    if region == prices.region:
+        return prices
+
+    def dearer(found: Any) -> dict[str, float]:
+        return {name: ELSEWHERE * usd for name, usd in found.items()}
+
+    scaled = _NUMBERS - {"serverless_cache_gib_min"}
+    numbers: dict[str, Any] = dearer({name: getattr(prices, name) for name in scaled})
+    functions = {name: LambdaPrices(**dearer(vars(found))) for name, found in prices.functions.items()}
+    return replace(prices, region=region, source=f"{prices.source} of {prices.region} times {ELSEWHERE:g}", skus={},
+                   functions=functions, instance_hour_usd=dearer(prices.instance_hour_usd), **numbers)
+
+
+def prices_to_json(prices: PriceTable) -> bytes:
+    return json.dumps(asdict(prices), indent=2).encode()
+
+
+def prices_from_json(data: bytes) -> PriceTable:
+    """What `prices_to_json` made, exactly.
+
+    Raises:
+        ExperimentError: It is no price table; the text names the field, its value and what is allowed.
+    """
+    try:
+        tree = json.loads(data, object_pairs_hook=_mapping)
+    except (ValueError, RecursionError) as error:
+        raise ExperimentError(f"prices: is not JSON: {error}") from None
+    tree = _keys("prices", tree, PriceTable)
+    texts = {name: _text(f"prices.{name}", tree[name]) for name in ("region", "source")}
+    functions = {name: _lambda_prices(f"prices.functions.{name}", tree["functions"][name])
+                 for name in _names("prices.functions", tree["functions"], allowed=ARCHITECTURES)}
+    instances = {name: _usd(f"prices.instance_hour_usd.{name}", tree["instance_hour_usd"][name])
+                 for name in _names("prices.instance_hour_usd", tree["instance_hour_usd"])}
+    skus = {name: _text(f"prices.skus.{name}", tree["skus"][name]) for name in _names("prices.skus", tree["skus"])}
+    numbers = {name: _usd(f"prices.{name}", value) for name, value in tree.items() if name in _NUMBERS}
+    found: dict[str, Any] = {"functions": functions, "instance_hour_usd": instances, "skus": skus,
+                             "as_of": _day("prices.as_of", tree["as_of"]), **texts, **numbers}
+    return PriceTable(**found)
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -19,10 +19,12 @@ from typing import Any, Final
 from runtime.config.instances import has_gpu
 from runtime.config.resolved import FittedExperiment
 from runtime.config.updaters import FUNCTION_UPDATERS
+from runtime.config.variants import CURVATURE_SIGNALS, NOISE_SIGNALS
 from runtime.cost.durations import Durations, read_durations
 from runtime.cost.model import INIT_SECONDS_MAX, vcpu_share
 from runtime.errors import RunDirectoryError
-from runtime.interfaces import CURVATURE_SIGNALS, NOISE_SIGNALS, GradientNoise
+from runtime.ports.money import WorkTimes
+from runtime.ports.scaling import GradientNoise
 from runtime.records.files import read_regular, to_json, write_atomically
 
 UNITS: Final = {
@@ -120,26 +122,6 @@ def detector_products(experiment: FittedExperiment) -> int:
     signals = experiment.scaler.chosen.signals
     return (experiment.detector.lanczos_steps * bool(signals & CURVATURE_SIGNALS)
             + GradientNoise.products * bool(signals & NOISE_SIGNALS))
-
-
-class WorkTimes:
-    """Seconds for which a learner's work counts in the bill; these are those that were measured."""
-
-    def expected_s(self) -> dict[str, float]:
-        """Returns what a round's phases will be billed, as `runtime.cost.limits.PhaseTimes` takes it, if known."""
-        return {}
-
-    def update_s(self, samples: int, measured_s: float) -> float:
-        """Of an update with so many samples."""
-        return measured_s
-
-    def detect_s(self, products: int, samples: int, measured_s: float) -> float:
-        """Of a measurement with so many Hessian-vector products on so many samples."""
-        return measured_s
-
-    def evaluate_s(self, steps: int, measured_s: float) -> float:
-        """Of an evaluation with so many steps."""
-        return measured_s
 
 
 def init_s(experiment: FittedExperiment, units: Mapping[str, float]) -> float:

@@ -19,7 +19,8 @@ import torch
 from pyhessian.utils import hessian_vector_product
 
 from runtime.detector.noise import gradient_noise
-from runtime.interfaces import Curvature, CurvatureProblem, DetectorSamples, GradientNoise
+from runtime.ports.learning import CurvatureProblem, DetectorSamples
+from runtime.ports.scaling import Curvature, GradientNoise
 
 _RELATIVE_NOISE = 1e-6
 _TOLERANCE = 1e-3

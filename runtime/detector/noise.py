@@ -9,7 +9,8 @@ import math
 
 import torch
 
-from runtime.interfaces import CurvatureProblem, GradientNoise
+from runtime.ports.learning import CurvatureProblem
+from runtime.ports.scaling import GradientNoise
 
 SMALL_BATCHES = 32
 """More of them tell the noise better; each sample is differentiated once all the same. See `GradientNoise.products`."""

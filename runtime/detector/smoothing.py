@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from runtime.interfaces import GradientNoise
+from runtime.ports.scaling import GradientNoise
 
 _KEPT = 0.9
 """Weight of what was before; a round counts half after seven."""

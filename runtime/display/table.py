@@ -19,7 +19,7 @@ from rich.text import Text
 
 from runtime.config.schema import Experiment
 from runtime.display.terminal import spent_of
-from runtime.interfaces import Display
+from runtime.ports.run import Display
 from runtime.records import layout
 from runtime.records.rows import RoundRow, return_text
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runtime.config.fleets import FLEETS
-from runtime.interfaces import Fleet
+from runtime.ports.fleet import Fleet
 
 if TYPE_CHECKING:
     from runtime.config.schema import RaySection

@@ -23,7 +23,7 @@ from runtime.aws.failures import AWS_ERRORS, NEVER_SENT, PERHAPS_DONE, BotoCoreE
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
 from runtime.fleet import FleetSetup
-from runtime.interfaces import Invocation, Outcome, OutcomeStatus
+from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 
 _ANSWER_MARGIN_S = 15
 _CONNECT_TIMEOUT_S = 10
@@ -116,7 +116,7 @@ class _Call:
 
 
 class LambdaFleet:
-    """Runs invocations on AWS Lambda; see `runtime.interfaces.Fleet`.
+    """Runs invocations on AWS Lambda; see `runtime.ports.fleet.Fleet`.
 
     Lambda cannot be told to end an invocation. So whoever abandons one closes its door in the cache first: its actor
     sees that within about a second, ends by itself, and its real bill arrives. One that does not is counted at its
@@ -172,7 +172,7 @@ class LambdaFleet:
         self._start_threads(missing)
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ended since the last call; see `runtime.interfaces.Fleet`.
+        """Returns what ended since the last call; see `runtime.ports.fleet.Fleet`.
 
         Raises:
             FleetError: Lambda refuses every invocation.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runtime.cost.rates import FunctionTimes, Rates
-from runtime.interfaces import Fleet, Invocation, Outcome
+from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 
 class _Counting(ABC):
@@ -78,7 +78,7 @@ class CountingLearner(_Counting):
 
 
 class CountingFleet(_Counting):
-    """A fleet that bills each invocation by the steps that it made; see `runtime.interfaces.Fleet`.
+    """A fleet that bills each invocation by the steps that it made; see `runtime.ports.fleet.Fleet`.
 
     One that brought no trajectory counts as a whole fragment, and one that timed out until its time limit. Where an
     episode is replayed, its steps count too, though a process that left it open here takes none of them again: in AWS

@@ -9,7 +9,7 @@ from typing import Any
 from lambda_actor.cache import LATE
 from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
 from lambda_actor.inline import from_text, to_text
-from runtime.interfaces import Fleet, Invocation, Outcome
+from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 _TRAJECTORY = "trajectory"
 
@@ -17,7 +17,7 @@ _TRAJECTORY = "trajectory"
 class InlineFleet:
     """Puts messages into the events of another fleet, and takes them out of its outcomes.
 
-    Is a `runtime.interfaces.Fleet` and, because the messages pass through it, the run's `runtime.interfaces.Cache` too.
+    Is a `Fleet` of `runtime.ports.fleet` and, because the messages pass through it, the run's `Cache` too.
     Nobody can tell an actor that it is not wanted any more: one that is given up plays on until its time limit at most.
     """
 

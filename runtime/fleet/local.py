@@ -28,7 +28,7 @@ from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
 from runtime.fleet import ACTOR_HANDLER, FleetSetup
 from runtime.fleet.answers import JUNK, answer
-from runtime.interfaces import Invocation, Outcome, OutcomeStatus
+from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 from runtime.records.files import open_to_write
 
 _START_TIMEOUT_S = 120
@@ -159,7 +159,7 @@ class _Process:
 
 
 class LocalFleet:
-    """Runs actors in warm processes on this machine; see `runtime.interfaces.Fleet`.
+    """Runs actors in warm processes on this machine; see `runtime.ports.fleet.Fleet`.
 
     Billed durations are modelled: the CPU time that the handler used, divided by the share of a vCPU that the
     function's memory buys. An actor that died or was killed is billed for the time it was given.
@@ -219,7 +219,7 @@ class LocalFleet:
         self._wake()
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ended since the last call; see `runtime.interfaces.Fleet`.
+        """Returns what ended since the last call; see `runtime.ports.fleet.Fleet`.
 
         Raises:
             FleetError: No actor process can be started any more.

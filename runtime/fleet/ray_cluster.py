@@ -26,7 +26,7 @@ from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
 from runtime.fleet import ACTOR_HANDLER, FleetSetup
 from runtime.fleet.actor_process import Handler, serve
 from runtime.fleet.local import ACTOR_VARIABLES
-from runtime.interfaces import Invocation, Outcome, OutcomeStatus
+from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 
 REQUIREMENTS = "requirements-ray.txt"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -106,7 +106,7 @@ class Head:
 
 
 class RayFleet:
-    """Runs invocations as tasks of a Ray cluster; see `runtime.interfaces.Fleet`.
+    """Runs invocations as tasks of a Ray cluster; see `runtime.ports.fleet.Fleet`.
 
     Attributes:
         concurrency: How many the cluster's CPUs hold at once.
@@ -165,7 +165,7 @@ class RayFleet:
                 self._tasks[self._play.remote(json.dumps(message).encode())] = _Task(one.invocation_id)
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ended since the last call; see `runtime.interfaces.Fleet`.
+        """Returns what ended since the last call; see `runtime.ports.fleet.Fleet`.
 
         Raises:
             FleetError: The cluster, or its head, does not answer.

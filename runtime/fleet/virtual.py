@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runtime.errors import one_line
-from runtime.interfaces import Invocation, Outcome
+from runtime.ports.fleet import Invocation, Outcome
 
 _US = 1_000_000
 
 
 class VirtualFleet:
-    """Runs a handler in this process, one call after the other; see `runtime.interfaces.Fleet`.
+    """Runs a handler in this process, one call after the other; see `runtime.ports.fleet.Fleet`.
 
     Time is counted in whole microseconds: sums are exact, so the order of ends is the same whenever a run begins.
     """

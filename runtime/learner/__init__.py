@@ -11,9 +11,9 @@ from runtime.config.updaters import UPDATERS
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
     from runtime.config.schema import AlgorithmSection
-    from runtime.interfaces import Learner, Updater
     from runtime.learner.actor_critic import Group
     from runtime.learner.remote.updater import Remote
+    from runtime.ports.learning import Learner, Updater
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,16 @@ from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.config.variants import AlgorithmSettings
 from runtime.errors import CheckpointError
-from runtime.interfaces import (
+from runtime.learner.advantages import discounted_so_far, explained_variance
+from runtime.learner.compiled import compiled
+from runtime.learner.curvature import make_curvature_problem
+from runtime.learner.distributions import make_distribution
+from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
+from runtime.learner.normaliser import RunningMoments
+from runtime.learner.regression import value_loss
+from runtime.learner.samples import Tensors, flat, flat_samples, unflat
+from runtime.learner.trained_network import TrainedNetwork
+from runtime.ports.learning import (
     Batch,
     CurvatureProblem,
     DetectorSamples,
@@ -48,15 +57,6 @@ from runtime.interfaces import (
     Update,
     UpdateMetrics,
 )
-from runtime.learner.advantages import discounted_so_far, explained_variance
-from runtime.learner.compiled import compiled
-from runtime.learner.curvature import make_curvature_problem
-from runtime.learner.distributions import make_distribution
-from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
-from runtime.learner.normaliser import RunningMoments
-from runtime.learner.regression import value_loss
-from runtime.learner.samples import Tensors, flat, flat_samples, unflat
-from runtime.learner.trained_network import TrainedNetwork
 from runtime.records.files import INTEGER_MAX
 
 _NO_CLIP = np.float32(3.0e38)
@@ -89,7 +89,7 @@ class Group(Protocol):
 
 
 class ActorCritic(ABC, Generic[Settings]):
-    """The base of the algorithms; see `runtime.interfaces.Learner`.
+    """The base of the algorithms; see `runtime.ports.learning.Learner`.
 
     Attributes:
         settings: The algorithm's section of the experiment file.
@@ -170,7 +170,7 @@ class ActorCritic(ABC, Generic[Settings]):
 
     @abstractmethod
     def update(self, batch: Batch, *, progress: float) -> Update:
-        """Trains on every sample of a batch; see `runtime.interfaces.Learner.update`."""
+        """Trains on every sample of a batch; see `runtime.ports.learning.Learner.update`."""
 
     @abstractmethod
     def samples(self, batch: Batch) -> TrainingSamples:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
-from runtime.interfaces import Batch
+from runtime.ports.learning import Batch
 
 
 def assemble_batch(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from runtime.interfaces import CurvatureProblem, DetectorSamples
+from runtime.ports.learning import CurvatureProblem, DetectorSamples
 
 if TYPE_CHECKING:
     from runtime.learner.actor_critic import ActorCritic

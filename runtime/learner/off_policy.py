@@ -9,13 +9,13 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from runtime.interfaces import Batch, LossMeans, TrainingSamples, Update
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.samples import flat, joined, unflat
 from runtime.learner.vtrace import vtrace
+from runtime.ports.learning import Batch, LossMeans, TrainingSamples, Update
 
 _FRAGMENT_STREAM = 0xF7A6
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtime.interfaces import Batch, LossMeans, TrainingSamples, Update
 from runtime.learner.actor_critic import (
     ActorCritic,
     adapted_kl_coefficient,
@@ -25,6 +24,7 @@ from runtime.learner.actor_critic import (
 from runtime.learner.advantages import generalized_advantages
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.samples import Tensors, flat
+from runtime.ports.learning import Batch, LossMeans, TrainingSamples, Update
 
 _SHUFFLE_STREAM = 0x5EED
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from runtime.interfaces import Batch, DetectorSamples, TrainingSamples
+from runtime.ports.learning import Batch, DetectorSamples, TrainingSamples
 
 Tensors = Mapping[str, torch.Tensor]
 """Samples by name, each ``[N, …]``: the fields of `DetectorSamples`, observations as the networks take them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runtime.errors import RunError
-from runtime.interfaces import (
+from runtime.ports.learning import (
     Batch,
     CurvatureProblem,
     DetectorSamples,
@@ -16,7 +16,7 @@ from runtime.interfaces import (
 
 
 class InPlaceUpdater:
-    """Trains one learner on each batch while it is being submitted; see `runtime.interfaces.Updater`.
+    """Trains one learner on each batch while it is being submitted; see `runtime.ports.learning.Updater`.
 
     Attributes:
         learner: Trains.

@@ -20,13 +20,12 @@ from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.config.schema import Experiment
 from runtime.cost.estimate import Ending, estimate
 from runtime.cost.model import PROVISIONED_BLOCK_S
-from runtime.cost.prices import PriceTable
 from runtime.cost.rates import FunctionTimes, Rates, detector_products, instance_speed, lambda_speed, make_times
 from runtime.cost.sizes import check_sizes
 from runtime.cost.start import FIRST_LEG_S, start, start_of_legs
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_ENDING_S, LEG_S
-from runtime.interfaces import ACTOR, LEARNER
+from runtime.ports.money import ACTOR, LEARNER, PriceTable
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import with_episodes
 

@@ -29,7 +29,7 @@ from lambda_actor.handler import handler
 from lambda_actor.inline import from_text, to_text
 from runtime.config.resolved import FittedExperiment
 from runtime.errors import ExperimentError, RunError, one_line
-from runtime.interfaces import Batch, DetectorSamples
+from runtime.ports.learning import Batch, DetectorSamples
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.training.evaluation import Evaluator

@@ -8,18 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from runtime.errors import ActorsKeepFailingError
-from runtime.interfaces import (
-    ACTOR,
-    Actor,
-    ActorSpec,
-    CostMeter,
-    Ended,
-    EventSink,
-    OpenEpisodeRecord,
-    Sampler,
-    Trajectory,
-    Work,
-)
+from runtime.ports.money import ACTOR, CostMeter, Work
+from runtime.ports.run import EventSink
+from runtime.ports.sampling import Actor, ActorSpec, Ended, OpenEpisodeRecord, Sampler, Trajectory
 from runtime.sampling.failures import Failures
 
 

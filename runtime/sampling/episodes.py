@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from runtime.interfaces import EventSink, OpenEpisodeRecord, State, Trajectory
+from runtime.ports.learning import State
+from runtime.ports.run import EventSink
+from runtime.ports.sampling import OpenEpisodeRecord, Trajectory
 
 SUSPICIONS_MAX = 2
 """An open episode is dropped when it has been suspected this often: its continuations would raise forever."""

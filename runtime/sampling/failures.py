@@ -6,7 +6,9 @@ from collections import Counter
 
 from lambda_actor.errors import CacheError
 from runtime.errors import ActorsKeepFailingError
-from runtime.interfaces import Actor, EventSink, Outcome
+from runtime.ports.fleet import Outcome
+from runtime.ports.run import EventSink
+from runtime.ports.sampling import Actor
 from runtime.sampling.episodes import OpenEpisodes
 
 _CACHE_ERRORS: tuple[str, ...] = (CacheError.__name__, *(one.__name__ for one in CacheError.__subclasses__()))

@@ -10,12 +10,13 @@ from lambda_actor.environments import ActorEnvironment
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import OpenEpisode, roll_out
-from runtime.interfaces import Actor, Ended, Outcome, Trajectory
+from runtime.ports.fleet import Outcome
+from runtime.ports.sampling import Actor, Ended, Trajectory
 from runtime.sampling.trajectories import check_trajectory
 
 
 class InProcessSampler:
-    """A `runtime.interfaces.Sampler` that rolls an actor out when it is asked what ended next."""
+    """A `runtime.ports.sampling.Sampler` that rolls an actor out when it is asked what ended next."""
 
     concurrency = 1
 

@@ -9,7 +9,9 @@ from typing import Any
 from lambda_actor.spaces import Spaces
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ActorsKeepFailingError, BudgetError
-from runtime.interfaces import ACTOR, Actor, ActorSpec, CostMeter, EventSink, Sampler, Work
+from runtime.ports.money import ACTOR, CostMeter, Work
+from runtime.ports.run import EventSink
+from runtime.ports.sampling import Actor, ActorSpec, Sampler
 
 
 def prewarm(

@@ -10,12 +10,14 @@ from contextlib import suppress
 from lambda_actor.cache import LATE
 from lambda_actor.errors import CacheError, OversizedMessageError, WireError
 from runtime.cost.model import INIT_SECONDS_MAX
-from runtime.interfaces import Actor, Cache, CostMeter, Ended, Fleet, Outcome, Trajectory, Usage
+from runtime.ports.fleet import Cache, Fleet, Outcome
+from runtime.ports.money import CostMeter, Usage
+from runtime.ports.sampling import Actor, Ended, Trajectory
 from runtime.sampling.trajectories import decode_trajectory
 
 
 class ServerlessSampler:
-    """A `runtime.interfaces.Sampler`; the only one who waits for the fleet and takes from the cache."""
+    """A `runtime.ports.sampling.Sampler`; the only one who waits for the fleet and takes from the cache."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from lambda_actor import wire
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import floats, unpack_frames
 from lambda_actor.rollout import EPISODE_BYTES_MAX
-from runtime.interfaces import Actor, Trajectory
+from runtime.ports.sampling import Actor, Trajectory
 
 
 def decode_trajectory(data: bytes, actor: Actor) -> Trajectory:

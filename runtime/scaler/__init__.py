@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from runtime.config.schema import ScalerSection
-    from runtime.interfaces import Scaler
+    from runtime.ports.scaling import Scaler
 
 
 def make_scaler(section: ScalerSection) -> Scaler:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from runtime.interfaces import RoundView, ScalingDecision, State
+from runtime.ports.learning import State
+from runtime.ports.scaling import RoundView, ScalingDecision
 
 if TYPE_CHECKING:
     from runtime.config.variants import ScalerSettings

@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, ClassVar
 
 from runtime.config.variants import ScalerSettings
-from runtime.interfaces import RoundView, ScalingDecision, State
+from runtime.ports.learning import State
+from runtime.ports.scaling import RoundView, ScalingDecision
 from runtime.scaler.counts import clipped
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import numpy as np
 from runtime.config.section import Field
 from runtime.config.variants import ScalerSettings
 from runtime.errors import ExperimentError
-from runtime.interfaces import RoundView, ScalingDecision, State
+from runtime.ports.learning import State
+from runtime.ports.scaling import RoundView, ScalingDecision
 from runtime.scaler.random import DRAWS_SEED
 from runtime.scaler.saved_scheduler import SavedScheduler, Seen, is_path, load_scheduler, shipped
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from runtime.config.section import Count, Field
 from runtime.config.variants import ScalerSettings
-from runtime.interfaces import RoundView, ScalingDecision, State
+from runtime.ports.learning import State
+from runtime.ports.scaling import RoundView, ScalingDecision
 from runtime.scaler.counts import clipped
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 from runtime.config.section import Field
 from runtime.config.variants import ScalerSettings
 from runtime.errors import ExperimentError
-from runtime.interfaces import State
+from runtime.ports.learning import State
 from runtime.scaler.counts import PlannedScaler
 
 _ROUNDS_FILE = "rounds.jsonl"

@@ -25,8 +25,8 @@ from runtime.config.instances import CPU_TYPES
 from runtime.config.schema import AlgorithmSection
 from runtime.cost.prices import PRICES
 from runtime.errors import CheckpointError, RunError
-from runtime.interfaces import Batch, State
 from runtime.learner.ppo_settings import PpoSettings
+from runtime.ports.learning import Batch, State
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.scaler.saved_scheduler import FEATURES, SUFFIX, SavedScheduler, Seen
 from runtime.scheduler.recordings import Recording, read_recording

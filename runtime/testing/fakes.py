@@ -1,6 +1,6 @@
 """Shipped fakes of the parts of a run: a fleet that plays a script, a cache in memory, a learner that adds.
 
-They keep the contracts of `runtime.interfaces`, take no time, and read no clock but `ManualClock`.
+They keep the contracts of `runtime.ports`, take no time, and read no clock but `ManualClock`.
 """
 
 from __future__ import annotations
@@ -23,30 +23,20 @@ from lambda_actor.errors import CacheMissError
 from lambda_actor.handler import PREWARMED
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
-from runtime.interfaces import (
+from runtime.ports.fleet import Cache, Fleet, Invocation, Outcome, OutcomeStatus
+from runtime.ports.learning import (
     Batch,
-    Cache,
-    CostMeter,
-    Curvature,
     CurvatureProblem,
-    Detector,
     DetectorSamples,
-    Evaluation,
-    Fleet,
-    GradientNoise,
-    Invocation,
     Learner,
-    Limits,
-    Outcome,
-    OutcomeStatus,
-    RoundBill,
     Snapshot,
     State,
     Update,
     UpdateMetrics,
-    Usage,
-    Work,
 )
+from runtime.ports.money import CostMeter, Limits, RoundBill, Usage, Work
+from runtime.ports.run import Evaluation
+from runtime.ports.scaling import Curvature, Detector, GradientNoise
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
@@ -539,7 +529,7 @@ class FakeDetector:
 
 
 class FakeEvaluator:
-    """A `runtime.interfaces.PolicyEvaluator`: returns what it is told, by call, the last one for ever.
+    """A `runtime.ports.run.PolicyEvaluator`: returns what it is told, by call, the last one for ever.
 
     Takes ``evaluate_s``, all of it while its result is waited for.
     """
@@ -558,7 +548,7 @@ class FakeEvaluator:
 
 
 class FreeMeter:
-    """A `runtime.interfaces.CostMeter` of a place where nothing costs anything: all fits, and all bills are 0."""
+    """A `runtime.ports.money.CostMeter` of a place where nothing costs anything: all fits, and all bills are 0."""
 
     free_usd = math.inf
     spent_usd = 0.0
@@ -593,6 +583,9 @@ class FreeMeter:
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
         """Bills nothing."""
         return RoundBill(0.0, 0.0, 0.0, 0.0, 0.0)
+
+    def add_spent(self, usd: float) -> None:
+        """Counts nothing."""
 
     def forfeit(self) -> float:
         """Returns 0: nothing is ever reserved."""

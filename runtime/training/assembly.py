@@ -9,8 +9,11 @@ from typing import Any
 
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
-from runtime.cost.rates import WorkTimes
-from runtime.interfaces import CostMeter, Detector, EventSink, PolicyEvaluator, Sampler, Scaler, Updater
+from runtime.ports.learning import Updater
+from runtime.ports.money import CostMeter, WorkTimes
+from runtime.ports.run import EventSink, PolicyEvaluator
+from runtime.ports.sampling import Sampler
+from runtime.ports.scaling import Detector, Scaler
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
 from runtime.training.asynchronous import AsynchronousPacing

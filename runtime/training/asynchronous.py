@@ -24,20 +24,11 @@ import numpy as np
 
 from lambda_actor.errors import ActorError, WireError
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
-from runtime.interfaces import (
-    ACTOR,
-    Actor,
-    Detected,
-    DetectorSamples,
-    Ended,
-    Limits,
-    OpenEpisodeRecord,
-    Outcome,
-    RoundBill,
-    ScalingDecision,
-    Trajectory,
-    Work,
-)
+from runtime.ports.fleet import Outcome
+from runtime.ports.learning import DetectorSamples
+from runtime.ports.money import ACTOR, Limits, RoundBill, Work
+from runtime.ports.sampling import Actor, Ended, OpenEpisodeRecord, Trajectory
+from runtime.ports.scaling import Detected, ScalingDecision
 from runtime.sampling.episodes import continued_episode
 from runtime.training.detection import Measurement
 from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, result_columns

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from runtime.errors import BudgetError
-from runtime.interfaces import CostMeter, EventSink, Limits, RoundBill
+from runtime.ports.money import CostMeter, Limits, RoundBill
+from runtime.ports.run import EventSink
 
 
 class Books:

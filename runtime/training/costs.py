@@ -6,10 +6,8 @@ from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
 from runtime.cost.limits import PhaseTimes
 from runtime.cost.model import ClusterCostModel, CostModel, free_prices
-from runtime.cost.prices import PriceTable
-from runtime.cost.rates import WorkTimes
 from runtime.cost.sizes import traffic_bytes_max
-from runtime.interfaces import ACTOR, Limits
+from runtime.ports.money import ACTOR, Limits, PriceTable, WorkTimes
 
 
 def make_cost_model(

@@ -21,7 +21,7 @@ from lambda_actor.environments import make_environment
 from lambda_actor.errors import ActorError, UnusableEnvironmentError, told
 from runtime.errors import ERROR_CHARACTERS_MAX, BudgetError, RunError, one_line
 from runtime.fleet.answers import ANSWER_BYTES_MAX, JUNK, answer
-from runtime.interfaces import Evaluation
+from runtime.ports.run import Evaluation
 from runtime.training.environment_process import EnvironmentProcess, connect
 from runtime.training.evaluation import Evaluator, evaluate_and_confirm
 
@@ -33,7 +33,7 @@ _ANSWERS: tuple[Mapping[str, tuple[type, ...]], ...] = (
 
 
 class EvaluationProcess:
-    """A `runtime.interfaces.PolicyEvaluator` whose process is started when it is first needed."""
+    """A `runtime.ports.run.PolicyEvaluator` whose process is started when it is first needed."""
 
     def __init__(
         self, environment_id: str, preprocessing: str, options: Mapping[str, Any] | None = None, *, episodes: int,

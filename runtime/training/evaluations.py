@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runtime.cost.rates import WorkTimes
-from runtime.interfaces import Evaluation, PolicyEvaluator, State
+from runtime.ports.learning import State
+from runtime.ports.money import WorkTimes
+from runtime.ports.run import Evaluation, PolicyEvaluator
 from runtime.training.progress import Progress
 
 _LAG_SHARE = 4

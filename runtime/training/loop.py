@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from runtime.errors import CheckpointError
-from runtime.interfaces import State
+from runtime.ports.learning import State
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.rows import RoundRow
 from runtime.training.evaluations import BestPolicy

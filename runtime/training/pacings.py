@@ -11,18 +11,10 @@ from typing import Any, Protocol
 
 from lambda_actor.spaces import Spaces
 from runtime.cost.limits import PhaseTimes
-from runtime.cost.rates import WorkTimes
-from runtime.interfaces import (
-    ROWS_MAX,
-    ActorSpec,
-    Detected,
-    EventSink,
-    Limits,
-    RoundView,
-    Sampler,
-    Scaler,
-    ScalingDecision,
-)
+from runtime.ports.money import Limits, WorkTimes
+from runtime.ports.run import EventSink
+from runtime.ports.sampling import ActorSpec, Sampler
+from runtime.ports.scaling import ROWS_MAX, Detected, RoundView, Scaler, ScalingDecision
 from runtime.records.rows import RoundRow
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures

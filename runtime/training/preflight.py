@@ -10,11 +10,11 @@ from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import INIT_SECONDS_MAX, CostModel
-from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.prices import PRICES
 from runtime.cost.rates import FunctionTimes, GradientTimes, Rates, init_s, make_times, tabled
 from runtime.cost.sizes import check_sizes
 from runtime.errors import ExperimentError
-from runtime.interfaces import Limits
+from runtime.ports.money import Limits, PriceTable
 from runtime.scaler import make_scaler
 from runtime.training.costs import make_cost_model, make_phase_times
 from runtime.training.trial import try_environment

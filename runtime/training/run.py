@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 from lambda_actor.errors import ActorError
 from lambda_actor.trial import TriedEnvironment, dropped
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
+from runtime.cost.prices import prices_to_json
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectoryError, RunError
-from runtime.interfaces import Backend, Detector, Display, Learner, RunContext
+from runtime.ports.learning import Learner
+from runtime.ports.run import Backend, Display, RunContext
+from runtime.ports.scaling import Detector
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.files import remove, to_json, write_atomically
@@ -187,7 +190,7 @@ class _Run:
         count_what_was_spent(self._meter, directory.ledger_path, self._events,
                              elsewhere_usd=self._keeping.spent_usd(), save_ledger=self._save_ledger)
         write_atomically(directory.config_path, experiment.to_yaml().encode())
-        write_atomically(directory.prices_path, self._backend.prices.to_json())
+        write_atomically(directory.prices_path, prices_to_json(self._backend.prices))
         # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
         self._tensorboard = TensorBoardLog(directory.tensorboard_path, time.time)
         rows = directory.read_rounds()

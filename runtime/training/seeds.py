@@ -19,7 +19,7 @@ from runtime.display.table import report_lines
 from runtime.display.terminal import spent_of
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ExperimentError, RunDirectoryError, RunError, one_line
-from runtime.interfaces import Backend, Display
+from runtime.ports.run import Backend, Display
 from runtime.records import layout
 from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.records.files import from_json, read_regular, remove, to_json, write_atomically

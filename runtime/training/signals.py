@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from runtime.errors import BudgetError
-from runtime.interfaces import Fleet, Invocation, Outcome
+from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 _SIGNAL_LATENCY_S = 0.25
 _LIMIT_AGAIN_S = 1.0

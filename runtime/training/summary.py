@@ -9,7 +9,7 @@ import pydantic
 from typing_extensions import TypedDict
 
 from runtime.config.resolved import ResolvedExperiment
-from runtime.interfaces import Backend
+from runtime.ports.run import Backend
 from runtime.records import layout
 from runtime.records.files import from_json, read_regular
 from runtime.records.rows import RoundRow

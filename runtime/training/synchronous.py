@@ -24,7 +24,9 @@ import numpy as np
 
 from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
-from runtime.interfaces import ACTOR, ActorSpec, Detected, Limits, RoundBill, ScalingDecision, Work
+from runtime.ports.money import ACTOR, Limits, RoundBill, Work
+from runtime.ports.sampling import ActorSpec
+from runtime.ports.scaling import Detected, ScalingDecision
 from runtime.sampling.collection import Collected, Collection
 from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts, result_columns
 from runtime.training.updating import RoundTraining

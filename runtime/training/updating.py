@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from lambda_actor.spaces import Spaces
-from runtime.cost.rates import WorkTimes
 from runtime.errors import NotFiniteError
-from runtime.interfaces import Aggregation, Trajectory, Update, UpdateMetrics, Updater
 from runtime.learner.batch import assemble_batch
+from runtime.ports.learning import Aggregation, Update, UpdateMetrics, Updater
+from runtime.ports.money import WorkTimes
+from runtime.ports.sampling import Trajectory
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.training.progress import Progress
 

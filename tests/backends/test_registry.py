@@ -14,7 +14,7 @@ from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.display.table import PlainDisplay
 from runtime.errors import ExperimentError, RunError
-from runtime.interfaces import Backend, RunContext, Supplies
+from runtime.ports.run import Backend, RunContext, Supplies
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training.run import train

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.cost.limits import FACTORS, PhaseTimes
-from runtime.interfaces import Limits
+from runtime.ports.money import Limits
 
 WHOLE = Limits(60.0, 120.0, 90.0)
 SECONDS = st.floats(0.0, 300.0)

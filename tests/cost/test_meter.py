@@ -20,9 +20,9 @@ from runtime.config.schema import Experiment
 from runtime.cost.budget import UNITS_PER_USD, Budget
 from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, WallClockMeter, steady_clock
 from runtime.cost.model import WATCHED_USD_PER_HOUR, CostModel, FunctionPrices, vcpu_share
-from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
+from runtime.cost.prices import PRICES
 from runtime.errors import BudgetError, ExperimentError
-from runtime.interfaces import ACTOR, LEARNER, Limits, Usage, Work
+from runtime.ports.money import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable, Usage, Work
 from tests.helpers import cost_model
 
 PLAIN = PriceTable(

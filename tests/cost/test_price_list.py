@@ -17,7 +17,8 @@ from runtime.cost.price_list import (
     PricesUnreachableError,
     choose_prices,
 )
-from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
+from runtime.cost.prices import PRICES, elsewhere, prices_from_json, prices_to_json
+from runtime.ports.money import LambdaPrices, PriceTable
 from tests.helpers import cost_model
 from tests.simulators.aws.price_list import PriceList, catalogue
 
@@ -59,7 +60,7 @@ def asked(region: str = "us-east-1", *, architecture: str = "x86_64",
           types: tuple[str, ...] = ("g5.xlarge",), other: PriceTable | None = None) -> tuple[PriceTable, str]:
     client = boto3.Session().client("pricing", region_name=PRICE_LIST_REGION)
     try:
-        return choose_prices(client, architecture, types, other or PRICES.elsewhere(region), TODAY)
+        return choose_prices(client, architecture, types, other or elsewhere(PRICES, region), TODAY)
     finally:
         client.close()
 
@@ -85,7 +86,7 @@ def test_every_price_is_that_of_its_one_product(api: PriceList) -> None:
         serverless_cache_ecpu_usd=0.0000000023, cache_node_hour_usd=0.0256, volume_gib_month_usd=0.08,
         public_ipv4_hour_usd=0.005, put_usd=0.000005,
         skus={name: f"{sku}-US-EAST-1 since 2026-11-01" for name, sku in FEES.items()})
-    assert PriceTable.from_json(prices.to_json()) == prices
+    assert prices_from_json(prices_to_json(prices)) == prices
 
 
 def test_they_are_near_the_dated_tables(api: PriceList) -> None:
@@ -157,7 +158,7 @@ def test_only_the_price_that_cannot_be_told_is_the_dated_tables(api: PriceList, 
     for field in ("request_usd", "instance_hour_usd", "serverless_cache_gib_hour_usd", "public_ipv4_hour_usd"):
         assert vars(prices)[field] == whole[field], field
     assert vars(prices.functions["x86_64"]) == pytest.approx(vars(PRICES.functions["x86_64"]), rel=1e-4)
-    assert PriceTable.from_json(prices.to_json()) == prices
+    assert prices_from_json(prices_to_json(prices)) == prices
 
 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-central-1", "sa-east-1"])
@@ -180,7 +181,7 @@ def test_elsewhere_what_the_api_does_not_tell_is_the_dated_tables_price_times_tw
     table = "the dated table" if times == 1 else "the dated table of us-east-1 times 2"
     assert remark.count(f" is that of {table}, 2026-11-20: the Price List API has no products") == 3
     assert prices.source.endswith(f", {table} of 2026-11-20")
-    assert PriceTable.from_json(prices.to_json()) == prices
+    assert prices_from_json(prices_to_json(prices)) == prices
 
 
 def test_a_file_of_the_users_comes_before_the_dated_table(api: PriceList) -> None:
@@ -192,11 +193,11 @@ def test_a_file_of_the_users_comes_before_the_dated_table(api: PriceList) -> Non
 
 
 def test_only_prices_are_multiplied() -> None:
-    dear = PRICES.elsewhere("sa-east-1")
+    dear = elsewhere(PRICES, "sa-east-1")
     assert (dear.region, dear.as_of, dear.serverless_cache_gib_min) == ("sa-east-1", PRICES.as_of, 0.1)
     assert dear.cache_node_hour_usd == 2 * PRICES.cache_node_hour_usd
     assert dear.functions["arm64"].provisioned_duration_usd == 2 * PRICES.functions["arm64"].provisioned_duration_usd
-    assert PriceTable.from_json(dear.to_json()) == dear
+    assert prices_from_json(prices_to_json(dear)) == dear
 
 
 def test_what_the_refusal_tells(api: PriceList) -> None:
@@ -334,7 +335,7 @@ def test_without_it_the_dated_table_is_used_and_that_is_told(unreachable: str) -
 @pytest.mark.parametrize("region", ["eu-central-1", "sa-east-1"])
 def test_without_it_elsewhere_the_dated_table_counts_twice(unreachable: str, region: str) -> None:
     prices, remark = asked(region)
-    assert (prices, prices.region) == (PRICES.elsewhere(region), region)
+    assert (prices, prices.region) == (elsewhere(PRICES, region), region)
     assert remark == f"{unreachable}; the prices are those of the dated table of us-east-1 times 2, {PRICES.as_of}"
 
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.cost.prices import PRICES, LambdaPrices, PriceTable
+from runtime.cost.prices import PRICES, prices_from_json, prices_to_json
 from runtime.errors import ExperimentError
+from runtime.ports.money import LambdaPrices, PriceTable
 
 USD = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
 TEXT = st.text(min_size=1)
@@ -28,27 +29,27 @@ NUMBERS = ("request_usd", "serverless_cache_gib_hour_usd", "serverless_cache_gib
 
 
 def tree(**changes: Any) -> dict[str, Any]:
-    return json.loads(PRICES.to_json()) | {"skus": {"put_usd": "ABC since 2026-11-01"}} | changes
+    return json.loads(prices_to_json(PRICES)) | {"skus": {"put_usd": "ABC since 2026-11-01"}} | changes
 
 
 def refusal(data: Any) -> str:
     with pytest.raises(ExperimentError) as error:
-        PriceTable.from_json(data if isinstance(data, bytes) else json.dumps(data).encode())
+        prices_from_json(data if isinstance(data, bytes) else json.dumps(data).encode())
     return str(error.value)
 
 
 @given(TABLES)
 def test_a_table_comes_back_as_it_was(table: PriceTable) -> None:
-    assert PriceTable.from_json(table.to_json()) == table
+    assert prices_from_json(prices_to_json(table)) == table
 
 
 def test_the_dated_table_comes_back_as_it_was() -> None:
-    assert PriceTable.from_json(PRICES.to_json()) == PRICES
+    assert prices_from_json(prices_to_json(PRICES)) == PRICES
     assert (PRICES.source, PRICES.skus) == ("the dated table", {})
 
 
 def test_a_whole_number_is_a_price() -> None:
-    read = PriceTable.from_json(json.dumps(tree(put_usd=2)).encode())
+    read = prices_from_json(json.dumps(tree(put_usd=2)).encode())
     assert isinstance(read.put_usd, float)
     assert read.put_usd == 2.0
 
@@ -111,7 +112,7 @@ def test_what_is_not_allowed_is_named(changes: dict[str, Any], said: str) -> Non
     assert refusal(tree(**changes)).startswith(said)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 100_000, PRICES.to_json()[:-1],
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 100_000, prices_to_json(PRICES)[:-1],
                                   b'{"put_usd": 1, "put_usd": 2}'], ids=lambda data: repr(data[:20]))
 def test_what_is_not_json_is_refused(data: bytes) -> None:
     assert refusal(data).startswith("prices: is not JSON: ")
@@ -124,7 +125,8 @@ def test_what_is_no_mapping_is_refused(data: Any) -> None:
 
 def test_a_table_is_read_without_any_library() -> None:
     """The app, the runner and whoever reads a run's record import it."""
-    code = ("import sys\nfrom runtime.cost.prices import PRICES, PriceTable\nPriceTable.from_json(PRICES.to_json())\n"
+    code = ("import sys\nfrom runtime.cost.prices import PRICES, prices_from_json, prices_to_json\n"
+            "prices_from_json(prices_to_json(PRICES))\n"
             "print({'boto3', 'botocore', 'pydantic', 'torch', 'numpy', 'yaml'} & {*sys.modules})")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "set()\n"

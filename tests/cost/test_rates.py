@@ -36,8 +36,8 @@ from runtime.cost.rates import (
 )
 from runtime.errors import ExperimentError, RunDirectoryError
 from runtime.fleet.counting import CountingFleet, CountingLearner
-from runtime.interfaces import Invocation, Outcome
 from runtime.learner.updater import InPlaceUpdater
+from runtime.ports.fleet import Invocation, Outcome
 from runtime.records.events import EventLog
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler

@@ -15,7 +15,6 @@ from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.detector import convexity
 from runtime.detector.convexity import ConvexityDetector, convexity_ratio, extreme_eigenvalues
-from runtime.interfaces import Batch, Curvature, CurvatureProblem, DetectorSamples
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
@@ -24,6 +23,8 @@ from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
+from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples
+from runtime.ports.scaling import Curvature
 from tests.learner.learning import COMBINED, DISCRETE, PIXELS, roll
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2

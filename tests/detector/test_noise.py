@@ -12,7 +12,8 @@ import torch
 from runtime.detector.convexity import ConvexityDetector
 from runtime.detector.noise import SMALL_BATCHES, gradient_noise
 from runtime.detector.smoothing import SmoothedNoise
-from runtime.interfaces import CurvatureProblem, DetectorSamples, GradientNoise
+from runtime.ports.learning import CurvatureProblem, DetectorSamples
+from runtime.ports.scaling import GradientNoise
 from tests.detector.test_convexity import random_samples, small_learner
 
 

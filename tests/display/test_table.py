@@ -23,7 +23,7 @@ from runtime.display.table import (
     summary_lines,
 )
 from runtime.display.terminal import spent_of
-from runtime.interfaces import Limits
+from runtime.ports.money import Limits
 from runtime.testing.fakes import ManualClock
 from runtime.training.summary import Summary
 from tests.config.trees import MINIMAL

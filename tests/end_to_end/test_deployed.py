@@ -20,7 +20,7 @@ from lambda_actor.cache import stop_digest
 from lambda_actor.credentials import credential_object
 from runtime.backends.aws.learner import SUPERSEDED, TRY_AGAIN
 from runtime.cost.model import WATCHED_USD_PER_HOUR
-from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.prices import PRICES, prices_from_json, prices_to_json
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
 from runtime.names import METRIC_NAMESPACE
 from tests.backends.test_learner_server import require_tls
@@ -444,7 +444,7 @@ def _check_that_a_later_deployment_goes_on(account: Account, tmp_path: Path, don
     spent_usd = account.entry.spent_usd
     text = SMALL_EXPERIMENT.replace("max_rounds: 5", f"max_rounds: {done + 2}").replace("usd: 1.0", "usd: 2.0")
     prices = replace(PRICES, instance_hour_usd=dict.fromkeys(PRICES.instance_hour_usd, 7.0))
-    (account.directory / "prices.json").write_bytes(prices.to_json())
+    (account.directory / "prices.json").write_bytes(prices_to_json(prices))
     try:
         code, printed = account.run(tmp_path / "again", instance="i-3", text=text, NITRO_STACK="a later one")
     finally:
@@ -455,7 +455,7 @@ def _check_that_a_later_deployment_goes_on(account: Account, tmp_path: Path, don
     assert (entry.stack, entry.state, entry.reason, entry.budget_usd) == ("a later one", FINISHED, "max_rounds", 2.0)
     assert entry.spent_usd > spent_usd
     assert 7.0 < entry.burn_usd_per_hour < 7.1
-    assert PriceTable.from_json(account.kept("prices.json")) == prices
+    assert prices_from_json(account.kept("prices.json")) == prices
 
 
 def test_a_learner_does_not_begin_where_nobody_would_end_it(account: Account, tmp_path: Path) -> None:

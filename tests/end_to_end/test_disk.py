@@ -37,7 +37,7 @@ from runtime.cost.rates import make_rates, make_times
 from runtime.display.table import PlainDisplay
 from runtime.errors import RunDirectoryError
 from runtime.fleet.virtual import VirtualFleet
-from runtime.interfaces import Evaluation, RunContext, Supplies
+from runtime.ports.run import Evaluation, RunContext, Supplies
 from runtime.records.files import TEMPORARY, write_atomically
 from runtime.records.run_directory import RunDirectory
 from runtime.training import run as training

@@ -19,7 +19,7 @@ from lambda_actor import wire
 from lambda_actor.environments import make_environment
 from runtime.cli.main import main
 from runtime.config.loading import load_experiment
-from runtime.interfaces import RoundView
+from runtime.ports.scaling import RoundView
 from runtime.records.policy_file import load_policy
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory

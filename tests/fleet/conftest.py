@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from runtime.interfaces import Fleet
+from runtime.ports.fleet import Fleet
 from tests.fleet.fleet_actors import GENEROUS_S, Actors, Kind, actors_on
 from tests.fleet_environments import DIRECTORY_VARIABLE
 

@@ -1,4 +1,4 @@
-"""The contract of `runtime.interfaces.Fleet`, with real processes, the real handler and a real server.
+"""The contract of `runtime.ports.fleet.Fleet`, with real processes, the real handler and a real server.
 
 A further fleet joins by a line in KINDS, which also says where fleets differ in words; or, as Ray does, by a file that
 imports what is tested here.

@@ -17,7 +17,7 @@ from lambda_actor.handler import PREWARMED
 from lambda_actor.inline import to_text
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.local import LocalFleet
-from runtime.interfaces import Invocation, Outcome
+from runtime.ports.fleet import Invocation, Outcome
 from tests.environments import EPISODE_STEPS
 from tests.fleet.fleet_actors import weights
 from tests.helpers import wait_for

@@ -291,7 +291,7 @@ PARENT = """
 import json, os, sys, time
 from pathlib import Path
 from runtime.fleet.local import LocalFleet
-from runtime.interfaces import Invocation
+from runtime.ports.fleet import Invocation
 
 folder, events = Path(sys.argv[1]), json.loads(sys.argv[2])
 fleet = LocalFleet(len(events) + 1, timeout_s=600, memory_mib=1769, log_path=folder / "actors.log")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.fleet.virtual import VirtualFleet
-from runtime.interfaces import Invocation
+from runtime.ports.fleet import Invocation
 
 
 def made(**options: Any) -> VirtualFleet:

@@ -33,7 +33,7 @@ from lambda_actor.inline import from_text, to_text
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import NO_BYTES, OpenEpisode, roll_out
 from runtime.fleet.local import LocalFleet
-from runtime.interfaces import Invocation
+from runtime.ports.fleet import Invocation
 from tests import environments as helpers
 from tests.conftest import PASSWORD, PATIENCE_S, USER_PASSWORD, USERNAME, AuthServer
 from tests.environments import EPISODE_STEPS, FAULT_STEP, policy_arrays

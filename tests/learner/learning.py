@@ -10,9 +10,9 @@ import torch
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.interfaces import Batch
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.adam import Adam
+from runtime.ports.learning import Batch
 
 VECTORS = Spaces((3,), action_size=2)
 DISCRETE = Spaces((3,), action_count=4)

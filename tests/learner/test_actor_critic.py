@@ -19,7 +19,6 @@ from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import ExperimentError
-from runtime.interfaces import Replays, Update
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.advantages import discounted_so_far
@@ -29,6 +28,7 @@ from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
+from runtime.ports.learning import Replays, Update
 from tests.helpers import ROOT
 from tests.learner.learning import (
     COMBINED,

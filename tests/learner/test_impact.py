@@ -14,10 +14,10 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
-from runtime.interfaces import Batch, State, TrainingSamples
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.vtrace import vtrace
+from runtime.ports.learning import Batch, State, TrainingSamples
 from tests.learner.learning import (
     DISCRETE,
     PIXELS,

@@ -13,11 +13,11 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
-from runtime.interfaces import Batch, Replays, State
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.vtrace import vtrace
+from runtime.ports.learning import Batch, Replays, State
 from tests.learner.learning import (
     DISCRETE,
     PIXELS,

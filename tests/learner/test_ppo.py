@@ -16,12 +16,12 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
-from runtime.interfaces import Batch, Replays, State
 from runtime.learner.actor_critic import adapted_kl_coefficient
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.trained_network import TrainedNetwork
+from runtime.ports.learning import Batch, Replays, State
 from tests.learner import learning
 from tests.learner.learning import assert_same, bandit, everything, joined, parameters_of, scramble
 

@@ -10,7 +10,7 @@ from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.interfaces import Usage, Work
+from runtime.ports.money import Usage, Work
 from runtime.testing.fakes import (
     SPACES,
 )

@@ -17,8 +17,9 @@ from lambda_actor.frames import combined, pack_frames
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
 from runtime.errors import ActorsKeepFailingError
-from runtime.interfaces import ActorSpec, OpenEpisodeRecord, Usage
 from runtime.learner.batch import assemble_batch
+from runtime.ports.money import Usage
+from runtime.ports.sampling import ActorSpec, OpenEpisodeRecord
 from runtime.records.events import EventLog
 from runtime.sampling.collection import Collection
 from runtime.sampling.episodes import OpenEpisodes

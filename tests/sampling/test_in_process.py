@@ -9,9 +9,11 @@ from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import ResolvedExperiment
 from runtime.detector.convexity import ConvexityDetector
-from runtime.interfaces import ACTOR, Actor, ActorSpec, Learner, Work
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.updater import InPlaceUpdater
+from runtime.ports.learning import Learner
+from runtime.ports.money import ACTOR, Work
+from runtime.ports.sampling import Actor, ActorSpec
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow

@@ -14,7 +14,7 @@ from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError
-from runtime.interfaces import ACTOR, Work
+from runtime.ports.money import ACTOR, Work
 from runtime.records.events import EventLog
 from runtime.sampling.prewarm import prewarm
 from runtime.sampling.serverless import ServerlessSampler

@@ -14,7 +14,8 @@ from lambda_actor.errors import SchemaError
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.rollout import roll_out
 from lambda_actor.trial import random_policy
-from runtime.interfaces import ACTOR, Actor, ActorSpec, Work
+from runtime.ports.money import ACTOR, Work
+from runtime.ports.sampling import Actor, ActorSpec
 from runtime.sampling.trajectories import decode_trajectory
 from tests.environments import EPISODE_STEPS
 

@@ -17,9 +17,10 @@ from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import ScalerSection
 from runtime.config.variants import SCALERS
 from runtime.cost.prices import PRICES
-from runtime.interfaces import RoundView, Scaler, State
 from runtime.planning.prediction import KINDS as WAYS
 from runtime.planning.prediction import Way, predict, rounds_of
+from runtime.ports.learning import State
+from runtime.ports.scaling import RoundView, Scaler
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.rows import RoundRow
 from runtime.scaler import make_scaler

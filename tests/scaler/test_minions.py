@@ -14,7 +14,8 @@ import safetensors.numpy
 
 from lambda_actor import wire
 from runtime.errors import ExperimentError
-from runtime.interfaces import RoundView, State
+from runtime.ports.learning import State
+from runtime.ports.scaling import RoundView
 from runtime.scaler.minions import MinionsScaler, MinionsSettings
 from runtime.scaler.random import RandomSettings
 from runtime.scaler.saved_scheduler import SHIPPED, SavedScheduler, Seen, load_scheduler, return_share

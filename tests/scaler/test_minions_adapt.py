@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runtime.config.loading import experiment_from_tree
 from runtime.errors import ExperimentError
-from runtime.interfaces import RoundView
+from runtime.ports.scaling import RoundView
 from runtime.scaler.minions_adapt import MinionsAdaptSettings
 from tests.scaler.rows import row
 

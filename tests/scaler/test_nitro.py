@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.config.schema import ScalerSection
-from runtime.interfaces import RoundView, State
+from runtime.ports.learning import State
+from runtime.ports.scaling import RoundView
 from runtime.scaler import make_scaler
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 

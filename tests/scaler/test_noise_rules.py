@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runtime.interfaces import RoundView
+from runtime.ports.scaling import RoundView
 from runtime.scaler.kungfu import SETTLED_ROUNDS, KungFuSettings
 from runtime.scaler.noise_scale import NoiseScaleSettings, cheapest_batch, dollars
 from tests.scaler.rows import row

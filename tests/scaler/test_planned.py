@@ -11,7 +11,8 @@ import pytest
 from runtime.config.loading import experiment_from_tree, load_experiment
 from runtime.config.variants import ScalerSettings
 from runtime.errors import ExperimentError
-from runtime.interfaces import RoundView, State
+from runtime.ports.learning import State
+from runtime.ports.scaling import RoundView
 from runtime.scaler.fixed import FixedSettings
 from runtime.scaler.hydrozoa import HydrozoaSettings
 from runtime.scaler.maximal import MaxSettings

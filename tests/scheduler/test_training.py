@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from runtime.errors import CheckpointError, RunError
-from runtime.interfaces import RoundView
+from runtime.ports.scaling import RoundView
 from runtime.scaler.minions import MinionsScaler, MinionsSettings
 from runtime.scaler.saved_scheduler import load_scheduler
 from runtime.scheduler.recordings import read_recording

@@ -23,10 +23,11 @@ import moto
 import pytest
 
 from runtime.aws.asking import AccountError
-from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.prices import PRICES, elsewhere, prices_from_json, prices_to_json
 from runtime.guard.ledger import Entry, Order
 from runtime.guard.stacks import tags_of_limits
 from runtime.operations.quotas import Account
+from runtime.ports.money import PriceTable
 from stacks import building, cdk, deploy
 from stacks.plan import Plan
 from tests.stacks.conftest import SETTINGS, experiment_text
@@ -72,7 +73,7 @@ class Cdk:
 
     def run(self, arguments: Sequence[str], *, region: str | None = None) -> int:
         paths = [word.removeprefix("prices=") for word in arguments if word.startswith("prices=")]
-        assert all(PriceTable.from_json(Path(path).read_bytes()) == self.prices for path in paths)
+        assert all(prices_from_json(Path(path).read_bytes()) == self.prices for path in paths)
         self.calls.append(([word for word in arguments if not word.startswith("prices=")], region))
         if len(self.calls) == self.interrupted_call:
             raise KeyboardInterrupt
@@ -215,7 +216,7 @@ def test_elsewhere_dated_prices_count_twice_and_never_silently(
     monkeypatch.setenv("AWS_DEFAULT_REGION", region)
     monkeypatch.setattr(deploy, "choose_prices", lambda client, architecture, types, other, today: (
         other, "the Price List API cannot be asked"))
-    aws.prices = PRICES.elsewhere(region)
+    aws.prices = elsewhere(PRICES, region)
     file.write_text(FILE.replace("3.5", "7"))
     assert deploy.main([str(file), "--yes", *([] if is_asked else ["--dated-prices"])]) == 0
     said = lines_of(capsys.readouterr().out)
@@ -229,7 +230,7 @@ def test_a_file_of_prices_is_what_the_api_falls_back_to(
         aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     own = tmp_path / "prices.json"
     aws.prices = dataclasses.replace(PRICES, region="sa-east-1", source="my prices")
-    own.write_bytes(aws.prices.to_json())
+    own.write_bytes(prices_to_json(aws.prices))
     monkeypatch.setenv("AWS_DEFAULT_REGION", "sa-east-1")
     monkeypatch.setattr(deploy, "choose_prices", lambda client, architecture, types, other, today: (other, "down"))
     assert deploy.main([str(file), "--yes", "--prices", str(own)]) == 0

@@ -27,8 +27,10 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter, WallClockMeter
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
-from runtime.interfaces import Curvature, DetectorSamples, Usage, Work
 from runtime.learner.updater import InPlaceUpdater
+from runtime.ports.learning import DetectorSamples
+from runtime.ports.money import Usage, Work
+from runtime.ports.scaling import Curvature
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow

@@ -18,11 +18,12 @@ from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.log import LOG
 from runtime.backends.aws.results_bucket import ResultsError, SupersededError
 from runtime.config.resolved import ResolvedExperiment
-from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.prices import PRICES, prices_from_json
 from runtime.display.table import make_display, summary_lines
 from runtime.errors import FleetError, RunError, ServerError
 from runtime.guard.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
 from runtime.learner.remote.store import StoreError
+from runtime.ports.money import PriceTable
 from runtime.records import layout
 from runtime.records.files import to_json
 from runtime.training.run import RunResult, train
@@ -132,4 +133,4 @@ def leave_word(deployment: Deployment, ended: Attempt) -> None:
 def _frozen_prices(experiment_path: Path) -> PriceTable:
     """Those that were taken when it was deployed; of templates that were made without asking, the dated table's."""
     path = experiment_path.with_name(layout.PRICES)
-    return PriceTable.from_json(path.read_bytes()) if path.exists() else PRICES
+    return prices_from_json(path.read_bytes()) if path.exists() else PRICES

@@ -24,15 +24,17 @@ from runtime.backends.this_machine import actors_here
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
-from runtime.cost.prices import PRICES, PriceTable
+from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, GuardError
 from runtime.fleet import FleetSetup, make_fleet
 from runtime.fleet.aws_lambda import available_concurrency
 from runtime.guard.ledger import Entry, Ledger
-from runtime.interfaces import Cache, Fleet, RunContext, Supplies
 from runtime.names import CACHE_PORT
+from runtime.ports.fleet import Cache, Fleet
+from runtime.ports.money import PriceTable
+from runtime.ports.run import RunContext, Supplies
 from runtime.records import layout
-from runtime.records.run_directory import RunDirectory
+from runtime.records.layout import RunFiles
 from runtime.training.costs import make_cost_model
 
 GUARD_SILENT_S = 1800.0
@@ -93,7 +95,7 @@ class AwsBackend:
         self._entry: Entry | None = None
         self._results: ResultsBucket | None = None
 
-    def fetch(self, directory: RunDirectory) -> None:
+    def fetch(self, directory: RunFiles) -> None:
         """Takes the run over from whatever learner had it, and downloads it; unless nobody would end it.
 
         Raises:

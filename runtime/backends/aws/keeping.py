@@ -10,7 +10,7 @@ from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, Sup
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S, WallClockMeter
 from runtime.cost.model import INIT_SECONDS_MAX
-from runtime.records.events import EventLog
+from runtime.ports.run import EventSink
 from runtime.records.rows import RoundRow
 
 
@@ -26,7 +26,7 @@ class AwsKeeping:
         heartbeat: Heartbeat,
         metrics: Metrics,
         meter: WallClockMeter,
-        events: EventLog,
+        events: EventSink,
         spent_usd: float,
         now: Callable[[], float],
     ) -> None:

@@ -14,12 +14,12 @@ from typing import IO
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
 from runtime.errors import RunError
-from runtime.interfaces import Learner
 from runtime.learner import make_learner
 from runtime.learner.parallel.group import CHECK_S, TorchGroup, device_of, join_group, leave_group
 from runtime.learner.parallel.learner import do_task
 from runtime.learner.parallel.processes import START_TIMEOUT_S
 from runtime.learner.parallel.tasks import END, read_task, spec_of
+from runtime.ports.learning import Learner
 
 _PR_SET_PDEATHSIG = 1
 

@@ -11,7 +11,11 @@ import numpy as np
 import torch
 
 from runtime.errors import ExperimentError, RunError
-from runtime.interfaces import (
+from runtime.learner import LearnerSpec, make_learner
+from runtime.learner.parallel.group import TorchGroup
+from runtime.learner.parallel.processes import LearnerProcesses
+from runtime.learner.parallel.tasks import Task, spec_task
+from runtime.ports.learning import (
     Batch,
     CurvatureProblem,
     DetectorSamples,
@@ -22,10 +26,6 @@ from runtime.interfaces import (
     State,
     Update,
 )
-from runtime.learner import LearnerSpec, make_learner
-from runtime.learner.parallel.group import TorchGroup
-from runtime.learner.parallel.processes import LearnerProcesses
-from runtime.learner.parallel.tasks import Task, spec_task
 
 
 def make_parallel_learner(
@@ -72,7 +72,7 @@ def process_count(wanted: int | None, device: str) -> int:
 
 
 class DataParallelLearner:
-    """A learner that updates in all processes; see `runtime.interfaces.Learner`.
+    """A learner that updates in all processes; see `runtime.ports.learning.Learner`.
 
     What it gives is what one process gives, but for the rounding of sums. The single steps of an update are not
     offered: they would have to be told to the other processes one by one.

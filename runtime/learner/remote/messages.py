@@ -15,7 +15,7 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.errors import CorruptedMessageError
 from lambda_actor.wire import ARRAY_PREFIX, Kind
-from runtime.interfaces import Batch, DetectorSamples, Snapshot, State, TrainingSamples, Update, UpdateMetrics
+from runtime.ports.learning import Batch, DetectorSamples, Snapshot, State, TrainingSamples, Update, UpdateMetrics
 
 _SAMPLES = tuple(one.name for one in dataclasses.fields(DetectorSamples))
 _METRICS = tuple(one.name for one in dataclasses.fields(UpdateMetrics) if one.name != "explained_variance")

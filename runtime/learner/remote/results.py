@@ -11,10 +11,10 @@ import numpy as np
 
 from lambda_actor.spaces import Spaces
 from runtime.errors import NotFiniteError
-from runtime.interfaces import Batch, DetectorSamples, State
 from runtime.learner import LearnerSpec
 from runtime.learner.remote.messages import Result
 from runtime.learner.samples import flat
+from runtime.ports.learning import Batch, DetectorSamples, State
 
 CLIP_ROUNDING = 1.001
 """A gradient that is clipped to a norm may be this many times as long, by the rounding of float32."""

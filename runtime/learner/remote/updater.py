@@ -18,26 +18,16 @@ from dataclasses import dataclass, replace
 from lambda_actor.errors import WireError
 from runtime.config.schema import StellarisSection
 from runtime.errors import BudgetError, CheckpointError, NotFiniteError, RunError
-from runtime.interfaces import (
-    LEARNER,
-    Batch,
-    CostMeter,
-    EventSink,
-    Fleet,
-    Invocation,
-    Learner,
-    Outcome,
-    State,
-    Update,
-    Usage,
-    Work,
-)
 from runtime.learner import LearnerSpec
 from runtime.learner.parallel.tasks import spec_task
 from runtime.learner.remote.messages import Result, decode_result, encode_batch, encode_state
 from runtime.learner.remote.results import check_result
 from runtime.learner.remote.store import StoreError, batch_name, open_store, result_name, state_name
 from runtime.learner.updater import InPlaceUpdater
+from runtime.ports.fleet import Fleet, Invocation, Outcome
+from runtime.ports.learning import Batch, Learner, State, Update
+from runtime.ports.money import LEARNER, CostMeter, Usage, Work
+from runtime.ports.run import EventSink
 
 ATTEMPTS = 3
 """Invocations for one update; then the run ends."""
@@ -79,7 +69,7 @@ class _Pending:
 
 
 class FunctionUpdater(InPlaceUpdater):
-    """Has a function train on each batch; see `runtime.interfaces.Updater`.
+    """Has a function train on each batch; see `runtime.ports.learning.Updater`.
 
     Attributes:
         learner: The mirror: it holds the newest version, and never trains.

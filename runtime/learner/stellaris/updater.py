@@ -24,20 +24,6 @@ import torch
 
 from lambda_actor.errors import WireError
 from runtime.errors import BudgetError, NotFiniteError, RunError
-from runtime.interfaces import (
-    LEARNER,
-    Aggregation,
-    Batch,
-    Gradients,
-    Invocation,
-    LossMeans,
-    Outcome,
-    State,
-    TrainingSamples,
-    Update,
-    Usage,
-    Work,
-)
 from runtime.learner.parallel.tasks import spec_task
 from runtime.learner.ppo import Ppo
 from runtime.learner.remote.messages import SentGradient, decode_gradient, encode_samples, encode_state
@@ -46,6 +32,9 @@ from runtime.learner.remote.store import StoreError, gradient_name, open_store, 
 from runtime.learner.remote.updater import Remote
 from runtime.learner.stellaris.parameter import ParameterFunction, Step
 from runtime.learner.updater import InPlaceUpdater
+from runtime.ports.fleet import Invocation, Outcome
+from runtime.ports.learning import Aggregation, Batch, Gradients, LossMeans, State, TrainingSamples, Update
+from runtime.ports.money import LEARNER, Usage, Work
 
 _STATE_KEY = "parameter_function"
 _LOSSES = ("policy_loss", "value_loss", "entropy")
@@ -89,7 +78,7 @@ class _UnderWay:
 
 
 class StellarisUpdater(InPlaceUpdater):
-    """Has learner functions compute gradients; see `runtime.interfaces.Updater`.
+    """Has learner functions compute gradients; see `runtime.ports.learning.Updater`.
 
     Attributes:
         learner: Holds the newest policy and the optimiser: gradients move it.

@@ -19,7 +19,7 @@ from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import UPLOAD_INTERVAL_S
-from runtime.interfaces import ACTOR, Usage, Work
+from runtime.ports.money import ACTOR, Usage, Work
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory

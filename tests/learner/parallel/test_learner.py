@@ -20,11 +20,11 @@ from lambda_actor.policy import default_network
 from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
 from runtime.errors import ExperimentError, RunError
-from runtime.interfaces import Batch, Learner, Replays
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.parallel.learner import DataParallelLearner, make_parallel_learner, process_count
 from runtime.learner.parallel.processes import LearnerProcesses
 from runtime.learner.parallel.tasks import Task
+from runtime.ports.learning import Batch, Learner, Replays
 from tests.helpers import ROOT, is_alive, wait_for
 from tests.learner.learning import COMBINED, random_observations
 

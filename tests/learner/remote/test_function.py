@@ -23,12 +23,13 @@ from runtime.cost.meter import Meter
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import BudgetError, NotFiniteError, RunError
 from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
-from runtime.interfaces import Fleet, Invocation, Outcome, State, Update
 from runtime.learner import LearnerSpec, make_learner, make_updater
 from runtime.learner.remote import handler as function
 from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_batch, encode_result
 from runtime.learner.remote.store import StoreError, open_store, result_name
 from runtime.learner.remote.updater import ATTEMPTS, Remote
+from runtime.ports.fleet import Fleet, Invocation, Outcome
+from runtime.ports.learning import State, Update
 from tests.helpers import cost_model, descendants
 from tests.learner.learning import PIXELS, VECTORS, assert_same, everything, roll
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from lambda_actor.errors import WireError
 from runtime.config.loading import experiment_from_tree
 from runtime.errors import NotFiniteError
-from runtime.interfaces import Batch, State, Update
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.remote.messages import decode_result, encode_result
 from runtime.learner.remote.results import check_result
+from runtime.ports.learning import Batch, State, Update
 from tests.learner.learning import VECTORS, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")

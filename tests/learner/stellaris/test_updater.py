@@ -21,12 +21,13 @@ from runtime.cost.meter import Meter
 from runtime.errors import NotFiniteError, RunError
 from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
 from runtime.fleet.virtual import VirtualFleet
-from runtime.interfaces import Fleet, Update
 from runtime.learner import LearnerSpec, make_learner, make_updater
 from runtime.learner.remote.handler import handler
 from runtime.learner.remote.messages import decode_gradient, encode_gradient
 from runtime.learner.remote.store import gradient_name, open_store
 from runtime.learner.remote.updater import Remote
+from runtime.ports.fleet import Fleet
+from runtime.ports.learning import Update
 from tests.helpers import command_line, cost_model, descendants
 from tests.learner.learning import VECTORS, assert_same, everything, roll
 

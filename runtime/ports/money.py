@@ -1,0 +1,197 @@
+"""Work that costs money, and who reserves and bills it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class RoundBill:
+    """One attempt at a round in dollars, replacements included."""
+
+    actors_cost_usd: float
+    provisioned_cost_usd: float
+    learner_cost_usd: float
+    infrastructure_cost_usd: float
+    round_cost_usd: float
+
+
+ACTOR = "actor"
+"""The role of an actor; see `Work`."""
+
+
+LEARNER = "learner"
+"""The role of an invocation of the learner function."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Names one piece of paid work, such as one invocation of an actor.
+
+    Attributes:
+        role: What it does: `ACTOR`, `LEARNER`, or any other role that has prices.
+        slot: Place among the pieces of its role that may run at once, from 0; an environment that is warm serves
+            the next work in its slot.
+        attempt: 0, or how many pieces of work in this slot failed before this one.
+    """
+
+    role: str
+    slot: int
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a piece of work used.
+
+    Attributes:
+        billed_s: Seconds billed, as in `Outcome`.
+        init_s: Seconds of start-up, as in `Outcome`.
+        is_metered: Whether the platform said what it bills, as in `Outcome`.
+        traffic_bytes: Bytes moved through the cache.
+    """
+
+    billed_s: float
+    init_s: float = 0.0
+    is_metered: bool = False
+    traffic_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """For how long the phases of a round may go on; that much is reserved.
+
+    Attributes:
+        actor_s: An actor, without its start-up.
+        collect_s: A round's actors, together.
+        update_s: Detection, update and evaluation, together.
+        factor: So many times what the phases took lately; 0 if they are as the experiment says.
+        episode_bytes: The most bytes of an open episode that an actor takes and leaves; None for the most that any may
+            have.
+    """
+
+    actor_s: float
+    collect_s: float
+    update_s: float
+    factor: float = 0.0
+    episode_bytes: int | None = None
+
+    @property
+    def is_tightened(self) -> bool:
+        """Whether they are shorter than the experiment says."""
+        return self.factor > 0.0
+
+    @property
+    def round_s(self) -> float:
+        """What stands is reserved for so long."""
+        return self.collect_s + self.update_s
+
+
+class CostMeter(Protocol):
+    """Reserves the worst case of all work before it starts, and settles what it really used."""
+
+    is_by_the_clock: bool
+    """Whether what stands is billed by the clock, so that it is the clock that must keep a round's limits."""
+
+    @property
+    def limits(self) -> Limits:
+        """As the experiment says."""
+
+    @property
+    def free_usd(self) -> float:
+        """What is neither spent nor reserved."""
+
+    @property
+    def spent_usd(self) -> float: ...
+
+    @property
+    def reserved_usd(self) -> float: ...
+
+    def fits(self, actors: int, limits: Limits) -> bool:
+        """Whether a round with so many actors and such limits would fit beside all that is reserved now."""
+
+    def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
+        """Reserves a round with as many actors as fit; 0, and nothing reserved, where not even ``smallest`` do."""
+
+    def open_standing(self, limits: Limits | None = None) -> bool:
+        """Reserves a round but for its actors; False, and nothing reserved, where it does not fit."""
+
+    def reserve(self, works: Sequence[Work]) -> int:
+        """Reserves the worst case of each of these in the open round, in order; returns for how many it fits."""
+
+    def ahead(self, actors: int) -> AbstractContextManager[None]:
+        """A block in which as many actors more are reserved as fit, at most ``actors``."""
+
+    def settle(self, work: Work, usage: Usage | None) -> float:
+        """Settles one reserved piece of work, which costs nothing without ``usage``; returns its billed seconds."""
+
+    def close_round(self, *, actors_started: int, seconds: float) -> RoundBill: ...
+
+    def add_spent(self, usd: float) -> None:
+        """Counts dollars that were spent where no meter saw them."""
+
+    def forfeit(self) -> float:
+        """Counts all that is still reserved as spent; returns it in dollars."""
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: Mapping[str, Any]) -> None: ...
+
+
+class WorkTimes:
+    """Seconds for which a learner's work counts in the bill; these are those that were measured."""
+
+    def expected_s(self) -> dict[str, float]:
+        """Returns what a round's phases will be billed, as `runtime.cost.limits.PhaseTimes` takes it, if known."""
+        return {}
+
+    def update_s(self, samples: int, measured_s: float) -> float:
+        """Of an update with so many samples."""
+        return measured_s
+
+    def detect_s(self, products: int, samples: int, measured_s: float) -> float:
+        """Of a measurement with so many Hessian-vector products on so many samples."""
+        return measured_s
+
+    def evaluate_s(self, steps: int, measured_s: float) -> float:
+        """Of an evaluation with so many steps."""
+        return measured_s
+
+
+@dataclass(frozen=True)
+class LambdaPrices:
+    """Of one processor architecture, US dollars per GiB-second."""
+
+    on_demand_usd: float
+    provisioned_capacity_usd: float
+    provisioned_duration_usd: float
+
+
+@dataclass(frozen=True)
+class PriceTable:
+    """List prices in US dollars of one region on one day.
+
+    Attributes:
+        as_of: The day, such as 2026-11-20.
+        source: Where they were taken from, for people.
+        functions: By processor architecture; one may be missing.
+        skus: By price, the SKU of AWS' product and the day since which its price holds; empty if nobody asked.
+    """
+
+    region: str
+    as_of: str
+    source: str
+    functions: Mapping[str, LambdaPrices]
+    request_usd: float
+    instance_hour_usd: Mapping[str, float]
+    serverless_cache_gib_hour_usd: float
+    serverless_cache_gib_min: float
+    serverless_cache_ecpu_usd: float
+    cache_node_hour_usd: float
+    volume_gib_month_usd: float
+    public_ipv4_hour_usd: float
+    put_usd: float
+    skus: Mapping[str, str] = field(default_factory=dict)

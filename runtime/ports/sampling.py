@@ -1,0 +1,151 @@
+"""How a round's trajectories come to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from runtime.ports.fleet import Invocation, Outcome
+from runtime.ports.money import Work
+
+if TYPE_CHECKING:
+    from lambda_actor.spaces import Spaces
+
+
+Trajectory = Mapping[str, np.ndarray]
+"""A decoded trajectory message: the fields of `lambda_actor.wire`'s schema by name."""
+
+
+@dataclass(frozen=True)
+class OpenEpisodeRecord:
+    """An open episode that waits for an actor: its id and its EPISODE message."""
+
+    episode_id: str
+    data: bytes = field(repr=False)
+
+    @property
+    def steps(self) -> int:
+        """Its steps until now."""
+        from lambda_actor.rollout import OpenEpisode
+
+        return OpenEpisode.from_bytes(self.data).length
+
+
+@dataclass(frozen=True)
+class ActorSpec:
+    """What actors of one policy version have in common.
+
+    Attributes:
+        event: The event but for ``invocation_id``, ``slot`` and ``episode_id``.
+        spaces: What the arrays of its trajectory must fit.
+        weights_bytes: Size of the weights that it fetches.
+        timeout_s: Longest time that it is billed for, without its start-up.
+    """
+
+    event: Mapping[str, Any]
+    spaces: Spaces
+    weights_bytes: int
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Actor:
+    """One actor to start.
+
+    Attributes:
+        work: What the meter knows it by: the slot that it fills, and the try for that slot.
+        number: The ``slot`` of its event and its trajectory: together with the round it decides its random numbers.
+        episode: The open episode that it continues; None for a fresh start.
+    """
+
+    invocation_id: str
+    spec: ActorSpec
+    work: Work
+    number: int
+    episode: OpenEpisodeRecord | None = None
+
+    @property
+    def episode_id(self) -> str:
+        """The id of the episode that it continues; empty for a fresh start."""
+        return self.episode.episode_id if self.episode else ""
+
+    @property
+    def replayed_steps(self) -> int:
+        """Steps that it takes again to get to where its episode was left open; a process that left it there, fewer."""
+        return self.episode.steps if self.episode and self.spec.event.get("replay") else 0
+
+    @property
+    def policy_version(self) -> int:
+        """The version of the policy that it rolls out."""
+        return int(self.spec.event["policy_version"])
+
+    @property
+    def invocation(self) -> Invocation:
+        """What a fleet starts."""
+        return Invocation(self.invocation_id, {
+            **self.spec.event, "invocation_id": self.invocation_id, "slot": self.number,
+            "episode_id": self.episode_id}, self.spec.timeout_s, self.replayed_steps)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An actor that ended, with its bill.
+
+    Attributes:
+        trajectory: Decoded and checked; None if none was accepted, or it was delivered before.
+        reason: Why there is no trajectory.
+        seconds: Billed seconds, a cold start included; None if it never started.
+        was_given_up: Whether nobody waited for it any more.
+        was_delivered: Whether `Sampler.deliver` handed its trajectory in before it ended.
+    """
+
+    actor: Actor
+    outcome: Outcome
+    trajectory: Trajectory | None
+    reason: str
+    seconds: float | None
+    was_given_up: bool = False
+    was_delivered: bool = False
+
+
+class Sampler(Protocol):
+    """Brings trajectories: starts actors with published weights, and hands in what ended."""
+
+    @property
+    def concurrency(self) -> int:
+        """Actors that really run at once; more are queued."""
+
+    @property
+    def in_flight(self) -> Mapping[str, Actor]:
+        """Actors that have not ended, by invocation id, in the order in which they started."""
+
+    @property
+    def awaited(self) -> list[Actor]:
+        """Actors in flight whose trajectories may still come, in the order in which they started."""
+
+    def publish(self, policy_version: int, weights: bytes) -> None:
+        """Makes a policy available to the actors that are started next, and drops those that none needs."""
+
+    def start(self, actors: Sequence[Actor]) -> None:
+        """Starts actors, or queues them; their worst cases are reserved already."""
+
+    def next(self, timeout_s: float) -> Ended | None:
+        """The next actor that ended, billed; None if none does within ``timeout_s``."""
+
+    def deliver(self, actor: Actor) -> Trajectory | None:
+        """The trajectory of an actor that need not be awaited any longer, if it is there already; else gives it up.
+
+        In both cases the actor's end is still to come.
+
+        Raises:
+            WireError: It is there, but cannot be used.
+        """
+
+    def give_up_all(self) -> Iterator[Ended]:
+        """Gives up all actors in flight; yields each as it ends."""
+
+    def tidy(self) -> int:
+        """Forgets what no actor in flight needs; returns how many trajectories have come too late since."""
