@@ -39,7 +39,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-SOURCES = ("runtime", "lambda_actor", "stacks")
+SOURCES = ("nitro_rl", "runtime", "lambda_actor", "stacks")
 PLUGIN = "mutants_plugin"
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==",
                "is": "is not", "is not": "is", "in": "not in", "not in": "in"}

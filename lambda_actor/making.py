@@ -27,8 +27,12 @@ _REGISTERED_BY = {
     r"(highway|merge|roundabout|parking|intersection|racetrack|exit|u-turn|two-way|lane-keeping)-": "highway_env",
     r"Fetch|HandReach|HandManipulate|AntMaze|PointMaze|AdroitHand|FrankaKitchen": "gymnasium_robotics",
     r"dm_control/|bsuite/": "shimmy",
+    r"ALE/|\w+(NoFrameskip|Deterministic)-v": "ale_py",
 }
 """By how an id begins: the module that registers it when it is imported, which is done here."""
+_EXTRAS = {"ale_py": ("the Arcade Learning Environment", "atari"), "cv2": ("OpenCV", "atari"),
+           "mujoco": ("MuJoCo", "mujoco")}
+"""Modules that this project installs only if it is asked for an extra: the library's name for people, and the extra."""
 
 
 def make(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -> tuple[gymnasium.Env, bool]:
@@ -55,6 +59,9 @@ def make(environment_id: str, preprocessing: str, options: Mapping[str, Any]) ->
     except UnusableEnvironmentError:
         raise
     except (Exception, SystemExit) as error:
+        if library_and_extra := _missing_extra(environment_id, error):
+            raise UnusableEnvironmentError("environment.id = {!r} needs {}: pip install 'nitro-rl[{}]'".format(
+                environment_id, *library_and_extra)) from None
         raise UnusableEnvironmentError(f"environment.id = {environment_id!r} cannot be made: {told(error)}"
                                        f"{_advice(environment_id, error)}{mujoco_remedy(error)}") from error
 
@@ -152,6 +159,14 @@ def _is_registered(name: str) -> bool:
 def _registrar(environment_id: str) -> str | None:
     """The module that registers such ids; None if it is not known."""
     return next((one for begin, one in _REGISTERED_BY.items() if re.match(begin, environment_id)), None)
+
+
+def _missing_extra(environment_id: str, error: BaseException) -> tuple[str, str] | None:
+    """The library that is not installed and is why an environment cannot be made, and its extra; None if none is."""
+    spoken_of = f"{_registrar(environment_id)} {error}".lower()
+    return next(((library, extra) for module, (library, extra) in _EXTRAS.items()
+                 if importlib.util.find_spec(module) is None and (module in spoken_of or library.lower() in spoken_of)),
+                None)
 
 
 def _advice(environment_id: str, error: BaseException) -> str:

@@ -25,6 +25,13 @@ class EnvironmentNotHereError(ExperimentError):
     """The environment cannot be made on this machine."""
 
 
+class MissingExtraError(RunError):
+    """A library is not installed that only some people need; the text says how to get it."""
+
+    def __init__(self, what: str, library: str, extra: str) -> None:
+        super().__init__(f"{what} needs {library}: pip install 'nitro-rl[{extra}]'")
+
+
 class RunDirectoryError(RunError):
     """The run's directory cannot be used as asked."""
 

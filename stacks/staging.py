@@ -49,7 +49,7 @@ def actor_context(package: str | None) -> Iterator[Path]:
 
 @contextmanager
 def learner_context(package: str | None) -> Iterator[Path]:
-    """The Docker build context of the learner image: Dockerfile, requirements, runtime/, lambda_actor/ and package/.
+    """The Docker build context of the learner image: Dockerfile, requirements, package/, and all that a run imports.
 
     Args:
         package: ``environment.package``.
@@ -60,7 +60,7 @@ def learner_context(package: str | None) -> Iterator[Path]:
     with TemporaryDirectory() as folder:
         staged = Path(folder)
         shutil.copytree(ROOT / "stacks" / "learner_image", staged, ignore=_LEFT_OUT, dirs_exist_ok=True)
-        for name in ("runtime", "lambda_actor"):
+        for name in ("nitro_rl", "runtime", "lambda_actor"):
             shutil.copytree(ROOT / name, staged / name, ignore=_LEFT_OUT)
         _stage_package(package, staged / "package")
         yield staged

@@ -194,6 +194,11 @@ def test_each_vendor_library_has_one_door(name: str, doors: set[str]) -> None:
     assert uses(name).keys() == doors
 
 
+def test_the_public_face_is_for_others() -> None:
+    ours = [*ACTOR_FILES, *RUNTIME_FILES, *ROOT.glob("stacks/**/*.py")]
+    assert [str(path) for path in ours if "nitro_rl" in {one.name for one in imports(path.read_text())}] == []
+
+
 def test_the_stacks_reach_an_account_through_the_same_door() -> None:
     found = {str(path.relative_to(ROOT)): {one.name for one in imports(path.read_text())}
              for path in ROOT.glob("stacks/**/*.py")}

@@ -16,9 +16,9 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
 from runtime.cost.prices import PRICES
-from runtime.errors import ExperimentError
+from runtime.errors import ExperimentError, MissingExtraError
 from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
-from runtime.fleet.ray_cluster import REQUIREMENTS, node_count
+from runtime.fleet.ray_cluster import node_count
 from runtime.learner.remote.store import server_place
 from runtime.ports.fleet import Fleet
 from runtime.ports.money import PriceTable
@@ -45,11 +45,11 @@ class RayBackend:
             prices: List prices, for what the experiment leaves open.
 
         Raises:
-            ExperimentError: Ray is not installed, the nodes would not reach the cache, or the learner is a function.
+            ExperimentError: The nodes would not reach the cache, or the learner is a function.
+            MissingExtraError: Ray is not installed.
         """
         if importlib.util.find_spec("ray") is None:
-            raise ExperimentError(
-                f"fleet.kind = 'ray' needs Ray, which is not installed: pip install -r {REQUIREMENTS}")
+            raise MissingExtraError("fleet.kind = 'ray'", "Ray", "ray")
         ray, cache, learner = experiment.fleet.ray, experiment.cache, experiment.learner
         if ray.address is not None and cache.kind != "none" and (cache.url or "unix://").startswith("unix://"):
             raise ExperimentError(

@@ -12,7 +12,7 @@ from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.policy import CONVOLUTIONS, PIXEL_MAX, TRUNK_LAYERS, Architecture, Policy, layer_count, same_padding
 from lambda_actor.spaces import Spaces
-from runtime.errors import RunError
+from runtime.errors import MissingExtraError, RunError
 from runtime.records.files import write_atomically
 
 OPSET, IR_VERSION = 17, 8
@@ -28,7 +28,7 @@ def check_onnx(path: Path) -> None:
     try:
         import onnx  # noqa: F401
     except ImportError:
-        raise RunError("--onnx needs the package onnx: python -m pip install onnx") from None
+        raise MissingExtraError("--onnx", "onnx", "export") from None
     check_place("--onnx", path, (".onnx",))
 
 

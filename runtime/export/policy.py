@@ -14,7 +14,7 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import apart, combined
 from lambda_actor.policy import Policy
-from runtime.errors import RunDirectoryError, RunError
+from runtime.errors import MissingExtraError, RunDirectoryError, RunError
 from runtime.records.policy_file import load_run_policy
 
 Array = NDArray[Any]
@@ -243,7 +243,7 @@ def _open_session(path: Path) -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise RunError(f"{path}: needs the package onnxruntime: python -m pip install onnxruntime") from None
+        raise MissingExtraError(str(path), "onnxruntime", "export") from None
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:

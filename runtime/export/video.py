@@ -15,7 +15,7 @@ import numpy as np
 from lambda_actor import atari
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import told
-from runtime.errors import RunError
+from runtime.errors import MissingExtraError, RunError
 from runtime.export.onnx import check_place
 
 VIDEO_S_MAX = 300.0
@@ -166,6 +166,8 @@ def check_path(path: Path) -> None:
     """
     try:
         import cv2  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingExtraError("--video", "OpenCV", "export") from None
     except ImportError as error:
         raise RunError(f"--video needs OpenCV, which does not import: {error}") from None
     check_place("--video", path, CODECS)

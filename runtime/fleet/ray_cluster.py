@@ -22,15 +22,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
+from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, MissingExtraError, one_line
 from runtime.fleet import ACTOR_HANDLER, FleetSetup
 from runtime.fleet.actor_process import Handler, serve
 from runtime.fleet.local import ACTOR_VARIABLES
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 
-REQUIREMENTS = "requirements-ray.txt"
 _ROOT = Path(__file__).resolve().parents[2]
-_SENT = ("runtime", "lambda_actor")
+_SENT = ("nitro_rl", "runtime", "lambda_actor")
 """What the nodes of a cluster that is joined get of this project."""
 _BEGUN = b""
 _ANSWER_S = 10.0
@@ -135,7 +134,8 @@ class RayFleet:
             head: Of the cluster; None for that which Ray names.
 
         Raises:
-            FleetError: Ray is not installed, the cluster does not answer, or no node of it has so many CPUs.
+            FleetError: The cluster does not answer, or no node of it has so many CPUs.
+            MissingExtraError: Ray is not installed.
         """
         self._timeout_s, self._handler, self._credentials = timeout_s, handler, dict(credentials or {})
         self._ray = ray = _import_ray()
@@ -290,8 +290,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise FleetError(f"fleet.kind = 'ray' needs Ray, which is not installed ({error}): "
-                         f"pip install -r {REQUIREMENTS}") from None
+        raise MissingExtraError("fleet.kind = 'ray'", "Ray", "ray") from error
     return ray
 
 

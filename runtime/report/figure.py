@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.errors import RunError
+from runtime.errors import MissingExtraError, RunError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,12 +34,12 @@ def new_figure(width_inches: float, height_inches: float, option: str) -> Figure
     """Returns an empty figure, which lays itself out.
 
     Raises:
-        RunError: matplotlib is not installed.
+        MissingExtraError: matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise RunError(f"{option}: needs the package matplotlib: python -m pip install matplotlib") from None
+        raise MissingExtraError(option, "matplotlib", "plot") from None
     return Figure(figsize=(width_inches, height_inches), layout="constrained")
 
 

@@ -12,7 +12,7 @@ from runtime.backends.registry import make_backend
 from runtime.config.loading import load_experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.errors import ExperimentError
+from runtime.errors import ExperimentError, MissingExtraError
 from tests.helpers import SMALL_EXPERIMENT, cost_model
 
 
@@ -37,7 +37,7 @@ def test_what_cannot_run_there_is_refused(
 def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (file := tmp_path / "small.yaml").write_text(SMALL_EXPERIMENT)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ExperimentError, match="not installed: pip install -r requirements-ray.txt"):
+    with pytest.raises(MissingExtraError, match=r"needs Ray: pip install 'nitro-rl\[ray\]'"):
         make_backend(load_experiment(file, ["fleet.kind=ray"]).resolved())
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from runtime import train
+from nitro_rl import train
 from runtime.errors import ExperimentError, RunError
 from tests.helpers import ROOT, SMALL_EXPERIMENT, results_only, rounds
 from tests.helpers import train as train_by_command
@@ -74,7 +74,7 @@ def test_actors_import_from_where_the_script_does(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from tests.environments import Counter\ndef make():\n    return Counter()\n")
     tree = TREE | {"environment": {"id": "mine:make", "max_episode_steps": 20}, "evaluation": {"every_rounds": 0}}
     script = tmp_path / "script.py"
-    script.write_text(f"from runtime import train\nprint(train({tree!r}, is_quiet=True).summary['rounds'])\n")
+    script.write_text(f"from nitro_rl import train\nprint(train({tree!r}, is_quiet=True).summary['rounds'])\n")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     ran = subprocess.run([sys.executable, script], cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(ROOT)},

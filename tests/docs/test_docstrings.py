@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import ROOT
 
-ROOMS = ("runtime", "lambda_actor", "stacks")
+ROOMS = ("nitro_rl", "runtime", "lambda_actor", "stacks")
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,7 @@ import pytest
 from lambda_actor.environments import make_environment
 from lambda_actor.frames import apart
 from lambda_actor.policy import Policy
-from runtime import load_policy
+from nitro_rl import load_policy
 from runtime.cli.main import main
 from runtime.records.policy_file import load_policy as load_weights
 from tests.environments import EPISODE_STEPS, Signs

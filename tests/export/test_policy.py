@@ -11,7 +11,7 @@ import pytest
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.policy import Policy
-from runtime import load_policy
+from nitro_rl import load_policy
 from runtime.errors import RunError
 from runtime.export.onnx import save_onnx
 from runtime.records.policy_file import save_policy
@@ -144,7 +144,7 @@ def test_what_is_no_policy_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(RunError, match="holds one policy; best=True is for a run's directory"):
         load_policy(tmp_path / "noise.onnx", best=True)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(RunError, match="python -m pip install onnxruntime"):
+    with pytest.raises(RunError, match=r"needs onnxruntime: pip install 'nitro-rl\[export\]'"):
         load_policy(tmp_path / "noise.onnx")
 
 

@@ -543,7 +543,7 @@ def test_the_search_for_pickling_lets_bytes_pass() -> None:
                         "json.load(file)\nsafetensors.numpy.load(data)")
 
 
-SOURCES = sorted(path for folder in ("lambda_actor", "runtime") for path in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(path for folder in ("lambda_actor", "runtime", "nitro_rl") for path in (ROOT / folder).rglob("*.py"))
 
 
 def test_nothing_is_pickled() -> None:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program with the page's file and line."""
     folder = tmp_path_factory.mktemp("copy")
-    for name in ("runtime", "lambda_actor"):
+    for name in ("nitro_rl", "runtime", "lambda_actor"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     example, line = re.findall(r"```python\n(.*?)```", (ROOT / "docs/design/add-a-scaler.md").read_text(), re.DOTALL)
     (folder / "runtime/scaler/momentum.py").write_text(example)

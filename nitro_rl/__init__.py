@@ -1,0 +1,71 @@
+"""Trains deep-RL policies with serverless actors, within a budget.
+
+This is the public package; docs/reference/python.md explains it. It holds `train`, `load_policy`, what they return and
+raise, and the base classes of scalers, algorithms, fleets and updaters of your own. Each name is imported when it is
+first used, so that ``import nitro_rl`` loads neither numpy nor torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from runtime import __version__ as __version__
+
+if TYPE_CHECKING:
+    from lambda_actor.errors import ActorError as ActorError
+    from runtime.cli.in_python import TrainingResult as TrainingResult
+    from runtime.cli.in_python import train as train
+    from runtime.config.section import Actors as Actors
+    from runtime.config.section import Field as Field
+    from runtime.config.variants import AlgorithmSettings as AlgorithmSettings
+    from runtime.config.variants import ScalerSettings as ScalerSettings
+    from runtime.errors import FleetError as FleetError
+    from runtime.errors import RunError as RunError
+    from runtime.export.policy import TrainedPolicy as TrainedPolicy
+    from runtime.export.policy import load_policy as load_policy
+    from runtime.fleet import FleetSetup as FleetSetup
+    from runtime.learner.actor_critic import ActorCritic as ActorCritic
+    from runtime.learner.advantages import generalized_advantages as generalized_advantages
+    from runtime.learner.samples import Tensors as Tensors
+    from runtime.learner.updater import InPlaceUpdater as InPlaceUpdater
+    from runtime.ports.fleet import Fleet as Fleet
+    from runtime.ports.fleet import Invocation as Invocation
+    from runtime.ports.fleet import Outcome as Outcome
+    from runtime.ports.learning import Batch as Batch
+    from runtime.ports.learning import State as State
+    from runtime.ports.learning import TrainingSamples as TrainingSamples
+    from runtime.ports.learning import Update as Update
+    from runtime.ports.learning import Updater as Updater
+    from runtime.ports.scaling import RoundView as RoundView
+    from runtime.ports.scaling import Scaler as Scaler
+    from runtime.ports.scaling import ScalingDecision as ScalingDecision
+    from runtime.records.rows import RoundRow as RoundRow
+
+_HOMES = {
+    "lambda_actor.errors": "ActorError",
+    "runtime.cli.in_python": "TrainingResult train",
+    "runtime.config.section": "Actors Field",
+    "runtime.config.variants": "AlgorithmSettings ScalerSettings",
+    "runtime.errors": "FleetError RunError",
+    "runtime.export.policy": "TrainedPolicy load_policy",
+    "runtime.fleet": "FleetSetup",
+    "runtime.learner.actor_critic": "ActorCritic",
+    "runtime.learner.advantages": "generalized_advantages",
+    "runtime.learner.samples": "Tensors",
+    "runtime.learner.updater": "InPlaceUpdater",
+    "runtime.ports.fleet": "Fleet Invocation Outcome",
+    "runtime.ports.learning": "Batch State TrainingSamples Update Updater",
+    "runtime.ports.scaling": "RoundView Scaler ScalingDecision",
+    "runtime.records.rows": "RoundRow",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+__all__ = ["__version__", *_HOME_OF]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
