@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 import redis  # noqa: E402
 
+from benchmarks.provenance import commit_of  # noqa: E402
 from lambda_actor import wire  # noqa: E402
 from lambda_actor.cache import TrajectoryCache  # noqa: E402
 from lambda_actor.environments import make_environment  # noqa: E402
@@ -201,11 +202,9 @@ def draw(rows: list[dict[str, float]], path: str) -> None:
 
 
 def main(picture: str | None) -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                            check=False).stdout.strip()
     rows = [rounds(actors) for actors in ACTORS]
     print(json.dumps({
-        "command": "python benchmarks/fan_out.py", "commit": commit, "date": time.strftime("%Y-%m-%d"),
+        "command": "python benchmarks/fan_out.py", "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
         "hardware": f"{os.cpu_count()} cores, {platform.machine()}", "load": round(os.getloadavg()[0], 1),
         "delay_s": DELAY_S, "decode_and_assemble_1000_cpu_s": decoding_s(), "rounds": rows,
     }, indent=2))

@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 import boto3  # noqa: E402
 import botocore  # noqa: E402
 
+from benchmarks.provenance import commit_of  # noqa: E402
 from runtime.fleet.aws_lambda import LambdaFleet  # noqa: E402
 from runtime.ports.fleet import Invocation  # noqa: E402
 
@@ -94,10 +95,9 @@ def main(actors: int) -> None:
     before_mib = resident_mib()
     result = measure(actors)
     stub.communicate()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                            check=False).stdout.strip()
     print(json.dumps({
-        "command": f"python benchmarks/lambda_fleet.py {actors}", "commit": commit, "date": time.strftime("%Y-%m-%d"),
+        "command": f"python benchmarks/lambda_fleet.py {actors}", "commit": commit_of(),
+        "date": time.strftime("%Y-%m-%d"),
         "hardware": f"{os.cpu_count()} cores, {platform.machine()}",
         "versions": {"python": platform.python_version(), "boto3": boto3.__version__,
                      "botocore": botocore.__version__},

@@ -37,6 +37,7 @@ import matplotlib  # noqa: E402
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
+from benchmarks.provenance import commit_of  # noqa: E402
 from lambda_actor.trial import TriedEnvironment  # noqa: E402
 from runtime.config.instances import processor, vcpus  # noqa: E402
 from runtime.config.loading import load_experiment  # noqa: E402
@@ -290,9 +291,7 @@ def main() -> None:
             print(name, result["measured"][name]["units"], file=sys.stderr, flush=True)
         result["checked"] = [check(name, result["measured"][name]) for name in CHECKED]
         write(result)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True,
-                            text=True)
-    result |= {"commit": commit.stdout.strip(), "prices": f"{PRICES.region}, {PRICES.as_of}",
+    result |= {"commit": commit_of(), "prices": f"{PRICES.region}, {PRICES.as_of}",
                "real": real(result["measured"]), "grid": grid(result["measured"][HUMANOID.format(5)])}
     write(result)
     draw(result, RESULTS.with_suffix(".png"))
