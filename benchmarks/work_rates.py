@@ -37,14 +37,19 @@ def shipped() -> list[Path]:
     return [path for path in sorted((ROOT / "experiments").glob("**/*.yaml")) if path.parent.name != "bases"]
 
 
+def sampled(fitted: FittedExperiment, repeats: int) -> Workload:
+    """Samples an experiment's work, as `plan` does it; the first time is for warming up."""
+    work = Workload(fitted)
+    work.measure()
+    work.seconds.clear()
+    for _ in range(repeats):
+        work.measure()
+    return work
+
+
 def measured(fitted: FittedExperiment, repeats: int) -> dict[str, float]:
     """Returns the seconds of each unit of an experiment's work."""
-    sampled = Workload(fitted)
-    sampled.measure()
-    sampled.seconds.clear()  # The first time is for warming up.
-    for _ in range(repeats):
-        sampled.measure()
-    return {unit: seconds for unit, seconds in sampled.units().items() if unit in UNITS}
+    return {unit: seconds for unit, seconds in sampled(fitted, repeats).units().items() if unit in UNITS}
 
 
 def main() -> None:

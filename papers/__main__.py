@@ -19,7 +19,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -122,7 +122,7 @@ def pages() -> dict[Path, str]:
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(NAMES)}")
     parser.add_argument("--all", action="store_true", help=f"all of them but {', '.join(LONG)}: these take hours")
@@ -132,20 +132,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--page", action="store_true",
                         help="only make the page that can be turned, if the figure has one; needs requirements.txt")
     parser.add_argument("--docs", action="store_true", help="only write docs/figures.md and the READMEs")
-    return parser
-
-
-def _chosen(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[str]:
-    for name in [one for one in NAMES if one not in LONG] if options.all else options.names:
-        if name not in NAMES:
-            parser.error(f"NAME = {name} is not known; known: {', '.join(NAMES)}")
-        yield name
-
-
-def main() -> None:
-    parser = _parser()
     options = parser.parse_args()
-    names = list(_chosen(parser, options))
+    names = [name for name in NAMES if name not in LONG] if options.all else options.names
+    if unknown := [name for name in names if name not in NAMES]:
+        parser.error(f"NAME = {unknown[0]} is not known; known: {', '.join(NAMES)}")
     if not names and not options.docs:
         parser.error("name a figure, or --all, or --docs")
     for name in names:

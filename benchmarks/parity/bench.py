@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from benchmarks.parity.estimates import METHOD, compared, smoothed, training_return_mean
 from benchmarks.parity.evaluation import EPISODES, EVALUATION_SEED, our_policy, peer_policy, returns_of
@@ -29,6 +30,9 @@ from runtime.records.estimates import caution
 from runtime.records.files import write_atomically
 
 SIDES = ("ours", "peer")
+DIFFERENCES = {name: tuple(parts) for name, parts in yaml.safe_load(
+    Path(__file__).with_name("differences.yaml").read_text()).items()}
+"""What two sides do not have in common, by the name of the results."""
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _GRACE_S = 30.0
 _WALL_CLOCK = "training_s and steps_per_s may have been taken with other runs beside them: no measurements of speed"

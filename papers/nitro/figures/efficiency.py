@@ -9,19 +9,8 @@ import numpy as np
 
 from papers.drawing import BLUE, GREY, ORANGE, panels
 from papers.estimates import differences, excludes, over_seeds, status
-from papers.nitro.figures.trainings import (
-    LAST_ROUNDS,
-    NITRO,
-    PARTS,
-    STATIC,
-    all_cents,
-    cents,
-    cents_of,
-    cents_on_instances,
-    draw_returns,
-    final_return,
-    trained,
-)
+from papers.nitro.figures import trainings
+from papers.nitro.figures.trainings import LAST_ROUNDS, NITRO, PARTS, STATIC
 
 ENVIRONMENTS = {"hopper": "Hopper", "walker2d": "Walker2d"}
 """Of the paper's three MuJoCo environments; twenty trainings of Humanoid take more than an hour."""
@@ -32,7 +21,7 @@ ARMS = {NITRO: ("with Nitro", BLUE), STATIC: ("16 actors", ORANGE)}
 
 def measure(algorithm: str, work: Path) -> dict[str, Any]:
     """Runs of both arms in each environment."""
-    return {"runs": {name: trained(f"{name}-{algorithm}", ARMS, work) for name in MEASURED[algorithm]}}
+    return {"runs": {name: trainings.trained(f"{name}-{algorithm}", ARMS, work) for name in MEASURED[algorithm]}}
 
 
 def gains(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -44,9 +33,10 @@ def gains(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     for name, arms in data["runs"].items():
         pairs = list(zip(arms[NITRO], arms[STATIC], strict=True))
         found[ENVIRONMENTS[name]] = {
-            "nitro": over_seeds(map(final_return, arms[NITRO])), "static": over_seeds(map(final_return, arms[STATIC])),
-            "more": differences(arms[NITRO], arms[STATIC], final_return),
-            "times": over_seeds(final_return(a) / final_return(b) for a, b in pairs),
+            **{name: over_seeds(map(trainings.final_return, arms[arm])) for name, arm in (
+                ("nitro", NITRO), ("static", STATIC))},
+            "more": differences(arms[NITRO], arms[STATIC], trainings.final_return),
+            "times": over_seeds(trainings.final_return(a) / trainings.final_return(b) for a, b in pairs),
             "sooner": over_seeds(return_after(a, b["modelled_s"] / 2) - return_after(b, b["modelled_s"] / 2)
                                  for a, b in pairs),
             "times_the_steps": over_seeds(a["env_steps_total"] / b["env_steps_total"] for a, b in pairs)}
@@ -63,9 +53,10 @@ def return_after(run: dict[str, Any], seconds: float) -> float:
 def savings(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """By environment: the share of the serverful bill that Nitro saves, with and without provisioned concurrency."""
     return {ENVIRONMENTS[name]: {
-        what: over_seeds(1 - bill(ours) / sum(cents_on_instances(theirs).values())
+        what: over_seeds(1 - bill(ours) / sum(trainings.cents_on_instances(theirs).values())
                          for ours, theirs in zip(arms[NITRO], arms[STATIC], strict=True))
-        for what, bill in (("all", all_cents), ("without_provisioned", cents))} for name, arms in data["runs"].items()}
+        for what, bill in (("all", trainings.all_cents), ("without_provisioned", trainings.cents))}
+        for name, arms in data["runs"].items()}
 
 
 def draw(data: dict[str, Any]) -> Any:
@@ -74,7 +65,7 @@ def draw(data: dict[str, Any]) -> Any:
     for column, name in enumerate(names):
         for axes, against in zip(rows[:, column], ("round", "seconds"), strict=True):
             for arm, (label, colour) in ARMS.items():
-                draw_returns(axes, data["runs"][name][arm], color=colour, label=label, against=against)
+                trainings.draw_returns(axes, data["runs"][name][arm], color=colour, label=label, against=against)
             axes.set_xlabel("round" if against == "round" else "modelled seconds")
         rows[0, column].set_title(ENVIRONMENTS[name])
     for axes in rows[:, 0]:
@@ -95,8 +86,8 @@ def draw_bills(data: dict[str, dict[str, Any]]) -> Any:
     figure, columns = panels(len(data), (12, 4.4))
     for axes, (algorithm, of_algorithm) in zip(columns, data.items(), strict=True):
         for place, arms in enumerate(of_algorithm["runs"].values()):
-            for shift, bills in ((-0.2, [cents_on_instances(run) for run in arms[STATIC]]),
-                                 (0.2, [cents_of(run) for run in arms[NITRO]])):
+            for shift, bills in ((-0.2, [trainings.cents_on_instances(run) for run in arms[STATIC]]),
+                                 (0.2, [trainings.cents_of(run) for run in arms[NITRO]])):
                 bottom = 0.0
                 for part, colour in zip(PARTS, (GREY, BLUE, "#b9d2ea"), strict=True):
                     value = over_seeds(bill.get(part, 0.0) for bill in bills)["interquartile_mean"]

@@ -10,17 +10,8 @@ import numpy as np
 from papers.drawing import BLUE, GREY, dots, panels
 from papers.estimates import differences, excludes, over_seeds
 from papers.nitro.boosting.trainer import Trainer
-from papers.nitro.figures.replays import (
-    ACTORS,
-    OTHER_STREAMS,
-    ROUNDS,
-    SETTING_NAMES,
-    SETTINGS,
-    mean_return,
-    measured,
-    put_back,
-    trainer,
-)
+from papers.nitro.figures import replays
+from papers.nitro.figures.replays import ACTORS, OTHER_STREAMS, ROUNDS, SETTING_NAMES, SETTINGS
 
 REPETITIONS, EPISODES = 2, 64
 BOOSTED = (3, 4, 5)
@@ -28,7 +19,7 @@ BOOSTED = (3, 4, 5)
 
 
 def measure(work: Path) -> dict[str, Any]:
-    return summary(measured(work / "nitro_2.jsonl", f"{SETTINGS} {EPISODES}", SETTINGS, _training))
+    return summary(replays.measured(work / "nitro_2.jsonl", f"{SETTINGS} {EPISODES}", SETTINGS, _training))
 
 
 def _training(file: str, seed: int) -> dict[str, Any]:
@@ -36,28 +27,28 @@ def _training(file: str, seed: int) -> dict[str, Any]:
 
     In those it has had as many actors as a boosted one.
     """
-    training, always = (trainer(file, seed) for _ in range(2))
+    training, always = (replays.trainer(file, seed) for _ in range(2))
     found: dict[str, Any] = {"none": [], "boosted": {}}
     for round_index in range(1, ROUNDS + 1):
         if round_index in BOOSTED:
             found["boosted"][str(round_index)] = [_end(training, round_index, one) for one in range(REPETITIONS)]
         training.update(training.roll_out(round_index, 1))
-        found["none"].append(mean_return(training, EPISODES))
+        found["none"].append(replays.mean_return(training, EPISODES))
         always.update(always.roll_out(round_index, ACTORS))
     for round_index in range(ROUNDS + 1, ROUNDS + ACTORS):
         training.update(training.roll_out(round_index, 1))
-    return {**found, "always": mean_return(always, EPISODES),
-            "more_rounds": mean_return(training, EPISODES)}
+    return {**found, "always": replays.mean_return(always, EPISODES),
+            "more_rounds": replays.mean_return(training, EPISODES)}
 
 
 def _end(training: Trainer, boosted: int, repetition: int) -> float:
     """Boosts that round and goes on plainly; the return after the last."""
     streams = None if repetition == 0 else OTHER_STREAMS + repetition
-    with put_back(training):
+    with replays.put_back(training):
         for round_index in range(boosted, ROUNDS + 1):
             training.update(training.roll_out(
                 round_index, ACTORS if round_index == boosted else 1, seed=streams))
-        return mean_return(training, EPISODES)
+        return replays.mean_return(training, EPISODES)
 
 
 def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

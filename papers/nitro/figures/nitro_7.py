@@ -10,49 +10,39 @@ import numpy as np
 from papers.drawing import BLUE, GREEN, GREY, ORANGE, dots, panels
 from papers.estimates import differences, excludes, over_seeds
 from papers.nitro.boosting.trainer import Trainer
-from papers.nitro.figures.replays import (
-    ACTORS,
-    OTHER_STREAMS,
-    PLACES,
-    SETTINGS,
-    STEPS,
-    chosen_rounds,
-    mean_return,
-    measured,
-    ratio,
-    trainer,
-)
+from papers.nitro.figures import replays
+from papers.nitro.figures.replays import ACTORS, OTHER_STREAMS, PLACES, SETTINGS, STEPS
 
 CASES = {"Hopper-v5": SETTINGS["ours"]}
 REPETITIONS, EPISODES = 2, 32
 
 
 def measure(work: Path) -> dict[str, Any]:
-    return summary(measured(
+    return summary(replays.measured(
         work / "nitro_7.jsonl", f"{CASES} {REPETITIONS} {EPISODES}", CASES, _training, key="case"))
 
 
 def _training(file: str, seed: int) -> dict[str, Any]:
-    training = trainer(file, seed)
-    return {place: _boosted(training, chosen) for place, chosen in chosen_rounds(training).items()}
+    training = replays.trainer(file, seed)
+    return {place: _boosted(training, chosen) for place, chosen in replays.chosen_rounds(training).items()}
 
 
 def _boosted(training: Trainer, chosen: dict[str, Any]) -> dict[str, Any]:
     """The round with one actor and with sixteen: what the policy returns before and after, and R after."""
     round_index, found = chosen["round_index"], {"plain": [], "boosted": [], "ratio_after": [], "ratio_after_all": []}
     training.restore(chosen["snapshot"])
-    before = mean_return(training, EPISODES * REPETITIONS)
+    before = replays.mean_return(training, EPISODES * REPETITIONS)
     for repetition in range(REPETITIONS):
         training.restore(chosen["snapshot"])
         fragments = training.roll_out(round_index, ACTORS, seed=OTHER_STREAMS + repetition)
         training.update(fragments[:1])
-        found["plain"].append(mean_return(training, EPISODES, repetition))
+        found["plain"].append(replays.mean_return(training, EPISODES, repetition))
         training.restore(chosen["snapshot"])
         samples = training.update(fragments).samples
-        found["boosted"].append(mean_return(training, EPISODES, repetition))
-        found["ratio_after"].append(ratio(training, samples, STEPS))
+        found["boosted"].append(replays.mean_return(training, EPISODES, repetition))
+        found["ratio_after"].append(replays.ratio(training, samples, STEPS))
         if repetition == 0:
-            found["ratio_after_all"].append(ratio(training, samples))
+            found["ratio_after_all"].append(replays.ratio(training, samples))
     return {"round_index": round_index, "ratio": chosen["ratio"], "before": before, **found}
 
 
