@@ -95,7 +95,7 @@ bench: setup-dev
 	@ls build/bench
 
 figures: setup-dev
-	$(BIN)/python -m benchmarks.figures --all $(ARGS)
+	$(BIN)/python -m papers --all $(ARGS)
 
 lock: setup
 	$(BIN)/python -m stacks.lock

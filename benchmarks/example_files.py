@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import rendered, table
+from benchmarks.provenance import ROOT
 from benchmarks.seeds import EPISODES, NATIVE, train_and_evaluate
 from runtime.config.loading import load_experiment
 from runtime.records.files import write_atomically
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "example_files.json"
 PICTURE = RESULTS.with_suffix(".png")
 PAGE = ROOT / "docs" / "example_files.md"
@@ -124,15 +125,14 @@ def train(names: Sequence[str], seeds: Sequence[int], arithmetics: Sequence[str]
             print(f"{name}, seed {seed}, {arithmetic}: done", flush=True)
 
 
-def table(files: Mapping[str, Any]) -> list[str]:
+def lines(files: Mapping[str, Any]) -> str:
     """Returns a line for each file, as Markdown."""
-    lines = ["| file | environment | target | runs that got there | return of other episodes | steps | CPU minutes | "
-             "cents | rl-zoo3's PPO | its steps |", "|---" * 10 + "|"]
+    rows = []
     for name, of_file in files.items():
         settings, runs, zoo = of_file["settings"], of_file["runs"], FILES[name]
         got = [run for run in runs if run["stop_reason"] == "target_return"]
         returns = [run[f"evaluation_return_mean_of_{EPISODES}_others"] for run in runs]
-        columns = [
+        rows.append([
             f"[{name}](../experiments/{name}.yaml)", settings["environment"]["id"].rpartition(":")[2],
             f"{settings['stop']['target_return']:g}", f"{len(got)} of {len(runs)}",
             ", ".join(f"{one:.4g}" for one in returns),
@@ -140,23 +140,18 @@ def table(files: Mapping[str, Any]) -> list[str]:
             _range([run["cpu_s"] / 60.0 for run in runs], "{:.1f}"),
             _range([100.0 * run["modelled_spent_usd"] for run in runs], "{:.2g}"),
             f"{zoo.mean:.4g} ± {zoo.deviation:.3g}" + (f" ({zoo.version})" if zoo.version else "") if zoo else "–",
-            f"{zoo.steps:,.0f}" if zoo else "–"]
-        lines.append("| " + " | ".join(columns) + " |")
-    return lines
+            f"{zoo.steps:,.0f}" if zoo else "–"])
+    return table(["file", "environment", "target", "runs that got there", "return of other episodes", "steps",
+                  "CPU minutes", "cents", "rl-zoo3's PPO", "its steps"], rows)
 
 
 def page(found: Mapping[str, Any]) -> str:
     """Returns docs/example_files.md."""
     files = found["files"]
-    missing = [name for name in FILES if name not in files]
-    dates = sorted({run["date"] for of_file in files.values() for run in of_file["runs"]})
-    return "\n".join([
-        _BEGIN, *table(files), "",
-        *([f"Not trained yet: {', '.join(missing)}.", ""] if missing else []),
-        "![Returns in training, by environment steps](../benchmarks/results/example_files.png)", "",
-        _END,
-        f"`{found['command']}` on {found['hardware']}; {', '.join(dates)}; "
-        "[data](../benchmarks/results/example_files.json).", ""])
+    return rendered(
+        Path(__file__).with_suffix(".md"), episodes=EPISODES, zoo=ZOO, table=lines(files), command=found["command"],
+        hardware=found["hardware"], missing=[name for name in FILES if name not in files],
+        dates=sorted({run["date"] for of_file in files.values() for run in of_file["runs"]}))
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
@@ -190,41 +185,6 @@ def _range(values: Sequence[float], form: str) -> str:
     low, middle, high = min(values), statistics.median(values), max(values)
     text = form.format(middle)
     return text if low == high else f"{text} ({form.format(low)} to {form.format(high)})"
-
-
-_BEGIN = f"""# Example files that learn
-
-Written by `python -m benchmarks.example_files page`, from what `python -m benchmarks.example_files train --work WORK`
-has found.
-
-Each file was trained with three seeds until its target, or its last step, once with the machine's own arithmetic and
-once with `ATEN_CPU_CAPABILITY=avx2`, which rounds differently (Kung-Fu Master: not yet). Then the final policy played
-{EPISODES} other episodes: the evaluation that ended a run chose its policy, and is too good for it. Steps and CPU
-minutes are the median of the runs, and their range. CPU minutes are those of all processes, evaluations included; so
-two cores take half of them at best. Cents are **modelled**: what the rounds would cost in AWS, without the minutes in
-which a deployment starts and ends, which cost more ([guides/cost](guides/cost.md)). rl-zoo3's are
-[what it publishes]({ZOO}) of its PPO: mean and deviation over the episodes of one policy, after
-all of its steps. It does not stop at a target, so its steps are what it was given, not what it needed.
-"""
-_END = """Each line is a run; the dashed one is the target. Returns in training are those of noisy actions, so they may
-stay below it. With the same seed you get these numbers on the same kind of processor; another rounds otherwise, and a
-seed then takes other steps.
-
-- **FrozenLake**: the ice turns a step aside twice in three times; no policy reaches the goal in more than 0.74 of the
-  episodes in the mean. A hundred of them miss that by 0.04; those here, the same for each seed, are kind ones.
-- **Pendulum**: an episode's return depends on where it starts, from 0 to −400 under a good policy.
-- **MountainCarContinuous**: only the goal pays, and each step costs; a seed that does not find the goal in time learns
-  to stand still. rl-zoo3 explores by state-dependent noise there, which is not implemented here.
-- **Racetrack**, of highway-env, which publishes no returns. Random steering gets 5, none at all 15. The file has the
-  track to itself. Beside another car a crash ends the episode. There, with episodes of 300 steps, a discount of 0.98
-  and a learning rate of 3e-4, two of three seeds reached a return of 150 within 100,000 steps; 100 other episodes gave
-  144, 144 and 104.
-- **Kung-Fu Master**: a policy that has learned nothing gets a few hundred. This is as far as two cores get in
-  minutes, not what the game allows; rl-zoo3 trains games for ten million steps.
-
-MuJoCo's files have results of their own: Hopper in the [README](../README.md), the others at the head of each file.
-
-"""
 
 
 def main() -> None:

@@ -17,10 +17,10 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ sys.path.insert(0, str(ROOT))
 
 import redis  # noqa: E402
 
+from benchmarks.lambda_stub import ARN, serve, stand_in  # noqa: E402
+from benchmarks.provenance import commit_of  # noqa: E402
 from lambda_actor import wire  # noqa: E402
 from lambda_actor.cache import TrajectoryCache  # noqa: E402
 from lambda_actor.environments import make_environment  # noqa: E402
@@ -38,38 +40,23 @@ from lambda_actor.handler import trajectory_fields  # noqa: E402
 from lambda_actor.rollout import roll_out  # noqa: E402
 from lambda_actor.trial import random_policy, random_weights  # noqa: E402
 
-ARN = "arn:aws:lambda:us-east-1:123456789012:function:actors:live"
 ACTORS, REPEATS, DELAY_S, STEPS, TIMEOUT_S = (8, 16, 32, 64, 128, 256, 512, 1024), 5, 2.0, 256, 60.0
 ENVIRONMENT_ID = "Hopper-v5"
 EVENT: dict[str, Any] = {"run_id": "fan-out", "policy_version": 0, "fragment_steps": STEPS, "round_index": 1,
                          "environment_id": ENVIRONMENT_ID, "seed": 0, "slot": 0, "episode_id": ""}
 
 
-async def serve(cache_url: str) -> None:
-    """Stands in for Lambda until standard input closes; prints the port."""
+def answer_with_trajectories(cache_url: str) -> None:
+    """Stands in for Lambda, and submits a trajectory for each invocation, encoded before its delay is over."""
     environment = make_environment(ENVIRONMENT_ID)
     fragment = roll_out(environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0)
     cache = TrajectoryCache(cache_url, EVENT["run_id"])
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-                event = json.loads(await reader.readexactly(int(head.partition("content-length:")[2].split()[0])))
-                due_s = time.monotonic() + DELAY_S
-                trajectory = wire.encode(fragment.kind, trajectory_fields(event, fragment))
-                await asyncio.sleep(due_s - time.monotonic())
-                status = cache.submit(event["invocation_id"], trajectory)
-                body = json.dumps({"invocation_id": event["invocation_id"], "status": status})
-                writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-                             f"x-amzn-RequestId: r1\r\n\r\n{body}".encode())
-                await writer.drain()
-        writer.close()
+    def answered(event: Mapping[str, Any]) -> Callable[[], str]:
+        trajectory = wire.encode(fragment.kind, trajectory_fields(event, fragment))
+        return lambda: cache.submit(event["invocation_id"], trajectory)
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=4096)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    os._exit(0)
+    asyncio.run(serve(DELAY_S, answered))
 
 
 class Settled:
@@ -163,16 +150,8 @@ def decoding_s(count: int = 1000, environment: Any = None, steps: int = STEPS) -
 def rounds(actors: int) -> dict[str, float]:
     from runtime.backends.cache_server import EmbeddedServer
 
-    with closing(EmbeddedServer(1024)) as server:
-        stub = subprocess.Popen([sys.executable, __file__, "--serve", server.url], stdin=subprocess.PIPE,
-                                stdout=subprocess.PIPE)
-        assert stub.stdout is not None
-        os.environ.update(AWS_ENDPOINT_URL_LAMBDA=f"http://127.0.0.1:{int(stub.stdout.readline())}",
-                          AWS_ACCESS_KEY_ID="benchmark", AWS_SECRET_ACCESS_KEY="benchmark")
-        try:
-            return measure(actors, server.url)
-        finally:
-            stub.communicate()
+    with closing(EmbeddedServer(1024)) as server, stand_in(__file__, server.url):
+        return measure(actors, server.url)
 
 
 def draw(rows: list[dict[str, float]], path: str) -> None:
@@ -201,11 +180,9 @@ def draw(rows: list[dict[str, float]], path: str) -> None:
 
 
 def main(picture: str | None) -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                            check=False).stdout.strip()
     rows = [rounds(actors) for actors in ACTORS]
     print(json.dumps({
-        "command": "python benchmarks/fan_out.py", "commit": commit, "date": time.strftime("%Y-%m-%d"),
+        "command": "python benchmarks/fan_out.py", "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
         "hardware": f"{os.cpu_count()} cores, {platform.machine()}", "load": round(os.getloadavg()[0], 1),
         "delay_s": DELAY_S, "decode_and_assemble_1000_cpu_s": decoding_s(), "rounds": rows,
     }, indent=2))
@@ -215,7 +192,7 @@ def main(picture: str | None) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
-        asyncio.run(serve(sys.argv[2]))
+        answer_with_trajectories(sys.argv[2])
     else:
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("picture", nargs="?", help="where it is drawn (default: nowhere)")

@@ -15,10 +15,8 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,36 +25,14 @@ sys.path.insert(0, str(ROOT))
 import boto3  # noqa: E402
 import botocore  # noqa: E402
 
+from benchmarks.lambda_stub import ARN, serve, stand_in  # noqa: E402
+from benchmarks.provenance import commit_of  # noqa: E402
 from runtime.fleet.aws_lambda import LambdaFleet  # noqa: E402
 from runtime.ports.fleet import Invocation  # noqa: E402
 
-ARN = "arn:aws:lambda:us-east-1:123456789012:function:actors:live"
 DELAY_S, REPEATS, TIMEOUT_S = 3.0, 5, 60.0
 EVENT = {"run_id": "benchmark", "cache_url": "rediss://cache.example:6380", "environment_id": "Hopper-v5",
          "fragment_steps": 256, "policy_version": 1, "seed": 0, "round_index": 1, "slot": 0, "episode_id": ""}
-
-
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers one connection's invocations, each after DELAY_S, until the client hangs up."""
-    with suppress(asyncio.IncompleteReadError, ConnectionError):
-        while True:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            event = json.loads(await reader.readexactly(int(head.partition("content-length:")[2].split()[0])))
-            await asyncio.sleep(DELAY_S)
-            log = base64.b64encode(b"REPORT RequestId: r1\tDuration: 9.10 ms\tBilled Duration: 10 ms\t").decode()
-            body = json.dumps({"invocation_id": event["invocation_id"], "status": "accepted"})
-            writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-                         f"x-amzn-RequestId: r1\r\nX-Amz-Log-Result: {log}\r\n\r\n{body}".encode())
-            await writer.drain()
-    writer.close()
-
-
-async def serve() -> None:
-    """Serves until standard input closes; prints the port."""
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=4096)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    os._exit(0)
 
 
 def measure(actors: int) -> dict[str, float]:
@@ -88,16 +64,12 @@ def resident_mib() -> int:
 
 
 def main(actors: int) -> None:
-    stub = subprocess.Popen([sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    os.environ.update(AWS_ENDPOINT_URL_LAMBDA=f"http://127.0.0.1:{int(stub.stdout.readline())}",
-                      AWS_ACCESS_KEY_ID="benchmark", AWS_SECRET_ACCESS_KEY="benchmark")
-    before_mib = resident_mib()
-    result = measure(actors)
-    stub.communicate()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                            check=False).stdout.strip()
+    with stand_in(__file__):
+        before_mib = resident_mib()
+        result = measure(actors)
     print(json.dumps({
-        "command": f"python benchmarks/lambda_fleet.py {actors}", "commit": commit, "date": time.strftime("%Y-%m-%d"),
+        "command": f"python benchmarks/lambda_fleet.py {actors}", "commit": commit_of(),
+        "date": time.strftime("%Y-%m-%d"),
         "hardware": f"{os.cpu_count()} cores, {platform.machine()}",
         "versions": {"python": platform.python_version(), "boto3": boto3.__version__,
                      "botocore": botocore.__version__},
@@ -107,7 +79,8 @@ def main(actors: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--serve"]:
-        asyncio.run(serve())
+        log = base64.b64encode(b"REPORT RequestId: r1\tDuration: 9.10 ms\tBilled Duration: 10 ms\t").decode()
+        asyncio.run(serve(DELAY_S, lambda event: lambda: "accepted", f"X-Amz-Log-Result: {log}\r\n"))
     else:
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("actors", nargs="?", type=int, default=1000, help="default: %(default)s")

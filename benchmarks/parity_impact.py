@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.parity.bench import Benchmark, main  # noqa: E402
+from benchmarks.parity.bench import DIFFERENCES, Benchmark, main  # noqa: E402
 
 MENDED = "--mended"
 
@@ -38,25 +38,7 @@ def our_details(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 BENCHMARK = Benchmark(
     name="parity_impact", experiment="benchmarks/parity/impact.yaml", peer_script="benchmarks/parity/rllib_appo.py",
     titles=("IMPACT here", "RLlib APPO"), environments=("CartPole-v1",), steps=100_000, seeds=5,
-    differences=(
-        "fragments that are cut: V of the next observation is expected to follow; in RLlib 2.60 nothing is, because "
-        "V-trace's target of the step that it appends is 0 (not with --mended)",
-        "rows of V-trace: each is a fragment of 64 steps of one environment; there the appended steps shift "
-        "the rows of 64, whose ends are bootstrapped by the next row's first value",
-        "circular buffer: a minibatch is trained on when it comes, and once more while the learner has nothing new to "
-        "do; there twice in random order as soon as it is there, so that replays are more",
-        "target network: renewed before an update after 8 minibatches trained on; there after one, counted by new "
-        "minibatches alone, so that the frequency is set to 0.5 there and 1 here",
-        "KL penalty: β adapts to the KL after an update and not below a thousandth of its first value; there to the "
-        "KL of the step's own loss, without a limit",
-        "gradients: clipped to norm 40 for policy and critic each; there for both together",
-        "Adam: ε 1e-5; there 1e-8",
-        "initial weights: orthogonal on both sides; of the last layer gain 0.01 for the policy and 1 for the critic; "
-        "there 0.01 for both",
-        "actors: eight of 64 steps each, one after the other in one process, each with the newest policy; there eight "
-        "environments in one process step together",
-    ),
-    our_details=our_details)
+    differences=DIFFERENCES["parity_impact"], our_details=our_details)
 
 
 def chosen(arguments: Sequence[str]) -> Benchmark:

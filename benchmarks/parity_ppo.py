@@ -20,24 +20,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.parity.bench import Benchmark, main  # noqa: E402
+from benchmarks.parity.bench import DIFFERENCES, Benchmark, main  # noqa: E402
 
 BENCHMARK = Benchmark(
     name="parity_ppo", experiment="benchmarks/parity/ppo.yaml", peer_script="benchmarks/parity/sb3_ppo.py",
     titles=("PPO here", "stable-baselines3"), environments=("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5"),
-    steps=100_000, seeds=5,
-    differences=(
-        "gradients: clipped to norm 0.5 for policy and critic each; there for both together",
-        "advantages: normalised once over the batch, by the biased standard deviation; there in each minibatch, by the "
-        "unbiased one",
-        "moments of observations: a batch's are merged before the update, which sees it by the new ones; there after "
-        "each step of the eight environments, so that the policy moves within a batch, and the update sees each sample "
-        "by the moments of its time",
-        "time limits: the value of the last observation follows the reward in GAE; there it is added to the reward, "
-        "which is the same sum",
-        "randomness: other generators, so that equal seeds have nothing in common; an environment is seeded anew at "
-        "each episode, there once",
-    ))
+    steps=100_000, seeds=5, differences=DIFFERENCES["parity_ppo"])
 
 if __name__ == "__main__":
     sys.exit(main(BENCHMARK, __doc__))

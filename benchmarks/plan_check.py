@@ -25,6 +25,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.provenance import commit_of  # noqa: E402
 from runtime.config.loading import load_experiment  # noqa: E402
 from runtime.planning.prediction import Sample, rounds_of  # noqa: E402
 from runtime.planning.workload import Workload  # noqa: E402
@@ -84,11 +85,9 @@ def main() -> None:
     for setting in SETTINGS:
         found.append(compare(*setting, arguments.repeats))
         print(found[-1], file=sys.stderr, flush=True)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True,
-                            text=True).stdout.strip()
     within = sum(abs(one["ratio"] - 1) <= 0.15 for one in found)
-    print(json.dumps({"commit": commit, "unit": "CPU seconds of one round, all processes", "within_15_percent": within,
-                      "settings": found}, indent=2))
+    print(json.dumps({"commit": commit_of(), "unit": "CPU seconds of one round, all processes",
+                      "within_15_percent": within, "settings": found}, indent=2))
 
 
 if __name__ == "__main__":

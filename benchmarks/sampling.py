@@ -275,13 +275,12 @@ def main() -> None:
         return
     from contextlib import closing
 
+    from benchmarks.provenance import commit_of
     from runtime.backends.cache_server import EmbeddedServer
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                            check=False).stdout.strip()
     with closing(EmbeddedServer(256)) as server:
         print(json.dumps({
-            "command": "python benchmarks/sampling.py " + " ".join(given.ids), "commit": commit,
+            "command": "python benchmarks/sampling.py " + " ".join(given.ids), "commit": commit_of(),
             "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} cores, {platform.machine()}",
             "versions": {"python": platform.python_version(), "numpy": np.__version__,
                          "gymnasium": gymnasium.__version__},

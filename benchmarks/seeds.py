@@ -28,6 +28,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.provenance import commit_of  # noqa: E402
+
 EPISODES, EVALUATION_SEED = 100, 1_000_000
 NATIVE = "native"
 
@@ -70,11 +74,6 @@ def train_and_evaluate(
 def medians(found: Sequence[dict[str, float | str | int]]) -> dict[str, float]:
     return {key: statistics.median(float(one[key]) for one in found)
             for key in found[0] if key not in ("seed", "arithmetic", "stop_reason")}
-
-
-def commit_of(checkout: Path) -> str:
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True,
-                          check=False).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -37,13 +37,14 @@ import matplotlib  # noqa: E402
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
+from benchmarks.provenance import commit_of  # noqa: E402
+from benchmarks.work_rates import sampled  # noqa: E402
 from lambda_actor.trial import TriedEnvironment  # noqa: E402
 from runtime.config.instances import processor, vcpus  # noqa: E402
 from runtime.config.loading import load_experiment  # noqa: E402
 from runtime.config.schema import Experiment  # noqa: E402
 from runtime.cost.prices import PRICES  # noqa: E402
 from runtime.planning.prediction import KINDS, Prediction, Sample, front, predict_all, rounds_of  # noqa: E402
-from runtime.planning.workload import Workload  # noqa: E402
 from runtime.training.preflight import preflight  # noqa: E402
 from runtime.training.trial import try_environment  # noqa: E402
 
@@ -81,11 +82,7 @@ def loaded(name: str, changes: Sequence[str] = ()) -> Experiment:
 def measure(name: str, repeats: int) -> dict[str, Any]:
     """Samples an environment's work as `plan` does it."""
     _, fitted = preflight(loaded(name).resolved())
-    work = Workload(fitted)
-    work.measure()
-    work.seconds.clear()
-    for _ in range(repeats):
-        work.measure()
+    work = sampled(fitted, repeats)
     units = {unit: float(f"{seconds:.4g}") for unit, seconds in work.units().items()}
     return {"units": units, "message_bytes": work.message_bytes,
             "fragment_steps": fitted.actor.fragment_steps}
@@ -290,9 +287,7 @@ def main() -> None:
             print(name, result["measured"][name]["units"], file=sys.stderr, flush=True)
         result["checked"] = [check(name, result["measured"][name]) for name in CHECKED]
         write(result)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True,
-                            text=True)
-    result |= {"commit": commit.stdout.strip(), "prices": f"{PRICES.region}, {PRICES.as_of}",
+    result |= {"commit": commit_of(), "prices": f"{PRICES.region}, {PRICES.as_of}",
                "real": real(result["measured"]), "grid": grid(result["measured"][HUMANOID.format(5)])}
     write(result)
     draw(result, RESULTS.with_suffix(".png"))

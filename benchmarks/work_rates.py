@@ -14,8 +14,6 @@ import argparse
 import datetime
 import json
 import os
-import platform
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +22,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.provenance import commit_of, processor  # noqa: E402
 from runtime.config.loading import load_experiment  # noqa: E402
 from runtime.config.resolved import FittedExperiment  # noqa: E402
 from runtime.cost.rates import TABLE_PATH, UNITS, workload  # noqa: E402
@@ -38,21 +37,19 @@ def shipped() -> list[Path]:
     return [path for path in sorted((ROOT / "experiments").glob("**/*.yaml")) if path.parent.name != "bases"]
 
 
-def processor() -> str:
-    """Returns the processor's name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-                platform.processor() or platform.machine())
+def sampled(fitted: FittedExperiment, repeats: int) -> Workload:
+    """Samples an experiment's work, as `plan` does it; the first time is for warming up."""
+    work = Workload(fitted)
+    work.measure()
+    work.seconds.clear()
+    for _ in range(repeats):
+        work.measure()
+    return work
 
 
 def measured(fitted: FittedExperiment, repeats: int) -> dict[str, float]:
     """Returns the seconds of each unit of an experiment's work."""
-    sampled = Workload(fitted)
-    sampled.measure()
-    sampled.seconds.clear()  # The first time is for warming up.
-    for _ in range(repeats):
-        sampled.measure()
-    return {unit: seconds for unit, seconds in sampled.units().items() if unit in UNITS}
+    return {unit: seconds for unit, seconds in sampled(fitted, repeats).units().items() if unit in UNITS}
 
 
 def main() -> None:
@@ -77,10 +74,8 @@ def main() -> None:
         units = measured(fitted, arguments.repeats)
         workloads[name] = {unit: float(f"{units[unit] / slowness[unit]:.4g}") for unit in units}
         print(name, workloads[name], flush=True)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True,
-                            text=True).stdout.strip()
     TABLE_PATH.write_text(json.dumps({
-        "as_of": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit,
+        "as_of": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit_of(),
         "machine": found.get("machine", f"one core of {processor()}"), "workloads": dict(sorted(workloads.items())),
     }, indent=2) + "\n")
 

@@ -19,16 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from benchmarks.parity.estimates import METHOD, compared, smoothed, training_return_mean
 from benchmarks.parity.evaluation import EPISODES, EVALUATION_SEED, our_policy, peer_policy, returns_of
 from benchmarks.parity.evaluation import returns_of_chance as chance_of
 from benchmarks.parity.picture import MEASURES, draw
+from benchmarks.provenance import ROOT, commit_of
 from runtime.records.estimates import caution
 from runtime.records.files import write_atomically
 
-ROOT = Path(__file__).resolve().parents[2]
 SIDES = ("ours", "peer")
+DIFFERENCES = {name: tuple(parts) for name, parts in yaml.safe_load(
+    Path(__file__).with_name("differences.yaml").read_text()).items()}
+"""What two sides do not have in common, by the name of the results."""
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _GRACE_S = 30.0
 _WALL_CLOCK = "training_s and steps_per_s may have been taken with other runs beside them: no measurements of speed"
@@ -215,7 +219,7 @@ def _summarise(benchmark: Benchmark, jobs: Sequence[Job], options: argparse.Name
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *benchmark.peer_arguments, "--steps",
                              str(options.steps), "--seeds", str(options.seeds), "--environments",
                              *options.environments]),
-        "commit": _commit(), "date": time.strftime("%Y-%m-%d"),
+        "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
         "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}; one thread each run",
         "sides": dict(zip(SIDES, benchmark.titles, strict=True)), "versions": _versions(results),
         "seeds": seeds, "seeds_left_out": [seed for seed in range(options.seeds) if seed not in seeds],
@@ -254,8 +258,3 @@ def _versions(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
             raise SystemExit(f"runs of {result['side']} were made with different versions: {versions[result['side']]} "
                              f"and {result['versions']}")
     return versions
-
-
-def _commit() -> str:
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                          check=False).stdout.strip()

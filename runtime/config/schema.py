@@ -213,7 +213,7 @@ class StellarisSection(Section):
         "has, where that is larger; null = no ratio is cut")
     durations: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="file of recorded durations for place = virtual, relative to where the program is started; "
-        "benchmarks/stellaris/record.py writes one")
+        "benchmarks/durations.py writes one")
 
 
 class LearnerSection(Section):
@@ -552,4 +552,4 @@ def _contradictions_of_functions(experiment: Experiment) -> Iterator[str]:
                f"{learner.update_timeout_s}, which ends the run; allowed: 1 to {min(900, learner.update_timeout_s)}")
     if learner.kind == "stellaris" and learner.stellaris.place == "virtual" and learner.stellaris.durations is None:
         yield ("learner.stellaris.durations = null: learner.stellaris.place = virtual plays recorded durations; "
-               "allowed: a file that benchmarks/stellaris/record.py has written, or place = processes")
+               "allowed: a file that benchmarks/durations.py has written, or place = processes")

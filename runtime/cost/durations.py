@@ -3,7 +3,7 @@
     {"about": {…}, "start_s": [1.9, …], "gradient_s": {"1024": [0.04, …], …}}
 
 Durations are CPU seconds of one core: of start-ups, until a first gradient can begin, and of gradients, by the
-samples of their minibatch. benchmarks/stellaris/record.py writes such a file. ``about`` is for people.
+samples of their minibatch. benchmarks/durations.py writes such a file. ``about`` is for people.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def read_durations(path: Path) -> Durations:
 
 def _refused(path: Path, why: str) -> ExperimentError:
     return ExperimentError(f"{KEY} = {one_line(repr(str(path)))} {one_line(why)}; allowed: a file that "
-                           "benchmarks/stellaris/record.py has written")
+                           "benchmarks/durations.py has written")
 
 
 def _samples(text: str) -> int:

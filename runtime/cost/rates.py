@@ -48,7 +48,7 @@ POLICY_SHARE: Final = 0.15
 Hopper, measured on the machine of the table, 2026-11-23."""
 GRADIENT_EXTRA_S: Final = 0.013
 """CPU seconds of a gradient besides its samples: policies that are loaded, messages. Of the durations in
-benchmarks/stellaris/hopper_durations.json, what does not grow with samples: 0.019 s on a busy machine, over 1.47, by
+papers/stellaris/hopper_durations.json, what does not grow with samples: 0.019 s on a busy machine, over 1.47, by
 which the rest is slower than the table."""
 _FUNCTION_REQUESTS: Final = 2
 """An update that finds its learner warm reads the batch, and writes the result. A gradient reads policies, all at once,

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers import ROOT
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")),
-             *sorted((ROOT / "docs").rglob("*.ipynb"))]
+             *sorted((ROOT / "docs").rglob("*.ipynb")), *sorted((ROOT / "papers").rglob("README.md"))]
 
 
 def script(name: str) -> ModuleType:
@@ -48,7 +48,7 @@ def test_links_and_pictures_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_named_in_the_docs_exist(document: Path) -> None:
-    for name in re.findall(r"`((?:runtime|lambda_actor|tests|experiments|benchmarks|docs)/[\w./-]+\.\w+)`",
+    for name in re.findall(r"`((?:runtime|lambda_actor|tests|experiments|benchmarks|papers|docs)/[\w./-]+\.\w+)`",
                            document.read_text()):
         assert (ROOT / name).exists(), name
 

@@ -14,8 +14,6 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from benchmarks.boosting.trainer import Trainer
-from lambda_actor import wire
 from lambda_actor.environments import make_environment
 from runtime.cli.main import main
 from runtime.config.loading import load_experiment
@@ -113,17 +111,6 @@ def test_a_cache_changes_nothing(reference: Path, experiment: Path, tmp_path: Pa
     [started] = events(out, "run_started")
     assert started["server"].startswith("none")
     assert "server" not in events(reference, "run_started")[0], "nobody needs to know the socket of the run's own"
-
-
-def test_rounds_replayed_in_one_process_are_the_same(reference: Path) -> None:
-    """What the studies under benchmarks/boosting measure is the very training."""
-    trainer = Trainer(load_experiment(reference / "config.yaml").resolved())
-    for row in rounds(reference):
-        trainer.update(trainer.roll_out(row["round_index"], row["actor_count"]))
-    replayed, trained = (wire.decode(weights, wire.Kind.WEIGHTS) for weights in (
-        trainer.learner.weights(), load_policy(reference / "policy.safetensors")))
-    assert {name: array.tobytes() for name, array in replayed.items()} == {
-        name: array.tobytes() for name, array in trained.items()}
 
 
 def test_another_seed_and_initial_deviation_change_everything(

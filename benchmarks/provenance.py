@@ -1,0 +1,22 @@
+"""Where a result comes from: the commit and the processor, for every benchmark and study to say alike."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def commit_of(checkout: Path = ROOT) -> str:
+    """Returns the short hash of a checkout's commit; empty outside of git."""
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True,
+                          check=False).stdout.strip()
+
+
+def processor() -> str:
+    """Returns the processor's name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+                platform.processor() or platform.machine())

@@ -1,0 +1,130 @@
+r"""Trains what competes, and keeps what was found: settings are chosen on some seeds, and other seeds are reported.
+
+    python -m papers.competition.run hopper --work WORK [--jobs 2] [--minutes 60]
+
+Goes on where it stopped, also in the middle of a training. Results do not depend on how busy the machine is: the bill
+is modelled from counted work; but an actor that times out, because somebody stops the processes, is billed, so runs
+with failed actors (`actors_failed`) are to be deleted and made again. Writes
+papers/competition/results/WORKLOAD.json after each finished run, with what `papers.competition.analyse` needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.provenance import commit_of
+from papers.competition.plan import RESULTS, RULES, TUNING_SEEDS, WORKLOADS, reported_runs, tuning_runs
+from papers.runs import Run
+from papers.trainings import columns, is_finished, records, train_all, write_whole
+from runtime.scaler.saved_scheduler import load_scheduler
+
+SERIES = ("env_steps_total", "actor_count", "round_cost_usd", "modelled_round_s", "evaluation_return_mean",
+          "episode_return_mean", "episodes_finished", "convexity_ratio", "boosting_score", "noise_scale")
+"""Columns of rounds.jsonl that are kept."""
+COSTS = {"spent_usd": "round_cost_usd", "learner_cost_usd": "learner_cost_usd", "actors_cost_usd": "actors_cost_usd",
+         "infrastructure_cost_usd": "infrastructure_cost_usd"}
+"""What a run cost, by the columns that add up to it: a summary also has what a run that was killed had reserved."""
+
+
+def kept(run: Run) -> dict[str, Any]:
+    """Returns what is kept of a finished run."""
+    summary, rows, commits = records(run)
+    return {
+        "rule": run.rule, "settings": run.candidate, "seed": run.seed, "commits": commits,
+        **{name: summary[name] for name in ("stop_reason", "rounds", "env_steps_total", "evaluation_return_mean",
+                                            "actors_failed")},
+        **{name: sum(row[column] for row in rows) for name, column in COSTS.items()},
+        "modelled_s": sum(row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0) for row in rows),
+        "measured_session_s": summary["measured_session_s"], "rows": columns(rows, SERIES),
+    }
+
+
+def settings_of(workload: str) -> str:
+    """Returns the workload on which the settings are chosen."""
+    return WORKLOADS[workload].settings_of or workload
+
+
+def chosen_settings(workload: str, work: Path) -> dict[str, str]:
+    """Returns what tuning has chosen for each rule of which no run is missing; of another workload, as published."""
+    if settings_of(workload) != workload:
+        published: dict[str, str] = json.loads((RESULTS / f"{settings_of(workload)}.json").read_text())["chosen"]
+        return published
+    return choose([kept(run) for run in tuning_runs(workload, work) if is_finished(run.directory)])
+
+
+def choose(found: list[dict[str, Any]]) -> dict[str, str]:
+    """Returns each rule's settings with the fewest cents to the target in the mean of the tuning seeds.
+
+    A run that does not get there counts as twice what it spent. A rule is left out until all of its tuning runs are
+    there, so that one that is added later does not change what was chosen for the others.
+    """
+    chosen = {}
+    for rule, candidates in RULES.items():
+        if len(candidates) == 1:
+            chosen[rule] = next(iter(candidates))
+            continue
+        scores = {}
+        for candidate in candidates:
+            runs = [one for one in found if one["rule"] == rule and one["settings"] == candidate]
+            if len(runs) == len(TUNING_SEEDS):
+                scores[candidate] = statistics.mean(
+                    100.0 * one["spent_usd"] * (1.0 if one["stop_reason"] == "target_return" else 2.0) for one in runs)
+        if candidates and len(scores) == len(candidates):
+            chosen[rule] = min(scores, key=scores.__getitem__)
+    return chosen
+
+
+def write(workload: str, work: Path) -> None:
+    """Writes what is there so far."""
+    tunes = list(tuning_runs(workload, work)) if settings_of(workload) == workload else []
+    tuned = [kept(run) for run in tunes if is_finished(run.directory)]
+    chosen = chosen_settings(workload, work)
+    runs = [kept(run) for run in reported_runs(workload, work, chosen) if is_finished(run.directory)]
+    for one in tuned:
+        del one["rows"]
+    write_whole(RESULTS / f"{workload}.json", {
+        "command": f"python -m papers.competition.run {workload} --work WORK", "commit": commit_of(),
+        "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} cores, shared",
+        "workload": vars(WORKLOADS[workload]),
+        "finished": {"tuning": f"{len(tuned)} of {len(tunes)}", "reported": len(runs)},
+        "compute_hours": sum(one["measured_session_s"] for one in tuned + runs) / 3600.0,
+        "pretraining_usd": {"minions": load_scheduler(WORKLOADS[workload].scheduler).spent_usd},
+        "chosen": chosen, "tuning": tuned, "runs": runs})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--work", type=Path, required=True, help="where the runs are kept")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after so many")
+    asked = parser.parse_args()
+    work, until_s = asked.work.resolve(), time.monotonic() + 60.0 * asked.minutes
+    lock = threading.Lock()
+
+    def note() -> None:
+        with lock:
+            write(asked.workload, work)
+
+    tuned_on = settings_of(asked.workload)
+    if tuned_on == asked.workload:
+        train_all(tuning_runs(tuned_on, work), jobs=asked.jobs, until_s=until_s, note=note)
+    chosen = chosen_settings(asked.workload, work)
+    if missing := [rule for rule, candidates in RULES.items() if candidates and rule not in chosen]:
+        print(f"settings of {', '.join(missing)} are not chosen yet: tuning runs of {tuned_on} are missing; its own "
+              "command goes on", file=sys.stderr)
+    train_all(reported_runs(asked.workload, work, chosen), jobs=asked.jobs, until_s=until_s, note=note)
+    note()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What values over seeds say: interquartile means with intervals, and verdicts on claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from runtime.records.estimates import interval_estimate
+
+SEEDS = tuple(range(5))
+"""Of every study; no claim about learning is judged on fewer."""
+
+
+def over_seeds(values: Iterable[float]) -> dict[str, Any]:
+    """Interquartile mean and its 95 % interval over seeds."""
+    return interval_estimate([float(one) for one in values])
+
+
+def differences(ours: Iterable[Any], theirs: Iterable[Any], score: Callable[[Any], float] = float) -> dict[str, Any]:
+    """How much more each of ours scores than theirs of the same seed, over seeds."""
+    return over_seeds(score(a) - score(b) for a, b in zip(ours, theirs, strict=True))
+
+
+def excludes(estimate: Mapping[str, Any], value: float = 0.0) -> int:
+    """1 if the interval lies above the value, −1 if below, 0 if it holds it or there are fewer than five seeds."""
+    if estimate["seeds"] < len(SEEDS) or estimate["interval_low"] is None:
+        return 0
+    return int(estimate["interval_low"] > value) - int(estimate["interval_high"] < value)
+
+
+def status(claims: Iterable[bool]) -> str:
+    """The verdict on a figure, some of whose claims came out again."""
+    found = list(claims)
+    return "reproduced" if all(found) else "partly" if any(found) else "not"
+
+
+def number(value: float, form: str) -> str:
+    """A number with a minus sign."""
+    return f"{value:{form}}".replace("-", "−")
+
+
+def text(estimate: Mapping[str, Any], digits: int = 1, factor: float = 1.0) -> str:
+    """An estimate for people: ``3.9 [0.4, 7.5]``."""
+    mean, low, high = (number(factor * estimate[name], f",.{digits}f")
+                       for name in ("interquartile_mean", "interval_low", "interval_high"))
+    return f"{mean} [{low}, {high}]"
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float:
+    """Rank correlation; NaN if one does not vary."""
+    ranks = [np.argsort(np.argsort(one)).astype(float) for one in (x, y)]
+    return float(np.corrcoef(ranks)[0, 1])

@@ -1,0 +1,454 @@
+"""What the measurements in WORK say: signal to noise, correlation with the gain, and trainings at equal dollars.
+
+    python -m papers.nitro.boosting.summarise WORK
+
+Writes papers/nitro/results/boosting.json. Intervals are 95 % percentile bootstraps: over blocks of rounds for the
+signal-to-noise ratio, over rounds within each training for correlations, over seeds for whole trainings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.provenance import commit_of
+from papers.nitro.boosting.measure import LANCZOS_STEPS, MIDDLE_SIZE, SAME_STEPS, whole_lines
+from papers.nitro.boosting.signals import OBJECTIVES
+from runtime.records.estimates import interval_estimate
+
+RESULTS = Path(__file__).parents[1] / "results"
+RESAMPLES = 2000
+WINDOW_ROUNDS = 6
+ROUNDS_AVERAGED = 3
+TRENDS = ("kl", "explained_variance", "entropy", "episode_return_mean")
+"""Signals whose change since the mean of the rounds averaged before is one, too."""
+
+Rows = list[dict[str, Any]]
+
+
+# Signal to noise
+
+
+def signal_to_noise(groups: Sequence[Sequence[Sequence[float]]]) -> dict[str, Any]:
+    """Variance from round to round over the variance between measurements of one round, by analysis of variance.
+
+    Args:
+        groups: Blocks of consecutive rounds, each with the measurements of its rounds, at least two of each.
+
+    Returns:
+        ``sd_within`` and ``sd_between``, of one measurement and of the rounds' true values in a block;
+        ``signal_to_noise``, the ratio of their squares, with its interval over blocks; ``rounds``.
+    """
+    blocks = [[np.array(one) for one in block if len(one) > 1] for block in groups]
+    blocks = [block for block in blocks if len(block) > 1]
+    if not blocks:
+        return {"rounds": 0}
+    sums = np.array([_sums_of_squares(block) for block in blocks])
+
+    def estimate(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        within, within_freedom, between, between_freedom, inverse_sizes, rounds = np.moveaxis(chosen.sum(-2), -1, 0)
+        within = within / within_freedom
+        return within, np.maximum(0.0, between / between_freedom - within * inverse_sizes / rounds)
+
+    within, between = map(float, estimate(sums))
+    chosen = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
+    resampled_within, resampled_between = estimate(sums[chosen])
+    has_noise = resampled_within > 0
+    return {"rounds": sum(map(len, blocks)), "blocks": len(blocks), "sd_within": within**0.5,
+            "sd_between": between**0.5, "signal_to_noise": between / within,
+            "interval": _interval(resampled_between[has_noise] / resampled_within[has_noise])}
+
+
+def _sums_of_squares(block: Sequence[np.ndarray]) -> tuple[float, ...]:
+    """Of a block's rounds: squares and degrees of freedom within and between them, Σ 1/measurements, how many."""
+    means = np.array([one.mean() for one in block])
+    return (sum(((one - one.mean())**2).sum() for one in block), sum(len(one) - 1 for one in block),
+            ((means - means.mean())**2).sum(), len(block) - 1, sum(1.0 / len(one) for one in block), len(block))
+
+
+def noise(by_run: dict[str, Rows]) -> dict[str, Any]:
+    """Of log R by objective and size, of other signals; what subsets and start vectors alone do; and the costs."""
+    cells: dict[str, dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
+    alone: dict[str, dict[str, list[float]]] = {"subsets": defaultdict(list), "starts": defaultdict(list)}
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for run, rows in by_run.items():
+        for row in rows:
+            place = f"{run}/{row['round_index'] // 10}/{row['round_index']}"
+            for size, objectives in row["sizes"].items():
+                for objective, found in objectives.items():
+                    ratio = found["ratio"]
+                    cells[f"{objective}, {size} samples"][place].append(None if ratio is None else float(np.log(ratio)))
+                    seconds[f"{objective}, {size} samples"].append(found["seconds"])
+            for name, value in row["others"].items():
+                cells[f"{name}, {MIDDLE_SIZE} samples"][place].append(value)
+            for what, spreads in alone.items():
+                for objective, found in row.get(what, {}).items():
+                    logs = [np.log(one["ratio"]) for one in found if one["ratio"] is not None]
+                    if len(logs) > 1:
+                        spreads[objective].append(np.var(logs, ddof=1))
+    result = {}
+    for key, rounds in cells.items():
+        blocks: dict[str, list] = defaultdict(list)
+        for name, values in rounds.items():
+            blocks[name.rpartition("/")[0]].append([value for value in values if value is not None])
+        values = [value for found in rounds.values() for value in found]
+        result[key] = signal_to_noise(list(blocks.values())) | {
+            "undefined": values.count(None), "measurements": len(values)}
+    return {
+        "of_independent_batches": result,
+        **{f"sd_of_{what}_of_one_batch": {objective: float(np.mean(found)**0.5) for objective, found in spreads.items()}
+           for what, spreads in alone.items()},
+        "seconds_median": {key: float(np.median(values)) for key, values in seconds.items()}}
+
+
+def lanczos(rows: Rows) -> dict[str, dict[str, float]]:
+    """By objective and number of iterations: the median of |log R − log R of the most iterations|."""
+    result: dict[str, dict[str, float]] = defaultdict(dict)
+    *fewer, most = map(str, LANCZOS_STEPS)
+    for objective in OBJECTIVES:
+        for steps in fewer:
+            pairs = [(row["steps"][steps][objective], row["steps"][most][objective]) for row in rows]
+            if errors := [abs(np.log(one / right)) for one, right in pairs if one is not None and right is not None]:
+                result[objective][steps] = float(np.median(errors))
+    return dict(result)
+
+
+def of_own_batch(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
+    """How R on the batch that trained the policy, as a run measures it, differs from R on independent batches.
+
+    By objective: mean and standard deviation over rounds of the difference of the logarithms, and Spearman's ρ of both
+    over all rounds.
+    """
+    result = {}
+    for objective in OBJECTIVES:
+        own, independent = [], []
+        for signal_rows, noise_rows in by_run.values():
+            measured = {row["round_index"]: row[f"{objective}-1024"]["ratio"] for row in signal_rows}
+            anew: dict[int, list[float]] = defaultdict(list)
+            for row in noise_rows:
+                if (ratio := row["sizes"][str(MIDDLE_SIZE)][objective]["ratio"]) is not None:
+                    anew[row["round_index"]].append(np.log(ratio))
+            for round_index, logs in anew.items():
+                if measured.get(round_index) is not None:
+                    own.append(np.log(measured[round_index]))
+                    independent.append(np.mean(logs))
+        differences = np.array(own) - np.array(independent)
+        result[objective] = {"rounds": len(own)} | ({
+            "difference_mean": float(differences.mean()), "difference_sd": float(differences.std(ddof=1)),
+            "spearman": float(_spearman(np.array(own), np.array(independent)))} if len(own) > 1 else {})
+    return result
+
+
+# Correlation with the gain
+
+
+def gains(rows: Rows, name: str = "boosted") -> dict[int, np.ndarray]:
+    """By round: what boosting gained in each repetition, in return; of rounds with at least two."""
+    found = _by_round(rows, lambda row: np.mean(row[f"returns_{name}"]) - np.mean(row["returns_plain"]))
+    return {round_index: values for round_index, values in found.items() if len(values) > 1}
+
+
+def gain_estimates(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
+    """Over all rounds of these trainings, of their gains; rounds are drawn anew within each training."""
+    by_round = [np.array([values.mean() for values in gained.values()]) for gained in by_run]
+    generator = np.random.default_rng(0)
+    resampled = [one[generator.integers(len(one), size=(RESAMPLES, len(one)))].mean(axis=1) for one in by_round]
+    return {"mean": float(np.mean([one.mean() for one in by_round])), "interval": _interval(np.mean(resampled, axis=0)),
+            "trainings": len(by_round), "share_above_0": float((np.concatenate(by_round) > 0).mean())}
+
+
+def gain_spread(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
+    """Standard deviation of the rounds' true gains in a training: what knowing them could be worth.
+
+    From the variance of their means less that of the repetitions' noise; rounds are drawn anew within each training.
+    """
+    generator, variances, resampled = np.random.default_rng(0), [], []
+    for gained in by_run:
+        means = np.array([values.mean() for values in gained.values()])
+        noise = np.array([values.var(ddof=1) / len(values) for values in gained.values()])
+        chosen = generator.integers(len(means), size=(RESAMPLES, len(means)))
+        variances.append(means.var(ddof=1) - noise.mean())
+        resampled.append(means[chosen].var(axis=1, ddof=1) - noise[chosen].mean(axis=1))
+    return {"sd": float(max(0.0, np.mean(variances))**0.5),
+            "interval": _interval(np.sqrt(np.maximum(0.0, np.mean(resampled, axis=0))))}
+
+
+def gains_over_before(rows: Rows, name: str = "boosted") -> dict[int, np.ndarray]:
+    """By round: the return after it less that before, in each repetition.
+
+    Of boosted rounds it is the gain as the paper has it, without asking what a plain round gains: Nitro §5.2, Fig. 7.
+    """
+    before = {row["round_index"]: np.mean(row["returns_before"]) for row in rows if "returns_before" in row}
+    return _by_round(rows, lambda row: np.mean(row[f"returns_{name}"]) - before[row["round_index"]])
+
+
+def _by_round(rows: Rows, value: Callable[[dict[str, Any]], float]) -> dict[int, np.ndarray]:
+    found: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        found[row["round_index"]].append(value(row))
+    return {round_index: np.array(values) for round_index, values in sorted(found.items())}
+
+
+def candidates(rows: Rows) -> dict[str, dict[int, float | None]]:
+    """Signals by name and round, as they were measured."""
+    table: dict[str, dict[int, float | None]] = defaultdict(dict)
+    for row in rows:
+        for key, value in row.items():
+            if isinstance(value, dict):
+                for name, part in (("R", "ratio"), ("eigenvalue_max",) * 2, ("eigenvalue_min",) * 2):
+                    table[f"{name} {key}"][row["round_index"]] = value[part]
+            elif key not in ("kind", "round_index", "repetition", "seconds"):
+                table[key][row["round_index"]] = value
+        table["round_index"][row["round_index"]] = float(row["round_index"])
+    for name in [name for name in table if name.startswith("R ")]:
+        table[f"{name}, mean of {ROUNDS_AVERAGED} rounds"] = _averaged(table[name])
+        table[f"{name}, Nitro's window"] = _windowed(table[name])
+    for name in TRENDS:
+        if name in table:
+            table[f"{name}, trend"] = _trend(table[name])
+    return dict(table)
+
+
+def _averaged(series: dict[int, float | None]) -> dict[int, float | None]:
+    averaged = {}
+    for index in series:
+        logs = [np.log(series[i]) for i in range(index - ROUNDS_AVERAGED + 1, index + 1) if series.get(i) is not None]
+        averaged[index] = float(np.mean(logs)) if logs else None
+    return averaged
+
+
+def _trend(series: dict[int, float | None]) -> dict[int, float | None]:
+    changes = {}
+    for index, value in series.items():
+        before = [series[i] for i in range(index - ROUNDS_AVERAGED, index) if series.get(i) is not None]
+        changes[index] = value - float(np.mean(before)) if before and value is not None else None
+    return changes
+
+
+def _windowed(series: dict[int, float | None]) -> dict[int, float | None]:
+    """1 − the scaler's normalised score, so that low boosts. Paper: Nitro §5.3."""
+    result, window = {}, []
+    for index, value in sorted(series.items()):
+        if value is None:
+            result[index] = 0.0
+            continue
+        window = [*window, value][-WINDOW_ROUNDS:]
+        low, high = min(window), max(window)
+        result[index] = 0.0 if high == low else (value - low) / (high - low)
+    return result
+
+
+def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
+    """Of each signal with the gain: mean over trainings of Spearman's ρ, as it is and with the round held fixed.
+
+    And with the gain as the paper defines it.
+
+    ``largest_by_chance`` is what the largest |ρ| of all signals stays below in 95 % of cases where the gains of each
+    training are permuted: a signal chosen among so many means something only above it.
+
+    Args:
+        by_run: By training, its rows of signals and of gains; nothing comes of none.
+    """
+    if not by_run:
+        return {}
+    runs = [(candidates(signal_rows), gains(gain_rows)) for signal_rows, gain_rows in by_run.values()]
+    papers = [{k: float(values.mean()) for k, values in gains_over_before(gain_rows).items()}
+              for _, gain_rows in by_run.values()]
+    generator = np.random.default_rng(0)
+    permuted = [generator.permuted(np.tile([values.mean() for values in gained.values()], (RESAMPLES, 1)), axis=1)
+                for _, gained in runs]
+    signals, by_chance = {}, []
+    for name in sorted(set.intersection(*(set(table) for table, _ in runs))):
+        known = [np.array([table[name].get(k) is not None for k in gained]) for table, gained in runs]
+        if min(map(np.sum, known)) < 5:
+            continue
+        pairs = [np.array([(k, table[name][k], values.mean(), paper[k]) for k, values in gained.items()
+                           if table[name].get(k) is not None])
+                 for (table, gained), paper in zip(runs, papers, strict=True)]
+        signals[name] = {
+            "spearman": _bootstrapped(pairs, lambda _, signal, gain, __: _spearman(signal, gain)),
+            "spearman_round_held_fixed": _bootstrapped(pairs, lambda k, signal, gain, _: _partial(k, signal, gain)),
+            "spearman_of_the_papers_gain": _bootstrapped(pairs, lambda _, signal, __, gain: _spearman(signal, gain)),
+            "rounds": sum(map(len, pairs))}
+        by_chance.append(_mean([_spearman(part[:, 1], gain[:, chosen])
+                                for part, gain, chosen in zip(pairs, permuted, known, strict=True)]))
+    by_round = [{"training": run, "round_index": k, "gain": float(values.mean()),
+                 "standard_error": float(values.std(ddof=1) / len(values)**0.5), "repetitions": len(values)}
+                for run, (_, gained) in zip(by_run, runs, strict=True) for k, values in gained.items()]
+    boosted = [gained for _, gained in runs]
+    return {"reliability_of_the_gain": _reliability(boosted),
+            "gains": {
+                "boosted": gain_estimates(boosted),
+                SAME_STEPS: gain_estimates([gains(gain_rows, SAME_STEPS) for _, gain_rows in by_run.values()]),
+                "plain_over_before": gain_estimates(
+                    [gains_over_before(gain_rows, "plain") for _, gain_rows in by_run.values()])},
+            "spread_of_true_gains": gain_spread(boosted),
+            "largest_by_chance": float(np.quantile(np.nanmax(np.abs(by_chance), axis=0), 0.95)),
+            "signals": signals, "by_round": by_round}
+
+
+def _bootstrapped(pairs: list[np.ndarray], statistic: Callable[..., np.ndarray]) -> dict[str, Any] | None:
+    """Of the mean over trainings of a statistic of their columns; rounds are drawn anew within each training.
+
+    Null where it is defined in none.
+    """
+    generator = np.random.default_rng(0)
+    by_training = [float(statistic(*part.T)) for part in pairs]
+    if np.isnan(by_training).all():
+        return None
+    resampled = [statistic(*np.moveaxis(part[generator.integers(len(part), size=(RESAMPLES, len(part)))], -1, 0))
+                 for part in pairs]
+    return {"mean": float(_mean(by_training)), "interval": _interval(_mean(resampled)),
+            "by_training": [None if np.isnan(one) else one for one in by_training]}
+
+
+def _mean(of_trainings: Sequence[Any]) -> np.ndarray:
+    """Over the first axis, of what is known; NaN where nothing is."""
+    values = np.array(of_trainings)
+    is_known = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(is_known, values, 0.0).sum(0) / is_known.sum(0)
+
+
+def _reliability(runs: list[dict[int, np.ndarray]]) -> float:
+    """Correlation of the gain with itself, had it been measured anew: what bounds every other correlation.
+
+    From the mean correlation of its halves over many splits, by Spearman and Brown's formula.
+    """
+    generator, found = np.random.default_rng(0), []
+    for gained in runs:
+        for _ in range(200):
+            halves = []
+            for values in gained.values():
+                order = generator.permutation(len(values))
+                half = len(values) // 2
+                halves.append((values[order[:half]].mean(), values[order[half:2 * half]].mean()))
+            found.append(_spearman(*np.array(halves).T))
+    rho = float(np.mean(found))
+    return 2.0 * rho / (1.0 + rho)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Along the last axis; equal ones share theirs."""
+    this, others = values[..., :, None], values[..., None, :]
+    return (this > others).sum(-1) + ((this == others).sum(-1) + 1) / 2.0
+
+
+def _spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of the last axes; NaN where one of them does not vary."""
+    x, y = (ranks - ranks.mean(-1, keepdims=True) for ranks in (_ranks(x), _ranks(y)))
+    with np.errstate(invalid="ignore"):
+        return (x * y).sum(-1) / np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
+
+
+def _partial(z: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Spearman's ρ of x and y with z held fixed; NaN where z decides one of them."""
+    xz, yz = _spearman(x, z), _spearman(y, z)
+    remaining = (1.0 - xz**2) * (1.0 - yz**2)
+    return np.where(remaining > 1e-12, _spearman(x, y) - xz * yz, np.nan) / np.sqrt(np.maximum(remaining, 1e-12))
+
+
+def _interval(values: np.ndarray) -> list[float]:
+    return [float(bound) for bound in np.nanquantile(values, (0.025, 0.975))]
+
+
+# Trainings at equal dollars
+
+
+def dollars(by_seed: dict[str, Rows]) -> dict[str, Any]:
+    """By arm: actors started, and the return at the end and along the way; and differences of pairs with one seed."""
+    arms = sorted({row["arm"] for rows in by_seed.values() for row in rows})
+    final = {arm: {seed: float(np.mean(next(iter(reversed(row["returns"].values())))))
+                   for seed, rows in by_seed.items() for row in rows if row["arm"] == arm} for arm in arms}
+    along = {arm: {seed: _mean_along(row) for seed, rows in by_seed.items() for row in rows if row["arm"] == arm}
+             for arm in arms}
+    actors = {arm: [sum(row["actors"]) for rows in by_seed.values() for row in rows if row["arm"] == arm]
+              for arm in arms}
+    result: dict[str, Any] = {"arms": {arm: {
+        "actors_mean": float(np.mean(actors[arm])), "return_at_the_end": interval_estimate(list(final[arm].values())),
+        "return_along_the_way": interval_estimate(list(along[arm].values())),
+        "return_at_the_end_by_seed": final[arm], "return_along_the_way_by_seed": along[arm]} for arm in arms},
+        "differences": {}}
+    for arm in arms:
+        for other in (f"{arm}-permuted", f"{arm}-even", f"{arm}-rounds"):
+            if other in arms:
+                result["differences"][f"{arm} − {other}"] = {
+                    what: _paired(values[arm], values[other])
+                    for what, values in (("at_the_end", final), ("along_the_way", along))}
+    return result
+
+
+def _mean_along(row: dict[str, Any]) -> float:
+    """Mean return over the actors that a training has started, which are its dollars; of an untrained policy 0."""
+    started = np.cumsum([0, *row["actors"]])
+    spent = [0, *(started[int(round_index)] for round_index in row["returns"])]
+    return float(np.trapezoid([0.0, *map(np.mean, row["returns"].values())], spent) / spent[-1])
+
+
+def _paired(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, Any]:
+    differences = np.array([ours[seed] - theirs[seed] for seed in sorted(set(ours) & set(theirs))])
+    if len(differences) < 2:
+        return {"seeds": len(differences)}
+    generator = np.random.default_rng(0)
+    means = differences[generator.integers(len(differences), size=(50_000, len(differences)))].mean(axis=1)
+    return {"seeds": len(differences), "mean": float(differences.mean()), "interval": _interval(means),
+            "share_above_0": float((differences > 0).mean())}
+
+
+# All of it
+
+
+def _load(paths: Iterable[Path]) -> dict[str, Rows]:
+    return {path.stem: whole_lines(path) for path in sorted(paths)}
+
+
+def summarise(work: Path) -> dict[str, Any]:
+    files = _load(path for path in work.glob("*.jsonl"))
+    if not any(files.values()):
+        raise SystemExit(f"{work} has no measurements")
+    by_task: dict[str, dict[str, Rows]] = defaultdict(dict)
+    for name, rows in files.items():
+        by_task[name.rpartition("-")[0]][name.rpartition("-")[2]] = rows
+    result: dict[str, Any] = {}
+    for task, by_seed in sorted(by_task.items()):
+        if task.endswith("-dollars"):
+            result[task] = dollars(by_seed)
+            continue
+        parts = {seed: {kind: [row for row in rows if row["kind"] == kind]
+                        for kind in ("signals", "noise", "lanczos", "gain")} for seed, rows in by_seed.items()}
+        result[task] = {
+            "seeds": sorted(by_seed),
+            "noise": noise({seed: part["noise"] for seed, part in parts.items() if part["noise"]}),
+            "error_of_few_lanczos_steps": lanczos([row for part in parts.values() for row in part["lanczos"]]),
+            "of_own_batch": of_own_batch({seed: (part["signals"], part["noise"]) for seed, part in parts.items()}),
+            "gain": correlations({seed: (part["signals"], part["gain"]) for seed, part in parts.items()
+                                  if len(gains(part["gain"])) >= 5}),
+        }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("work", type=Path)
+    options = parser.parse_args()
+    result = {
+        "commands": ["python -m papers.nitro.boosting.run WORK", "python -m papers.nitro.boosting.summarise WORK"],
+        "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
+        "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
+        "versions": {name: version(name) for name in ("torch", "numpy", "gymnasium", "mujoco", "PyHessian")},
+        **summarise(options.work)}
+    (RESULTS / "boosting.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

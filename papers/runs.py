@@ -1,0 +1,39 @@
+"""One training of a study, and what the papers' machines cost. Loads nothing of the runtime: an analysis needs none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PAPERS_LEARNER_USD_PER_HOUR, ACTORS_USD_PER_HOUR, LARGE_ACTORS_USD_PER_HOUR = 3.06, 0.68, 1.53
+"""p3.2xlarge and c5.4xlarge (Nitro §8.1), and the c5.9xlarge of its §8.5, without serverless actors."""
+INSTANCE_START_S = 60.0
+"""A modelled minute until an instance for actors is there."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        file: The experiment.
+        rule: What it is compared by: a scaler's kind, or an arm's name.
+        candidate: Which of a rule's settings.
+        directory: Where it is kept.
+        needs: Another run's directory that must be finished before, if any.
+        step_s: What a step is billed as, in seconds of the measuring machine; None = what was measured.
+    """
+
+    file: str
+    rule: str
+    candidate: str
+    seed: int
+    settings: dict[str, object]
+    directory: Path
+    needs: Path | None = None
+    step_s: float | None = None
+
+    @property
+    def commits(self) -> Path:
+        """A file beside the directory, which has the commit of each session."""
+        return self.directory.parent / f"{self.directory.name}.commits.txt"

@@ -1,0 +1,307 @@
+r"""What Stellaris buys: writes docs/stellaris.md, a picture of each workload, and a part of docs/results.md.
+
+    python -m papers.stellaris.page
+
+Reads what `papers.stellaris.arms` has written so far. Estimates are interquartile means over seeds with 95 %
+intervals (`runtime.records.estimates`). Nothing is judged on fewer than five seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.pages import rendered, table, with_part
+from benchmarks.provenance import ROOT
+from papers import audit
+from papers.competition.page import PAGE as RESULTS_PAGE
+from papers.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, panels, saved
+from papers.estimates import differences, excludes, over_seeds
+from papers.stellaris.arms import ARMS, COMBINED, RESULTS, SEEDS, WORKLOADS, Workload
+
+PAGE = ROOT / "docs" / "stellaris.md"
+BASELINE, CONTROL, FULL, NITRO, BOTH = "sync-4096", "sync-1024", "+truncation", *COMBINED
+ROUNDS_COMPARED = 20
+"""After which arms are compared: the authors' artifact trains for as many."""
+PUBLISHED_TIMES, PUBLISHED_SAVING_PERCENT = 2.2, 41.0
+GPU_NODES_USD_PER_HOUR = 2 * 3.06 + 4.896
+"""The paper's testbed as instances: two V100 (p3.2xlarge) and 128 cores of EPYC 7R13 (c6a.32xlarge), us-east-1."""
+TO_TARGET = "to the target"
+"""What begins the claims whose verdict is under audit."""
+TITLES = {"hopper": "Hopper", "walker2d": "Walker2d", "humanoid": "Humanoid"}
+WHAT = {
+    "sync-4096": "one learner, steps of 4,096 samples: the authors' baseline",
+    "sync-1024": "one learner, steps of 1,024: as many steps as the arms below, the control that the authors lack",
+    "async": "four learners, each gradient applied when it arrives",
+    "+bound": "with the bound on staleness", "+rates": "with smaller steps for stale gradients",
+    "+truncation": "with the cap on ratios: all of Stellaris",
+    "nitro-sync": "`sync-1024` with Nitro's scaler: 8 to 32 actors",
+    "nitro+stellaris": "`+truncation` with Nitro's scaler",
+}
+
+Run = Mapping[str, Any]
+Runs = Mapping[str, Mapping[int, Run]]
+"""By arm and seed."""
+
+
+def read(workload: str, folder: Path = RESULTS) -> dict[str, Any] | None:
+    """Returns what was found of a workload; None if nothing was yet."""
+    path = folder / f"{workload}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def by_arm(found: Mapping[str, Any]) -> Runs:
+    """Groups the runs; the arms in their order."""
+    return {arm: {run["seed"]: run for run in found["runs"] if run["arm"] == arm}
+            for arm in ARMS if any(run["arm"] == arm for run in found["runs"])}
+
+
+def evaluations(run: Run) -> dict[int, float]:
+    """Returns the evaluated returns by the round after which the policy was taken."""
+    rows = run["rows"]
+    return {index: value for index, value in zip(rows["evaluation_round"], rows["evaluation_return_mean"], strict=True)
+            if value is not None}
+
+
+def final(run: Run) -> float:
+    """The return after the rounds that are compared."""
+    return evaluations(run)[ROUNDS_COMPARED]
+
+
+def seconds(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
+    """Modelled seconds of the first rounds."""
+    return math.fsum(one or 0.0 for name in ("modelled_round_s", "modelled_evaluate_s")
+                     for one in run["rows"][name][:rounds])
+
+
+def cents(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
+    """Modelled cents of the first rounds: functions by the millisecond, requests to the bucket."""
+    return 100.0 * math.fsum(run["rows"]["round_cost_usd"][:rounds])
+
+
+def cents_on_nodes(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
+    """The same, if the paper's machines stood as long as the rounds take, and were no faster."""
+    return 100.0 * GPU_NODES_USD_PER_HOUR * seconds(run, rounds) / 3600.0
+
+
+def rounds_to(run: Run, target_return: float) -> int | None:
+    """Returns the rounds after which an evaluation first got to the target; None if none did."""
+    return min((index for index, value in evaluations(run).items() if value >= target_return), default=None)
+
+
+def paired(runs: Runs, ours: str, theirs: str, compare: Callable[[Run, Run], float]) -> dict[str, Any]:
+    """Estimates what two runs of the same seed compare to."""
+    seeds = [seed for seed in runs.get(ours, {}) if seed in runs.get(theirs, {})]
+    return over_seeds([compare(runs[ours][seed], runs[theirs][seed]) for seed in seeds])
+
+
+def judged(estimate: Mapping[str, Any], *, nothing: float, published: float) -> str:
+    """Says of a claim that something is above a value, as far above as published: what five seeds and more say of it.
+
+    Args:
+        estimate: Of what is claimed to be large.
+        nothing: What it would be without any effect.
+        published: The claim.
+    """
+    if estimate["seeds"] < len(SEEDS):
+        return "too few seeds"
+    if excludes(estimate, nothing) < 1:
+        return "not"
+    return "reproduced" if estimate["interval_high"] >= published else "partly"
+
+
+def equal_seconds(runs: Runs) -> float:
+    """Modelled seconds of the shortest run of the six arms: until then there is something of each."""
+    return min((seconds(run, run["rounds"]) for arm, of_arm in runs.items() if arm not in COMBINED
+                for run in of_arm.values()), default=0.0)
+
+
+def claims(runs: Runs, workload: Workload) -> dict[str, tuple[str, str]]:
+    """Returns what the paper claims, each with a verdict and what was found."""
+    found, level_s = {}, equal_seconds(runs)
+    for when, of_run in ((f"{ROUNDS_COMPARED} rounds", final),
+                         ("equal seconds", lambda run: return_at(run, level_s, seconds))):
+        for text, theirs in (("", BASELINE), (", beside as many steps", CONTROL)):
+            times = paired(runs, FULL, theirs, lambda a, b, of_run=of_run: of_run(a) / of_run(b))
+            found[f"returns {PUBLISHED_TIMES} times as high: after {when}{text}"] = (
+                judged(times, nothing=1.0, published=PUBLISHED_TIMES), _text(times, 2, " times"))
+    target = workload.target_return
+    for text, bill in (("", cents), (", always-on GPU nodes", cents_on_nodes)):
+        saving = paired(runs, FULL, BASELINE, lambda a, b, bill=bill: 100.0 * (1.0 - bill(a) / bill(b)))
+        costs = f"costs {PUBLISHED_SAVING_PERCENT:.0f} % less"
+        found[f"{costs}: {ROUNDS_COMPARED} rounds{text}"] = (
+            judged(saving, nothing=0.0, published=PUBLISHED_SAVING_PERCENT), _text(saving, 0, " %"))
+        # A baseline that has not got there counts with all that it has spent: it would have cost that at least.
+        missed = sum(rounds_to(run, target) is None for run in runs.get(FULL, {}).values())
+        to_target = paired(runs, FULL, BASELINE, lambda a, b, bill=bill: 100.0 * (
+            1.0 - bill(a, rounds_to(a, target) or a["rounds"]) / bill(b, rounds_to(b, target) or b["rounds"])))
+        verdict = judged(to_target, nothing=0.0, published=PUBLISHED_SAVING_PERCENT)
+        found[f"{costs}: {TO_TARGET}{text}"] = (
+            verdict if not missed or verdict == "too few seeds" else "not",
+            f"{missed} of {len(runs[FULL])} did not get there" if missed else _text(to_target, 0, " %"))
+    return found
+
+
+def claims_table(everything: Mapping[str, tuple[Runs, Workload]]) -> str:
+    """Returns all claims as Markdown; a column for each workload of which there is something."""
+    found = {name: claims(*one) for name, one in everything.items()}
+    return table(["the paper's claim", *(TITLES[name] for name in found)], [
+        [f"{text}{' (under audit)' if TO_TARGET in text else ''}",
+         *(f"**{verdict}**: {what}" if what else f"**{verdict}**" for verdict, what in (
+             one[text] for one in found.values()))] for text in next(iter(found.values()))])
+
+
+def arms_table(runs: Runs, target_return: float) -> str:
+    """Returns what each arm came to, as Markdown."""
+    level_s, rows = equal_seconds(runs), []
+    for arm, of_arm in runs.items():
+        every = list(of_arm.values())
+        hits = [(run, rounds) for run in every if (rounds := rounds_to(run, target_return)) is not None]
+        rows.append([
+            f"`{arm}`", str(len(every)),
+            *(_over([quantity(run) for run in every], digits) for quantity, digits in (
+                (final, 0), (seconds, 1), (cents, 2), (cents_on_nodes, 1),
+                (lambda run: return_at(run, level_s, seconds), 0))), f"{len(hits)} of {len(every)}",
+            _over([rounds for _, rounds in hits], 0),
+            *(_over([bill(run, rounds) for run, rounds in hits], digits) for bill, digits in (
+                (cents, 2), (cents_on_nodes, 1))),
+            *(f"{np.mean([np.mean(run['rows'][name]) for run in every]):.2g}" for name in (
+                "gradient_staleness_mean", "truncated_fraction"))])
+    return table(["arm", "seeds", f"return after {ROUNDS_COMPARED} rounds", "seconds", "cents", "on GPU nodes",
+                  f"return after {level_s:.0f} s", f"got to {target_return:g}", "rounds", "cents", "on GPU nodes",
+                  "mean staleness", "ratios cut"], rows)
+
+
+def steps_table(runs: Runs) -> str:
+    """Returns what each step from one arm to the next changes, as Markdown."""
+    arms, rows = [arm for arm in ARMS if arm not in COMBINED], []
+    for before, after in zip(arms, arms[1:], strict=False):
+        more = paired(runs, after, before, lambda a, b: final(a) - final(b))
+        times = paired(runs, after, before, lambda a, b: seconds(a) / seconds(b))
+        rows.append([f"`{before}` to `{after}`", str(more["seeds"]), _text(more, 0, sign=True),
+                     _text(times, 2, " times"), _effect(more)])
+    return table(["step", "seeds", f"return after {ROUNDS_COMPARED} rounds", "seconds", "what it says"], rows)
+
+
+def return_at(run: Run, level: float, quantity: Callable[[Run, int], float]) -> float:
+    """The evaluated return when so many cents were spent, or seconds: straight lines between evaluations."""
+    found = evaluations(run)
+    return float(np.interp(level, [quantity(run, index) for index in found], list(found.values())))
+
+
+def combined(found: Mapping[str, Any] | None) -> str:
+    """Returns what Nitro's scaler with Stellaris' learners buys, at equal dollars, as Markdown."""
+    runs = by_arm(found) if found else {}
+    arms = [CONTROL, NITRO, FULL, BOTH]
+    seeds = sorted(set.intersection(*({*runs.get(arm, {})} for arm in arms)))
+    if not seeds:
+        return "Not known yet: no seed of the four arms is finished.\n"
+    level = min(cents(runs[arm][seed], runs[arm][seed]["rounds"]) for arm in arms for seed in seeds)
+    returns = {arm: [return_at(runs[arm][seed], level, cents) for seed in seeds] for arm in arms}
+    gains = {arm: differences(returns[BOTH], returns[arm]) for arm in arms[:-1]}
+    better, worse = ([_BESIDE[arm] for arm, one in gains.items() if excludes(one) == side] for side in (1, -1))
+    if len(seeds) < len(SEEDS):
+        sentence = f"**Not judged yet**: {len(seeds)} of {len(SEEDS)} seeds are there."
+    elif len(better) == len(gains):
+        sentence = "**The combination buys something**: it returns more than each part alone, and than without either."
+    else:
+        shown = [f"{word} than {' and '.join(arms)}" for word, arms in (("more", better), ("less", worse)) if arms]
+        sentence = (f"**The combination returns {' but '.join(shown)}**; other differences could not be shown."
+                    if shown else "**The combination buys nothing that could be shown.**")
+    return f"{sentence}\n\n" + table(
+        [f"Hopper, after {level:.2f} cents each", "seeds", "return", "with both, more by"],
+        [[f"`{arm}`: {WHAT[arm]}", str(len(seeds)), _over(returns[arm], 0),
+          _text(gains[arm], 0, sign=True) if arm in gains else ""] for arm in arms])
+
+
+def section(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the page says of a workload."""
+    workload, runs = WORKLOADS[name], by_arm(found)
+    return {"name": name, "title": TITLES[name], "workload": workload, "date": found["date"],
+            "arms": arms_table(runs, workload.target_return), "steps": steps_table(runs),
+            "commits": sorted({one for run in found["runs"] for one in run["commits"]})}
+
+
+def page(everything: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns docs/stellaris.md.
+
+    Args:
+        everything: By workload, what was found.
+    """
+    known = {name: (by_arm(found), WORKLOADS[name]) for name, found in everything.items()}
+    counts = {name: min(len(runs.get(arm, {})) for arm in ARMS if arm not in COMBINED)
+              for name, (runs, _) in known.items()}
+    state = [f"{TITLES[name]}: {counts[name]} of {len(SEEDS)} seeds of every arm" if name in counts else
+             f"{TITLES[name]}: not run yet" for name in (*counts, *(name for name in WORKLOADS if name not in counts))]
+    is_complete = [counts.get(name) for name in WORKLOADS] == [len(SEEDS)] * len(WORKLOADS)
+    return rendered(
+        Path(__file__).with_suffix(".md"), progress=[] if is_complete else state, arms=WHAT, full=FULL,
+        baseline=BASELINE, control=CONTROL, rounds_compared=ROUNDS_COMPARED, nodes_usd=GPU_NODES_USD_PER_HOUR,
+        claims=claims_table(known) if known else "", note=audit.note("Stellaris to the target"),
+        workloads=[section(name, found) for name, found in everything.items()],
+        combined=combined(everything.get("hopper")))
+
+
+def draw(runs: Runs, path: Path) -> None:
+    """Draws evaluated returns by rounds and by modelled seconds: the mean of the seeds, and their range.
+
+    An arm with Nitro's scaler is the dashed twin of the one without.
+    """
+    figure, (by_rounds, by_seconds) = panels(2, (12, 4.4), sharey=True)
+    for arm, of_arm in runs.items():
+        every, colour = list(of_arm.values()), _COLOURS[_WITHOUT_NITRO.get(arm, arm)]
+        returns = np.array([list(evaluations(run).values()) for run in every])
+        rounds = list(evaluations(every[0]))
+        until_s = np.mean([[seconds(run, index) for index in rounds] for run in every], axis=0)
+        for axes, x in ((by_rounds, rounds), (by_seconds, until_s)):
+            axes.fill_between(x, returns.min(0), returns.max(0), color=colour, alpha=0.08, lw=0)
+            axes.plot(x, returns.mean(0), "--" if arm in COMBINED else "-", color=colour, lw=1.6,
+                      label=f"{arm} ({len(every)})")
+    by_rounds.set(xlabel="round", ylabel="evaluated return")
+    by_seconds.set_xlabel("modelled seconds")
+    by_rounds.legend(frameon=False, title="arm (seeds)")
+    saved(figure, path)
+
+
+def _text(estimate: Mapping[str, Any], digits: int, unit: str = "", *, sign: bool = False) -> str:
+    """An estimate for people; empty without any seed."""
+    if not estimate["seeds"]:
+        return ""
+    values = [estimate["interquartile_mean"], estimate["interval_low"], estimate["interval_high"]]
+    mean, *bounds = (None if one is None else f"{one:{'+' if sign else ''},.{digits}f}".replace("-", "−")
+                     for one in values)
+    return f"{mean}{unit}" + (f" [{', '.join(map(str, bounds))}]" if None not in bounds else "")
+
+
+def _over(values: Sequence[float], digits: int) -> str:
+    return _text(over_seeds(values), digits)
+
+
+def _effect(more: Mapping[str, Any]) -> str:
+    if more["seeds"] < len(SEEDS):
+        return "too few seeds"
+    return {1: "returns more", -1: "returns less"}.get(excludes(more), "no difference that could be shown")
+
+
+_WITHOUT_NITRO = {NITRO: CONTROL, BOTH: FULL}
+_COLOURS = {"sync-4096": GREY, "sync-1024": "#222222", "async": ORANGE, "+bound": GREEN,
+            "+rates": PURPLE, "+truncation": BLUE}
+_BESIDE = {CONTROL: "without either", NITRO: "with Nitro's scaler alone", FULL: "with Stellaris' learners alone"}
+
+
+def main() -> None:
+    """Writes pages and pictures from what is there."""
+    everything = {name: found for name in WORKLOADS if (found := read(name)) is not None}
+    for name, found in everything.items():
+        draw(by_arm(found), RESULTS / f"{name}.png")
+    PAGE.write_text(page(everything))
+    RESULTS_PAGE.write_text(with_part(RESULTS_PAGE.read_text(), "combined", combined(everything.get("hopper"))))
+
+
+if __name__ == "__main__":
+    main()

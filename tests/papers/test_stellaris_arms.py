@@ -1,0 +1,49 @@
+"""Six arms of Stellaris: each is an experiment that differs in one thing from the one before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from papers.stellaris.arms import COMBINED, FILE, RESULTS, WORKLOADS, arms_of, published, runs, study_of
+from runtime.config.loading import load_experiment
+from runtime.cost.durations import read_durations
+from tests.helpers import ROOT
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_before(workload: str) -> None:
+    found = {}
+    for run in runs(workload, Path("work"), arms_of(workload), [3]):
+        experiment = load_experiment(
+            ROOT / run.file, [f"{key}={json.dumps(value)}" for key, value in run.settings.items()])
+        learner = experiment.learner.stellaris
+        assert (run.file, experiment.seed, learner.place) == (FILE, 3, "virtual")
+        assert (experiment.environment.id, experiment.stop.max_rounds) == (
+            WORKLOADS[workload].environment, WORKLOADS[workload].rounds)
+        assert read_durations(ROOT / str(learner.durations)).mean_s(1024) < 0.1
+        found[run.rule] = (experiment.algorithm.chosen.minibatch_steps, learner.learners, learner.staleness_decay,
+                           learner.learning_rate_root, learner.truncation, experiment.scaler.kind)
+    six = [values for arm, values in found.items() if arm not in COMBINED]
+    assert [sum(a != b for a, b in zip(*pair, strict=True)) for pair in zip(six, six[1:], strict=False)] == [1] * 5
+    if WORKLOADS[workload].is_combined:
+        assert found["nitro-sync"] == (*found["sync-1024"][:-1], "nitro")
+        assert found["nitro+stellaris"] == (*found["+truncation"][:-1], "nitro")
+
+
+def test_published_runs_count_as_long_as_the_study_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("papers.stellaris.arms.RESULTS", tmp_path)
+    assert published("hopper") == []
+    study = {**study_of("hopper"), "runs": [{"arm": "async", "seed": 3}]}
+    (tmp_path / "hopper.json").write_text(json.dumps(study))
+    assert published("hopper") == study["runs"]
+    study["shared"]["stop.max_rounds"] = 61
+    (tmp_path / "hopper.json").write_text(json.dumps(study))
+    assert published("hopper") == []
+
+
+def test_what_is_in_the_results_is_of_the_study_as_it_is() -> None:
+    for path in RESULTS.glob("*.json"):
+        assert published(path.stem), path.stem
