@@ -39,6 +39,9 @@ def check_guard(client: Client) -> dict[str, str]:
     if stack is None:
         raise AccountError(f"the stack {GUARD_STACK} is not there: nothing would end a deployment")
     outputs = outputs_of(stack)
+    if not {"RuleName", "GuardFunction", "ReportsTopic"} <= outputs.keys():
+        raise AccountError(f"the stack {GUARD_STACK} is {stack['StackStatus']}, and tells nothing of its rule: nothing "
+                           "would end a deployment")
     _check_rule(client, outputs)
     seen = _look(client, outputs["GuardFunction"])
     others = f"{len(seen)} other deployment{'s' * (len(seen) != 1)}" if seen else "no other deployment"

@@ -13,7 +13,7 @@ from stacks.experiment import ExperimentStack
 from stacks.guard import GuardStack
 from stacks.mail import MailStack, checked_address
 from stacks.network import NetworkStack
-from stacks.organisation import OwnNetwork, add_tags
+from stacks.organisation import OwnNetwork, add_tags, check_boundary
 from stacks.plan import Plan, zone_names
 from stacks.results import ResultsStack
 
@@ -39,6 +39,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     app = cdk.App(context=settings)
     context = app.node.try_get_context
     plan = Plan.from_context(context)
+    check_boundary(context)
     results = ResultsStack(app, RESULTS_STACK)
     network = NetworkStack(app, NETWORK_STACK, zones=zone_names(context("zones")), results_bucket=results.bucket,
                            own=OwnNetwork.from_context(context, plan))

@@ -95,7 +95,7 @@ def _environment() -> dict[str, str]:
 def _packages(lockfile: Path) -> dict[str, object]:
     try:
         return dict(json.loads(lockfile.read_text())["packages"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
 
 

@@ -177,6 +177,8 @@ def _begin_rounds(client: Client, plan: Plan) -> str:
         AccountError: It could not be started.
     """
     stack = ask(lambda: find_stack(client("cloudformation"), plan.stack_name)) or {}
+    if MACHINE_OUTPUT not in outputs_of(stack):
+        raise AccountError(f"{plan.stack_name} is {stack.get('StackStatus', 'not there')}: it has no rounds to begin")
     machine, name = outputs_of(stack)[MACHINE_OUTPUT], execution_name(str(stack["StackId"]))
     try:
         # With a name, as boto3 asks again when an answer is lost: that would start two.

@@ -54,12 +54,12 @@ class MailStack(Stack):
                 for share in SHARES])
 
 
-def checked_address(text: str) -> str:
-    """``text`` itself, if mail can be sent there.
+def checked_address(text: object) -> str:
+    """``text`` itself, if mail can be sent there; a context key may hold anything.
 
     Raises:
         ExperimentError: It is no address.
     """
-    if not _ADDRESS.fullmatch(text):
+    if not isinstance(text, str) or not _ADDRESS.fullmatch(text):
         raise ExperimentError(f"mail = {text!r} is not allowed; allowed: one address such as you@example.org")
     return text

@@ -1,6 +1,7 @@
 """What an organisation asks of every stack: its tags, and a network of its own. See docs/guides/organisations.md.
 
-A permissions boundary and a bootstrap qualifier are the CDK's own context keys.
+A permissions boundary and a bootstrap qualifier are the CDK's own context keys. The CDK silently ignores a boundary in
+a form that it does not know; that is refused here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from runtime.errors import ExperimentError
 from stacks.plan import Plan
 
 _TAG = re.compile(r"(?!aws:|nitro:)[\w.:/+@ -]{1,128}=[\w.:/+@ -]{0,256}", re.ASCII | re.IGNORECASE)
+_TAGS_MAX = 40
+"""AWS allows 50 on most resources; ten are left for those of an experiment, and for names."""
+_BOUNDARY = "@aws-cdk/core:permissionsBoundary"
+_BOUNDARIES = {"name": re.compile(r"[\w+=,.@/${}:-]+"), "arn": re.compile(r"arn:\S+:policy/\S+")}
 _VPC, _SUBNET = re.compile(r"vpc-[0-9a-f]{8,17}"), re.compile(r"subnet-[0-9a-f]{8,17}")
 
 
@@ -45,9 +50,9 @@ class OwnNetwork:
             raise ExperimentError(f"vpc = {vpc!r} is not allowed; allowed: the id of the VPC of subnets, such as "
                                   "vpc-0123456789abcdef0")
         names = tuple(str(subnets).split(","))
-        if not all(map(_SUBNET.fullmatch, names)):
-            raise ExperimentError(f"subnets = {subnets!r} is not allowed; allowed: ids of subnets of {vpc}, such as "
-                                  "subnet-0123456789abcdef0,subnet-0fedcba9876543210")
+        if not all(map(_SUBNET.fullmatch, names)) or len(set(names)) < len(names):
+            raise ExperimentError(f"subnets = {subnets!r} is not allowed; allowed: ids of subnets of {vpc}, each once, "
+                                  "such as subnet-0123456789abcdef0,subnet-0fedcba9876543210")
         if plan.has_function and plan.experiment.cache.kind != "none":
             raise ExperimentError(f"cache.kind = {plan.experiment.cache.kind} with vpc = {vpc}: actors that reach a "
                                   "cache need subnets without a way out, which only a network made here has; allowed: "
@@ -68,8 +73,31 @@ def add_tags(app: cdk.App, value: object) -> None:
     if wrong := [word for word in words if not _TAG.fullmatch(word)]:
         raise ExperimentError(f"tags = {value!r} is not allowed: {wrong[0]!r}; allowed: KEY=VALUE,KEY=VALUE, with keys "
                               "that do not begin with aws: or nitro:")
+    keys = [word.partition("=")[0] for word in words]
+    if twice := [key for place, key in enumerate(keys) if key.casefold() in map(str.casefold, keys[:place])]:
+        raise ExperimentError(f"tags = {value!r} is not allowed: {twice[0]!r} stands there twice; IAM does not tell "
+                              "upper from lower case")
+    if len(words) > _TAGS_MAX:
+        raise ExperimentError(f"tags: {len(words)} tags; allowed: up to {_TAGS_MAX}, since AWS allows 50 with the "
+                              "project's own")
     for key, text in (word.split("=", 1) for word in words):
         cdk.Tags.of(app).add(key, text)
         for child in app.node.children:
             if isinstance(child, cdk.Stack):
                 child.tags.set_tag(key, text)
+
+
+def check_boundary(context: Callable[[str], Any]) -> None:
+    """Checks the permissions boundary: in any other form the CDK makes all roles without one, and says nothing.
+
+    Raises:
+        ExperimentError: The CDK would not use it.
+    """
+    value = context(_BOUNDARY)
+    if value is None:
+        return
+    words = list(value.items()) if isinstance(value, dict) else []
+    if len(words) != 1 or not all(key in _BOUNDARIES and isinstance(text, str) and _BOUNDARIES[key].fullmatch(text)
+                                  for key, text in words):
+        raise ExperimentError(f"{_BOUNDARY} = {value!r} is not allowed; allowed, in cdk.json and not with -c: "
+                              '{"name": "POLICY"} or {"arn": "arn:aws:iam::ACCOUNT:policy/POLICY"}')

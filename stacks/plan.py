@@ -31,6 +31,7 @@ from runtime.guard.times import (
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
 from runtime.ports.money import PriceTable
 from runtime.records.downloaded import load_trusted_experiment
+from runtime.records.files import read_regular
 from runtime.scaler import make_scaler
 from stacks.staging import LEFT_OUT
 
@@ -271,9 +272,9 @@ def read_prices(path: str | None) -> PriceTable:
     if path is None:
         return PRICES
     try:
-        return prices_from_json(Path(path).read_bytes())
+        return prices_from_json(read_regular(Path(path), may_be_link=True))
     except OSError as error:
-        raise ExperimentError(f"prices = {path!r} cannot be read: {error.strerror}") from None
+        raise ExperimentError(f"prices = {path!r} cannot be read: {error.strerror or error}") from None
 
 
 def zone_names(value: str | None) -> list[str] | None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from runtime.aws.failures import BotoCoreError, ClientError, NoCredentialsError, ResponseParserError, code_of
+from runtime.aws.failures import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    ResponseParserError,
+    code_of,
+    message_of,
+)
 from runtime.errors import RunError, one_line
 
 T = TypeVar("T")
@@ -26,9 +33,12 @@ def ask(question: Callable[[], T]) -> T:
     except NoCredentialsError as error:
         raise AccountError("there are no AWS credentials: run `aws configure` or set AWS_PROFILE") from error
     except ClientError as error:
-        said = error.response["Error"]
-        raise AccountError(f"the AWS account cannot be asked: {error.operation_name}: {one_line(said['Code'])}: "
-                           f"{one_line(said['Message'])}") from error
+        code = code_of(error) or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        raise AccountError(f"the AWS account cannot be asked: {error.operation_name}: {one_line(str(code))}: "
+                           + (one_line(message_of(error)) or "the answer is not AWS'")) from error
+    except KeyError as error:
+        # botocore reads a proxy's page as XML, or as an answer that has nothing in it.
+        raise AccountError(f"the AWS account cannot be asked: the answer lacks {error}; is it AWS'?") from error
     except (BotoCoreError, ResponseParserError) as error:
         raise AccountError(f"the AWS account cannot be asked: {one_line(str(error))}") from error
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import boto3
 from botocore.config import Config
+from botocore.session import get_session
 
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.failures import BotoCoreError
@@ -82,11 +83,15 @@ def waiting_client(
 def open_session() -> Session:
     """A session with the region that the CDK's command line would take: boto3 does not know AWS_REGION.
 
+    Its clients are `PATIENT` if nothing else is asked for.
+
     Raises:
         AccountError: No region is set, or there is no such profile.
     """
     try:
-        session: Session = boto3.Session(region_name=os.environ.get("AWS_REGION") or None)
+        core = get_session()
+        core.set_default_client_config(PATIENT)
+        session: Session = boto3.Session(botocore_session=core, region_name=os.environ.get("AWS_REGION") or None)
     except BotoCoreError as error:
         raise AccountError(str(error)) from error
     if session.region_name is None:

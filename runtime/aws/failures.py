@@ -40,5 +40,6 @@ def message_of(error: BaseException | None) -> str:
 
 
 def _said(error: BaseException | None, what: str) -> str:
-    answer: Any = error.response["Error"] if isinstance(error, ClientError) else {}
+    # A proxy's page is no answer of AWS'.
+    answer: Any = error.response.get("Error", {}) if isinstance(error, ClientError) else {}
     return str(answer.get(what, ""))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.aws.failures import BotoCoreError, ClientError, PaginationError, ResponseParserError
+from runtime.aws.failures import BotoCoreError, ClientError, PaginationError, ResponseParserError, code_of, message_of
 from runtime.cost.prices import CACHE_NODE_TYPE
 from runtime.errors import RunError, one_line
 from runtime.ports.money import LambdaPrices, PriceTable
@@ -180,9 +180,8 @@ def _ask(client: Any, service: str, filters: Mapping[str, str], asked: str) -> l
         raise PriceListError(f"the Price List API's answer is not understood for {asked}: {one_line(str(error))}"
                              ) from error
     except ClientError as error:
-        said = error.response["Error"]
-        text = one_line(f"{said.get('Code')}: {said.get('Message')}")
-        if said.get("Code") in _REFUSED_QUESTIONS:
+        text = one_line(f"{code_of(error)}: {message_of(error)}")
+        if code_of(error) in _REFUSED_QUESTIONS:
             raise PriceListError(f"the Price List API refuses to be asked for {asked}: {text}") from error
         raise PricesUnreachableError(f"the Price List API cannot be asked: {text}") from error
     except BotoCoreError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import sys
 import textwrap
 from collections.abc import Collection
 from dataclasses import asdict, fields, replace
@@ -24,6 +23,8 @@ The highest are those of sa-east-1: a GiB of gp3 at $0.152 instead of $0.08 (1.9
 $0.526 (1.7). Lambda is dearest in ap-east-1, with a ratio of less than 1.4. Too high a price ends a run early; too low
 a one would exceed the budget.
 """
+_USD_MAX = 1e6
+"""Sums of higher prices may not be finite."""
 _SHOWN_CHARACTERS = 200
 
 
@@ -117,13 +118,13 @@ def _lambda_prices(name: str, tree: Any) -> LambdaPrices:
 
 
 def _usd(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-        raise ExperimentError(f"{name} = {_shown(value)} is not allowed; allowed: a finite number above 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _USD_MAX:
+        raise ExperimentError(f"{name} = {_shown(value)} is not allowed; allowed: a number above 0, up to {_USD_MAX:g}")
     return float(value)
 
 
 def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or not value.isprintable():
         raise ExperimentError(f"{name} = {_shown(value)} is not allowed; allowed: a text")
     return value
 

@@ -30,6 +30,7 @@ _JSON = {"dynamodb": ("dynamodb", "DynamoDB_20120810", "1.0"), "logs": ("logs", 
 """Services that take JSON: endpoint, what the operation's name follows, and version of the format."""
 _S3_METHODS = {"GetObject": "GET", "ListObjectsV2": "GET", "PutObject": "PUT"}
 _UNRESERVED = "-_.~"
+_PATIENCE = "Throttl", "ProvisionedThroughputExceeded", "RequestLimitExceeded"
 _PAUSES_S = (1.0, 4.0)
 _METADATA_S, _ANSWER_S = 5.0, 30.0
 _FAILURES = (OSError, HTTPException, ValueError)
@@ -45,7 +46,7 @@ class RefusedError(OSError):
     def __init__(self, status: int, reason: str, content: bytes) -> None:
         text = content.decode(errors="replace")
         super().__init__(f"{status} {reason} {text}")
-        self.is_passing = status >= 500 or status == 429 or "Throttl" in text
+        self.is_passing = status >= 500 or status == 429 or any(word in text for word in _PATIENCE)
 
 
 class Call(NamedTuple):
@@ -127,7 +128,9 @@ def read_credentials() -> dict[str, str]:
     path = f"{metadata}/meta-data/iam/security-credentials/"
     headers = {"X-aws-ec2-metadata-token": token.decode()}
     role = _send("GET", path, headers, _METADATA_S).decode()
-    found: dict[str, str] = json.loads(_send("GET", path + role, headers, _METADATA_S))
+    found = json.loads(_send("GET", path + role, headers, _METADATA_S))
+    if not isinstance(found, dict) or not {"AccessKeyId", "SecretAccessKey", "Token"} <= found.keys():
+        raise ValueError(f"the metadata have no credentials of {role}")
     return found
 
 

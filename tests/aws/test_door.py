@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
 from runtime.aws.asking import AccountError, ask, ask_if_there
-from runtime.aws.clients import PROMPT, clients, open_session
+from runtime.aws.clients import PATIENT, PROMPT, clients, open_session
 from runtime.aws.failures import code_of, message_of
 from runtime.cost.prices import PRICES
 from runtime.names import DEFAULT_REGION
@@ -29,6 +29,8 @@ def test_without_a_region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert open_session().region_name == "us-east-1"
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert open_session().region_name == "eu-west-1"
+    # boto3's own wait a minute for a connection, and five times.
+    assert open_session().client("sts").meta.config.connect_timeout == PATIENT.connect_timeout
 
 
 PAGE = "<html>\n" + "no way\n" * 500
@@ -41,6 +43,19 @@ def test_a_page_instead_of_an_answer_is_shortened_to_a_line(error: Exception) ->
     with pytest.raises(AccountError, match=r"cannot be asked: (GetCallerIdentity: 403: )?<html> no way no.*…$") as end:
         ask(lambda: refuse(error))
     assert len(str(end.value)) < 300
+
+
+@pytest.mark.parametrize(("error", "text"), [
+    (ClientError({"ResponseMetadata": {"HTTPStatusCode": 403}}, "GetCallerIdentity"),
+     "GetCallerIdentity: 403: the answer is not AWS'"),
+    (KeyError("GetCallerIdentityResult"), "the answer lacks 'GetCallerIdentityResult'; is it AWS'?")],
+    ids=["403", "200"])
+def test_a_proxys_page_in_the_place_of_an_answer_is_told(error: Exception, text: str) -> None:
+    """botocore parses well-formed HTML as XML, and then misses what it looks for."""
+    with pytest.raises(AccountError) as end:
+        ask(lambda: refuse(error))
+    assert str(end.value) == f"the AWS account cannot be asked: {text}"
+    assert (code_of(error), message_of(error)) == ("", "")
 
 
 def test_what_does_not_exist_is_an_answer_and_a_refusal_is_none() -> None:

@@ -902,6 +902,13 @@ def test_one_that_does_not_is_told(account: Account, arrange: Callable[[Account]
         check_guard(account.client)
 
 
+def test_one_that_is_only_prepared_is_told(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after ``cdk deploy --no-execute``."""
+    monkeypatch.setattr(arming, "find_stack", lambda *_: {"StackStatus": "REVIEW_IN_PROGRESS"})
+    with pytest.raises(AccountError, match="^the stack NitroGuard is REVIEW_IN_PROGRESS, and tells nothing"):
+        check_guard(account.client)
+
+
 def test_a_newer_one_is_not_replaced(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     check_version(account.client)
     monkeypatch.setattr(arming, "VERSION", VERSION - 1)

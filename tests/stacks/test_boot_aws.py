@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -92,6 +93,25 @@ def test_the_stand_in_refuses_the_credentials_of_others(
     assert calls == []
 
 
+@pytest.mark.parametrize("answer", ['{"Code": "AssumeRoleUnauthorizedAccess"}', "[]", "null", "<html>", "{"])
+def test_metadata_without_credentials_are_asked_again_and_told_in_a_line(
+    door: FrontDoor, metadata: InstanceMetadata, calls: list[str], answer: str
+) -> None:
+    metadata.values["iam/security-credentials/learner"] = answer
+    with pytest.raises(SystemExit, match="^aws ecr GetAuthorizationToken: "):
+        boot_aws.main(["ecr", "GetAuthorizationToken"])
+    assert metadata.asked.count("iam/security-credentials/learner") == 3
+    assert calls == []
+
+
+@pytest.mark.parametrize("code", ["ThrottlingException", "ProvisionedThroughputExceededException",
+                                  "RequestLimitExceeded"])
+def test_all_that_asks_for_patience_gets_it(code: str) -> None:
+    content = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}"}).encode()
+    assert boot_aws.RefusedError(400, "Bad Request", content).is_passing
+    assert not boot_aws.RefusedError(400, "Bad Request", b"ValidationException").is_passing
+
+
 @pytest.mark.parametrize(("late_s", "path", "body", "left_out", "code"), [
     (0, "/k", b"content", "", ""),
     (-301, "/k", b"content", "", "RequestExpired"),
@@ -135,6 +155,17 @@ def test_only_bad_moments_are_asked_again(
         with pytest.raises(boot_aws.RefusedError, match="done"):
             boot_aws.ask(call)
     assert len(calls) == asked
+
+
+def test_what_does_not_answer_is_not_waited_for(
+    door: FrontDoor, metadata: InstanceMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot_aws, "_ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("BOOT_AWS", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(TimeoutError):
+            boot_aws.ask(boot_aws.call_of("ecr", "GetAuthorizationToken", {}, None))
+    assert metadata.asked.count("iam/security-credentials/learner") == 3, "with fresh credentials each time"
 
 
 def test_a_call_by_its_words(

