@@ -66,7 +66,8 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
 
 def bootstrap_qualifier(words: Sequence[str]) -> str:
     """What the names of the CDK's own resources have in them: of its command line's last such word, or of cdk.json."""
-    given = [word.partition("=")[2] for word in words if word.partition("=")[0] == _QUALIFIER]
+    pairs = [word.removeprefix("--context=").partition("=") for word in words]
+    given = [value for name, _, value in pairs if name == _QUALIFIER]
     return given[-1] if given else str(json.loads((ROOT / "cdk.json").read_text())["context"].get(
         _QUALIFIER, BOOTSTRAP_QUALIFIER))
 

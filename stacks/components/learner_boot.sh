@@ -72,12 +72,14 @@ metadatum() {  # NAME
         "$metadata/meta-data/$1"
 }
 
+read_identity() {
+    NITRO_INSTANCE_ID=$(metadatum instance-id) && NITRO_INSTANCE_TYPE=$(metadatum instance-type) &&
+        NITRO_IMAGE_ID=$(metadatum ami-id) && NITRO_PRIVATE_ADDRESS=$(metadatum local-ipv4)
+}
+
 identify() {
     retry new_token
-    NITRO_INSTANCE_ID=$(metadatum instance-id)
-    NITRO_INSTANCE_TYPE=$(metadatum instance-type)
-    NITRO_IMAGE_ID=$(metadatum ami-id)
-    NITRO_PRIVATE_ADDRESS=$(metadatum local-ipv4)
+    retry read_identity
     export NITRO_INSTANCE_ID NITRO_INSTANCE_TYPE NITRO_IMAGE_ID NITRO_PRIVATE_ADDRESS
 }
 

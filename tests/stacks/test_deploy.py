@@ -682,6 +682,8 @@ def test_the_account_is_asked_about_the_bootstrap_that_the_cdk_will_use(
     assert deploy.main([str(file), "--yes", "--", "-c", f"{key}=acme"]) == 0
     assert aws.qualifier == "acme"
     assert f"{key}=acme" in aws.calls[-1][0]
+    assert deploy.main([str(file), "--yes", "--", f"--context={key}=other"]) == 0
+    assert aws.qualifier == "other"
 
 
 def test_a_relative_path_works_from_another_folder(aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch):

@@ -562,7 +562,8 @@ def test_what_has_bad_moments_is_tried_again(machine: Machine) -> None:
     moments = machine.root.parent / "moments"
     machine.add_program("curl", f"""#!/bin/sh
 echo >>{moments}
-[ $(grep -c "" {moments}) -gt 3 ] || exit 7
+calls=$(grep -c "" {moments})
+[ $calls -gt 3 ] && [ $calls -ne 5 ] || exit 7
 exec {shutil.which("curl")} "$@"
 """)
     done = machine.boot(FAILING="aws s3 ListObjectsV2*")
