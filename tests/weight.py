@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import shutil
 import subprocess
 import sys
 import tokenize
@@ -68,7 +69,10 @@ def objections(now: Mapping[str, int], record: Record, before: Record) -> list[s
 
 
 def record_before(root: Path, text: str) -> Record:
-    """The record before its last change, committed or not; empty if git does not know."""
+    """The record before its last change, committed or not; empty if git does not know, or is not here."""
+    if shutil.which("git") is None:
+        return {}
+
     def git(*words: str) -> str:
         return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True).stdout
 
