@@ -8,7 +8,8 @@
 # make bootstrap  prepare an AWS account and region for the CDK, once
 # make image   build the images of EXPERIMENT with Debian's buildah, and run what is in them; as root on Debian
 # make test    set up, then lint and run all tests
-# make lint    set up, then lint and check types
+# make lint    set up, then lint, check types and weigh
+# make weight  count each folder's lines of code, which may not grow above tests/weight.txt
 # make bench   measure what is fast here, in some 15 minutes on two idle cores, into build/bench; ARGS="--base CHECKOUT" compares
 # make figures  measure and draw the papers' figures (docs/figures.md) within an hour; goes on if interrupted
 # make lock    write the images' lock files again, after a change of requirements; needs uv
@@ -27,7 +28,7 @@ BIN := $(VENV)/bin
 # What is imported is compiled then; all of it would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy rehearse rehearse-all bootstrap image test tests lint bench figures lock docs clean
+.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy rehearse rehearse-all bootstrap image test tests lint weight bench figures lock docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -82,6 +83,11 @@ lint: setup-dev
 	$(BIN)/hadolint lambda_actor/Dockerfile stacks/learner_image/Dockerfile
 	$(BIN)/shellcheck --shell=bash stacks/components/learner_boot.sh
 	$(BIN)/python -m mypy
+	$(BIN)/python -m tests.weight
+
+# Needs no more than Python.
+weight:
+	$(PYTHON) -m tests.weight $(ARGS)
 
 # Nothing that needs another environment, hours or a GPU: docs/design/performance.md has those. Keep the machine idle.
 bench: setup-dev

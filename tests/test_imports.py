@@ -218,8 +218,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": _PARTS | {"learner", "sampling"}, "backends": _PARTS | {"learner", "sampling", "training"},
     "planning": _PARTS | {"learner", "sampling", "training"}, "scheduler": _PARTS | {"learner"},
     "operations": _PARTS | {"learner", "sampling", "training", "backends"}}
-"""What each room may import where it runs, besides itself: rooms below it. The command line may import all of them,
-and `runtime.testing`, which nothing imports, too."""
+"""What each room may import where it runs, besides itself: rooms below it. The command line may import all of them."""
 
 
 

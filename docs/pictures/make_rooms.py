@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 from drawing import BLUE, EDGE, GREEN, ORANGE, SAND, SHADE, WHITE, arrow, box, canvas, label, save
 
 LAYERS = (
-    ("what people call; fakes", (("cli", WHITE), ("testing", WHITE))),
+    ("what people call", (("cli", WHITE),)),
     ("what puts parts together", (("operations", ORANGE), ("planning", ORANGE), ("backends", BLUE))),
     ("the loop", (("training", BLUE),)),
     ("how a round works", (("sampling", BLUE), ("learner", BLUE))),

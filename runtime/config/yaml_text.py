@@ -21,20 +21,22 @@ class _Loader(yaml.SafeLoader):
     _flattened = 0
     """Keys of all mappings so far, those that ``<<`` brings included: it copies them as it is read."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # Here it has its own keys only: those that its merge keys bring may stand in it as well.
+        node = super().compose_mapping_node(anchor)
         seen = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                # What is called next refuses it.
+                # The constructor of the mapping refuses it.
                 continue
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
                                                         key_node.start_mark)
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        return node
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         # Python does not even read one of 5,000 digits.

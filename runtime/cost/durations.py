@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import ExperimentError, one_line
+from runtime.records.files import from_json
 
 KEY = "learner.stellaris.durations"
 _SECONDS_MAX = 900
@@ -75,7 +76,7 @@ def read_durations(path: Path) -> Durations:
     try:
         if path.exists() and not path.is_dir() and not (path.is_file() and path.stat().st_size <= _BYTES_MAX):
             raise ValueError(f"it is no file of {_BYTES_MAX // 2**20} MiB at most")
-        found = json.loads(path.read_bytes())
+        found = from_json(path.read_bytes())
         if not isinstance(found, dict) or not isinstance(found.get("gradient_s"), dict) or not found["gradient_s"]:
             raise ValueError("gradient_s is no list of seconds for each number of samples")
         gradient_s = {_samples(samples): _seconds(f"gradient_s.{samples}", listed)
@@ -83,7 +84,7 @@ def read_durations(path: Path) -> Durations:
         return Durations(_seconds("start_s", found.get("start_s")), gradient_s)
     except OSError as error:
         raise _refused(path, f"cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _refused(path, f"does not hold durations: {error}") from None
 
 

@@ -25,7 +25,7 @@ from runtime.cost.model import INIT_SECONDS_MAX, vcpu_share
 from runtime.errors import RunDirectoryError
 from runtime.ports.money import WorkTimes
 from runtime.ports.scaling import GradientNoise
-from runtime.records.files import read_regular, to_json, write_atomically
+from runtime.records.files import from_json, read_regular, to_json, write_atomically
 
 UNITS: Final = {
     "init_s": "an actor's cold start: its imports, and its environment",
@@ -167,7 +167,7 @@ class Rates:
 
     def _load(self, path: Path) -> None:
         try:
-            found = json.loads(read_regular(path))
+            found = from_json(read_regular(path))
             source, units = found["source"], found["units"]
             if not isinstance(source, str):
                 raise ValueError("source is no text")
@@ -175,7 +175,7 @@ class Rates:
                 if unit not in UNITS or type(seconds) not in (int, float) or not 0 <= seconds <= _SECONDS_MAX:
                     raise ValueError(f"{unit} = {seconds}; allowed: {' | '.join(UNITS)}, each from 0 to "
                                      f"{_SECONDS_MAX:,} seconds")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirectoryError(f"{path} does not hold the rates of a bill: {error}") from None
         self.source, self.units = source, units
 

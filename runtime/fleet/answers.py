@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from runtime.records.files import INTEGER_MAX
+from runtime.records.files import INTEGER_MAX, json_or_none
 
 ANSWER_BYTES_MAX = 2**24
 """The longest answer that a trial or an evaluation gives."""
@@ -23,10 +22,7 @@ def answer(message: bytes, *shapes: Mapping[str, tuple[type, ...]]) -> dict[str,
     Raises:
         ValueError: It is something else.
     """
-    try:
-        found = json.loads(message)
-    except (ValueError, RecursionError):
-        found = None
+    found = json_or_none(message)
     for shape in shapes:
         if isinstance(found, dict) and found.keys() == shape.keys() and all(
                 type(value) in shape[key] and not (type(value) in (int, float) and not 0 <= value <= INTEGER_MAX)

@@ -24,6 +24,7 @@ from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
 from runtime.fleet import FleetSetup
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
+from runtime.records.files import json_or_none
 
 _ANSWER_MARGIN_S = 15
 _CONNECT_TIMEOUT_S = 10
@@ -329,7 +330,7 @@ def _outcome(invocation_id: str, answer: Mapping[str, Any], payload: bytes, time
     bill: dict[str, Any] = (
         {"billed_s": report.billed_s, "init_s": report.init_s, "is_metered": True} if report
         else {"billed_s": timeout_s, "init_s": INIT_SECONDS_MAX})
-    content = _parsed(payload)
+    content = json_or_none(payload)
     if "FunctionError" in answer:
         status, error = _function_error(content, payload)
         return Outcome(invocation_id, status, error=error, **bill)
@@ -346,13 +347,6 @@ def _log(answer: Mapping[str, Any]) -> str:
         return base64.b64decode(answer.get("LogResult", "")).decode(errors="replace")
     except ValueError:
         return ""
-
-
-def _parsed(payload: bytes) -> Any:
-    try:
-        return json.loads(payload)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _function_error(content: Any, payload: bytes) -> tuple[OutcomeStatus, str]:

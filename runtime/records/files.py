@@ -156,6 +156,14 @@ def from_json(data: bytes | str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def json_or_none(data: bytes | str) -> Any:
+    """Reads JSON that anybody may have altered, as `from_json`; None if it cannot be read."""
+    try:
+        return from_json(data)
+    except ValueError:
+        return None
+
+
 @contextmanager
 def naming_full_disk(path: Path) -> Iterator[None]:
     """A block that writes ``path``: if the disk is full, its error says where, how full, and what to do.

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Annotated, Any, get_args, get_type_hints
 
 from runtime.errors import RunDirectoryError, one_line
-from runtime.records.files import INTEGER_MAX
+from runtime.records.files import INTEGER_MAX, from_json
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ class RoundRow:
             RunDirectoryError: It is no JSON object, or not one of this version's rows.
         """
         try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            found = from_json(line)
+        except ValueError as error:
             raise RunDirectoryError(f"rounds.jsonl: a line is not JSON: {error}") from None
         if not isinstance(found, dict):
             raise RunDirectoryError(f"rounds.jsonl: a line is not a JSON object but {type(found).__name__}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import math
 import stat
 from contextlib import suppress
@@ -15,6 +14,7 @@ from runtime.records.files import (
     LINES_BYTES_MAX,
     TEMPORARY,
     append,
+    json_or_none,
     make_directory,
     open_to_write,
     read_regular,
@@ -143,9 +143,8 @@ def _strange_file(path: Path) -> str:
 
 def _round_index(line: bytes) -> float:
     """Of a row; infinite for one that is not whole."""
-    index = None
-    with suppress(ValueError, KeyError, TypeError, RecursionError):
-        index = json.loads(line)["round_index"] if line.endswith(b"\n") else None
+    row = json_or_none(line) if line.endswith(b"\n") else None
+    index = row.get("round_index") if isinstance(row, dict) else None
     return index if type(index) is int else math.inf
 
 

@@ -22,7 +22,7 @@ from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import ActorError
 from runtime.backends.cache_server import EmbeddedServer
 from runtime.errors import ServerError
-from runtime.testing.fakes import FakeCache
+from tests.fakes import FakeCache
 from tests.helpers import ROOT, is_alive, wait_for
 
 

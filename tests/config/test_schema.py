@@ -455,6 +455,12 @@ def test_merge_keys_work(tmp_path: Path):
     assert load_experiment(written(tmp_path, text)).evaluation.episodes == 2
 
 
+def test_a_key_may_stand_beside_a_merge_key_that_brings_it_too(tmp_path: Path):
+    text = ("environment: {id: CartPole-v1, kwargs: {a: {b: &b {<<: {x: 1}, x: 2}}, c: {<<: *b}}}\n"
+            "budget: {usd: 1.0}\n")
+    assert load_experiment(written(tmp_path, text)).environment.kwargs == {"a": {"b": {"x": 2}}, "c": {"x": 2}}
+
+
 def test_a_directory_is_refused(tmp_path: Path):
     with pytest.raises(ExperimentError, match="directory") as caught:
         load_experiment(tmp_path)

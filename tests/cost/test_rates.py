@@ -41,7 +41,9 @@ from runtime.ports.fleet import Invocation, Outcome
 from runtime.records.events import EventLog
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler
-from runtime.testing.fakes import (
+from runtime.training.assembly import make_round_loop
+from runtime.training.preflight import preflight
+from tests.fakes import (
     CRASHED,
     OK,
     SPACES,
@@ -52,8 +54,6 @@ from runtime.testing.fakes import (
     FakeLearner,
     ManualClock,
 )
-from runtime.training.assembly import make_round_loop
-from runtime.training.preflight import preflight
 from tests.helpers import ROOT
 from tests.sampling.parts import EVENT, make_experiment, make_meter
 

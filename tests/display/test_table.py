@@ -24,9 +24,9 @@ from runtime.display.table import (
 )
 from runtime.display.terminal import spent_of
 from runtime.ports.money import Limits
-from runtime.testing.fakes import ManualClock
 from runtime.training.summary import Summary
 from tests.config.trees import MINIMAL
+from tests.fakes import ManualClock
 from tests.records.rows import a_row
 
 

@@ -20,7 +20,7 @@ import pytest
 from runtime.errors import FleetError
 from runtime.fleet.ray_cluster import Head, RayFleet
 from runtime.ports.fleet import Fleet
-from runtime.testing.fakes import ManualClock
+from tests.fakes import ManualClock
 from tests.fleet.fleet_actors import Actors, Kind, MakeFleet, marks
 from tests.fleet.test_fleets import (  # noqa: F401  # The contract, with `kind` of this file.
     test_a_hanging_actor_is_ended_after_its_time,

@@ -11,7 +11,7 @@ from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.ports.money import Usage, Work
-from runtime.testing.fakes import (
+from tests.fakes import (
     SPACES,
 )
 from tests.helpers import cost_model

@@ -25,7 +25,7 @@ from runtime.sampling.collection import Collection
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import CircuitBreaker, Failures
 from runtime.sampling.serverless import ServerlessSampler
-from runtime.testing.fakes import (
+from tests.fakes import (
     ACTION_SIZE,
     CRASHED,
     CRASHED_AFTER_SUBMIT,

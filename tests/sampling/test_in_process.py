@@ -18,9 +18,9 @@ from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.scaler import make_scaler
-from runtime.testing.fakes import FakeEvaluator, FreeMeter, ManualClock
 from runtime.training.assembly import make_round_loop
 from runtime.training.loop import RoundLoop
+from tests.fakes import FakeEvaluator, FreeMeter, ManualClock
 from tests.helpers import overrides, results_only, rounds, train
 from tests.sampling.in_process import InProcessSampler
 

@@ -18,7 +18,7 @@ from runtime.ports.money import ACTOR, Work
 from runtime.records.events import EventLog
 from runtime.sampling.prewarm import prewarm
 from runtime.sampling.serverless import ServerlessSampler
-from runtime.testing.fakes import (
+from tests.fakes import (
     CRASHED,
     DEAF,
     ERROR,

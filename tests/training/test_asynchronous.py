@@ -36,7 +36,8 @@ from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler
-from runtime.testing.fakes import (
+from runtime.training.assembly import make_round_loop
+from tests.fakes import (
     CRASHED,
     ERROR,
     OK,
@@ -53,7 +54,6 @@ from runtime.testing.fakes import (
     digest,
     trajectory,
 )
-from runtime.training.assembly import make_round_loop
 from tests.helpers import cost_model
 
 STEPS = 4

@@ -24,7 +24,9 @@ from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler
-from runtime.testing.fakes import (
+from runtime.training.assembly import make_round_loop
+from runtime.training.evaluations import BestPolicy
+from tests.fakes import (
     ERROR,
     LATE_COMER,
     NEVER_RETURNS,
@@ -43,8 +45,6 @@ from runtime.testing.fakes import (
     trajectory,
     trajectory_fields,
 )
-from runtime.training.assembly import make_round_loop
-from runtime.training.evaluations import BestPolicy
 from tests.sampling.parts import (
     EVENT,
     STEPS,

@@ -16,6 +16,7 @@ from lambda_actor import wire
 from lambda_actor.errors import CorruptedMessageError
 from lambda_actor.wire import ARRAY_PREFIX, Kind
 from runtime.ports.learning import Batch, DetectorSamples, Snapshot, State, TrainingSamples, Update, UpdateMetrics
+from runtime.records.files import from_json
 
 _SAMPLES = tuple(one.name for one in dataclasses.fields(DetectorSamples))
 _METRICS = tuple(one.name for one in dataclasses.fields(UpdateMetrics) if one.name != "explained_variance")
@@ -200,8 +201,8 @@ def _own(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _values(text: str) -> dict[str, Any]:
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        values = from_json(text)
+    except ValueError as error:
         raise CorruptedMessageError(f"a learner's values are no JSON: {error}") from None
     if not isinstance(values, dict):
         raise CorruptedMessageError(f"a learner's values are {type(values).__name__}, not an object")

@@ -10,7 +10,7 @@ import pytest
 from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.metrics import INTERVAL_S, Metrics
 from runtime.records.rows import RoundRow
-from runtime.testing.fakes import ManualClock
+from tests.fakes import ManualClock
 from tests.records.rows import a_row
 
 DEPLOYMENT = Deployment(**{name: name for name in Deployment.__dataclass_fields__} | {

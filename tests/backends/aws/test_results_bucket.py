@@ -23,7 +23,7 @@ from runtime.ports.money import ACTOR, Usage, Work
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
-from runtime.testing.fakes import ManualClock
+from tests.fakes import ManualClock
 from tests.helpers import cost_model
 from tests.records.rows import a_row
 

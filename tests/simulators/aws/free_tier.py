@@ -18,7 +18,7 @@ Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 class _Handler(QuietHandler):
     def do_POST(self) -> None:
         assert self.headers["X-Amz-Target"] == TARGET
-        assert json.loads(self.rfile.read(int(self.headers["Content-Length"]))) == {}
+        assert json.loads(self.body()) == {}
         owner: FreeTier = self.server.owner
         if owner.failure:
             self.answer(400, json.dumps({"__type": owner.failure, "message": "as asked for"}).encode())

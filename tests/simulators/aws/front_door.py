@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -23,7 +22,7 @@ from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
+from tests.simulators.aws.loopback import LoopbackServer, PassingHandler
 
 SKEW_S = 300
 """How wrong a request's date may be."""
@@ -44,21 +43,8 @@ class RefusedError(Exception):
         self.code = code
 
 
-class _Handler(QuietHandler):
-    def do_GET(self) -> None:
-        self._pass_on()
-
-    def do_POST(self) -> None:
-        self._pass_on()
-
-    def do_PUT(self) -> None:
-        self._pass_on()
-
-    def do_DELETE(self) -> None:
-        self._pass_on()
-
-    def _pass_on(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+class _Handler(PassingHandler):
+    def pass_on(self, body: bytes) -> None:
         door = self.server.owner
         try:
             service = _check_signature(self, body, door.credentials)
@@ -68,15 +54,9 @@ class _Handler(QuietHandler):
         except RefusedError as refused:
             self.answer(403, json.dumps({"__type": refused.code, "message": str(refused)}).encode())
             return
-        connection = HTTPConnection(urlsplit(door.moto_url).netloc)
-        try:
-            connection.request(self.command, self.path, body, dict(self.headers))
-            answer = connection.getresponse()
-            content = answer.read()
-        finally:
-            connection.close()
+        status, _, content = self.ask(door.moto_url, body)
         with suppress(ConnectionError):
-            self.answer(answer.status, content)
+            self.answer(status, content)
 
 
 class FrontDoor(LoopbackServer):
@@ -112,7 +92,7 @@ class FrontDoor(LoopbackServer):
             raise RefusedError("AccessDeniedException", "refused")
 
 
-def _check_signature(handler: QuietHandler, body: bytes, known: Mapping[str, Mapping[str, str]]) -> str:
+def _check_signature(handler: PassingHandler, body: bytes, known: Mapping[str, Mapping[str, str]]) -> str:
     """Returns the service, as botocore names it."""
     headers = handler.headers
     found = _AUTHORIZATION.fullmatch(headers.get("Authorization", ""))
@@ -154,7 +134,7 @@ def _check_date(date: str, day: str) -> None:
         raise RefusedError("RequestExpired", f"signature expired: {date}")
 
 
-def _call(service: str, handler: QuietHandler, body: bytes) -> tuple[str, dict[str, Any]]:
+def _call(service: str, handler: PassingHandler, body: bytes) -> tuple[str, dict[str, Any]]:
     """The operation and its parameters, as the service's protocol has them."""
     url = urlsplit(handler.path)
     query = dict(parse_qsl(url.query, keep_blank_values=True))

@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from http.server import HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from socket import SHUT_RDWR, socket
@@ -37,6 +37,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.helpers import PATIENCE_S, ROOT
+from tests.simulators.aws.loopback import QuietHandler
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 PAYLOAD_BYTES_MAX = 6 * 2**20
@@ -141,11 +142,8 @@ class Invocation:
         return "\t".join([*parts, ""])
 
 
-class _RuntimeApi(BaseHTTPRequestHandler):
+class _RuntimeApi(QuietHandler):
     """What one worker process talks to; HTTP/1.0, so that a connection serves one request."""
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
     def do_GET(self) -> None:
         invocation = self.server.environment.hand_out()
@@ -164,18 +162,16 @@ class _RuntimeApi(BaseHTTPRequestHandler):
         self.wfile.write(invocation.payload)
 
     def do_POST(self) -> None:
-        body = self._body()
+        body = self.body()
         found = _INVOCATION.fullmatch(self.path)
         kind = found[2] if found else "init_error"
         is_too_large = len(body) > PAYLOAD_BYTES_MAX
         self.server.environment.tell("too_large" if is_too_large else kind, body)
-        self.send_response(413 if is_too_large else 202)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        self.answer(413 if is_too_large else 202)
 
-    def _body(self) -> bytes:
+    def body(self) -> bytes:
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            return super().body()
         chunks = []
         while size := int(self.rfile.readline(), 16):
             chunks.append(self.rfile.read(size))
@@ -392,24 +388,15 @@ class _Answer:
         return cls(200, json.dumps(content).encode())
 
 
-class _Api(BaseHTTPRequestHandler):
+class _Api(QuietHandler):
     """What boto3 talks to."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
     def do_GET(self) -> None:
-        self._answer(b"")
-
-    def do_POST(self) -> None:
-        self._answer(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
-
-    def _answer(self, body: bytes) -> None:
         try:
-            answer = self.server.endpoint.answer(self.path, self.headers, body)
+            answer = self.server.endpoint.answer(self.path, self.headers, self.body())
         except LambdaError as error:
             answer = _Answer(error.status, json.dumps(error.body).encode(), {"x-amzn-ErrorType": error.code})
         if answer is None:
@@ -422,6 +409,8 @@ class _Api(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             self.wfile.write(answer.body)
+
+    do_POST = do_GET
 
 
 class _ApiServer(ThreadingHTTPServer):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 
 class QuietHandler(BaseHTTPRequestHandler):
@@ -13,11 +15,41 @@ class QuietHandler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
+    def body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
     def answer(self, status: int, content: bytes = b"") -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+
+class PassingHandler(QuietHandler):
+    """Stands before another server: each request goes to `pass_on` with its body."""
+
+    def do_GET(self) -> None:
+        self.pass_on(self.body())
+
+    do_POST = do_PUT = do_DELETE = do_GET
+
+    def pass_on(self, body: bytes) -> None:
+        raise NotImplementedError
+
+    def ask(self, url: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """The answer to the same request there, with these headers more: its status, headers and content.
+
+        Raises:
+            OSError: There is none.
+            HTTPException: The same.
+        """
+        connection = HTTPConnection(urlsplit(url).netloc)
+        try:
+            connection.request(self.command, self.path, body, dict(self.headers) | headers)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
 
 
 class LoopbackServer:

@@ -237,6 +237,8 @@ class _Resource:
     NAME = ""
     """The property that holds the physical name, where the type has one."""
     ATTRIBUTES: tuple[str, ...] = ()
+    DELETION = ("", "")
+    """The operation that deletes one by its physical id, and the parameter that takes it."""
 
     def __init__(self, physical_resource_id: str, attributes: Values) -> None:
         self.physical_resource_id = physical_resource_id
@@ -247,9 +249,10 @@ class _Resource:
         """Makes the resource; returns its physical id and the values of its attributes."""
         raise NotImplementedError
 
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        raise NotImplementedError
+    @classmethod
+    def remove(cls, call: Call, physical_id: str) -> None:
+        operation, parameter = cls.DELETION
+        call(operation, {parameter: physical_id})
 
     @classmethod
     def cloudformation_type(cls) -> str:
@@ -293,40 +296,28 @@ def _permission(rule: Values) -> dict[str, Any]:
     return permission
 
 
-def _authorize(call: Call, direction: str, properties: Values) -> tuple[str, Values]:
-    answer = call(f"AuthorizeSecurityGroup{direction}",
-                  {"GroupId": properties["GroupId"], "IpPermissions": [_permission(properties)]})
-    rule = answer["SecurityGroupRules"][0]["SecurityGroupRuleId"]
-    return f"{properties['GroupId']}/{rule}", {"Id": rule}
+class _Rule(_Resource):
+    SERVICE, ATTRIBUTES = "ec2", ("Id",)
+
+    @classmethod
+    def make(cls, call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        answer = call(f"Authorize{cls.TYPE.rpartition('::')[2]}",
+                      {"GroupId": properties["GroupId"], "IpPermissions": [_permission(properties)]})
+        rule = answer["SecurityGroupRules"][0]["SecurityGroupRuleId"]
+        return f"{properties['GroupId']}/{rule}", {"Id": rule}
+
+    @classmethod
+    def remove(cls, call: Call, physical_id: str) -> None:
+        group, _, rule = physical_id.partition("/")
+        call(f"Revoke{cls.TYPE.rpartition('::')[2]}", {"GroupId": group, "SecurityGroupRuleIds": [rule]})
 
 
-def _revoke(call: Call, direction: str, physical_id: str) -> None:
-    group, _, rule = physical_id.partition("/")
-    call(f"RevokeSecurityGroup{direction}", {"GroupId": group, "SecurityGroupRuleIds": [rule]})
+class SecurityGroupEgress(_Rule, CloudFormationModel):
+    TYPE = "AWS::EC2::SecurityGroupEgress"
 
 
-class SecurityGroupEgress(_Resource, CloudFormationModel):
-    TYPE, SERVICE, ATTRIBUTES = "AWS::EC2::SecurityGroupEgress", "ec2", ("Id",)
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        return _authorize(call, "Egress", properties)
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        _revoke(call, "Egress", physical_id)
-
-
-class SecurityGroupIngress(_Resource, CloudFormationModel):
-    TYPE, SERVICE, ATTRIBUTES = "AWS::EC2::SecurityGroupIngress", "ec2", ("Id",)
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        return _authorize(call, "Ingress", properties)
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        _revoke(call, "Ingress", physical_id)
+class SecurityGroupIngress(_Rule, CloudFormationModel):
+    TYPE = "AWS::EC2::SecurityGroupIngress"
 
 
 def _replace_egress(call: Call, group: SecurityGroup, properties: Values) -> None:
@@ -344,34 +335,29 @@ def _replace_egress(call: Call, group: SecurityGroup, properties: Values) -> Non
 
 class User(_Resource, CloudFormationModel):
     TYPE, SERVICE, ATTRIBUTES = "AWS::ElastiCache::User", "elasticache", ("Arn", "Status")
+    DELETION = ("DeleteUser", "UserId")
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         user = call("CreateUser", properties)
         return user["UserId"], {"Arn": user["ARN"], "Status": user["Status"]}
 
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        call("DeleteUser", {"UserId": physical_id})
-
 
 class UserGroup(_Resource, CloudFormationModel):
     TYPE, SERVICE, ATTRIBUTES = "AWS::ElastiCache::UserGroup", "elasticache", ("Arn", "Status")
+    DELETION = ("DeleteUserGroup", "UserGroupId")
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         group = call("CreateUserGroup", properties)
         return group["UserGroupId"], {"Arn": group["ARN"], "Status": group["Status"]}
 
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        call("DeleteUserGroup", {"UserGroupId": physical_id})
-
 
 class ServerlessCache(_Resource, CloudFormationModel):
     TYPE, SERVICE, NAME = "AWS::ElastiCache::ServerlessCache", "elasticache", "ServerlessCacheName"
     ATTRIBUTES = ("ARN", "Status", "Endpoint.Address", "Endpoint.Port", "ReaderEndpoint.Address",
                   "ReaderEndpoint.Port")
+    DELETION = ("DeleteServerlessCache", "ServerlessCacheName")
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
@@ -380,13 +366,10 @@ class ServerlessCache(_Resource, CloudFormationModel):
                      for kind in ("Endpoint", "ReaderEndpoint") for part in ("Address", "Port")}
         return name, {"ARN": made["ARN"], "Status": made["Status"], **endpoints}
 
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        call("DeleteServerlessCache", {"ServerlessCacheName": physical_id})
-
 
 class SubnetGroup(_Resource, CloudFormationModel):
     TYPE, SERVICE, NAME = "AWS::ElastiCache::SubnetGroup", "elasticache", "CacheSubnetGroupName"
+    DELETION = ("DeleteCacheSubnetGroup", "CacheSubnetGroupName")
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
@@ -396,14 +379,11 @@ class SubnetGroup(_Resource, CloudFormationModel):
             "CacheSubnetGroupDescription": properties["Description"]})
         return name, {}
 
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        call("DeleteCacheSubnetGroup", {"CacheSubnetGroupName": physical_id})
-
 
 class ParameterGroup(_Resource, CloudFormationModel):
     TYPE, SERVICE, NAME = "AWS::ElastiCache::ParameterGroup", "elasticache", "CacheParameterGroupName"
     ATTRIBUTES = ("CacheParameterGroupName",)
+    DELETION = ("DeleteCacheParameterGroup", "CacheParameterGroupName")
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
@@ -414,24 +394,17 @@ class ParameterGroup(_Resource, CloudFormationModel):
             {"ParameterName": key, "ParameterValue": value} for key, value in properties["Properties"].items()]})
         return name, {"CacheParameterGroupName": name}
 
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        call("DeleteCacheParameterGroup", {"CacheParameterGroupName": physical_id})
-
 
 class ReplicationGroup(_Resource, CloudFormationModel):
     TYPE, SERVICE, NAME = "AWS::ElastiCache::ReplicationGroup", "elasticache", "ReplicationGroupId"
     ATTRIBUTES = ("PrimaryEndPoint.Address", "PrimaryEndPoint.Port")
+    DELETION = ("DeleteReplicationGroup", "ReplicationGroupId")
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         made = call("CreateReplicationGroup", {"ReplicationGroupId": name, **properties})["ReplicationGroup"]
         endpoint = made["NodeGroups"][0]["PrimaryEndpoint"]
         return name, {f"PrimaryEndPoint.{part}": str(value) for part, value in endpoint.items()}
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        call("DeleteReplicationGroup", {"ReplicationGroupId": physical_id})
 
 
 # Lambda
@@ -441,6 +414,7 @@ class Function(_Resource, CloudFormationModel):
     """Instead of moto's, which loses PackageType, Architectures and Tags."""
 
     TYPE, SERVICE, NAME, ATTRIBUTES = "AWS::Lambda::Function", "lambda", "FunctionName", ("Arn",)
+    DELETION = ("DeleteFunction", "FunctionName")
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
@@ -453,10 +427,6 @@ class Function(_Resource, CloudFormationModel):
         if "VpcConfig" in properties and _clock_s() is not None:
             _add_interfaces(name, properties["VpcConfig"])
         return name, {"Arn": made["FunctionArn"]}
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        call("DeleteFunction", {"FunctionName": physical_id})
 
 
 class Version(_Resource, CloudFormationModel):
@@ -516,6 +486,7 @@ class StateMachine(_Resource, CloudFormationModel):
 
     TYPE, SERVICE, NAME, ATTRIBUTES = "AWS::StepFunctions::StateMachine", "stepfunctions", "StateMachineName", (
         "Arn", "Name")
+    DELETION = ("DeleteStateMachine", "stateMachineArn")
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
@@ -528,14 +499,10 @@ class StateMachine(_Resource, CloudFormationModel):
             "tags": [{"key": tag["Key"], "value": tag["Value"]} for tag in properties.get("Tags", [])]})
         return made["stateMachineArn"], {"Arn": made["stateMachineArn"], "Name": name}
 
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        call("DeleteStateMachine", {"stateMachineArn": physical_id})
-
 
 class _Answers(QuietHandler):
     def do_PUT(self) -> None:
-        self.server.owner.answer = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.owner.answer = json.loads(self.body())
         self.answer(200)
 
 
@@ -724,15 +691,12 @@ class TopicPolicy(_Resource, CloudFormationModel):
 
 class BucketPolicy(_Resource, CloudFormationModel):
     TYPE, SERVICE = "AWS::S3::BucketPolicy", "s3"
+    DELETION = ("DeleteBucketPolicy", "Bucket")
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         call("PutBucketPolicy", {"Bucket": properties["Bucket"], "Policy": json.dumps(properties["PolicyDocument"])})
         return properties["Bucket"], {}
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        call("DeleteBucketPolicy", {"Bucket": physical_id})
 
 
 _BUCKET_SETTINGS = {
@@ -780,6 +744,12 @@ def _lookup(backend: Any, kind: str, name: str) -> dict[str, Any]:
     if name not in _stored(backend, kind):
         raise _fault(f"{kind}NotFound", f"{kind} {name} not found.")
     return _stored(backend, kind)[name]
+
+
+def _take(backend: Any, kind: str, name: str) -> dict[str, Any]:
+    resource = _lookup(backend, kind, name)
+    del _stored(backend, kind)[name]
+    return resource
 
 
 def _as_it_is(cache: Values) -> dict[str, Any]:
@@ -856,9 +826,7 @@ class _ElastiCacheOperations:
         return ActionResult({"UserGroups": _listed(self.elasticache_backend, "UserGroup", name)})
 
     def delete_user_group(self) -> ActionResult:
-        name = self._get_params()["UserGroupId"]
-        group = _lookup(self.elasticache_backend, "UserGroup", name)
-        del _stored(self.elasticache_backend, "UserGroup")[name]
+        group = _take(self.elasticache_backend, "UserGroup", self._get_params()["UserGroupId"])
         return ActionResult({**group, "Status": "deleting"})
 
     def create_cache_parameter_group(self) -> ActionResult:
@@ -888,8 +856,7 @@ class _ElastiCacheOperations:
 
     def delete_cache_parameter_group(self) -> ActionResult:
         name = self._get_params()["CacheParameterGroupName"]
-        _lookup(self.elasticache_backend, "CacheParameterGroup", name)
-        del _stored(self.elasticache_backend, "CacheParameterGroup")[name]
+        _take(self.elasticache_backend, "CacheParameterGroup", name)
         _stored(self.elasticache_backend, f"parameters of {name}").clear()
         return EmptyResult()
 

@@ -23,7 +23,7 @@ PREFIXES = {"us-east-1": "USE1-", "eu-central-1": "EUC1-", "sa-east-1": "SAE1-"}
 
 class _Handler(QuietHandler):
     def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = json.loads(self.body())
         owner: PriceList = self.server.owner
         owner.requests.append(request)
         if owner.failure:

@@ -273,50 +273,51 @@ class Account:
             self.client("cloudformation").delete_stack(StackName=name)
 
     def _add_guard(self, assembly: Path, deaths: Path | None) -> None:
-        settings = self.client("lambda").get_function_configuration(FunctionName=self.guard_function)
         (asset,) = [one["source"]["path"] for one in json.loads(
             (assembly / f"{GUARD}.assets.json").read_text())["files"].values() if one["source"]["packaging"] == "zip"]
         folder = self.directory / "guard"
         shutil.copytree(assembly / asset, folder)
+        settings = self._add_function(
+            self.guard_function, "tests.simulators.rehearsal.guard.handler",
+            {"PYTHONPATH": f"{folder}:{ROOT}", GUARD_FOLDER_VARIABLE: str(folder),
+             **({GUARD_DEATHS_VARIABLE: str(deaths)} if deaths else {})},
+            # Not the folder that it starts in: there is another runtime/.
+            command=(sys.executable, "-P", "-m", "awslambdaric"), concurrency=None)
         if settings["Handler"] != "runtime.guard.function.handler":
             raise RehearsalError(f"the guard's handler is {settings['Handler']}")
-        self.functions.add_function(
-            self.guard_function, handler="tests.simulators.rehearsal.guard.handler", timeout_s=settings["Timeout"],
-            # Not the folder that it starts in: there is another runtime/.
-            command=(sys.executable, "-P", "-m", "awslambdaric"), memory_mib=settings["MemorySize"],
-            environment={**settings["Environment"]["Variables"], **self._variables_of(settings),
-                         "PYTHONPATH": f"{folder}:{ROOT}",
-                         GUARD_FOLDER_VARIABLE: str(folder),
-                         **({GUARD_DEATHS_VARIABLE: str(deaths)} if deaths else {})})
 
     def _add_actors(self, alias_arn: str) -> None:
         _, _, name, alias = alias_arn.rsplit(":", 3)
-        functions = self.client("lambda")
-        settings = functions.get_function_configuration(FunctionName=name)
-        reserved = functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
         try:
-            warm = functions.get_provisioned_concurrency_config(FunctionName=name, Qualifier=alias)
+            warm = self.client("lambda").get_provisioned_concurrency_config(FunctionName=name, Qualifier=alias)
         except ClientError:
             warm = {"RequestedProvisionedConcurrentExecutions": 0}
-        self.functions.add_function(
-            name, handler=self.actor_handler, timeout_s=settings["Timeout"], memory_mib=settings["MemorySize"],
-            qualifier=alias, concurrency=None if reserved is None else int(reserved),
-            provisioned=warm["RequestedProvisionedConcurrentExecutions"],
-            environment={**ACTOR_ENVIRONMENT, **settings.get("Environment", {}).get("Variables", {}),
-                         **self._variables_of(settings), ATTACKS_VARIABLE: str(self.directory / "attacks")})
+        self._add_function(name, self.actor_handler,
+                           {**ACTOR_ENVIRONMENT, ATTACKS_VARIABLE: str(self.directory / "attacks")}, qualifier=alias,
+                           provisioned=warm["RequestedProvisionedConcurrentExecutions"])
 
     def _add_coordinator(self, stack: str) -> None:
         """With the function that makes the updates."""
         for suffix, handler in (("coordinator", "tests.simulators.rehearsal.coordinator.handler"),
                                 ("learner", "runtime.learner.remote.handler.handler")):
-            functions, name = self.client("lambda"), f"{stack}-{suffix}"
-            settings = functions.get_function_configuration(FunctionName=name)
-            reserved = functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
-            self.functions.add_function(
-                name, handler=handler, timeout_s=settings["Timeout"], memory_mib=settings["MemorySize"],
-                concurrency=None if reserved is None else int(reserved), environment={
-                    **settings.get("Environment", {}).get("Variables", {}), **self._variables_of(settings),
-                    "PYTHONPATH": str(ROOT), LEG_VARIABLE: str(self.leg_s)})
+            self._add_function(f"{stack}-{suffix}", handler,
+                               {"PYTHONPATH": str(ROOT), LEG_VARIABLE: str(self.leg_s)})
+
+    def _add_function(self, name: str, handler: str, environment: Mapping[str, str], **more: Any) -> Mapping[str, Any]:
+        """Runs a function as moto has it, but for its handler; returns what moto has.
+
+        Args:
+            environment: Variables besides the function's own and those with which it reaches the account.
+            more: See `tests.simulators.aws.lambda_endpoint.FunctionSettings`.
+        """
+        functions = self.client("lambda")
+        settings: Mapping[str, Any] = functions.get_function_configuration(FunctionName=name)
+        reserved = functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
+        self.functions.add_function(
+            name, handler=handler, timeout_s=settings["Timeout"], memory_mib=settings["MemorySize"], environment={
+                **environment, **settings.get("Environment", {}).get("Variables", {}), **self._variables_of(settings)},
+            **{"concurrency": None if reserved is None else int(reserved), **more})
+        return settings
 
     def _subscribe(self, topic: str) -> None:
         queues = self.client("sqs")

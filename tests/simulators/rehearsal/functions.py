@@ -9,15 +9,13 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from http.client import HTTPConnection
 from typing import Any
-from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
 from tests.simulators.aws.gate import ONLY_JUDGE
 from tests.simulators.aws.lambda_endpoint import LambdaEndpoint, LambdaError
-from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
+from tests.simulators.aws.loopback import LoopbackServer, PassingHandler
 
 _INVOCATION = re.compile(r"/2015-03-31/functions/([^/]+)/invocations")
 _BILLED = re.compile(r"Billed Duration: (\d+) ms\tMemory Size: (\d+) MB")
@@ -59,7 +57,7 @@ class MeteredEndpoint(LambdaEndpoint):
         return super()._invoke(function, qualifier, headers, body)
 
 
-class _Handler(QuietHandler):
+class _Handler(PassingHandler):
     protocol_version = "HTTP/1.1"
 
     def handle(self) -> None:
@@ -67,25 +65,12 @@ class _Handler(QuietHandler):
         with suppress(ConnectionError):
             super().handle()
 
-    def do_GET(self) -> None:
-        self._pass_on()
-
-    def do_POST(self) -> None:
-        self._pass_on()
-
-    def do_PUT(self) -> None:
-        self._pass_on()
-
-    def do_DELETE(self) -> None:
-        self._pass_on()
-
-    def _pass_on(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def pass_on(self, body: bytes) -> None:
         invocation = _INVOCATION.match(self.path)
         self.server.owner.wait(self.path)
         url = self.server.owner.moto_url
         if invocation:
-            answer = self._ask(self.server.owner.moto_url, b"", **{ONLY_JUDGE: "yes"})
+            answer = self._asked(self.server.owner.moto_url, b"", **{ONLY_JUDGE: "yes"})
             if answer is None or answer[0] >= 400:
                 self._send(*(answer or (500, {}, b"")))
                 return
@@ -94,26 +79,20 @@ class _Handler(QuietHandler):
                 self._send(refused.status, {"x-amzn-ErrorType": refused.code}, json.dumps(refused.body).encode())
                 return
             url = self.server.owner.endpoint_url
-        answer = self._ask(url, body)
+        answer = self._asked(url, body)
         if answer is None:
             # As the endpoint did: the connection ends without an answer.
             self.close_connection = True
         else:
             self._send(*answer)
 
-    def _ask(self, url: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes] | None:
-        """The answer to the same request there, with these headers more; None if there is none."""
-        connection = HTTPConnection(urlsplit(url).netloc)
+    def _asked(self, url: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes] | None:
+        """As `ask`, with the headers that are passed on; None if there is no answer."""
         try:
-            connection.request(self.command, self.path, body, {
-                **dict(self.headers), "Content-Length": str(len(body)), **headers})
-            answer = connection.getresponse()
-            return answer.status, {name: value for name, value in answer.getheaders() if (
-                name.lower() in _PASSED_ON)}, answer.read()
+            status, found, content = self.ask(url, body, **{"Content-Length": str(len(body)), **headers})
         except (OSError, ValueError):
             return None
-        finally:
-            connection.close()
+        return status, {name: value for name, value in found.items() if name.lower() in _PASSED_ON}, content
 
     def _send(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
         # Whoever asked may be gone.

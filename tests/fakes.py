@@ -1,4 +1,4 @@
-"""Shipped fakes of the parts of a run: a fleet that plays a script, a cache in memory, a learner that adds.
+"""Fakes of the parts of a run: a fleet that plays a script, a cache in memory, a learner that adds.
 
 They keep the contracts of `runtime.ports`, take no time, and read no clock but `ManualClock`.
 """
