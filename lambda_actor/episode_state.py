@@ -15,7 +15,7 @@ import numpy as np
 
 from lambda_actor.atari import AleState, AtariPreprocessingState, is_game
 from lambda_actor.errors import EpisodeStateError, told
-from lambda_actor.mujoco_v5 import MujocoState, is_mujoco
+from lambda_actor.mujoco import MujocoState, is_mujoco
 
 State = dict[str, np.ndarray]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from runtime.learner.adam import adam_step, clip_gradient
-from runtime.learner.compiled import compiled
-from runtime.learner.perceptron import activations, backward, compiled_perceptron
+from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast.perceptron import activations, backward, compiled_perceptron
 
 
 @compiled
