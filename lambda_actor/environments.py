@@ -15,12 +15,11 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from lambda_actor import atari, making
-from lambda_actor.episode_state import EpisodeStore, State, episode_stores, layers
+from lambda_actor.episode_state import EpisodeStore, MujocoState, State, episode_stores, layers
 from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, place_of, told
 from lambda_actor.fast import games, mujoco_v5
 from lambda_actor.fast.steps import LeanStep, why_off
 from lambda_actor.frames import combined
-from lambda_actor.mujoco import MujocoState
 from lambda_actor.spaces import Spaces
 
 PIXELS_MIN = 16

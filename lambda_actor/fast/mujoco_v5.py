@@ -13,8 +13,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from lambda_actor.episode_state import MujocoState
 from lambda_actor.fast.steps import LeanStep, Outcome, changed_methods
-from lambda_actor.mujoco import MujocoState
 
 _SPEED_MAX = 10.0
 """Hopper and Walker2d show velocities up to this."""

@@ -40,8 +40,7 @@ from runtime.learner.advantages import discounted_so_far, explained_variance
 from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.distributions import make_distribution
 from runtime.learner.fast.compiled import compiled
-from runtime.learner.fast.regression import value_loss
-from runtime.learner.fast.trained_perceptron import TrainedPerceptron, make_trained
+from runtime.learner.fast.trained_perceptron import TrainedPerceptron, make_trained, value_loss
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
 from runtime.learner.normaliser import RunningMoments
 from runtime.learner.samples import Tensors, flat, flat_samples, unflat

@@ -7,21 +7,17 @@ Measured in docs/design/performance.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import torch
 from torch import nn
 
 from lambda_actor.policy import PIXEL_MAX
 from runtime.learner.fast import HAS_ONEDNN
-from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast.compiled import Function, compiled
 
 _IS_FASTER = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() == "AVX512"
-_Function = TypeVar("_Function", bound=Callable[..., object])
 
 
-def compiled_perceptron(function: _Function) -> _Function:
+def compiled_perceptron(function: Function) -> Function:
     """Has a function that calls those below run compiled, where there is the operation of oneDNN that they name."""
     return compiled(function) if HAS_ONEDNN else function
 
