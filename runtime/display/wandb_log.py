@@ -182,7 +182,8 @@ def main(control_fd: int) -> int:
         connection.send_bytes(f"{_BEGUN} {run.url or ''}".encode())
         _show(run, Path(settings["dir"]), lambda: bool(os.read(sys.stdin.fileno(), 4096)))
     except Exception as error:
-        connection.send_bytes(" ".join(f"{type(error).__name__}: {error}".split()).encode())
+        with suppress(OSError):
+            connection.send_bytes(" ".join(f"{type(error).__name__}: {error}".split()).encode())
         # What W&B does at the end of a process would wait for what has just failed.
         os._exit(1)
     return 0
