@@ -1,6 +1,6 @@
 """Games of the Arcade Learning Environment: made and preprocessed as papers do, and their episodes' state.
 
-`ale_py` and OpenCV are loaded when the first game is made.
+`ale_py` is loaded when the first game is made.
 
 The emulator's own state says neither which action a sticky one repeats nor which frames were last pooled. The frames
 are `AtariPreprocessing`'s and saved with it. The action follows from the emulator's generator, of which each frame
@@ -19,7 +19,6 @@ import numpy as np
 
 from lambda_actor.errors import EpisodeStateError
 from lambda_actor.frames import deflated, inflated
-from lambda_actor.lean import PROVEN_VERSION, Outcome, changed_methods
 
 FRAME_STACK = 3
 """Paper: Nitro §8.1."""
@@ -125,7 +124,6 @@ class AleState:
         environment.load_game = self._restore_loaded
         if self._stickiness:
             environment.step, environment.reset = self._followed_step, self._followed_reset
-        self.methods = changed_methods(environment)
 
     def _followed_reset(self, **options: Any) -> Any:
         result = self._reset(**options)
@@ -218,54 +216,6 @@ class AleState:
     def _follow(self, console: bytes) -> None:
         self._frames = self._environment.ale.getFrameNumber()
         self._generator = _generator_in(console)
-
-
-class LeanGame:
-    """Steps of a preprocessed game without pictures of the frames that are skipped, and without dictionaries."""
-
-    def __init__(self, wrapper: Any, bare: Any, state: AleState) -> None:
-        import cv2
-
-        self._wrapper, self._bare, self._state, self._emulator = wrapper, bare, state, bare.ale
-        self._actions, self._frames = bare._action_set, wrapper.frame_skip
-        self._last, self._before_last = wrapper.obs_buffer
-        self._resize, self._size, self._by_area = cv2.resize, wrapper.screen_size, cv2.INTER_AREA
-
-    @property
-    def is_usable(self) -> bool:
-        return self._bare.render_mode is None and changed_methods(self._bare) == self._state.methods
-
-    def __call__(self, action: Any) -> Outcome:
-        emulator, code, total, is_over, is_cut = self._emulator, self._actions[action], 0.0, False, False
-        for left in range(self._frames - 1, -1, -1):
-            total += emulator.act(code, 1.0)
-            is_over, is_cut = emulator.game_over(with_truncation=False), emulator.game_truncated()
-            if is_over or is_cut:
-                break
-            if left < 2:
-                emulator.getScreenGrayscale(self._before_last if left else self._last)
-        self._wrapper.game_over = is_over
-        self._state.follow(action)
-        np.maximum(self._last, self._before_last, out=self._last)
-        return self._resize(self._last, self._size, interpolation=self._by_area)[None], total, is_over, is_cut
-
-
-def lean_step(environment: Any, state: object) -> LeanGame | None:
-    """Steps for a game as `make_game` and `preprocessed` make it; None if it is another environment.
-
-    Args:
-        state: What follows the bare environment's random numbers, if it is a game.
-    """
-    if gymnasium.__version__ != PROVEN_VERSION or not isinstance(state, AleState) or (
-            type(environment) is not gymnasium.wrappers.AtariPreprocessing
-            or type(environment.env) is not gymnasium.wrappers.OrderEnforcing):
-        return None
-    bare: Any = environment.env.env
-    is_as_made = (type(bare).__qualname__ == "AtariEnv" and bare._frameskip == 1 and bare._obs_type == "grayscale"
-                  and not bare.continuous and not bare.sound_obs and environment.frame_skip > 1
-                  and environment.grayscale_obs and not environment.grayscale_newaxis and not environment.scale_obs
-                  and not environment.terminal_on_life_loss)
-    return LeanGame(environment, bare, state) if is_as_made else None
 
 
 _NAME = re.compile(rb"[0-9a-f]{32}")

@@ -14,11 +14,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from lambda_actor import atari, making, mujoco_v5
-from lambda_actor.episode_state import EpisodeStore, State, episode_stores, layers
+from lambda_actor import atari, making
+from lambda_actor.episode_state import EpisodeStore, MujocoState, State, episode_stores, layers
 from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, place_of, told
+from lambda_actor.fast import games, mujoco_v5
+from lambda_actor.fast.steps import LeanStep, why_off
 from lambda_actor.frames import combined
-from lambda_actor.lean import LeanStep
 from lambda_actor.spaces import Spaces
 
 PIXELS_MIN = 16
@@ -41,6 +42,7 @@ class ActorEnvironment:
         spaces: What a policy sees and does. A frame is one of ``spaces.frame_stack`` (see `lambda_actor.frames`).
         preprocessing: ``atari`` or ``none``.
         episode_steps_max: The time limit in steps, or None if episodes can be of any length.
+        plain_because: Why it takes Gymnasium's own steps, if lean ones might be known; else "".
     """
 
     def __init__(self, environment: gymnasium.Env, environment_id: str, preprocessing: str = "none",
@@ -78,7 +80,9 @@ class ActorEnvironment:
         except EpisodeStateError as error:
             self._store_error = str(error)
         store = self._stores[-1] if self._stores else None
-        self._lean = mujoco_v5.lean_step(environment, store) or atari.lean_step(environment, store)
+        self.plain_because = why_off() if isinstance(store, MujocoState | atari.AleState) else ""
+        self._lean = None if self.plain_because else (
+            mujoco_v5.lean_step(environment, store) or games.lean_step(environment, store))
         self._lean_step: LeanStep | None = None
         self._was_reset = False
 

@@ -53,6 +53,7 @@ class TriedEnvironment:
     can_save_episode: bool
     cannot_save_reason: str
     spanning_wrapper: str
+    plain_because: str
     replay: str = ""
     problem: str = ""
     remark: str = ""
@@ -68,6 +69,8 @@ class TriedEnvironment:
             found["environment"] = f"not deterministic, so that results cannot be reproduced: {self.remark}"
         if self.outside:
             found["observations"] = self.outside
+        if self.plain_because:
+            found["steps"] = f"the environment's are slower than they could be: {self.plain_because}"
         return found
 
     def obstacle(self) -> tuple[str, str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from runtime.fleet.local import process_variables
+from runtime.fleet import ACTOR_VARIABLES
 from tests import warm
 
 
 def test_what_plays_environments_is_forked_and_what_hashes_otherwise_is_not() -> None:
-    for variables in (process_variables(), {}):
+    for variables in (ACTOR_VARIABLES, {}):
         assert not warm.unlike(variables)
     assert warm.unlike({"PYTHONHASHSEED": "1", "PATH": "/bin"}) == {"PYTHONHASHSEED"}

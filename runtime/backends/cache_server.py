@@ -11,12 +11,11 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,24 +24,12 @@ from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS, TrajectoryCache
 from lambda_actor.credentials import credential_object
 from lambda_actor.errors import CacheError
 from runtime.errors import ServerError
+from runtime.processes.guarded import GuardedProgram
 
 START_TIMEOUT_S = 20.0
-_STOP_TIMEOUT_S = 5.0
 _MEMORY_MARGIN_MIB = 512
 _SOCKET_PARENT_BYTES_MAX = 60
 _LEARNER, _ACTOR = "learner", "actor"
-
-# Kills the server when standard input ends, whose other end only this process holds: it ends when this process dies,
-# however it dies. The shell itself ends when the server does.
-_GUARDIAN = """
-exec 3<&0
-cd "$GUARDED_DIRECTORY"
-"$@" 3<&- & server=$!
-echo $server >pid
-{ cat <&3 >/dev/null; touch ending; [ -e ended ] || kill -9 $server; rm -rf "$GUARDED_DIRECTORY"; } 2>/dev/null &
-wait $server
-[ -e ending ] || [ ! -d "$GUARDED_DIRECTORY" ] || touch ended
-"""
 
 
 class _GuardedServer:
@@ -71,10 +58,7 @@ class _GuardedServer:
                 f"maxmemory {memory_mib + _MEMORY_MARGIN_MIB}mb", "maxmemory-policy noeviction", ""]))
             log_path = self.directory / "server.log"
             with log_path.open("wb") as log:
-                self._guardian = subprocess.Popen(
-                    ["/bin/sh", "-c", _GUARDIAN, "sh", self.program, str(configuration)],
-                    stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
-                    env={**os.environ, "GUARDED_DIRECTORY": str(self.directory)})
+                self._guarded = GuardedProgram([self.program, str(configuration)], self.directory, log)
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
@@ -82,19 +66,7 @@ class _GuardedServer:
 
     def close(self) -> None:
         """Ends the server and removes its directory; idempotent."""
-        if self._guardian.stdin and not self._guardian.stdin.closed:
-            self._guardian.stdin.close()
-        try:
-            self._guardian.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            # Its other half was killed: do its work.
-            with suppress(OSError, ValueError):
-                os.kill(int((self.directory / "pid").read_text()), signal.SIGKILL)
-            self._guardian.kill()
-            self._guardian.wait()
-        # Twice: the guardian's other half may write its file between a look into the directory and its removal.
-        for _ in range(2):
-            shutil.rmtree(self.directory, ignore_errors=True)
+        self._guarded.end()
 
     def _wait_until_ready(self, log_path: Path) -> None:
         deadline_s = time.monotonic() + self._start_timeout_s
@@ -103,7 +75,7 @@ class _GuardedServer:
                 self._probe()
                 return
             except (CacheError, OSError) as error:
-                if time.monotonic() > deadline_s or self._guardian.poll() is not None:
+                if time.monotonic() > deadline_s or not self._guarded.is_alive:
                     log = log_path.read_text(errors="replace").strip().splitlines()[-5:]
                     self.close()
                     raise ServerError(f"{self.program} does not start: {error}; its last words: "

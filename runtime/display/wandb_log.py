@@ -1,7 +1,11 @@
 """A run shown in Weights & Biases, by a process of its own: whatever happens to that, the training goes on as fast.
 
-The process gets a line that says what to show, and then a byte for each round: it reads the run's directory itself. It
-answers with a line, that it has begun or why not, and with another one if it gives up.
+The process gets a message that says what to show, and then a byte for each round: it reads the run's directory itself.
+It answers that it has begun or why not, and says so if it gives up.
+
+Without the process, W&B could stop a training. If its service hangs, wandb 0.31 blocks in `log` once the socket is full
+(after 139 rounds), in `finish` for ever whatever `finish_timeout` says, and once more when Python exits. And
+``sync_tensorboard`` would show a resumed run's earlier rounds twice, and send the machine's name in a file's.
 """
 
 from __future__ import annotations
@@ -9,20 +13,21 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import select
 import shutil
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
 from runtime.config.schema import Experiment
 from runtime.errors import RunError
+from runtime.processes.child import Child
 from runtime.records import layout
 from runtime.records.files import read_regular, to_json, write_atomically
 from runtime.records.rows import RoundRow
@@ -52,7 +57,7 @@ class WandbLog:
         if spec is None or spec.origin is None:
             raise RunError("--wandb needs the package wandb: python -m pip install wandb")
         self._project, self._warn, self._group = project, warn, group
-        self._process: _Process | None = None
+        self._process: Child | None = None
         self._has_begun_once = False
         self.place = ""
 
@@ -91,16 +96,17 @@ class WandbLog:
     @property
     def process_id(self) -> int | None:
         """The id of the process that talks to W&B; None if there is none."""
-        return self._process.pid if self._process is not None else None
+        return self._process.process_id if self._process is not None else None
 
     def round_saved(self) -> None:
         """Has W&B shown what is new in the directory; waits for nothing."""
         if self._process is None:
             return
         with suppress(BrokenPipeError):
-            if self._process.is_alive:
-                # Where the pipe is full, it does not matter: there is enough to read already.
-                self._process.requests.write(b".")
+            if self._process.exit_code is None:
+                # If the pipe is full, it does not matter: there is enough to read already.
+                with suppress(BlockingIOError):
+                    os.write(_requests(self._process).fileno(), b".")
                 return
         self._warn(f"W&B shows no more of this run, which goes on: {self._stop()}")
 
@@ -108,9 +114,9 @@ class WandbLog:
         """Awaits what is left to upload, but not for ever."""
         if self._process is None:
             return
-        self._process.requests.close()
+        _requests(self._process).close()
         code = None
-        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+        with suppress(KeyboardInterrupt):
             code = self._process.wait(FINISH_S)
         words = self._stop()
         if code != 0:
@@ -118,47 +124,31 @@ class WandbLog:
 
     def _start(self, settings: Mapping[str, Any]) -> str:
         """Starts the process; returns its answer."""
-        self._process = _Process()
-        with suppress(BrokenPipeError):
-            self._process.requests.write(json.dumps(settings).encode() + b"\n")
-        os.set_blocking(self._process.requests.fileno(), False)
-        has_answered, _, _ = select.select([self._process.answers], [], [], START_S)
-        return self._process.answers.readline().decode().strip() if has_answered else ""
+        self._process = Child("runtime.display.wandb_log", stdin=subprocess.PIPE)
+        os.set_blocking(_requests(self._process).fileno(), False)
+        with suppress(EOFError, OSError):
+            self._process.connection.send_bytes(json.dumps(settings).encode())
+            if self._process.connection.poll(START_S):
+                return self._process.connection.recv_bytes().decode()
+        return ""
 
     def _stop(self) -> str:
         """Ends the process, if there is one; returns its last words."""
         if self._process is None:
             return ""
         process, self._process = self._process, None
-        return process.end() or "its process hung, or was killed"
+        process.end()
+        _requests(process).close()
+        words = ""
+        with process.connection as answers, suppress(EOFError, OSError):
+            while answers.poll():
+                words = answers.recv_bytes().decode()
+        return words or "its process hung, or was killed"
 
 
-class _Process:
-    """The process that talks to W&B, with the two ends of its pipes."""
-
-    def __init__(self) -> None:
-        # In a session of its own: Ctrl-C is for the training, whose end is the end of this.
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "runtime.display.wandb_log"], start_new_session=True, bufsize=0,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        assert self._popen.stdin is not None
-        assert self._popen.stdout is not None
-        self.requests, self.answers, self.pid = self._popen.stdin, self._popen.stdout, self._popen.pid
-
-    @property
-    def is_alive(self) -> bool:
-        return self._popen.poll() is None
-
-    def wait(self, timeout_s: float) -> int:
-        return self._popen.wait(timeout_s)
-
-    def end(self) -> str:
-        """Kills it; returns what it said last."""
-        self._popen.kill()
-        self._popen.wait()
-        self.requests.close()
-        with self.answers:
-            return self.answers.read().decode().strip()
+def _requests(process: Child) -> IO[bytes]:
+    assert process.stdin is not None, "it is a pipe"
+    return process.stdin
 
 
 def _known_id(path: Path) -> str | None:
@@ -181,19 +171,19 @@ def _known_id(path: Path) -> str | None:
 # The process
 
 
-def main() -> int:
-    """Runs the process: answers on standard output, and shows what each byte on standard input announces."""
-    # W&B starts a process too, which must not hold the pipe to ours.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    requests = sys.stdin.buffer.raw  # type: ignore[union-attr]  # standard input is a BufferedReader
+def main(control_fd: int) -> int:
+    """Runs the process: shows what each byte on standard input announces, and what is left when that ends."""
+    # W&B starts a process too, which must not hold the connection to ours.
+    os.set_inheritable(control_fd, False)
+    connection = Connection(control_fd)
     try:
-        settings = json.loads(requests.readline())
+        settings = json.loads(connection.recv_bytes())
         run = _begin(**settings)
-        print(_BEGUN, run.url or "", file=answers)
-        _show(run, Path(settings["dir"]), lambda: bool(requests.read(4096)))
+        connection.send_bytes(f"{_BEGUN} {run.url or ''}".encode())
+        _show(run, Path(settings["dir"]), lambda: bool(os.read(sys.stdin.fileno(), 4096)))
     except Exception as error:
-        print(" ".join(f"{type(error).__name__}: {error}".split()), file=answers)
+        with suppress(OSError):
+            connection.send_bytes(" ".join(f"{type(error).__name__}: {error}".split()).encode())
         # What W&B does at the end of a process would wait for what has just failed.
         os._exit(1)
     return 0
@@ -239,4 +229,4 @@ def _whole_rows(path: Path, position: int) -> tuple[list[RoundRow], int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(int(sys.argv[1])))

@@ -18,6 +18,10 @@ ACTOR_HANDLER = "lambda_actor.handler:handler"
 """The actor function."""
 LEARNER_HANDLER = "runtime.learner.remote.handler:handler"
 """The learner function."""
+ACTOR_VARIABLES = {
+    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
+    "PYTHONHASHSEED": "0"}
+"""Of a process with environments: one thread; and sets in the same order everywhere, or no episode can be replayed."""
 
 
 @dataclass(frozen=True, kw_only=True)

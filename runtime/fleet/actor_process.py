@@ -1,17 +1,13 @@
 """One process of the local fleet: runs the very handler that Lambda runs, an actor's or a learner's, event by event.
 
-Speaks length-prefixed JSON over an inherited socket. Ends when the fleet closes that socket, and at once, even in the
-middle of a rollout, when the process that holds the other end of the lifeline pipe dies.
+Speaks length-prefixed JSON over an inherited socket, and ends with the fleet; see `runtime.processes.inside`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -21,23 +17,14 @@ from typing import Any
 
 from lambda_actor.errors import told
 from runtime.errors import ERROR_CHARACTERS_MAX, one_line
+from runtime.processes.inside import connect
 
 Handler = Callable[[Mapping[str, Any], object], dict[str, Any]]
 
-_PR_SET_PDEATHSIG = 1
 
-
-def main(control_fd: int, lifeline_fd: int, name: str) -> None:
+def main(control_fd: int, name: str) -> None:
     """Serves events with a handler, ``module:function``, until the fleet hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        # Also inside a C call that never lets another thread run.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    for fd in (control_fd, lifeline_fd):
-        # Else a program that the environment starts would keep them open after this process' end.
-        os.set_inheritable(fd, False)
-    threading.Thread(target=_die_with_parent, args=(lifeline_fd,), daemon=True).start()
-    connection = Connection(control_fd)
+    connection, events = connect(control_fd)
     try:
         module, _, function = name.partition(":")
         handler: Handler = getattr(import_module(module), function)
@@ -47,11 +34,7 @@ def main(control_fd: int, lifeline_fd: int, name: str) -> None:
     _send(connection, {"ready": True, "init_cpu_s": time.process_time()})
     process_id = os.getpid()
     while True:
-        try:
-            event = json.loads(connection.recv_bytes())
-        except (EOFError, OSError):
-            return
-        reply = serve(handler, event)
+        reply = serve(handler, json.loads(events.get()))
         if os.getpid() != process_id:
             # The environment forked, and this is the copy.
             os._exit(0)
@@ -77,13 +60,5 @@ def _send(connection: Connection, message: dict[str, Any]) -> None:
     connection.send_bytes(json.dumps(message).encode())
 
 
-def _die_with_parent(lifeline_fd: int) -> None:
-    os.read(lifeline_fd, 1)
-    if os.getpgrp() == os.getpid():
-        # With what the environment has started.
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(int(sys.argv[1]), sys.argv[2])

@@ -10,11 +10,7 @@ import json
 import math
 import os
 import select
-import signal
-import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -26,22 +22,18 @@ from typing import Any
 
 from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
-from runtime.fleet import ACTOR_HANDLER, FleetSetup
+from runtime.fleet import ACTOR_HANDLER, ACTOR_VARIABLES, FleetSetup
 from runtime.fleet.answers import JUNK, answer
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
+from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
 from runtime.records.files import open_to_write
 
 _START_TIMEOUT_S = 120
 _RESTART_PAUSE_S = 0.5
-_DEATH_PATIENCE_S = 1.0
 _LENGTH = struct.Struct("!i")
 _CHUNK_BYTES = 2**20
 _MESSAGE_BYTES_MAX = 2**29
 """More than the largest trajectory takes; less than four printed characters say as a length."""
-ACTOR_VARIABLES = {
-    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
-    "PYTHONHASHSEED": "0"}
-"""Of a process with environments: one thread; and sets in the same order everywhere, or no episode can be replayed."""
 _MESSAGES: tuple[Mapping[str, tuple[type, ...]], ...] = (
     {"ready": (bool,), "init_cpu_s": (float,)}, {"failed": (str,)},
     {"response": (dict, type(None)), "error": (str,), "cpu_s": (float,)})
@@ -49,16 +41,6 @@ LOG_BYTES_MAX = 64 * 2**20
 """What the actors of a session print beyond it is not kept: an environment may print without end."""
 _LOG_CUT = b"\n[more was printed, and is left out]\n"
 _LOG_POLL_S = 0.25
-_ROOT = Path(__file__).resolve().parents[2]
-
-
-def process_variables() -> dict[str, str]:
-    """Returns the variables of a process with environments: this one's, `ACTOR_VARIABLES`, and where modules are.
-
-    It imports from wherever this one does, as `multiprocessing` has it: also from the folder of a script that trains.
-    """
-    path = os.pathsep.join(filter(None, [str(_ROOT), *sys.path, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **ACTOR_VARIABLES, "PYTHONPATH": path}
 
 
 class _Channel:
@@ -68,12 +50,13 @@ class _Channel:
     that stopped in the middle must not hold up the others.
     """
 
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
+    def __init__(self, connection: connections.Connection) -> None:
+        self._connection = connection
+        os.set_blocking(connection.fileno(), False)
         self._outgoing, self._incoming = bytearray(), bytearray()
 
     def fileno(self) -> int:
-        return self._end.fileno()
+        return self._connection.fileno()
 
     @property
     def is_sending(self) -> bool:
@@ -89,7 +72,7 @@ class _Channel:
         """Sends as much as the socket takes."""
         with suppress(BlockingIOError):
             while self._outgoing:
-                del self._outgoing[:self._end.send(self._outgoing, socket.MSG_DONTWAIT)]
+                del self._outgoing[:os.write(self.fileno(), self._outgoing)]
 
     def receive(self) -> list[bytes]:
         """The messages that are there as a whole.
@@ -100,7 +83,7 @@ class _Channel:
             ValueError: What is there is no message.
         """
         with suppress(BlockingIOError):
-            data = self._end.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT)
+            data = os.read(self.fileno(), _CHUNK_BYTES)
             if not data:
                 raise EOFError
             self._incoming += data
@@ -116,25 +99,16 @@ class _Channel:
         return messages
 
     def close(self) -> None:
-        self._end.close()
+        self._connection.close()
 
 
 class _Process:
     """One actor process and what it is doing."""
 
-    def __init__(self, handler: str, lifeline_fd: int, environment: Mapping[str, str], log_path: Path) -> None:
-        ours, theirs = socket.socketpair()
-        self.channel = _Channel(ours)
-        try:
-            with theirs, open_to_write(log_path, os.O_APPEND) as log:
-                self.popen = subprocess.Popen(
-                    [sys.executable, "-m", "runtime.fleet.actor_process", str(theirs.fileno()),
-                     str(lifeline_fd), handler],
-                    pass_fds=(theirs.fileno(), lifeline_fd), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    env=environment, start_new_session=True)
-        except OSError:
-            self.channel.close()
-            raise
+    def __init__(self, handler: str, variables: Mapping[str, str], log_path: Path) -> None:
+        with open_to_write(log_path, os.O_APPEND) as log:
+            self._child = Child("runtime.fleet.actor_process", handler, variables=variables, output=log)
+        self.channel = _Channel(self._child.connection)
         self.is_ready = False
         self.init_cpu_s = 0.0
         self.has_served = False
@@ -147,13 +121,7 @@ class _Process:
 
     def end(self, patience_s: float = 0.0) -> int:
         """Kills it if it still lives after ``patience_s``, and what it has started; returns its exit code."""
-        with suppress(subprocess.TimeoutExpired):
-            self.popen.wait(patience_s)
-        # Its session is a group of processes; none is left where it ended alone.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
-        self.popen.kill()
-        code = self.popen.wait()
+        code = self._child.end(patience_s)
         self.channel.close()
         return code
 
@@ -192,8 +160,7 @@ class LocalFleet:
         self._timeout_s, self._share = timeout_s, vcpu_share(memory_mib)
         self._log_path, self._handler = log_path, handler
         self._log_bytes_max = LOG_BYTES_MAX + (log_path.stat().st_size if log_path.exists() else 0)
-        self._environment = {**process_variables(), "PYTHONUNBUFFERED": "1", **(credentials or {})}
-        self._lifeline_read, self._lifeline_write = os.pipe()
+        self._variables = {**ACTOR_VARIABLES, "PYTHONUNBUFFERED": "1", **(credentials or {})}
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)
         self._lock = threading.Lock()
         self._queue: deque[Invocation] = deque()
@@ -251,8 +218,6 @@ class LocalFleet:
     def _end_all(self) -> None:
         for process in self._processes:
             process.end()
-        for fd in (self._lifeline_read, self._lifeline_write):
-            os.close(fd)
         self._wake_read.close()
         self._wake_write.close()
 
@@ -326,7 +291,7 @@ class LocalFleet:
             messages = [answer(message, *_MESSAGES) for message in process.channel.receive()]
         except (EOFError, OSError, ValueError) as error:
             is_junk = isinstance(error, ValueError)
-            code = process.end(0.0 if is_junk else _DEATH_PATIENCE_S)
+            code = process.end(0.0 if is_junk else DEATH_PATIENCE_S)
             with self._lock:
                 self._replace(index, process, "crashed", f"{error}" if is_junk else _death(code))
             return
@@ -379,7 +344,7 @@ class LocalFleet:
         self._has_outcomes.notify_all()
 
     def _spawn(self) -> _Process:
-        return _Process(self._handler, self._lifeline_read, self._environment, self._log_path)
+        return _Process(self._handler, self._variables, self._log_path)
 
     def _is_overdue(self, process: _Process) -> bool:
         limit_s = self._limit_s(process)
@@ -409,8 +374,4 @@ def make_local_fleet(setup: FleetSetup) -> LocalFleet:
 def _death(exit_code: int) -> str:
     if exit_code >= 0:
         return f"the actor process exited with code {exit_code}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = f"signal {-exit_code}"
-    return f"the actor process was killed by {name}"
+    return f"the actor process was killed by {how_it_ended(exit_code)}"

@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, MissingExtraError, one_line
-from runtime.fleet import ACTOR_HANDLER, FleetSetup
+from runtime.fleet import ACTOR_HANDLER, ACTOR_VARIABLES, FleetSetup
 from runtime.fleet.actor_process import Handler, serve
-from runtime.fleet.local import ACTOR_VARIABLES
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 
 _ROOT = Path(__file__).resolve().parents[2]

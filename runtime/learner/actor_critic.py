@@ -37,14 +37,13 @@ from runtime.config.schema import AlgorithmSection
 from runtime.config.variants import AlgorithmSettings
 from runtime.errors import CheckpointError
 from runtime.learner.advantages import discounted_so_far, explained_variance
-from runtime.learner.compiled import compiled
 from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.distributions import make_distribution
+from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast.trained_perceptron import TrainedPerceptron, make_trained, value_loss
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
 from runtime.learner.normaliser import RunningMoments
-from runtime.learner.regression import value_loss
 from runtime.learner.samples import Tensors, flat, flat_samples, unflat
-from runtime.learner.trained_network import TrainedNetwork
 from runtime.ports.learning import (
     Batch,
     CurvatureProblem,
@@ -158,7 +157,7 @@ class ActorCritic(ABC, Generic[Settings]):
         self.policy.to(self.device)
         self.critic.to(self.device)
         self.learning_rate = self.settings.learning_rate
-        self.trained = {name: TrainedNetwork(network, learning_rate=self.learning_rate)
+        self.trained = {name: make_trained(network, learning_rate=self.learning_rate)
                         for name, network in (("policy", self.policy), ("critic", self.critic))}
         self.moments = RunningMoments(spaces.vector_size if self.settings.normalize_observations else 0,
                                       spaces.binary_parts if self.settings.normalize_observations else ())
@@ -441,7 +440,7 @@ class ActorCritic(ABC, Generic[Settings]):
         trained.optimizer.learning_rate = self.learning_rate
         # Each call costs less where it cannot become part of a graph.
         with torch.inference_mode(trained.is_by_hand):
-            if name == "critic" and trained.is_by_hand and self.device.type == "cpu":
+            if name == "critic" and isinstance(trained, TrainedPerceptron) and self.device.type == "cpu":
                 for first in range(0, len(minibatches), _CALL_MINIBATCHES):
                     if is_cut():
                         break

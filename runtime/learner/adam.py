@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from runtime.learner.compiled import compiled
+from runtime.learner.fast.compiled import compiled
 
 EPSILON = 1e-5
 

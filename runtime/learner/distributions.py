@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from lambda_actor.spaces import Spaces
-from runtime.learner.compiled import compiled
+from runtime.learner.fast.compiled import compiled
 
 _NEVER = -1e30
 """A logit whose probability is 0; finite, so that what it is multiplied by 0 is 0."""

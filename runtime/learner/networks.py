@@ -14,10 +14,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lambda_actor.fast import is_plain
 from lambda_actor.policy import CONV_FEATURES, CONVOLUTIONS, PIXEL_MAX, Architecture, same_padding
 from lambda_actor.spaces import Spaces
-from runtime.learner.compiled import compiled
-from runtime.learner.perceptron import activations
+from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast.perceptron import TanhLayers
 
 
 class PolicyNetwork(nn.Module):
@@ -79,23 +80,6 @@ class ValueNetwork(nn.Module):
     def unpacked(self, slopes: torch.Tensor) -> torch.Tensor:
         """Returns a gradient with respect to what the last layer gives, ``[N]`` → ``[N, 1]``."""
         return slopes.unsqueeze(-1)
-
-
-class TanhLayers(nn.Sequential):
-    """Linear layers with tanh between them; what comes before the first one has no parameters."""
-
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor
-        if torch.is_grad_enabled():
-            outputs = super().forward(observations)  # type: ignore[no-untyped-call]  # torch has no types for it
-        else:
-            weights, biases = ([getattr(one, name) for one in self.linear()] for name in ("weight", "bias"))
-            outputs = activations(weights, biases, observations)[-1]
-        return outputs
-
-    def linear(self) -> list[nn.Linear]:
-        """Returns the linear layers."""
-        return [layer for layer in self if isinstance(layer, nn.Linear)]
 
 
 class CombinedLayers(nn.Sequential):
@@ -202,7 +186,7 @@ def _make_layers(
     else:
         layers: list[nn.Module] = [Pixels(), nn.Flatten()] if spaces.is_pixels else []
         layers += _dense_layers(spaces.observation_size, outputs, hidden_sizes, architecture.activation)
-        made = (TanhLayers if architecture.activation == "tanh" else nn.Sequential)(*layers)
+        made = (TanhLayers if architecture.activation == "tanh" and not is_plain() else nn.Sequential)(*layers)
     if output_gain is None:
         return made
     parametric = [layer for layer in made if isinstance(layer, nn.Linear | nn.Conv2d)]

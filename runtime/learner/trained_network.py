@@ -5,15 +5,13 @@ So that a step is one call, whatever the number of layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 
 from runtime.learner.adam import Adam, clip_gradient
-from runtime.learner.networks import PolicyNetwork, TanhLayers, ValueNetwork
-from runtime.learner.perceptron import activations, backward
-from runtime.learner.regression import regress
+from runtime.learner.networks import PolicyNetwork, ValueNetwork
 
 
 class TrainedNetwork:
@@ -27,6 +25,8 @@ class TrainedNetwork:
         is_by_hand: Whether nothing is left to autograd.
     """
 
+    is_by_hand = False
+
     def __init__(self, network: PolicyNetwork | ValueNetwork, *, learning_rate: float) -> None:
         """Moves the parameters of a network into one tensor."""
         self.network = network
@@ -36,44 +36,25 @@ class TrainedNetwork:
         for one, values, gradient in zip(parameters, self._parts(self.values), self._parts(self.gradient), strict=True):
             one.data, one.grad = values, gradient
         self.optimizer = Adam(self.values, self.gradient, learning_rate=learning_rate)
-        self.is_by_hand = isinstance(network.layers, TanhLayers)
-        layers = network.layers.linear() if isinstance(network.layers, TanhLayers) else []
-        self._weights, self._biases = [one.weight.detach() for one in layers], [one.bias.detach() for one in layers]
-        self._weight_gradients = [one.weight.grad for one in layers if one.weight.grad is not None]
-        self._bias_gradients = [one.bias.grad for one in layers if one.bias.grad is not None]
-        self._inputs: list[torch.Tensor] = []
+        self._kept: list[torch.Tensor] = []
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns the outputs, and keeps what `backward` needs; without a graph that leads to the outputs."""
-        if isinstance(self.network.layers, TanhLayers):
-            *self._inputs, outputs = activations(self._weights, self._biases, observations)
-            return self.network.packed(outputs)
         with torch.enable_grad():
-            self._inputs = [self.network(observations)]
-        return self._inputs[0].detach()
+            self._kept = [self.network(observations)]
+        return self._kept[0].detach()
 
     def backward(self, slopes: torch.Tensor) -> None:
         """Writes the gradient, given that of the loss with respect to the outputs of the last `forward`."""
-        if isinstance(self.network.layers, TanhLayers):
-            backward(self._weights, self._inputs, self.network.unpacked(slopes),
-                     self._weight_gradients, self._bias_gradients)
-        else:
-            self.gradient.zero_()
-            self._inputs[0].backward(slopes)  # type: ignore[no-untyped-call]  # torch has no types for it
-        self._inputs = []
+        self.gradient.zero_()
+        self._kept[0].backward(slopes)  # type: ignore[no-untyped-call]  # torch has no types for it
+        self._kept = []
 
     @torch.no_grad()
     def clip(self, norm_max: float | None) -> None:
         """Shortens the gradient to a norm, if one is given."""
         if norm_max is not None:
             clip_gradient(self.gradient, norm_max)
-
-    def regress(self, observations: torch.Tensor, targets: torch.Tensor, minibatches: Sequence[torch.Tensor | None],
-                *, weight: float, norm_max: float | None) -> list[torch.Tensor]:
-        """Makes one step on each minibatch, by hand, towards given values; see `runtime.learner.regression`."""
-        return regress(
-            self._weights, self._biases, self._weight_gradients, self._bias_gradients, self.optimizer.state,
-            self.optimizer.learning_rate, norm_max, observations, targets, list(minibatches), weight)
 
     def named_gradients(self) -> dict[str, torch.Tensor]:
         """Returns the gradient by parameter; copies."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,12 +30,12 @@ from lambda_actor.inline import from_text, to_text
 from runtime.config.resolved import FittedExperiment
 from runtime.errors import ExperimentError, RunError, one_line
 from runtime.ports.learning import Batch, DetectorSamples
+from runtime.processes.child import Child, how_it_ended
+from runtime.processes.inside import connect
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.training.evaluation import Evaluator
 from runtime.training.preflight import preflight
-
-_ROOT = Path(__file__).resolve().parents[2]
 
 _START = """
 import json, sys, time
@@ -231,43 +231,33 @@ def sample(path: Path, overrides: Sequence[str], seconds: int) -> dict[str, Any]
     Raises:
         ExperimentError: It cannot be sampled, or the process ended without a word.
     """
-    ours, theirs = os.pipe()
-    with open(ours, "rb", buffering=0) as answers:
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "runtime.planning.workload", str(theirs), str(seconds), str(path), *overrides],
-                pass_fds=(theirs,), stdin=subprocess.DEVNULL, env={
-                    "OMP_WAIT_POLICY": "PASSIVE", **os.environ,
-                    "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])})
-        finally:
-            os.close(theirs)
-        try:
-            code = process.wait()
-        finally:
-            process.kill()
-            process.wait()
-        # What the environment has started may live on, and hold the other end.
-        os.set_blocking(ours, False)
-        found: dict[str, Any] = json.loads(answers.readall() or b"{}")
-    if "error" in found:
-        raise ExperimentError(found["error"])
-    if not found:
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        raise ExperimentError(f"the process that sampled the work of {path} ended by itself ({how}): something in it, "
-                              "such as the environment, ended it; allowed: an environment that raises exceptions")
-    return found
+    child = Child("runtime.planning.workload", str(seconds), str(path), *overrides, output=None,
+                  variables={"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")})
+    try:
+        # Its end, not that of the connection: what the environment has started may hold the other end.
+        child.wait()
+    finally:
+        code = child.end()
+    with child.connection, suppress(EOFError):
+        found: dict[str, Any] = json.loads(child.connection.recv_bytes() if child.connection.poll() else b"{}")
+        if "error" in found:
+            raise ExperimentError(found["error"])
+        if found:
+            return found
+    raise ExperimentError(
+        f"the process that sampled the work of {path} ended by itself ({how_it_ended(code)}): something in it, "
+        "such as the environment, ended it; allowed: an environment that raises exceptions")
 
 
-def main(answer_fd: int, seconds: int, path: Path, overrides: Sequence[str]) -> None:
-    """Samples, and writes what was found, or an ``error``, as JSON."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.set_inheritable(answer_fd, False)
+def main(control_fd: int, seconds: int, path: Path, overrides: Sequence[str]) -> None:
+    """Samples, and answers with what was found, or an ``error``, as JSON."""
+    connection, _ = connect(control_fd)
     try:
         _, fitted = preflight(load_trusted_experiment(path, overrides).resolved())
         answer = _sampled(Workload(fitted), seconds)
     except (RunError, ActorError) as error:
         answer = {"error": str(error)}
-    os.write(answer_fd, json.dumps(answer).encode())
+    connection.send_bytes(json.dumps(answer).encode())
 
 
 def _sampled(work: Workload, seconds: int) -> dict[str, Any]:

@@ -20,12 +20,13 @@ from typing import Any
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import ActorError, UnusableEnvironmentError, told
 from runtime.errors import ERROR_CHARACTERS_MAX, BudgetError, RunError, one_line
+from runtime.fleet import ACTOR_VARIABLES
 from runtime.fleet.answers import ANSWER_BYTES_MAX, JUNK, answer
 from runtime.ports.run import Evaluation
-from runtime.training.environment_process import EnvironmentProcess, connect
+from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
+from runtime.processes.inside import connect
 from runtime.training.evaluation import Evaluator, evaluate_and_confirm
 
-_DEATH_PATIENCE_S = 1.0
 _EPISODE_OVER = "episode_over"
 _ANSWERS: tuple[Mapping[str, tuple[type, ...]], ...] = (
     {_EPISODE_OVER: (bool,)}, {"error": (str,)},
@@ -56,7 +57,7 @@ class EvaluationProcess:
         self._settings = json.dumps({"environment_id": environment_id, "preprocessing": preprocessing,
                                      "options": options or {}, "episodes": episodes, "seed": seed,
                                      "is_stochastic": is_stochastic, "target_return": target_return})
-        self._process: EnvironmentProcess | None = None
+        self._process: Child | None = None
         self._thread = ThreadPoolExecutor(1, "evaluation")
         self._answer: Future[Mapping[str, Any]] | None = None
 
@@ -64,7 +65,8 @@ class EvaluationProcess:
         """Begins to evaluate a policy; only one evaluation is under way at a time."""
         # Here and not in the thread: the kernel ends the process when the thread that started it does.
         if self._process is None:
-            self._process = EnvironmentProcess("runtime.training.evaluation_process", self._settings)
+            self._process = Child("runtime.training.evaluation_process", self._settings,
+                                  variables=ACTOR_VARIABLES)
         self._answer = self._thread.submit(self._ask, self._process.connection, weights, round_index)
 
     def result(self, timeout_s: float) -> Evaluation:
@@ -83,7 +85,8 @@ class EvaluationProcess:
                               "learner.update_timeout_s; raise that") from None
         except (EOFError, OSError):
             raise UnusableEnvironmentError(
-                f"the process that evaluates the policy ended ({self._process.end(_DEATH_PATIENCE_S)})") from None
+                "the process that evaluates the policy ended "
+                f"({how_it_ended(self._process.end(DEATH_PATIENCE_S))})") from None
         except ValueError as error:
             raise UnusableEnvironmentError(f"while the policy was evaluated, {error}") from None
         if "error" in found:

@@ -352,8 +352,11 @@ def _episode_facts(experiment: FittedExperiment, tried: TriedEnvironment) -> dic
 
 def _warnings(experiment: FittedExperiment, tried: TriedEnvironment) -> dict[str, str]:
     """What people should know before the first round, by subject."""
-    problem = experiment.environment.dropped_because
-    return tried.warnings | ({"dropped": dropped(problem)} if problem else {})
+    from runtime.learner.fast import why_off
+
+    problem, slow = experiment.environment.dropped_because, why_off()
+    return (tried.warnings | ({"dropped": dropped(problem)} if problem else {})
+            | ({"updates": f"they are slower than they could be: {slow}"} if slow else {}))
 
 
 def _is_foreseen(error: Exception) -> bool:

@@ -28,12 +28,14 @@ from lambda_actor.errors import ActorError
 from lambda_actor.spaces import Spaces
 from lambda_actor.trial import TriedEnvironment
 from runtime.errors import ERROR_CHARACTERS_MAX, EnvironmentNotHereError, ExperimentError, one_line
+from runtime.fleet import ACTOR_VARIABLES
 from runtime.fleet.answers import ANSWER_BYTES_MAX, JUNK, answer
-from runtime.training.environment_process import EnvironmentProcess, connect
+from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
+from runtime.processes.inside import connect
 
 _STEPS_MAX = 256
 """Of the first fragment that is played."""
-_PATIENCE_S, _NOTICE_S, _POLL_S, _DEATH_PATIENCE_S = 600, 30, 1.0, 1.0
+_PATIENCE_S, _NOTICE_S, _POLL_S = 600, 30, 1.0
 """Each import, reset and step has so long; one that takes longer than the notice is told of."""
 _SAID_BYTES = 2**16
 """Of what it printed, so much is kept for its last line. Whoever prints more in one step prints without end."""
@@ -89,7 +91,7 @@ class _Trial:
         self._output, written = os.pipe()
         os.set_blocking(self._output, False)
         try:
-            self._process = EnvironmentProcess("runtime.training.trial", made, output=written)
+            self._process = Child("runtime.training.trial", made, variables=ACTOR_VARIABLES, output=written)
         finally:
             os.close(written)
         self._sources: list[Any] = [self._process.connection, self._output]
@@ -124,7 +126,7 @@ class _Trial:
                 else:
                     return value
         except (EOFError, OSError):
-            how = self._process.end(_DEATH_PATIENCE_S)
+            how = how_it_ended(self._process.end(DEATH_PATIENCE_S))
             self._listen()
             raise _TrialError(f"{self._about}it ended the process that it was tried in ({how}), while it was "
                               f"{self._doing}{self._last_line()}") from None
@@ -135,7 +137,7 @@ class _Trial:
         while self._process.connection not in (ready := wait(self._sources, _POLL_S)):
             if self._output in ready:
                 self._listen()
-            elif not self._process.is_alive:
+            elif self._process.exit_code is not None:
                 raise EOFError
             waited_s = time.monotonic() - since_s
             if waited_s >= _PATIENCE_S:
@@ -172,7 +174,7 @@ class _Trial:
             while data := os.read(self._output, _SAID_BYTES):
                 self._said = (self._said + data)[-_SAID_BYTES:]
                 self._printed += len(data)
-                if self._process.is_alive:
+                if self._process.exit_code is None:
                     return
             # Nobody has it open any more.
             self._sources = [self._process.connection]

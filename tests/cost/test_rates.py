@@ -70,7 +70,8 @@ def test_the_table_covers_all_shipped_experiments_and_says_whence_it_is(monkeypa
         environment = make_environment(environment_id, preprocessing, options)
         return TriedEnvironment(
             environment_id, environment.spaces, environment.preprocessing, environment.episode_steps_max,
-            environment.can_save_episode, environment.cannot_save_reason, spanning_wrapper="", replay="reset")
+            environment.can_save_episode, environment.cannot_save_reason, spanning_wrapper="", plain_because="",
+            replay="reset")
 
     # Trials take a minute for all of them, and change no rate.
     monkeypatch.setattr("runtime.training.preflight.try_environment", made)

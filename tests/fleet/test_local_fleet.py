@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import runtime.fleet.local
+import runtime.processes.child
 from runtime.errors import FleetError
 from runtime.fleet.local import LocalFleet
 from tests.fleet.fleet_actors import GENEROUS_S, marks
@@ -278,7 +279,7 @@ def test_a_fleet_that_can_start_no_process_any_more_says_so(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(runtime.fleet.local.socket, "socketpair", refuse)
+    monkeypatch.setattr(runtime.processes.child.socket, "socketpair", refuse)
     actors.start("exiting")
     with pytest.raises(FleetError, match="Too many open files"):
         for _ in range(int(PATIENCE_S)):

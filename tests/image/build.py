@@ -48,7 +48,7 @@ from runtime.config.instances import processor
 from runtime.config.loading import load_experiment, self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError, RunError
-from runtime.fleet.local import ACTOR_VARIABLES
+from runtime.fleet import ACTOR_VARIABLES
 from stacks.staging import actor_context, learner_context
 from tests.helpers import PATIENCE_S
 from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint

@@ -12,6 +12,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.adam import Adam
+from runtime.learner.trained_network import TrainedNetwork
 from runtime.ports.learning import Batch
 
 VECTORS = Spaces((3,), action_size=2)
@@ -83,9 +84,10 @@ def joined(*batches: Batch) -> Batch:
 
 def descend_plainly(learner: ActorCritic) -> None:
     """Plain gradient descent in Adam's place: what a parameter loses is learning rate × gradient."""
-    for trained in learner.trained.values():
-        trained.optimizer = PlainDescent(trained.values, trained.gradient, learning_rate=1.0)
-        trained.is_by_hand = False  # compiled steps are Adam's
+    for name, trained in learner.trained.items():
+        # Not by hand: compiled steps are Adam's.
+        learner.trained[name] = plain = TrainedNetwork(trained.network, learning_rate=1.0)
+        plain.optimizer = PlainDescent(plain.values, plain.gradient, learning_rate=1.0)
 
 
 class PlainDescent(Adam):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from runtime.fleet import local
+from runtime.fleet import ACTOR_VARIABLES
 from tests.helpers import ROOT
 from tests.stacks.conftest import STACK, Assembly, Synthesise, flat
 
@@ -74,8 +74,8 @@ def test_it_logs_into_a_group_that_goes_with_the_stack(serverless: Assembly) -> 
 
 def test_its_variables_are_those_of_local_actors_and_hold_no_credentials(each_cache: Assembly) -> None:
     variables = each_cache.only("AWS::Lambda::Function")["Environment"]["Variables"]
-    assert variables == local.ACTOR_VARIABLES
-    source = "".join(path.read_text() for path in (ROOT / "lambda_actor").glob("*.py"))
+    assert variables == ACTOR_VARIABLES
+    source = "".join(path.read_text() for path in (ROOT / "lambda_actor").rglob("*.py"))
     read = set(re.findall(r"environ(?:\.get\(|\[)\s*[\"'](\w+)", source))
     assert read == {"ACTOR_CACHE_USERNAME", "ACTOR_CACHE_PASSWORD"}, "read by the handler, and only set locally"
 
@@ -86,7 +86,7 @@ def test_the_image_is_built_for_the_processor_and_proves_its_environment(serverl
     assert source["dockerBuildArgs"] == {"ENVIRONMENT_ID": "Hopper-v5", "PREPROCESSING": "auto", "OPTIONS": "{}"}
     folder = serverless.directory / source["directory"]
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    ours = {f"lambda_actor/{path.name}" for path in (ROOT / "lambda_actor").iterdir()
+    ours = {str(path.relative_to(ROOT)) for path in (ROOT / "lambda_actor").rglob("*")
             if path.suffix == ".py" or path.name == "requirements.txt"}
     assert names == {"Dockerfile", "package/requirements.txt"} | ours
 

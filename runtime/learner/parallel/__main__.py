@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
-import threading
-import time
 from datetime import timedelta
 from typing import IO
 
@@ -15,31 +12,27 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch ex
 
 from runtime.errors import RunError
 from runtime.learner import make_learner
-from runtime.learner.parallel.group import CHECK_S, TorchGroup, device_of, join_group, leave_group
+from runtime.learner.parallel.group import TorchGroup, device_of, join_group, leave_group
 from runtime.learner.parallel.learner import do_task
 from runtime.learner.parallel.processes import START_TIMEOUT_S
 from runtime.learner.parallel.tasks import END, read_task, spec_of
 from runtime.ports.learning import Learner
+from runtime.processes.inside import connect
 
-_PR_SET_PDEATHSIG = 1
 
-
-def main(device: str, timeout_s: float, parent_id: int) -> None:
+def main(control_fd: int, device: str, timeout_s: float) -> None:
     """Joins the group, then follows the tasks that come through standard input."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    connection, _ = connect(control_fd)
+    for number in (signal.SIGTERM, signal.SIGHUP):
         # The first process decides what these mean, and ends this one.
         signal.signal(number, signal.SIG_IGN)
-    _die_with(parent_id)
-    started, tasks = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
-    os.dup2(2, 1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
                      timeout=timedelta(seconds=START_TIMEOUT_S))
     group = TorchGroup(rank, size, timeout_s=timeout_s, check=lambda: None, explain=RunError)
-    with started:
-        started.write(b"+")
+    connection.send_bytes(b"started")
     join_group(rank, size, device, store, timeout_s)
-    _follow(tasks, group, device_of(device, rank))
+    _follow(sys.stdin.buffer, group, device_of(device, rank))
     leave_group(is_in_step=True)
 
 
@@ -54,21 +47,7 @@ def _follow(tasks: IO[bytes], group: TorchGroup, device: str) -> None:
             do_task(task, learner, group)
 
 
-def _die_with(parent_id: int) -> None:
-    """Ends this process when its parent ends, however that ends."""
-    if sys.platform == "linux":
-        # Also inside a C call that never lets another thread run.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def watch() -> None:
-        while os.getppid() == parent_id:
-            time.sleep(CHECK_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))
+    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
     # As the training itself ends: nothing is left to be done.
     os._exit(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,23 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import connection as connections
-from pathlib import Path
 from typing import IO
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
-import runtime
 from runtime.errors import RunError
 from runtime.learner.parallel.group import CHECK_S, TorchGroup, device_of, join_group, leave_group
 from runtime.learner.parallel.tasks import END, Task, write_task
+from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
 
 START_TIMEOUT_S = 120.0
 _MODULE = "runtime.learner.parallel"
-_IMPORT_PATH = Path(runtime.__file__).resolve().parents[1]
 _HOST = "127.0.0.1"
 _END_PATIENCE_S = 5.0
-_DEATH_PATIENCE_S = 1.0
 _ERROR_CHARACTERS_MAX = 500
 _PIPE_BYTES = 2**20
 _ENVIRONMENT = {
@@ -44,11 +39,10 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class _Other:
-    """One of the other processes, its pipes, and where its errors go."""
+    """One of the other processes, what it is told through, and where its errors go."""
 
-    popen: subprocess.Popen[bytes]
+    child: Child
     tasks: IO[bytes]
-    started: IO[bytes]
     log: IO[bytes]
 
 
@@ -120,7 +114,7 @@ class LearnerProcesses:
 
     def process_ids(self) -> list[int]:
         """Returns the others' process ids."""
-        return [other.popen.pid for other in self._others]
+        return [other.child.process_id for other in self._others]
 
     def close(self) -> None:
         """Ends them, whatever they do; idempotent."""
@@ -129,7 +123,7 @@ class LearnerProcesses:
                 self.tell(END)
         if not self._is_in_step:
             for other in self._others:
-                other.popen.kill()
+                other.child.kill()
         try:
             if self._has_joined:
                 leave_group(is_in_step=self._is_in_step)
@@ -141,56 +135,49 @@ class LearnerProcesses:
         for other in self._others:
             with suppress(OSError):
                 other.tasks.close()
-            with suppress(subprocess.TimeoutExpired):
-                other.popen.wait(_END_PATIENCE_S)
-            other.popen.kill()
-            other.popen.wait()
-            other.started.close()
+            other.child.end(_END_PATIENCE_S)
+            other.child.connection.close()
             other.log.close()
         self._others, self._store = [], None
 
     def _start(self, rank: int, port: int, device: str, timeout_s: float) -> None:
-        path = os.pathsep.join([str(_IMPORT_PATH), *filter(None, [os.environ.get("PYTHONPATH")])])
         log = tempfile.TemporaryFile()  # noqa: SIM115
-        # A session of its own: what the terminal sends to all is for the first process to act on.
-        popen = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, device, str(timeout_s), str(os.getpid())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path, "RANK": str(rank), "LOCAL_RANK": str(rank),
-                 "WORLD_SIZE": str(self._size), "MASTER_ADDR": _HOST, "MASTER_PORT": str(port)})
-        assert popen.stdin is not None and popen.stdout is not None, "both are pipes"
-        self._others.append(_Other(popen, popen.stdin, popen.stdout, log))
+        child = Child(_MODULE, device, str(timeout_s), stdin=subprocess.PIPE, output=log, variables={
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self._size), "MASTER_ADDR": _HOST,
+            "MASTER_PORT": str(port)})
+        assert child.stdin is not None, "it is a pipe"
+        self._others.append(_Other(child, child.stdin, log))
         with suppress(OSError, AttributeError):
             # Larger where the system has and allows that: batches of a whole round go through it.
-            fcntl.fcntl(popen.stdin, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            fcntl.fcntl(child.stdin, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def _await_all_started(self) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        waiting = {other.started.fileno(): other for other in self._others}
-        while waiting:
-            ready = connections.wait(list(waiting), max(0.0, deadline_s - time.monotonic()))
-            others = [waiting.pop(number) for number in ready if isinstance(number, int)]
-            if not others or any(not other.started.read(1) for other in others):
-                raise self._explained(f"not started after {START_TIMEOUT_S:g} s")
+        for other in self._others:
+            with suppress(EOFError):
+                if other.child.connection.poll(max(0.0, deadline_s - time.monotonic())):
+                    other.child.connection.recv_bytes()
+                    continue
+            raise self._explained(f"not started after {START_TIMEOUT_S:g} s")
 
     def _check(self) -> None:
-        if any(other.popen.poll() is not None for other in self._others):
+        if any(other.child.exit_code is not None for other in self._others):
             raise self._explained("")
 
     def _explained(self, otherwise: str) -> RunError:
         """Which of them ended, and why; ``otherwise`` if all live, also a moment later."""
-        deadline_s = time.monotonic() + _DEATH_PATIENCE_S
-        while all(other.popen.poll() is None for other in self._others) and time.monotonic() < deadline_s:
+        deadline_s = time.monotonic() + DEATH_PATIENCE_S
+        while all(other.child.exit_code is None for other in self._others) and time.monotonic() < deadline_s:
             time.sleep(CHECK_S / 4)
-        ended = [f"process {number} of {self._size} {_how_it_ended(other.popen.returncode, other.log)}"
-                 for number, other in enumerate(self._others, start=2) if other.popen.poll() is not None]
+        ended = [f"process {number} of {self._size} {_ending(code, other.log)}"
+                 for number, other in enumerate(self._others, start=2) if (code := other.child.exit_code) is not None]
         return RunError("the learner lost "
                         + ("; ".join(ended) if ended else f"the contact between its processes: {otherwise}"))
 
 
-def _how_it_ended(code: int, log: IO[bytes]) -> str:
+def _ending(code: int, log: IO[bytes]) -> str:
     log.seek(0)
     lines = log.read().decode(errors="replace").split("\n")
     text = next((line.strip() for line in reversed(lines) if line.strip()), "")[:_ERROR_CHARACTERS_MAX]
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    how = f"{'killed by' if code < 0 else 'ended with'} {how_it_ended(code)}"
     return f"({how}{f': {text}' if text else ''})"

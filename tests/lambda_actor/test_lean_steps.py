@@ -11,7 +11,7 @@ from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 from gymnasium.envs.mujoco.mujoco_env import MujocoEnv
 
 from lambda_actor.environments import ActorEnvironment
-from lambda_actor.lean import PROVEN_VERSION
+from lambda_actor.fast.steps import PROVEN_VERSION
 
 NEVER_OVER: dict[str, Any] = {"terminate_when_unhealthy": False}
 HIDDEN = {f"include_{name}_in_observation": False for name in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")}
@@ -121,6 +121,9 @@ def test_another_version_of_gymnasium_takes_its_own_steps(monkeypatch: pytest.Mo
     monkeypatch.setattr(gymnasium, "__version__", f"{PROVEN_VERSION}.post1")
     with pytest.raises(AssertionError, match="a step of Gymnasium's own"):
         takes_a_step(gymnasium.make("Hopper-v5", disable_env_checker=True))
+    assert made("Hopper-v5").plain_because == (
+        f"Gymnasium {PROVEN_VERSION}.post1 is installed, and the quick steps are for {PROVEN_VERSION}")
+    assert made("CartPole-v1").plain_because == "", "there are no quick steps for it in any version"
 
 
 def takes_a_step(environment: gymnasium.Env) -> None:

@@ -1,7 +1,7 @@
-"""What lean steps have in common: steps that leave out what no actor reads, equal to Gymnasium's own to the digit.
+"""What lean steps have in common: they leave out what no actor reads, and are equal to Gymnasium's own to the digit.
 
-What they read of Gymnasium's classes is known for one version of Gymnasium. Any other version, class or wrapper, and
-an environment of which somebody has changed a method, takes its own steps.
+They read private attributes of Gymnasium's classes, which are known for one version of Gymnasium. Any other version,
+class or wrapper, and an environment of which somebody has changed a method, takes its own steps.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import gymnasium
 import numpy as np
+
+from lambda_actor.fast import PLAIN_VARIABLE, is_plain
 
 PROVEN_VERSION = "1.4.0"
 """The version of Gymnasium whose steps are repeated."""
@@ -27,6 +30,15 @@ class LeanStep(Protocol):
 
     def __call__(self, action: np.ndarray | int) -> Outcome:
         """A step with an action as the environment takes it."""
+
+
+def why_off() -> str:
+    """Returns why no environment takes lean steps here; "" if those that are known do."""
+    if is_plain():
+        return f"{PLAIN_VARIABLE} is set"
+    if gymnasium.__version__ != PROVEN_VERSION:
+        return f"Gymnasium {gymnasium.__version__} is installed, and the quick steps are for {PROVEN_VERSION}"
+    return ""
 
 
 def changed_methods(environment: object) -> Mapping[str, object]:

@@ -7,12 +7,13 @@ two threads do not wait for each other.
 from __future__ import annotations
 
 import functools
-import sys
 import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+
+from runtime.learner.fast import HAS_SCRIPTS
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -25,7 +26,7 @@ def compiled(function: Function) -> Function:
     By TorchScript, which ends with Python 3.13 and is deprecated in favour of torch.compile; but that takes half a
     minute and a C++ compiler.
     """
-    if sys.version_info >= (3, 14):
+    if not HAS_SCRIPTS:
         return function
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

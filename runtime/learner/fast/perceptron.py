@@ -7,24 +7,19 @@ Measured in docs/design/performance.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import torch
+from torch import nn
 
 from lambda_actor.policy import PIXEL_MAX
-from runtime.learner.compiled import compiled
+from runtime.learner.fast import HAS_ONEDNN
+from runtime.learner.fast.compiled import Function, compiled
 
-# torch has no types for it.
-_HAS_ONEDNN = (torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-               and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
-_IS_FASTER = _HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() == "AVX512"
-_Function = TypeVar("_Function", bound=Callable[..., object])
+_IS_FASTER = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-def compiled_perceptron(function: _Function) -> _Function:
+def compiled_perceptron(function: Function) -> Function:
     """Has a function that calls those below run compiled, where there is the operation of oneDNN that they name."""
-    return compiled(function) if _HAS_ONEDNN else function
+    return compiled(function) if HAS_ONEDNN else function
 
 
 @compiled_perceptron
@@ -88,3 +83,20 @@ def backward(
             else:
                 slopes = torch.mm(slopes, weight)
             slopes = torch.ops.aten.tanh_backward(slopes, entered)
+
+
+class TanhLayers(nn.Sequential):
+    """Linear layers with tanh between them; what comes before the first one has no parameters."""
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor
+        if torch.is_grad_enabled():
+            outputs = super().forward(observations)  # type: ignore[no-untyped-call]  # torch has no types for it
+        else:
+            weights, biases = ([getattr(one, name) for one in self.linear()] for name in ("weight", "bias"))
+            outputs = activations(weights, biases, observations)[-1]
+        return outputs
+
+    def linear(self) -> list[nn.Linear]:
+        """Returns the linear layers."""
+        return [layer for layer in self if isinstance(layer, nn.Linear)]

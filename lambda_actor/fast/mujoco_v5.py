@@ -1,10 +1,8 @@
-"""Gymnasium's MuJoCo environments: their episodes' state, and steps that leave out what no actor reads.
+"""Lean steps of Gymnasium's MuJoCo environments.
 
 A step of Gymnasium's passes two wrappers, checks its action and fills a dictionary, for a third of the time that the
 physics takes. `lean_step` gives the same observation, reward and end for the environments of `_STEPS`, and leaves the
-environment where its own step would, so that either may follow the other; see `lambda_actor.lean`.
-
-MuJoCo is loaded when the first such environment is met.
+environment where its own step would, so that either may follow the other.
 """
 
 from __future__ import annotations
@@ -15,55 +13,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from lambda_actor.lean import PROVEN_VERSION, LeanStep, Outcome, changed_methods
+from lambda_actor.episode_state import MujocoState
+from lambda_actor.fast.steps import LeanStep, Outcome, changed_methods
 
 _SPEED_MAX = 10.0
 """Hopper and Walker2d show velocities up to this."""
-
-
-class MujocoState:
-    """The integration state before the last step, and that step's action.
-
-    Attributes:
-        methods: What it put in front of the environment's own.
-
-    MuJoCo keeps more than `mj_getState` gives: rewards and observations read quantities (body positions, contact
-    forces) that the *last* step computed on its way. Restoring sets the state from before it and takes that step
-    again, which leaves every derived quantity exactly as it was.
-    """
-
-    def __init__(self, environment: Any) -> None:
-        # Only now: whoever acts in another environment need not load it.
-        import mujoco
-
-        self._mujoco = mujoco
-        self._environment = environment
-        self._spec = mujoco.mjtState.mjSTATE_INTEGRATION
-        self._before = np.empty(mujoco.mj_stateSize(environment.model, self._spec))
-        self._action = np.zeros(environment.action_space.shape)
-        self._step = environment.step
-        # In front of the bare environment's own step: behind wrappers that clip or rescale the action.
-        environment.step = self._recorded_step
-        self.methods = changed_methods(environment)
-
-    def record(self, action: np.ndarray) -> None:
-        """The environment takes a step with that action now."""
-        self._mujoco.mj_getState(self._environment.model, self._environment.data, self._before, self._spec)
-        self._action = action
-
-    def _recorded_step(self, action: np.ndarray) -> Any:
-        self.record(action)
-        return self._step(action)
-
-    def get_state(self) -> dict[str, np.ndarray]:
-        return {"before_last_step": self._before.copy(), "last_action": np.array(self._action)}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        before = np.ascontiguousarray(state["before_last_step"], dtype=np.float64)
-        if before.shape != self._before.shape:
-            raise ValueError(f"MuJoCo state of {before.shape[0]} numbers; this model has {self._before.shape[0]}")
-        self._mujoco.mj_setState(self._environment.model, self._environment.data, before, self._spec)
-        self._recorded_step(state["last_action"].copy())
 
 
 class _MujocoStep:
@@ -80,10 +34,9 @@ class _MujocoStep:
             bare: Gymnasium's own class inside.
             state: What records its steps.
         """
-        import mujoco
-
         self._limit, self._bare, self._state = limit, bare, state
-        self._mj_step, self._mj_contact_forces = mujoco.mj_step, mujoco.mj_rnePostConstraint
+        self._methods = changed_methods(bare)
+        self._mj_step, self._mj_contact_forces = state.library.mj_step, state.library.mj_rnePostConstraint
         self._model, self._data, self._frame_skip, self._dt = bare.model, bare.data, bare.frame_skip, float(bare.dt)
         self._control, self._positions, self._velocities = bare.data.ctrl, bare.data.qpos, bare.data.qvel
         self._contact_forces = bare.data.cfrc_ext
@@ -93,7 +46,7 @@ class _MujocoStep:
 
     @property
     def is_usable(self) -> bool:
-        return self._bare.render_mode is None and changed_methods(self._bare) == self._state.methods
+        return self._bare.render_mode is None and changed_methods(self._bare) == self._methods
 
     def __call__(self, action: Any) -> Outcome:
         """A step with a clipped action: observation float32, reward, terminated, truncated."""
@@ -295,18 +248,13 @@ _STEPS: Mapping[str, Callable[[Any, Any, MujocoState], LeanStep]] = {
     "humanoidstandup_v5.HumanoidStandupEnv": _HumanoidStandup}
 
 
-def is_mujoco(environment: gymnasium.Env) -> bool:
-    """Whether that bare environment is one of Gymnasium's MuJoCo environments."""
-    return type(environment).__module__.startswith("gymnasium.envs.mujoco.")
-
-
 def lean_step(environment: gymnasium.Env, state: object) -> LeanStep | None:
     """Steps for an environment as `gymnasium.make` makes it, whatever its options; None if it is another.
 
     Args:
         state: What records the bare environment's steps, if it is known.
     """
-    if gymnasium.__version__ != PROVEN_VERSION or not isinstance(state, MujocoState):
+    if not isinstance(state, MujocoState):
         return None
     bare = environment.unwrapped
     name = f"{type(bare).__module__}.{type(bare).__qualname__}".removeprefix("gymnasium.envs.mujoco.")

@@ -1,0 +1,60 @@
+"""Lean steps of games of the Arcade Learning Environment. OpenCV is loaded when the first game is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from lambda_actor.atari import AleState
+from lambda_actor.fast.steps import Outcome, changed_methods
+
+
+class LeanGame:
+    """Steps of a preprocessed game without pictures of the frames that are skipped, and without dictionaries."""
+
+    def __init__(self, wrapper: Any, bare: Any, state: AleState) -> None:
+        import cv2
+
+        self._wrapper, self._bare, self._state, self._emulator = wrapper, bare, state, bare.ale
+        self._actions, self._frames = bare._action_set, wrapper.frame_skip
+        self._last, self._before_last = wrapper.obs_buffer
+        self._methods = changed_methods(bare)
+        self._resize, self._size, self._by_area = cv2.resize, wrapper.screen_size, cv2.INTER_AREA
+
+    @property
+    def is_usable(self) -> bool:
+        return self._bare.render_mode is None and changed_methods(self._bare) == self._methods
+
+    def __call__(self, action: Any) -> Outcome:
+        emulator, code, total, is_over, is_cut = self._emulator, self._actions[action], 0.0, False, False
+        for left in range(self._frames - 1, -1, -1):
+            total += emulator.act(code, 1.0)
+            is_over, is_cut = emulator.game_over(with_truncation=False), emulator.game_truncated()
+            if is_over or is_cut:
+                break
+            if left < 2:
+                emulator.getScreenGrayscale(self._before_last if left else self._last)
+        self._wrapper.game_over = is_over
+        self._state.follow(action)
+        np.maximum(self._last, self._before_last, out=self._last)
+        return self._resize(self._last, self._size, interpolation=self._by_area)[None], total, is_over, is_cut
+
+
+def lean_step(environment: Any, state: object) -> LeanGame | None:
+    """Steps for a game as `make_game` and `preprocessed` make it; None if it is another environment.
+
+    Args:
+        state: What follows the bare environment's random numbers, if it is a game.
+    """
+    if not isinstance(state, AleState) or (
+            type(environment) is not gymnasium.wrappers.AtariPreprocessing
+            or type(environment.env) is not gymnasium.wrappers.OrderEnforcing):
+        return None
+    bare: Any = environment.env.env
+    is_as_made = (type(bare).__qualname__ == "AtariEnv" and bare._frameskip == 1 and bare._obs_type == "grayscale"
+                  and not bare.continuous and not bare.sound_obs and environment.frame_skip > 1
+                  and environment.grayscale_obs and not environment.grayscale_newaxis and not environment.scale_obs
+                  and not environment.terminal_on_life_loss)
+    return LeanGame(environment, bare, state) if is_as_made else None
