@@ -214,23 +214,33 @@ class RoundRow:
             RunDirectoryError: A key is missing or unknown, its value is of another type, or a number is not finite or
                 is too large.
         """
-        where, known = f"rounds.jsonl, round {mapping.get('round_index', 'of unknown number')}", cls.columns()
+        known = cls.columns()
         wrong = [f"{words} {', '.join(keys)}" for words, keys in {
             "lacks": [key for key in known if key not in mapping and key not in cls.optional()],
             "has the unknown": [key for key in mapping if key not in known],
         }.items() if keys]
         if wrong:
-            raise RunDirectoryError(f"{where}: {' and '.join(wrong)}; another version of this program wrote it, or it "
-                                    "was altered")
+            raise RunDirectoryError(f"rounds.jsonl, round {mapping.get('round_index', 'of unknown number')}: "
+                                    f"{' and '.join(wrong)}; another version of this program wrote it, or it was "
+                                    "altered")
+        return cls(**mapping).checked()
+
+    def checked(self) -> RoundRow:
+        """Returns the row itself.
+
+        Raises:
+            RunDirectoryError: A value is of another type, or a number is not finite or is too large.
+        """
+        where = f"rounds.jsonl, round {self.round_index}"
         for key, types in _types().items():
-            if key in mapping and type(mapping[key]) not in types:
-                raise RunDirectoryError(f"{where}: {key} is {mapping[key]!r}; "
+            value = getattr(self, key)
+            if type(value) not in types:
+                raise RunDirectoryError(f"{where}: {key} is {value!r}; "
                                         f"allowed: {' | '.join(one.__name__ for one in types)}")
-            value = mapping.get(key)
             if value is not None and not (abs(value) <= INTEGER_MAX if type(value) is int else math.isfinite(value)):
                 raise RunDirectoryError(f"{where}: {key} is {one_line(repr(value), 40)}; "
                                         f"allowed: finite numbers, whole ones up to {INTEGER_MAX}")
-        return cls(**mapping)
+        return self
 
     def to_json_line(self) -> bytes:
         """Returns the row as a line of `rounds.jsonl`, its line break included.

@@ -16,7 +16,7 @@ from runtime.ports.sampling import Sampler
 from runtime.ports.scaling import Detector, Scaler
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
-from runtime.training.asynchronous import AsynchronousPacing
+from runtime.training.asynchronous.pacing import AsynchronousPacing
 from runtime.training.books import Books
 from runtime.training.costs import make_phase_times
 from runtime.training.detection import Detection

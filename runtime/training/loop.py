@@ -51,10 +51,10 @@ class RoundLoop:
                 self._parts.evaluations.begin_again()
             while (reason := self.progress.stop_reason) is None:
                 self.progress.current_round = self.progress.round_index + 1
-                columns = self._pacing.run_round(self.progress.current_round)
-                if columns is None:
+                finished = self._pacing.run_round(self.progress.current_round)
+                if finished is None:
                     return "budget"
-                self._finish(RoundRow.from_mapping(columns))
+                self._finish(finished.row())
             return reason
         finally:
             with self._shield():

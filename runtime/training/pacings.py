@@ -19,11 +19,12 @@ from runtime.records.rows import RoundRow
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
 from runtime.training.books import Books
-from runtime.training.detection import Detection
-from runtime.training.evaluations import Decided, Evaluations
+from runtime.training.detection import Detection, Measured
+from runtime.training.evaluations import Evaluations
+from runtime.training.finished_round import FinishedRound
 from runtime.training.progress import Progress
 from runtime.training.saving import Saving
-from runtime.training.updating import RoundTraining, Updating
+from runtime.training.updating import Updating
 
 REJECTED_ROUNDS_MAX = 3
 """Attempts at one round; then the run ends."""
@@ -32,11 +33,11 @@ REJECTED_ROUNDS_MAX = 3
 class Pacing(Protocol):
     """Runs single rounds."""
 
-    def run_round(self, round_index: int) -> dict[str, Any] | None:
+    def run_round(self, round_index: int) -> FinishedRound | None:
         """Runs one round to its end; has the round before it saved when its own actors play.
 
         Returns:
-            The values of its row; None if the budget does not hold the round.
+            What its row is made from; None if the budget does not hold the round.
         """
 
     def close(self) -> None:
@@ -181,42 +182,14 @@ class Scaling:
         """Keeps rows of rounds that a resumed run has finished, for the scaler to look at."""
         self._rows.extend(rows)
 
-    def decide(self, round_index: int, detected: Detected | None) -> ScalingDecision:
+    def decide(self, round_index: int, measured: Measured | None) -> ScalingDecision:
         """Asks the scaler; to be asked once a round.
 
         Args:
-            detected: Of the acting policy's objective; None if nothing was measured.
+            measured: Of the acting policy's objective; None if nothing was measured.
         """
-        signals = (detected or Detected()).columns
+        signals = vars(measured.detected if measured else Detected())
         return self.scaler.decide(RoundView(
             round_index, tuple(self._rows), self._books.meter.free_usd,
             {name: signals.get(name) for name in self.scaler.signals},
             self._target_return, self._budget_usd, self._books.meter.is_by_the_clock))
-
-
-def result_columns(
-    round_index: int,
-    training: RoundTraining,
-    decided: Decided,
-    *,
-    policy_version: int,
-    detected: Detected | None,
-    decision: ScalingDecision,
-    actor_count: int,
-    failed: int,
-    late: int,
-    env_steps_total: int,
-) -> dict[str, Any]:
-    """A round's row but for its dollars and most of its times."""
-    return {
-        "round_index": round_index, "policy_version": policy_version,
-        **(detected or Detected()).columns,
-        "boosting_score": decision.boosting_score, "decay_weight": decision.decay_weight,
-        "actor_count_wanted": decision.actor_count, "actor_count": actor_count,
-        "actors_returned": training.trajectories, "actors_failed": failed, "actors_late": late,
-        "env_steps": training.env_steps, "env_steps_total": env_steps_total,
-        "evaluation_return_mean": decided.evaluation.return_mean if decided.evaluation else None,
-        "evaluation_round": decided.policy_round, "evaluate_s": decided.seconds,
-        "modelled_evaluate_s": decided.modelled_s,
-        **training.columns,
-    }

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -72,19 +71,27 @@ class RoundTraining:
         return [float(one) for episodes in self.episodes for one in episodes["episode_returns"]]
 
     @property
-    def columns(self) -> dict[str, Any]:
-        """The row's part: means over the updates, but the last one's learning rate and gradients."""
-        staleness = np.concatenate(self.staleness)
-        return {
-            **_episode_statistics(self.episodes),
-            "replayed_steps": self.replayed_steps, "episodes_dropped": self.episodes_dropped,
-            **{name: _mean([vars(metrics)[name] for metrics in self.metrics]) for name in vars(self.metrics[0])},
-            "learning_rate": self.metrics[-1].learning_rate,
-            "updates": len(self.metrics),
-            "staleness_mean": float(staleness.mean()), "staleness_max": int(staleness.max()),
-            "replayed_fraction": self.replayed / len(staleness),
-            **_aggregation_columns(self.aggregation),
-        }
+    def episode_lengths(self) -> list[int]:
+        """Of the episodes that ended, in steps."""
+        return [int(one) for episodes in self.episodes for one in episodes["episode_lengths"]]
+
+    @property
+    def episodes_spanning_versions(self) -> int:
+        """How many of them an older policy version had begun."""
+        return sum(int((episodes["episode_first_versions"] != episodes["policy_version"]).sum())
+                   for episodes in self.episodes)
+
+    @property
+    def mean_metrics(self) -> UpdateMetrics:
+        """Means over the updates, but the last one's learning rate."""
+        known = [one.explained_variance for one in self.metrics if one.explained_variance is not None]
+        return UpdateMetrics(
+            policy_loss=float(np.mean([one.policy_loss for one in self.metrics])),
+            value_loss=float(np.mean([one.value_loss for one in self.metrics])),
+            entropy=float(np.mean([one.entropy for one in self.metrics])),
+            kl=float(np.mean([one.kl for one in self.metrics])),
+            explained_variance=float(np.mean(known)) if known else None,
+            learning_rate=self.metrics[-1].learning_rate)
 
 
 class Updating:
@@ -198,29 +205,3 @@ class Updating:
             self.check_finite(vars(update.metrics))
             training.add(update)
         return updates
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
-
-
-def _aggregation_columns(one: Aggregation | None) -> dict[str, Any]:
-    if one is None:
-        return {}
-    return {"gradients": one.gradients, "gradients_lost": one.lost, "gradients_late": one.late,
-            "aggregations": one.aggregations, "gradient_staleness_mean": one.staleness_mean,
-            "staleness_bound": one.staleness_bound, "truncated_fraction": one.truncated_fraction}
-
-
-def _episode_statistics(trajectories: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    returns = np.concatenate([trajectory["episode_returns"] for trajectory in trajectories])
-    lengths = np.concatenate([trajectory["episode_lengths"] for trajectory in trajectories])
-    return {
-        "episode_return_mean": float(returns.mean()) if len(returns) else None,
-        "episode_length_mean": float(lengths.mean()) if len(lengths) else None,
-        "episodes_finished": len(returns),
-        "episodes_spanning_versions": sum(
-            int((trajectory["episode_first_versions"] != trajectory["policy_version"]).sum())
-            for trajectory in trajectories),
-    }
