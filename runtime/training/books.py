@@ -32,12 +32,13 @@ class Books:
 
     Attributes:
         meter: Reserves and settles.
+        events: Are told of what does not fit.
         save: Puts the meter's state on disk.
     """
 
     def __init__(self, meter: CostMeter, events: EventSink, save: Callable[[], None]) -> None:
         """Takes over the meter as it is."""
-        self.meter, self._events, self.save = meter, events, save
+        self.meter, self.events, self.save = meter, events, save
         self._factor = 0.0
 
     @property
@@ -62,7 +63,7 @@ class Books:
             if self.meter.fits(actors, chosen):
                 break
         if chosen.is_tightened and chosen.factor != self._factor:
-            self._events.append("limits_tightened", round_index=round_index, **vars(chosen),
+            self.events.append("limits_tightened", round_index=round_index, **vars(chosen),
                                 free_usd=self.meter.free_usd)
         self._factor = chosen.factor
         return chosen
@@ -70,7 +71,7 @@ class Books:
     def is_lost(self, round_index: int, limits: Limits, error: BudgetError) -> bool:
         """Whether a round took too long for tightened limits: then it is lost, and not the run. Says so."""
         if limits.is_tightened:
-            self._events.append("round_lost", round_index=round_index, error=str(error), factor=limits.factor,
+            self.events.append("round_lost", round_index=round_index, error=str(error), factor=limits.factor,
                                 reason="the budget held it under tightened limits only")
         return limits.is_tightened
 
@@ -79,7 +80,7 @@ class Books:
         try:
             self.meter.close_round(actors_started=actors_started, seconds=seconds)
         except BudgetError as error:
-            self._events.append("reservation_exceeded", error=str(error))
+            self.events.append("reservation_exceeded", error=str(error))
         self.forfeit()
 
     def forfeit(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,9 +12,8 @@ from runtime.config.variants import CURVATURE_SIGNALS, NOISE_SIGNALS
 from runtime.detector.smoothing import SmoothedNoise
 from runtime.errors import RunError
 from runtime.ports.learning import CurvatureProblem, DetectorSamples, State, Updater
-from runtime.ports.money import WorkTimes
 from runtime.ports.scaling import Detected, Detector, GradientNoise
-from runtime.training.updating import TimeLimit
+from runtime.training.timing import Timing
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,7 @@ class Detection:
         *,
         signals: frozenset[str],
         timeout_s: float,
-        time_limit: TimeLimit,
-        times: WorkTimes,
-        clock: Callable[[], float] = time.monotonic,
+        timing: Timing,
     ) -> None:
         """Starts without samples.
 
@@ -57,11 +53,10 @@ class Detection:
             updater: Gives the objective at the present policy.
             signals: What the scaler reads; others are not measured.
             timeout_s: Longest that a measurement that somebody waits for may take.
-            times: For how long a measurement counts in the bill.
-            clock: Monotonic seconds.
+            timing: Clock, limit and billed seconds of a measurement.
         """
-        self._detector, self._updater, self._clock = detector, updater, clock
-        self._timeout_s, self._time_limit, self._times = timeout_s, time_limit, times
+        self._detector, self._updater = detector, updater
+        self._timeout_s, self._timing = timeout_s, timing
         self._needs_curvature = bool(signals & CURVATURE_SIGNALS)
         self._needs_noise = bool(signals & NOISE_SIGNALS)
         self.is_wanted = self._needs_curvature or self._needs_noise
@@ -85,17 +80,17 @@ class Detection:
         """
         if not self.can_measure:
             return None
-        started_s = self._clock()
-        with self._time_limit(self._timeout_s, "detection"):
+        started_s = self._timing.clock()
+        with self._timing.limit(self._timeout_s, "detection"):
             detected = self._measure(self._problem())
-        return self._measured(detected, self._clock() - started_s)
+        return self._measured(detected, self._timing.clock() - started_s)
 
     def begin(self) -> Measurement | None:
         """Begins to measure the newest policy in a thread; None if there is nothing to measure."""
         if not self.can_measure:
             return None
         problem = self._problem()
-        return Measurement(lambda: self._measure(problem), self._clock)
+        return Measurement(lambda: self._measure(problem), self._timing.clock)
 
     def result(self, measurement: Measurement) -> Measured:
         """What was measured; to be asked once, when it is done."""
@@ -127,7 +122,7 @@ class Detection:
             noise = GradientNoise(detected.gradient_noise, detected.gradient_square)
             detected = replace(detected, noise_scale=self._smoothed.take(noise))
         sample_count = 0 if self._samples is None else len(self._samples.advantages)
-        return Measured(detected, seconds, self._times.detect_s(detected.products, sample_count, seconds))
+        return Measured(detected, seconds, self._timing.times.detect_s(detected.products, sample_count, seconds))
 
     def _problem(self) -> CurvatureProblem:
         if self._samples is None:

@@ -57,7 +57,7 @@ class FinishedRound:
         """
         training, decided, tally, account = self.training, self.decided, self.tally, self.account
         detected = self.measured.detected if self.measured else Detected()
-        metrics, staleness = training.mean_metrics, np.concatenate(training.staleness)
+        staleness = np.concatenate(training.staleness)
         row = RoundRow(
             round_index=self.round_index, policy_version=self.policy_version,
             eigenvalue_min=detected.eigenvalue_min, eigenvalue_max=detected.eigenvalue_max,
@@ -73,9 +73,7 @@ class FinishedRound:
             episodes_finished=len(training.episode_returns),
             episodes_spanning_versions=training.episodes_spanning_versions,
             replayed_steps=training.replayed_steps, episodes_dropped=training.episodes_dropped,
-            policy_loss=metrics.policy_loss, value_loss=metrics.value_loss, entropy=metrics.entropy, kl=metrics.kl,
-            explained_variance=metrics.explained_variance, learning_rate=metrics.learning_rate,
-            updates=len(training.metrics),
+            **vars(training.mean_metrics), updates=len(training.metrics),
             staleness_mean=float(staleness.mean()), staleness_max=int(staleness.max()),
             replayed_fraction=training.replayed / len(staleness),
             collect_s=self.collect_s, learn_s=training.learn_s,
@@ -86,10 +84,7 @@ class FinishedRound:
             actors_billed=len(tally.billed_s), actor_billed_s_mean=_mean(tally.billed_s),
             actor_billed_s_max=max(tally.billed_s, default=None), actor_cpu_s_mean=_mean(tally.cpu_s),
             round_s=self.round_s,
-            actors_cost_usd=account.bill.actors_cost_usd, provisioned_cost_usd=account.bill.provisioned_cost_usd,
-            learner_cost_usd=account.bill.learner_cost_usd,
-            infrastructure_cost_usd=account.bill.infrastructure_cost_usd,
-            round_cost_usd=account.bill.round_cost_usd, spent_usd=account.spent_usd,
+            **vars(account.bill), spent_usd=account.spent_usd,
             reserved_usd=account.reserved_usd, round_reserved_usd=account.round_reserved_usd)
         if (gradients := training.aggregation) is not None:
             row = replace(

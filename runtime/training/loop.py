@@ -5,8 +5,7 @@ Paper: Nitro §4, Fig. 6.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,19 +21,9 @@ from runtime.training.pacings import Pacing, Parts
 class RoundLoop:
     """Runs rounds until a reason to stop; composes the parts and owns none of their work."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        pacing: Pacing,
-        *,
-        shield: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        """Takes the parts of the run and the pacing, which works with the same parts.
-
-        Args:
-            shield: Entered around writes that an interrupt must not cut in two.
-        """
-        self._parts, self._pacing, self._shield = parts, pacing, shield
+    def __init__(self, parts: Parts, pacing: Pacing) -> None:
+        """Takes the parts of the run and the pacing, which works with the same parts."""
+        self._parts, self._pacing, self._shield = parts, pacing, parts.saving.shield
         self.progress = parts.progress
 
     def run(self) -> str:

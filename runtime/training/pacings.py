@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from lambda_actor.spaces import Spaces
+from runtime.config.resolved import ResolvedAlgorithm, ResolvedFleet
 from runtime.cost.limits import PhaseTimes
-from runtime.ports.money import Limits, WorkTimes
+from runtime.ports.money import Limits
 from runtime.ports.run import EventSink
 from runtime.ports.sampling import ActorSpec, Sampler
 from runtime.ports.scaling import ROWS_MAX, Detected, RoundView, Scaler, ScalingDecision
@@ -50,30 +50,22 @@ class RoundSettings:
 
     Attributes:
         seed: Seed of the run.
-        fragment_event: Fields of every actor's event that no round changes.
+        actor_event: Fields of every actor's event that no round changes.
         spaces: Of the environment.
-        attempts: Tries for each slot of a synchronous round.
-        quorum: Share of a round's actors that must return (synchronous).
-        round_deadline_s: Seconds for which actors that all run at once are awaited; the modelled deadline.
+        fleet: Says how long actors are awaited, and how many must return.
+        algorithm: Says how large an asynchronous round is, and how stale a trajectory may be.
         most_actors: Most actors of a round.
-        round_steps: Environment steps of an asynchronous round; None for a fragment of each of its actors.
         fragment_steps: Environment steps of a fragment.
-        staleness_max: Versions that a trajectory may be behind the policy that it updates (asynchronous).
-        minibatch_steps: Samples for which an asynchronous update waits.
         subset_size: Samples that the detector measures on.
     """
 
     seed: int
-    fragment_event: Mapping[str, Any]
+    actor_event: Mapping[str, Any]
     spaces: Spaces
-    attempts: int
-    quorum: float
-    round_deadline_s: float
+    fleet: ResolvedFleet
+    algorithm: ResolvedAlgorithm
     most_actors: int
-    round_steps: int | None
     fragment_steps: int
-    staleness_max: int
-    minibatch_steps: int
     subset_size: int
 
     def deadline_s(self, concurrency: int) -> float:
@@ -81,7 +73,7 @@ class RoundSettings:
 
         The bill is modelled as if all ran at once.
         """
-        return self.round_deadline_s * math.ceil(self.most_actors / concurrency)
+        return self.fleet.round_deadline_s * math.ceil(self.most_actors / concurrency)
 
     def actor_spec(
         self, round_index: int, policy_version: int, weights: bytes, *, limits: Limits, **fields: Any
@@ -95,7 +87,7 @@ class RoundSettings:
         if limits.episode_bytes is not None:
             fields["episode_bytes_max"] = limits.episode_bytes
         return ActorSpec(
-            {**self.fragment_event, "policy_version": policy_version, "round_index": round_index, **fields},
+            {**self.actor_event, "policy_version": policy_version, "round_index": round_index, **fields},
             self.spaces, weights_bytes=len(weights), timeout_s=limits.actor_s)
 
 
@@ -116,8 +108,7 @@ class Parts:
     books: Books
     phases: PhaseTimes
     events: EventSink
-    times: WorkTimes
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float]
 
     def choose_limits(self, round_index: int) -> Limits:
         """Chooses the limits of a round, or of another attempt at it, by what the budget holds."""
@@ -130,7 +121,7 @@ class Parts:
         return any(self.books.meter.fits(0, limits) for limits in self._choices(round_index))
 
     def _choices(self, round_index: int) -> Iterator[Limits]:
-        steps_max = (self.settings.round_steps or self.phases.samples_max) + self.phases.samples_max
+        steps_max = (self.settings.algorithm.round_steps or self.phases.samples_max) + self.phases.samples_max
         return self.phases.choices(
             detects=self.detection.can_measure,
             episode_bytes=max((len(record.data) for record in self.episodes.waiting), default=0),

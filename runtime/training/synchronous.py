@@ -87,7 +87,7 @@ class SynchronousPacing:
         else:
             raise ActorsKeepFailingError(
                 f"round {round_index} missed its quorum {REJECTED_ROUNDS_MAX} times in a row (fleet.quorum = "
-                f"{self._settings.quorum}); the last actor's error: ", attempts[-1].collected.last_error)
+                f"{self._settings.fleet.quorum}); the last actor's error: ", attempts[-1].collected.last_error)
         try:
             return self._finish(round_index, attempts, bills, started_s)
         except BudgetError as failure:
@@ -111,7 +111,7 @@ class SynchronousPacing:
         collection = Collection(
             parts.sampler, self._meter, parts.failures, parts.events,
             self._spec(round_index, weights, limits, attempts),
-            prefix=f"r{round_index}t{len(attempts)}", attempts=self._settings.attempts,
+            prefix=f"r{round_index}t{len(attempts)}", attempts=self._settings.fleet.attempts,
             deadline_s=parts.by_the_clock(limits).collect_s, save_ledger=parts.books.save, clock=self._clock)
         try:
             parts.sampler.publish(parts.updating.updater.policy_version, weights)
@@ -178,11 +178,11 @@ class SynchronousPacing:
         """
         first_s = max((s for slot, s in collected.slot_s.items() if slot < first_wave), default=0.0)
         boost_s = max((s for slot, s in collected.slot_s.items() if slot >= first_wave), default=0.0)
-        return min(max(first_s, detect_s + boost_s), self._settings.round_deadline_s)
+        return min(max(first_s, detect_s + boost_s), self._settings.fleet.round_deadline_s)
 
     def _has_quorum(self, attempt: _Attempt) -> bool:
         # A hair less than the product, which can come out a hair too large.
-        needed = math.ceil(self._settings.quorum * attempt.actor_count - 1e-9)
+        needed = math.ceil(self._settings.fleet.quorum * attempt.actor_count - 1e-9)
         return len(attempt.collected.trajectories) >= max(1, needed)
 
     def _reject(self, round_index: int, attempt: _Attempt) -> RoundBill:

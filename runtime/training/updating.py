@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from lambda_actor.spaces import Spaces
+from runtime.config.resolved import FittedEnvironment
 from runtime.errors import NotFiniteError
 from runtime.learner.batch import assemble_batch
 from runtime.ports.learning import Aggregation, Update, UpdateMetrics, Updater
-from runtime.ports.money import WorkTimes
 from runtime.ports.sampling import Trajectory
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.training.progress import Progress
+from runtime.training.timing import Timing
 
 _EPISODE_FIELDS = ("episode_returns", "episode_lengths", "episode_first_versions", "policy_version")
-
-TimeLimit = Callable[[float, str], AbstractContextManager[None]]
-"""Entered with seconds and a name around what is reserved for that long; raises `BudgetError`."""
-
 
 @dataclass
 class RoundTraining:
@@ -84,14 +80,9 @@ class RoundTraining:
     @property
     def mean_metrics(self) -> UpdateMetrics:
         """Means over the updates, but the last one's learning rate."""
-        known = [one.explained_variance for one in self.metrics if one.explained_variance is not None]
-        return UpdateMetrics(
-            policy_loss=float(np.mean([one.policy_loss for one in self.metrics])),
-            value_loss=float(np.mean([one.value_loss for one in self.metrics])),
-            entropy=float(np.mean([one.entropy for one in self.metrics])),
-            kl=float(np.mean([one.kl for one in self.metrics])),
-            explained_variance=float(np.mean(known)) if known else None,
-            learning_rate=self.metrics[-1].learning_rate)
+        means: dict[str, Any] = {
+            name: _mean([vars(one)[name] for one in self.metrics]) for name in vars(self.metrics[-1])}
+        return UpdateMetrics(**means | {"learning_rate": self.metrics[-1].learning_rate})
 
 
 class Updating:
@@ -103,31 +94,24 @@ class Updating:
         episodes: OpenEpisodes,
         progress: Progress,
         spaces: Spaces,
+        environment: FittedEnvironment,
         *,
-        fragment_steps: int,
-        clip_rewards: bool,
-        replays_episodes: bool = False,
         settings_key: str,
-        clock: Callable[[], float] = time.monotonic,
-        time_limit: TimeLimit,
-        times: WorkTimes,
+        timing: Timing,
     ) -> None:
         """Starts with no update.
 
         Args:
             episodes: Take over what trajectories leave open when they are trained on.
             progress: Counts the environment steps.
-            fragment_steps: ``actor.fragment_steps``; a trajectory of fewer lacks the episode dropped at its end.
-            clip_rewards: Whether the updater sees only the signs of rewards.
-            replays_episodes: Whether actors replay the episodes that they continue.
+            spaces: Of the environment.
+            environment: Says whether rewards are clipped and episodes replayed.
             settings_key: The algorithm's section of the experiment file, which is named if training diverges.
-            clock: Monotonic seconds.
-            times: For how long an update counts in the bill.
+            timing: Clock, limit and billed seconds of an update.
         """
         self.updater, self._episodes, self._progress = updater, episodes, progress
-        self._spaces, self._clip_rewards, self._settings_key = spaces, clip_rewards, settings_key
-        self._clock, self._time_limit, self._times = clock, time_limit, times
-        self._replays_episodes, self._fragment_steps = replays_episodes, fragment_steps
+        self._spaces, self._environment, self._settings_key = spaces, environment, settings_key
+        self._timing = timing
 
     def train(self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float) -> Update:
         """Trains on these trajectories, once, and takes over the episodes that they left open.
@@ -142,7 +126,7 @@ class Updating:
         Raises:
             NotFiniteError: Training diverged.
         """
-        batch = assemble_batch(trajectories, self._spaces, clip_rewards=self._clip_rewards)
+        batch = assemble_batch(trajectories, self._spaces, clip_rewards=self._environment.clip_rewards)
 
         def submit() -> list[Update]:
             self.updater.submit(batch, progress=self._progress.fraction)
@@ -155,10 +139,10 @@ class Updating:
         training.add_episodes(trajectories)
         training.env_steps += batch.env_steps
         self._progress.env_steps_total += batch.env_steps
-        if self._replays_episodes:
+        if self._environment.replay:
             training.replayed_steps = (training.replayed_steps or 0) + self._episodes.replayed_steps(trajectories)
         training.episodes_dropped += self._episodes.take_dropped() + sum(
-            len(trajectory["rewards"]) < self._fragment_steps for trajectory in trajectories)
+            len(trajectory["rewards"]) < self._progress.fragment_steps for trajectory in trajectories)
         self._episodes.take_over(trajectories)
         return updates[-1]
 
@@ -192,16 +176,21 @@ class Updating:
             "The last checkpoint is from before that round")
 
     def _learn(self, step: Callable[[], list[Update]], training: RoundTraining, limit_s: float) -> list[Update]:
-        started_s = self._clock()
-        with self._time_limit(limit_s, "the update"):
+        started_s = self._timing.clock()
+        with self._timing.limit(limit_s, "the update"):
             try:
                 updates = step()
             except NotFiniteError as error:
                 raise self._diverged(str(error)) from None
-        learn_s = self._clock() - started_s
+        learn_s = self._timing.clock() - started_s
         training.learn_s += learn_s
         for update in updates:
-            training.modelled_s += self._times.update_s(len(update.samples.advantages), learn_s / len(updates))
+            training.modelled_s += self._timing.times.update_s(len(update.samples.advantages), learn_s / len(updates))
             self.check_finite(vars(update.metrics))
             training.add(update)
         return updates
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

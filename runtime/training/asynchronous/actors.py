@@ -125,7 +125,7 @@ class ActorStream:
         of ``algorithm.round_steps`` keeps its count to the end. None plays what ``stop.max_steps`` has no room for.
         """
         wanted, arrived = current.decision.actor_count, len(self.intake.arrived)
-        if self._settings.round_steps is None:
+        if self._settings.algorithm.round_steps is None:
             missing = math.ceil(current.missing_steps / self._settings.fragment_steps) - arrived
             wanted = min(wanted, missing + self._parts.scaling.scaler.first_wave(current.round_index + 1))
         coming = len(self._sampler.awaited) + arrived
@@ -218,7 +218,7 @@ class ActorStream:
 
     def _is_stale(self, policy_version: int) -> bool:
         """Whether the next update would leave what that version samples too far behind."""
-        return self._parts.updating.updater.policy_version + 1 - policy_version > self._settings.staleness_max
+        return self._parts.updating.updater.policy_version + 1 - policy_version > self._settings.algorithm.staleness_max
 
     def tidy(self) -> None:
         """Lets the cache forget what nobody asks for any more, and tells what came too late or was given up."""
@@ -226,7 +226,7 @@ class ActorStream:
         if self.intake.tally.late:
             self._events.append("trajectories_late", count=self.intake.tally.late)
         if self.intake.given_up:
-            limit = self._settings.staleness_max
+            limit = self._settings.algorithm.staleness_max
             self._events.append("actors_abandoned", count=self.intake.given_up,
                                 reason=f"an update would have left them more than algorithm.staleness_max = {limit} "
                                        "versions behind")

@@ -182,19 +182,19 @@ class AsynchronousPacing:
         return FinishedRound(
             round_index=current.round_index, policy_version=account.policy_version, decision=current.decision,
             measured=current.measured,
-            actor_count=intake.most_in_flight if self._settings.round_steps else training.trajectories,
+            actor_count=intake.most_in_flight if self._settings.algorithm.round_steps else training.trajectories,
             tally=intake.tally, training=training, env_steps_total=self._parts.progress.env_steps_total,
             decided=decided, collect_s=account.waited_s, modelled_s=account.modelled_s,
             round_s=self._clock() - account.started_s,
             account=self._parts.books.account(account.bills, intake.most_reserved_usd))
 
     def _tell_if_cut(self, current: StreamedRound) -> None:
+        key = "algorithm.round_steps" if self._settings.algorithm.round_steps else "actor.fragment_steps"
         if current.missing_steps > 0 and not self._actors.is_exhausted:
             self._events.append("round_cut", round_index=current.round_index, env_steps=current.training.env_steps,
                                 wanted=current.steps_wanted,
                                 reason="its deadline passed; a longer fleet.round_deadline_s or a smaller "
-                                       f"{'algorithm.round' if self._settings.round_steps else 'actor.fragment'}_steps "
-                                       "would let it be complete")
+                                       f"{key} would let it be complete")
 
     def _bill(self, current: StreamedRound, account: _Account, evaluate_s: float) -> None:
         """Bills an attempt at a round, and an evaluation, for which the learner never waits; actors in flight go on."""
@@ -213,10 +213,10 @@ class AsynchronousPacing:
 
         As long as the slots are busy on average; the deadline ends it, and a round that misses steps lasts so long.
         """
-        limit_s = min(self._settings.round_deadline_s, current.limits.collect_s)
+        limit_s = min(self._settings.fleet.round_deadline_s, current.limits.collect_s)
         if self._clock() >= current.deadline_s and current.missing_steps > 0:
             return limit_s
         intake = self._actors.intake
-        decided_s = 0.0 if self._settings.round_steps else detect_s
+        decided_s = 0.0 if self._settings.algorithm.round_steps else detect_s
         busy_s = sum(intake.tally.billed_s[account.billed_before:]) / max(1, intake.most_in_flight)
         return min(max(decided_s, busy_s), limit_s)

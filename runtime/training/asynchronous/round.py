@@ -44,7 +44,7 @@ class StreamedRound:
     @property
     def steps_wanted(self) -> int:
         """Environment steps that it is to have."""
-        return self.settings.round_steps or self.decision.actor_count * self.settings.fragment_steps
+        return self.settings.algorithm.round_steps or self.decision.actor_count * self.settings.fragment_steps
 
     @property
     def missing_steps(self) -> int:
@@ -55,7 +55,7 @@ class StreamedRound:
     @property
     def awaits_decision(self) -> bool:
         """Whether all that is due anyway has been trained on, and the scaler has yet to say how large the round is."""
-        return not self.is_decided and self.settings.round_steps is None and self.missing_steps <= 0
+        return not self.is_decided and self.settings.algorithm.round_steps is None and self.missing_steps <= 0
 
     @property
     def learned_s(self) -> float:

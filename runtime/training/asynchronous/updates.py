@@ -17,7 +17,8 @@ class StreamUpdates:
 
     def has_minibatch(self, current: StreamedRound) -> bool:
         """Whether as much has arrived as a gradient step takes, or the round needs no more."""
-        return self._actors.steps_arrived >= min(current.settings.minibatch_steps, max(1, current.missing_steps))
+        return self._actors.steps_arrived >= min(
+            current.settings.algorithm.chosen.minibatch_steps, max(1, current.missing_steps))
 
     def train(self, current: StreamedRound) -> bool:
         """Trains on what has arrived; False if nothing has."""
