@@ -30,7 +30,7 @@ from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.descent import Descent
 from runtime.learner.model import PIXEL_SAMPLES, Model, Settings, belonging
 from runtime.learner.objective import Objective
-from runtime.learner.samples import Tensors, flat, flat_samples, unflat
+from runtime.learner.samples import Tensors, flat, unflat
 from runtime.learner.trained_network import TrainedNetwork, optimizer_arrays, set_optimizer_arrays
 from runtime.ports.learning import (
     Batch,
@@ -276,7 +276,10 @@ class ActorCritic(Model[Settings], ABC):
             values: V of the observations, ``[T, B]``.
             old_outputs: Distributions to stay close to, ``[N, D]``.
         """
-        arrays = flat_samples(batch, advantages=advantages, value_targets=value_targets, old_outputs=old_outputs)
+        arrays = DetectorSamples(
+            observations=flat(batch, batch.observations), actions=flat(batch, batch.actions),
+            log_probs=flat(batch, batch.log_probs), advantages=flat(batch, advantages).astype(np.float32),
+            value_targets=flat(batch, value_targets).astype(np.float32), old_outputs=old_outputs)
         return TrainingSamples(arrays, self.tensors(arrays), flat(batch, values), batch.policy_versions)
 
     def rewards(self, batch: Batch) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from runtime.ports.learning import CurvatureProblem, DetectorSamples, State
+from runtime.ports.learning import CurvatureProblem, DetectorSamples, HasState
 
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
@@ -114,7 +114,7 @@ class ScalingDecision:
     decay_weight: float | None = None
 
 
-class Scaler(Protocol):
+class Scaler(HasState, Protocol):
     """Decides how many actors a round gets."""
 
     @property
@@ -137,9 +137,3 @@ class Scaler(Protocol):
 
     def observe(self, row: RoundRow) -> None:
         """Takes note of a round's row of rounds.jsonl, when the round is finished and before its checkpoint."""
-
-    def get_state(self) -> State:
-        """Returns what a checkpoint keeps; later rounds do not change it."""
-
-    def set_state(self, state: State) -> None:
-        """Goes on from ``state``."""

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, get_args, get_type_hints
 
 from runtime.errors import RunDirectoryError, one_line
@@ -28,28 +28,12 @@ class Column:
     unit: str = ""
 
 
-def _return(meaning: str) -> Column:
-    return Column(meaning, "return")
-
-
-def _boosting(meaning: str) -> Column:
-    return Column(meaning, "boosting")
-
-
-def _actors(meaning: str) -> Column:
-    return Column(meaning, "actors")
-
-
-def _learner(meaning: str, unit: str = "") -> Column:
-    return Column(meaning, "learner", unit)
-
-
-def _time(meaning: str) -> Column:
-    return Column(meaning, "time", "s")
-
-
-def _cost(meaning: str) -> Column:
-    return Column(meaning, "cost", "USD")
+_return = partial(Column, group="return")
+_boosting = partial(Column, group="boosting")
+_actors = partial(Column, group="actors")
+_learner = partial(Column, group="learner")
+_time = partial(Column, group="time", unit="s")
+_cost = partial(Column, group="cost", unit="USD")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +92,10 @@ class RoundRow:
         "cannot be continued, of which no step is trained on; and open ones whose every continuation raised")] = None
     policy_loss: Annotated[float, _learner("mean over the last epoch")]
     value_loss: Annotated[float, _learner("mean over the last epoch")]
-    entropy: Annotated[float, _learner("mean over the last epoch", "nats")]
+    entropy: Annotated[float, _learner("mean over the last epoch", unit="nats")]
     kl: Annotated[float, _learner(
         "mean KL(old ‖ new) over the whole batch after the update; old is the acting policy, for IMPACT the target "
-        "network. For IMPALA it is estimated from the actions taken, and may come out a little below 0", "nats")]
+        "network. For IMPALA it is estimated from the actions taken, and may come out a little below 0", unit="nats")]
     explained_variance: Annotated[float | None, _learner(
         "share of the value targets' variance that the critic explained before the update; null if they do not vary")]
     learning_rate: Annotated[float, _learner("of the last update")]

@@ -68,6 +68,10 @@ class Books:
         self._factor = chosen.factor
         return chosen
 
+    def tell_exhausted(self, round_index: int, wanted: int) -> None:
+        """Says that the budget does not hold a round, which would have had so many actors."""
+        self.events.append("budget_exhausted", round_index=round_index, wanted=wanted, free_usd=self.meter.free_usd)
+
     def is_lost(self, round_index: int, limits: Limits, error: BudgetError) -> bool:
         """Whether a round took too long for tightened limits: then it is lost, and not the run. Says so."""
         if limits.is_tightened:

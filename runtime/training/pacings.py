@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import ResolvedAlgorithm, ResolvedFleet
 from runtime.cost.limits import PhaseTimes
+from runtime.ports.learning import HasState
 from runtime.ports.money import Limits
 from runtime.ports.run import EventSink
 from runtime.ports.sampling import ActorSpec, Sampler
@@ -109,6 +110,12 @@ class Parts:
     phases: PhaseTimes
     events: EventSink
     clock: Callable[[], float]
+
+    @property
+    def stateful(self) -> dict[str, HasState]:
+        """Those that a checkpoint keeps arrays of, by the name that they have in it."""
+        return {"learner": self.updating.updater, "samples": self.detection, "episode": self.episodes,
+                "scaler": self.scaling.scaler, "evaluation": self.evaluations}
 
     def choose_limits(self, round_index: int) -> Limits:
         """Chooses the limits of a round, or of another attempt at it, by what the budget holds."""

@@ -104,8 +104,7 @@ class SynchronousPacing:
         granted = self._meter.open_round(wanted, smallest=scaler.actors_min, limits=limits)
         parts.books.save()
         if granted == 0:
-            parts.events.append("budget_exhausted", round_index=round_index, wanted=wanted,
-                                free_usd=self._meter.free_usd)
+            parts.books.tell_exhausted(round_index, wanted)
             return None
         started_s = self._clock()
         collection = Collection(

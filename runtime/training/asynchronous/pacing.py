@@ -16,12 +16,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from runtime.errors import ActorsKeepFailingError, BudgetError
+from runtime.ports.learning import DetectorSamples
 from runtime.ports.money import RoundBill
 from runtime.ports.scaling import ScalingDecision
 from runtime.training.asynchronous.actors import ActorStream, Intake
 from runtime.training.asynchronous.decisions import StreamDecisions
 from runtime.training.asynchronous.round import StreamedRound
-from runtime.training.asynchronous.updates import StreamUpdates
 from runtime.training.finished_round import FinishedRound
 from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts
 
@@ -58,7 +58,6 @@ class AsynchronousPacing:
         self._parts, self._settings, self._clock = parts, parts.settings, parts.clock
         self._sampler, self._meter, self._events = parts.sampler, parts.books.meter, parts.events
         self._actors, self._decisions = ActorStream(parts), StreamDecisions(parts)
-        self._updates = StreamUpdates(parts, self._actors)
         self._opened_s: float | None = None
 
     def close(self) -> None:
@@ -112,7 +111,7 @@ class AsynchronousPacing:
         self._actors.begin_attempt()
         current.limits = self._parts.choose_limits(current.round_index)
         if not self._meter.open_standing(current.limits):
-            self._tell_exhausted(current)
+            self._parts.books.tell_exhausted(current.round_index, current.decision.actor_count)
             return False
         now_s = self._opened_s = self._clock()
         kept = self._parts.by_the_clock(current.limits)
@@ -127,13 +126,9 @@ class AsynchronousPacing:
         if self._sampler.in_flight:
             self._parts.saving.flush()
             return True
-        self._tell_exhausted(current)
+        self._parts.books.tell_exhausted(current.round_index, current.decision.actor_count)
         self._bill(current, account, 0.0)
         return False
-
-    def _tell_exhausted(self, current: StreamedRound) -> None:
-        self._events.append("budget_exhausted", round_index=current.round_index, wanted=current.decision.actor_count,
-                            free_usd=self._meter.free_usd)
 
     def _sample(self, current: StreamedRound, account: _Account) -> None:
         """Trains on what comes until the round is complete, its deadline has passed, or nothing more will come.
@@ -146,31 +141,63 @@ class AsynchronousPacing:
                 break
             self._actors.take_in(current, 0.0)
             self._actors.fill(current)
-            if self._updates.has_minibatch(current) and self._updates.train(current):
+            if self._has_minibatch(current) and self._train(current):
                 continue
             measurement = self._decisions.measurement
             if measurement and current.awaits_decision:
                 measurement.wait(min(left_s, _LOOK_S))
                 continue
-            if self._updates.replay(current):
+            if self._replay(current):
                 continue
             if not self._sampler.in_flight:
                 break
             started_s = self._clock()
             self._actors.take_in(current, min(left_s, _LOOK_S) if measurement else left_s)
             account.waited_s += self._clock() - started_s
-        self._updates.train(current)
+        self._train(current)
 
     def _is_complete(self, current: StreamedRound) -> bool:
         return (current.missing_steps <= 0 and not self._actors.is_exhausted and not current.awaits_decision
                 and (self._parts.holds(current.round_index + 1) or not self._sampler.in_flight))
+
+    def _has_minibatch(self, current: StreamedRound) -> bool:
+        """Whether as much has arrived as a gradient step takes, or the round needs no more."""
+        return self._actors.steps_arrived >= min(
+            self._settings.algorithm.chosen.minibatch_steps, max(1, current.missing_steps))
+
+    def _train(self, current: StreamedRound) -> bool:
+        """Trains on what has arrived; False if nothing has."""
+        if not self._actors.intake.arrived:
+            return False
+        trajectories = self._actors.hand_over()
+        update = self._parts.updating.train(trajectories, current.training, self._limit_s(current))
+        if self._parts.detection.is_wanted:
+            current.samples.append(update.samples)
+            while sum(map(_size, current.samples)) - _size(current.samples[0]) >= self._settings.subset_size:
+                current.samples.popleft()
+        self._actors.publish()
+        return True
+
+    def _replay(self, current: StreamedRound) -> bool:
+        """Trains on what the updater keeps; False if it may not, or somebody in flight would get too stale by it."""
+        # Tightened limits have no time for replays.
+        has_learned_enough = current.limits.is_tightened and current.learned_s >= current.limits.collect_s
+        if (self._actors.has_stale() or has_learned_enough
+                or not self._parts.updating.replay(current.training, self._limit_s(current))):
+            return False
+        self._actors.publish()
+        return True
+
+    def _limit_s(self, current: StreamedRound) -> float:
+        """What is left of the reserved time, but no more than one update may take."""
+        return min(current.ends_s - self._clock(), self._parts.by_the_clock(current.limits).update_s)
 
     def _finish(self, current: StreamedRound, account: _Account) -> FinishedRound:
         """Takes in an evaluation that is due, and bills the round."""
         training, intake = current.training, self._actors.intake
         decided = self._parts.evaluations.end_round(
             current.round_index, self._parts.updating.updater.weights, returns=training.episode_returns, idle_s=0.0,
-            limit_s=self._updates.limit_s(current))
+            limit_s=self._limit_s(current))
         if self._clock() > current.ends_s:
             raise BudgetError("updates and evaluation went on after the round's deadline for more than the "
                               f"{self._parts.by_the_clock(current.limits).update_s:g} s that are reserved for them; "
@@ -220,3 +247,7 @@ class AsynchronousPacing:
         decided_s = 0.0 if self._settings.algorithm.round_steps else detect_s
         busy_s = sum(intake.tally.billed_s[account.billed_before:]) / max(1, intake.most_in_flight)
         return min(max(decided_s, busy_s), limit_s)
+
+
+def _size(samples: DetectorSamples) -> int:
+    return len(samples.advantages)
