@@ -15,7 +15,7 @@ from typing import Any
 
 from lambda_actor.errors import ActorError
 from lambda_actor.trial import TriedEnvironment, dropped
-from runtime.config.resolved import FittedEnvironment, FittedExperiment, ResolvedExperiment
+from runtime.config.resolved import FittedEnvironment, ResolvedExperiment
 from runtime.config.schema import LearnerSection
 from runtime.cost.prices import prices_to_json
 from runtime.display.wandb_log import WandbLog
@@ -157,7 +157,9 @@ class _Run:
         self._supplies = supplies = self._backend.supply(self._context)
         self._meter, self._keeping = supplies.meter, supplies.keeping
         self._sampler = ServerlessSampler(ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter)
-        self._actor_event = {**_actor_event(experiment, self._context.run_id), **supplies.actor_event}
+        self._actor_event = {
+            "run_id": self._context.run_id, "fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed,
+            **_environment_event(experiment.environment), **supplies.actor_event}
         equipment = Equipment(
             updater=self._open_updater(),
             detector=ConvexityDetector(measured.objective, measured.subset_size, measured.lanczos_steps,
@@ -332,16 +334,14 @@ def _device(section: LearnerSection) -> str:
     return section.device
 
 
-def _actor_event(experiment: FittedExperiment, run_id: str) -> dict[str, Any]:
-    options = experiment.environment.options
+def _environment_event(environment: FittedEnvironment) -> dict[str, Any]:
+    """The fields of an actor's event that say what it plays."""
     return {
-        **({"environment_options": options} if options else {}),
-        "run_id": run_id, "environment_id": experiment.environment.id,
-        "preprocessing": experiment.environment.preprocessing,
-        "truncate_at_fragment": experiment.environment.truncate_at_fragment,
-        "fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed,
-        **({"replay": experiment.environment.replay} if experiment.environment.replay else {}),
-        **({"drop_unfinished": True} if experiment.environment.dropped_because else {}),
+        **({"environment_options": environment.options} if environment.options else {}),
+        "environment_id": environment.id, "preprocessing": environment.preprocessing,
+        "truncate_at_fragment": environment.truncate_at_fragment,
+        **({"replay": environment.replay} if environment.replay else {}),
+        **({"drop_unfinished": True} if environment.dropped_because else {}),
     }
 
 
