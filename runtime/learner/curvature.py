@@ -3,47 +3,47 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
 
 import torch
 
-from runtime.ports.learning import CurvatureProblem, DetectorSamples
+from runtime.learner.objective import Objective
+from runtime.learner.samples import Tensors
+from runtime.ports.learning import CurvatureProblem
 
-if TYPE_CHECKING:
-    from runtime.learner.actor_critic import ActorCritic
 
-
-def make_curvature_problem(learner: ActorCritic[Any], objective: str, samples: DetectorSamples) -> CurvatureProblem:
-    """Returns the maximised objective at the learner's present policy, on a copy of its networks.
+def make_curvature_problem(
+    policy: torch.nn.Module, critic: torch.nn.Module, loss: Objective, objective: str, tensors: Tensors
+) -> CurvatureProblem:
+    """Returns the maximised objective at the present policy, on a copy of the networks, which go on freely.
 
     Args:
-        learner: Goes on freely while the problem is being solved.
+        policy: Of a learner.
+        critic: Of the same.
+        loss: Of the same, as it is now.
         objective: ``log_prob``: mean log π(a|s)·Â, with respect to the policy's parameters (paper: Nitro Theorem 1);
             ``surrogate``: the algorithm's own, with respect to the policy's parameters; ``total_loss``: −(the whole
             loss), with respect to policy and critic, as the authors' code has it.
-        samples: What the objective is a mean over.
+        tensors: The samples that the objective is a mean over.
 
     Raises:
         ValueError: Another objective.
     """
-    tensors = learner.tensors(samples)
-    frozen = copy.copy(learner)
 
     def log_prob(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-        return (frozen.distribution.log_prob(outputs, tensors["actions"]) * tensors["advantages"]).mean()
+        return (loss.distribution.log_prob(outputs, tensors["actions"]) * tensors["advantages"]).mean()
 
     def surrogate(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-        values, _ = frozen.surrogate(frozen.distribution.log_prob(outputs, tensors["actions"]), tensors)
+        values, _ = loss.surrogate(loss.distribution.log_prob(outputs, tensors["actions"]), tensors)
         return values.mean()
 
     def total_loss(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-        return -frozen.loss(outputs[:, :-1], outputs[:, -1], tensors)
+        return -loss.loss(outputs[:, :-1], outputs[:, -1], tensors)
 
     criteria = {"log_prob": log_prob, "surrogate": surrogate, "total_loss": total_loss}
     if objective not in criteria:
         raise ValueError(f"objective {objective!r}; known: {', '.join(criteria)}")
-    policy: torch.nn.Module = copy.deepcopy(learner.policy)
-    module = _PolicyAndCritic(policy, copy.deepcopy(learner.critic)) if objective == "total_loss" else policy
+    policy = copy.deepcopy(policy)
+    module = _PolicyAndCritic(policy, copy.deepcopy(critic)) if objective == "total_loss" else policy
     return CurvatureProblem(module, criteria[objective], tensors["observations"], tensors["value_targets"])
 
 

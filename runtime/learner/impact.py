@@ -21,9 +21,9 @@ import torch
 
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
-from runtime.learner.actor_critic import adapted_kl_coefficient, clipped_surrogate
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.normaliser import RunningMoments
+from runtime.learner.objective import adapted_kl_coefficient, clipped_surrogate
 from runtime.learner.off_policy import OffPolicy
 from runtime.learner.samples import Tensors
 from runtime.ports.learning import Batch, LossMeans, State, TrainingSamples, Update

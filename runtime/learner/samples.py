@@ -28,23 +28,6 @@ def unflat(batch: Batch, samples: np.ndarray) -> np.ndarray:
     return array
 
 
-def flat_samples(
-    batch: Batch, *, advantages: np.ndarray, value_targets: np.ndarray, old_outputs: np.ndarray
-) -> DetectorSamples:
-    """Flattens a batch to ``[N, …]``.
-
-    Args:
-        batch: What was sampled.
-        advantages: ``[T, B]``.
-        value_targets: ``[T, B]``.
-        old_outputs: Distributions to stay close to, ``[N, D]``.
-    """
-    return DetectorSamples(
-        observations=flat(batch, batch.observations), actions=flat(batch, batch.actions),
-        log_probs=flat(batch, batch.log_probs), advantages=flat(batch, advantages).astype(np.float32),
-        value_targets=flat(batch, value_targets).astype(np.float32), old_outputs=old_outputs)
-
-
 def joined(parts: Sequence[TrainingSamples]) -> TrainingSamples:
     """Joins samples of several minibatches, in order."""
     arrays = {name: np.concatenate([vars(part.arrays)[name] for part in parts]) for name in vars(parts[0].arrays)}

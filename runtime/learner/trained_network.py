@@ -5,7 +5,7 @@ So that a step is one call, whatever the number of layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
@@ -101,3 +101,24 @@ class TrainedNetwork:
         parameters = list(self.network.parameters())
         return [part.view(one.shape) for part, one in zip(
             torch.split(flat, [one.numel() for one in parameters]), parameters, strict=True)]
+
+
+def optimizer_arrays(trained: Iterable[TrainedNetwork]) -> dict[str, np.ndarray]:
+    """Returns steps and moments as ``optimizer.INDEX.NAME``, where parameters are counted through."""
+    states = [state for one in trained for state in one.optimizer_state()]
+    return {f"optimizer.{index}.{name}": array for index, state in enumerate(states) for name, array in state.items()}
+
+
+def set_optimizer_arrays(trained: Iterable[TrainedNetwork], arrays: Mapping[str, np.ndarray]) -> None:
+    """Goes on from what `optimizer_arrays` returned.
+
+    Raises:
+        KeyError: Something is missing.
+        ValueError: It is not of such parameters.
+    """
+    first = 0
+    for one in trained:
+        states = one.optimizer_state()
+        one.set_optimizer_state([{name: arrays[f"optimizer.{index}.{name}"] for name in state}
+                                 for index, state in enumerate(states, first)])
+        first += len(states)

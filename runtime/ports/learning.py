@@ -8,7 +8,7 @@ Shape letters, used everywhere: ``T`` steps of a fragment, ``B`` trajectories of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -156,6 +156,20 @@ class State:
     values: dict[str, Any]
 
 
+class HasState(Protocol):
+    """A part of a run that goes on after a checkpoint."""
+
+    def get_state(self) -> State:
+        """Returns what a resumption needs; what follows does not change it."""
+
+    def set_state(self, state: State) -> None:
+        """Goes on from a state.
+
+        Raises:
+            CheckpointError: The state belongs to another network or algorithm.
+        """
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """What samples and gradients depend on: policy, critic, moments and counters, without an optimiser.
@@ -212,11 +226,8 @@ class Gradients:
     losses: LossMeans
 
 
-class Learner(Protocol):
-    """Trains the policy. One file per algorithm, on top of `runtime.learner.actor_critic`.
-
-    `update` is the algorithm's own composition of the steps that `StepwiseLearner` offers.
-    """
+class Learner(HasState, Protocol):
+    """Trains the policy. One file per algorithm, on top of `runtime.learner.actor_critic`."""
 
     @property
     def policy_version(self) -> int:
@@ -243,54 +254,6 @@ class Learner(Protocol):
             progress: Share of the training that is done, 0 to 1, for schedules.
         """
 
-    def get_state(self) -> State:
-        """Returns what a resumption needs."""
-
-    def set_state(self, state: State) -> None:
-        """Goes on from a state.
-
-        Raises:
-            CheckpointError: The state belongs to another network or algorithm.
-        """
-
-
-class StepwiseLearner(Learner, Protocol):
-    """A learner that also offers the steps of its update, for an updater that composes them otherwise."""
-
-    def begin(self, batches: Sequence[Batch], *, progress: float) -> None:
-        """Begins an update: sets the learning rate, and merges the observations into the moments.
-
-        Args:
-            batches: All that the update trains on.
-            progress: Share of the training that is done, 0 to 1, for schedules.
-        """
-
-    def samples(self, batch: Batch) -> TrainingSamples:
-        """Estimates advantages and value targets of a batch by the present policy and critic."""
-
-    def gradients(self, samples: TrainingSamples, indices: torch.Tensor | None = None) -> Gradients:
-        """Computes the gradient of the loss; nothing moves.
-
-        Args:
-            samples: What `samples` returned.
-            indices: The samples of the minibatch, int64; all without.
-        """
-
-    def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
-        """Makes one optimiser step for each gradient, in order; the version stays until `finish`.
-
-        Args:
-            gradients: Each with a factor on the learning rate.
-        """
-
-    def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans]) -> Update:
-        """Ends an update: moves to the next policy version.
-
-        Args:
-            samples: All that was trained on.
-            losses: Of the gradients that make up the report.
-        """
-
 
 @runtime_checkable
 class Replays(Protocol):
@@ -311,7 +274,7 @@ class HasCurvature(Protocol):
         """Returns the maximised objective of that name at the present policy; a copy, free to be differentiated."""
 
 
-class Updater(Protocol):
+class Updater(HasState, Protocol):
     """Turns batches into policy versions: it decides where and when a learner trains."""
 
     @property
@@ -350,13 +313,6 @@ class Updater(Protocol):
 
     def get_state(self) -> State:
         """Returns what a resumption needs; nothing that was submitted is still under way when it is called."""
-
-    def set_state(self, state: State) -> None:
-        """Goes on from a state.
-
-        Raises:
-            CheckpointError: The state belongs to another network or algorithm.
-        """
 
     def close(self) -> None:
         """Ends everything that trains; idempotent."""

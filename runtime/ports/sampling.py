@@ -111,6 +111,32 @@ class Ended:
     was_delivered: bool = False
 
 
+@dataclass
+class ActorTally:
+    """Invocations of actors that have ended, counted.
+
+    Attributes:
+        billed_s: Billed seconds of every one that started, cold starts included.
+        cpu_s: Measured CPU seconds of every one of which they are known.
+        failed: Those that ended without an accepted trajectory.
+        last_error: Text of the last failure, for people.
+        late: Trajectories that came after they had been given up.
+    """
+
+    billed_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    failed: int = 0
+    last_error: str = ""
+    late: int = 0
+
+    def add_times(self, ended: Ended) -> None:
+        """Adds the seconds of one that ended."""
+        if ended.seconds is not None:
+            self.billed_s.append(ended.seconds)
+        if ended.outcome.cpu_s:
+            self.cpu_s.append(ended.outcome.cpu_s)
+
+
 class Sampler(Protocol):
     """Brings trajectories: starts actors with published weights, and hands in what ended."""
 

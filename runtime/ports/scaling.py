@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from runtime.ports.learning import CurvatureProblem, DetectorSamples, State
+from runtime.ports.learning import CurvatureProblem, DetectorSamples, HasState
 
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
@@ -39,32 +39,20 @@ class GradientNoise:
 
 @dataclass(frozen=True)
 class Detected:
-    """What was measured of the acting policy's objective; None where no scaler reads it.
+    """The signals of the acting policy's objective; None where one is undefined, or no scaler reads it.
 
     Attributes:
-        noise_scale: The smoothed ratio of this and earlier rounds' `GradientNoise`; None if it has none.
+        noise_scale: The smoothed ratio of this and earlier rounds' `GradientNoise`.
+        products: Hessian-vector products that they took, or others that take as long.
     """
 
-    curvature: Curvature | None = None
-    noise: GradientNoise | None = None
+    eigenvalue_min: float | None = None
+    eigenvalue_max: float | None = None
+    convexity_ratio: float | None = None
+    gradient_noise: float | None = None
+    gradient_square: float | None = None
     noise_scale: float | None = None
-
-    @property
-    def products(self) -> int:
-        """Hessian-vector products that it took, or others that take as long."""
-        return sum(one.products for one in (self.curvature, self.noise) if one is not None)
-
-    @property
-    def columns(self) -> dict[str, float | None]:
-        """Its keys of rounds.jsonl, which have all signals by name."""
-        curvature, noise = self.curvature, self.noise
-        return {
-            "eigenvalue_min": curvature.eigenvalue_min if curvature else None,
-            "eigenvalue_max": curvature.eigenvalue_max if curvature else None,
-            "convexity_ratio": curvature.convexity_ratio if curvature else None,
-            "gradient_noise": noise.variance if noise else None,
-            "gradient_square": noise.square if noise else None,
-            "noise_scale": self.noise_scale}
+    products: int = 0
 
 
 class Detector(Protocol):
@@ -126,7 +114,7 @@ class ScalingDecision:
     decay_weight: float | None = None
 
 
-class Scaler(Protocol):
+class Scaler(HasState, Protocol):
     """Decides how many actors a round gets."""
 
     @property
@@ -149,9 +137,3 @@ class Scaler(Protocol):
 
     def observe(self, row: RoundRow) -> None:
         """Takes note of a round's row of rounds.jsonl, when the round is finished and before its checkpoint."""
-
-    def get_state(self) -> State:
-        """Returns what a checkpoint keeps; later rounds do not change it."""
-
-    def set_state(self, state: State) -> None:
-        """Goes on from ``state``."""

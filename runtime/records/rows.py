@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, get_args, get_type_hints
 
 from runtime.errors import RunDirectoryError, one_line
@@ -28,28 +28,12 @@ class Column:
     unit: str = ""
 
 
-def _return(meaning: str) -> Column:
-    return Column(meaning, "return")
-
-
-def _boosting(meaning: str) -> Column:
-    return Column(meaning, "boosting")
-
-
-def _actors(meaning: str) -> Column:
-    return Column(meaning, "actors")
-
-
-def _learner(meaning: str, unit: str = "") -> Column:
-    return Column(meaning, "learner", unit)
-
-
-def _time(meaning: str) -> Column:
-    return Column(meaning, "time", "s")
-
-
-def _cost(meaning: str) -> Column:
-    return Column(meaning, "cost", "USD")
+_return = partial(Column, group="return")
+_boosting = partial(Column, group="boosting")
+_actors = partial(Column, group="actors")
+_learner = partial(Column, group="learner")
+_time = partial(Column, group="time", unit="s")
+_cost = partial(Column, group="cost", unit="USD")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +92,10 @@ class RoundRow:
         "cannot be continued, of which no step is trained on; and open ones whose every continuation raised")] = None
     policy_loss: Annotated[float, _learner("mean over the last epoch")]
     value_loss: Annotated[float, _learner("mean over the last epoch")]
-    entropy: Annotated[float, _learner("mean over the last epoch", "nats")]
+    entropy: Annotated[float, _learner("mean over the last epoch", unit="nats")]
     kl: Annotated[float, _learner(
         "mean KL(old ‖ new) over the whole batch after the update; old is the acting policy, for IMPACT the target "
-        "network. For IMPALA it is estimated from the actions taken, and may come out a little below 0", "nats")]
+        "network. For IMPALA it is estimated from the actions taken, and may come out a little below 0", unit="nats")]
     explained_variance: Annotated[float | None, _learner(
         "share of the value targets' variance that the critic explained before the update; null if they do not vary")]
     learning_rate: Annotated[float, _learner("of the last update")]
@@ -214,23 +198,33 @@ class RoundRow:
             RunDirectoryError: A key is missing or unknown, its value is of another type, or a number is not finite or
                 is too large.
         """
-        where, known = f"rounds.jsonl, round {mapping.get('round_index', 'of unknown number')}", cls.columns()
+        known = cls.columns()
         wrong = [f"{words} {', '.join(keys)}" for words, keys in {
             "lacks": [key for key in known if key not in mapping and key not in cls.optional()],
             "has the unknown": [key for key in mapping if key not in known],
         }.items() if keys]
         if wrong:
-            raise RunDirectoryError(f"{where}: {' and '.join(wrong)}; another version of this program wrote it, or it "
-                                    "was altered")
+            raise RunDirectoryError(f"rounds.jsonl, round {mapping.get('round_index', 'of unknown number')}: "
+                                    f"{' and '.join(wrong)}; another version of this program wrote it, or it was "
+                                    "altered")
+        return cls(**mapping).checked()
+
+    def checked(self) -> RoundRow:
+        """Returns the row itself.
+
+        Raises:
+            RunDirectoryError: A value is of another type, or a number is not finite or is too large.
+        """
+        where = f"rounds.jsonl, round {self.round_index}"
         for key, types in _types().items():
-            if key in mapping and type(mapping[key]) not in types:
-                raise RunDirectoryError(f"{where}: {key} is {mapping[key]!r}; "
+            value = getattr(self, key)
+            if type(value) not in types:
+                raise RunDirectoryError(f"{where}: {key} is {value!r}; "
                                         f"allowed: {' | '.join(one.__name__ for one in types)}")
-            value = mapping.get(key)
             if value is not None and not (abs(value) <= INTEGER_MAX if type(value) is int else math.isfinite(value)):
                 raise RunDirectoryError(f"{where}: {key} is {one_line(repr(value), 40)}; "
                                         f"allowed: finite numbers, whole ones up to {INTEGER_MAX}")
-        return cls(**mapping)
+        return self
 
     def to_json_line(self) -> bytes:
         """Returns the row as a line of `rounds.jsonl`, its line break included.

@@ -10,35 +10,25 @@ from dataclasses import dataclass, field
 from runtime.errors import ActorsKeepFailingError
 from runtime.ports.money import ACTOR, CostMeter, Work
 from runtime.ports.run import EventSink
-from runtime.ports.sampling import Actor, ActorSpec, Ended, OpenEpisodeRecord, Sampler, Trajectory
+from runtime.ports.sampling import Actor, ActorSpec, ActorTally, Ended, OpenEpisodeRecord, Sampler, Trajectory
 from runtime.sampling.failures import Failures
 
 
 @dataclass
-class Collected:
+class Collected(ActorTally):
     """What the actors of an attempt brought.
 
     Attributes:
         trajectories: Decoded trajectory messages by slot.
-        billed_s: Billed seconds of every ended invocation, cold starts included.
         run_s: Billed seconds of every ended invocation, without a start-up where that is told apart.
-        cpu_s: Measured CPU seconds of every ended invocation of which they are known.
         slot_s: Modelled seconds by slot until its trajectory was there, or it was given up; tries added up.
-        failed: Invocations that ended without an accepted trajectory.
-        last_error: Text of the last of them, for people.
         has_raising_slot: Whether every try of some slot raised.
-        late: Trajectories that came after the attempt had given them up.
     """
 
     trajectories: dict[int, Trajectory] = field(default_factory=dict)
-    billed_s: list[float] = field(default_factory=list)
     run_s: list[float] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)
     slot_s: dict[int, float] = field(default_factory=dict)
-    failed: int = 0
-    last_error: str = ""
     has_raising_slot: bool = False
-    late: int = 0
 
 
 class Collection:
@@ -125,12 +115,10 @@ class Collection:
 
     def _take_in(self, ended: Ended) -> None:
         slot = ended.actor.work.slot
+        self.collected.add_times(ended)
         if ended.seconds is not None:
-            self.collected.billed_s.append(ended.seconds)
             self.collected.slot_s[slot] += ended.seconds
             self.collected.run_s.append(ended.outcome.billed_s)
-        if ended.outcome.cpu_s:
-            self.collected.cpu_s.append(ended.outcome.cpu_s)
         if ended.trajectory is not None:
             self.collected.trajectories[slot] = ended.trajectory
             self._failures.succeeded(ended.actor)

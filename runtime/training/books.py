@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from runtime.errors import BudgetError
 from runtime.ports.money import CostMeter, Limits, RoundBill
 from runtime.ports.run import EventSink
+
+
+@dataclass(frozen=True)
+class RoundAccount:
+    """The dollars of a round that has ended.
+
+    Attributes:
+        bill: Of all attempts at it.
+        spent_usd: In all, after it.
+        reserved_usd: Still, after it.
+        round_reserved_usd: The most that was reserved at once in it.
+    """
+
+    bill: RoundBill
+    spent_usd: float
+    reserved_usd: float
+    round_reserved_usd: float
 
 
 class Books:
@@ -14,12 +32,13 @@ class Books:
 
     Attributes:
         meter: Reserves and settles.
+        events: Are told of what does not fit.
         save: Puts the meter's state on disk.
     """
 
     def __init__(self, meter: CostMeter, events: EventSink, save: Callable[[], None]) -> None:
         """Takes over the meter as it is."""
-        self.meter, self._events, self.save = meter, events, save
+        self.meter, self.events, self.save = meter, events, save
         self._factor = 0.0
 
     @property
@@ -27,19 +46,15 @@ class Books:
         """What is spent and reserved."""
         return self.meter.spent_usd + self.meter.reserved_usd
 
-    def columns(self, bills: Sequence[RoundBill], round_reserved_usd: float) -> dict[str, float]:
-        """The dollars of a round's row.
+    def account(self, bills: Sequence[RoundBill], round_reserved_usd: float) -> RoundAccount:
+        """The dollars of a round that has ended.
 
         Args:
             bills: Of all attempts at the round.
             round_reserved_usd: The most that was reserved at once.
         """
-        return {
-            **{name: sum(getattr(bill, name) for bill in bills) for name in vars(bills[0])},
-            "spent_usd": self.meter.spent_usd,
-            "reserved_usd": self.meter.reserved_usd,
-            "round_reserved_usd": round_reserved_usd,
-        }
+        bill = RoundBill(**{name: sum(getattr(bill, name) for bill in bills) for name in vars(bills[0])})
+        return RoundAccount(bill, self.meter.spent_usd, self.meter.reserved_usd, round_reserved_usd)
 
     def choose_limits(self, choices: Iterable[Limits], *, actors: int, round_index: int) -> Limits:
         """Returns the first limits with which the budget holds a round of so many actors; else the last ones."""
@@ -48,15 +63,19 @@ class Books:
             if self.meter.fits(actors, chosen):
                 break
         if chosen.is_tightened and chosen.factor != self._factor:
-            self._events.append("limits_tightened", round_index=round_index, **vars(chosen),
+            self.events.append("limits_tightened", round_index=round_index, **vars(chosen),
                                 free_usd=self.meter.free_usd)
         self._factor = chosen.factor
         return chosen
 
+    def tell_exhausted(self, round_index: int, wanted: int) -> None:
+        """Says that the budget does not hold a round, which would have had so many actors."""
+        self.events.append("budget_exhausted", round_index=round_index, wanted=wanted, free_usd=self.meter.free_usd)
+
     def is_lost(self, round_index: int, limits: Limits, error: BudgetError) -> bool:
         """Whether a round took too long for tightened limits: then it is lost, and not the run. Says so."""
         if limits.is_tightened:
-            self._events.append("round_lost", round_index=round_index, error=str(error), factor=limits.factor,
+            self.events.append("round_lost", round_index=round_index, error=str(error), factor=limits.factor,
                                 reason="the budget held it under tightened limits only")
         return limits.is_tightened
 
@@ -65,7 +84,7 @@ class Books:
         try:
             self.meter.close_round(actors_started=actors_started, seconds=seconds)
         except BudgetError as error:
-            self._events.append("reservation_exceeded", error=str(error))
+            self.events.append("reservation_exceeded", error=str(error))
         self.forfeit()
 
     def forfeit(self) -> None:

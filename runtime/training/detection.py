@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,9 +12,23 @@ from runtime.config.variants import CURVATURE_SIGNALS, NOISE_SIGNALS
 from runtime.detector.smoothing import SmoothedNoise
 from runtime.errors import RunError
 from runtime.ports.learning import CurvatureProblem, DetectorSamples, State, Updater
-from runtime.ports.money import WorkTimes
-from runtime.ports.scaling import Detected, Detector
-from runtime.training.updating import TimeLimit
+from runtime.ports.scaling import Detected, Detector, GradientNoise
+from runtime.training.timing import Timing
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measurement that is done.
+
+    Attributes:
+        detected: The signals.
+        seconds: How long it took.
+        modelled_s: For how long it counts in the bill.
+    """
+
+    detected: Detected
+    seconds: float
+    modelled_s: float
 
 
 class Detection:
@@ -32,9 +45,7 @@ class Detection:
         *,
         signals: frozenset[str],
         timeout_s: float,
-        time_limit: TimeLimit,
-        times: WorkTimes,
-        clock: Callable[[], float] = time.monotonic,
+        timing: Timing,
     ) -> None:
         """Starts without samples.
 
@@ -42,11 +53,10 @@ class Detection:
             updater: Gives the objective at the present policy.
             signals: What the scaler reads; others are not measured.
             timeout_s: Longest that a measurement that somebody waits for may take.
-            times: For how long a measurement counts in the bill.
-            clock: Monotonic seconds.
+            timing: Clock, limit and billed seconds of a measurement.
         """
-        self._detector, self._updater, self._clock = detector, updater, clock
-        self._timeout_s, self._time_limit, self._times = timeout_s, time_limit, times
+        self._detector, self._updater = detector, updater
+        self._timeout_s, self._timing = timeout_s, timing
         self._needs_curvature = bool(signals & CURVATURE_SIGNALS)
         self._needs_noise = bool(signals & NOISE_SIGNALS)
         self.is_wanted = self._needs_curvature or self._needs_noise
@@ -62,39 +72,29 @@ class Detection:
         """Keeps a subset of a round's samples for the next measurement, or nothing if no scaler reads it."""
         self._samples = self._detector.select(_joined(parts)) if self.is_wanted else None
 
-    def measure(self) -> tuple[Detected | None, float | None]:
-        """Measures the newest policy now.
-
-        Returns:
-            What was measured and in how many seconds; None and None if there is nothing to measure.
+    def measure(self) -> Measured | None:
+        """Measures the newest policy now; None if there is nothing to measure.
 
         Raises:
             BudgetError: It took too long.
         """
         if not self.can_measure:
-            return None, None
-        started_s = self._clock()
-        with self._time_limit(self._timeout_s, "detection"):
-            detected = self._measure(self._problem())
-        return self._with_scale(detected), self._clock() - started_s
-
-    def modelled_s(self, detected: Detected | None, detect_s: float | None) -> float | None:
-        """Seconds for which a measurement that took ``detect_s`` counts in the bill; None if there was none."""
-        if detected is None or detect_s is None or self._samples is None:
             return None
-        return self._times.detect_s(detected.products, len(self._samples.advantages), detect_s)
+        started_s = self._timing.clock()
+        with self._timing.limit(self._timeout_s, "detection"):
+            detected = self._measure(self._problem())
+        return self._measured(detected, self._timing.clock() - started_s)
 
     def begin(self) -> Measurement | None:
         """Begins to measure the newest policy in a thread; None if there is nothing to measure."""
         if not self.can_measure:
             return None
         problem = self._problem()
-        return Measurement(lambda: self._measure(problem), self._clock)
+        return Measurement(lambda: self._measure(problem), self._timing.clock)
 
-    def result(self, measurement: Measurement) -> tuple[Detected, float]:
-        """What was measured, and in how many seconds; to be asked once, when it is done."""
-        detected, seconds = measurement.result()
-        return self._with_scale(detected), seconds
+    def result(self, measurement: Measurement) -> Measured:
+        """What was measured; to be asked once, when it is done."""
+        return self._measured(*measurement.result())
 
     def get_state(self) -> State:
         """The samples, and the smoothed noise."""
@@ -106,13 +106,23 @@ class Detection:
         self._smoothed.set_state(state.values)
 
     def _measure(self, problem: CurvatureProblem) -> Detected:
-        return Detected(self._detector.measure(problem) if self._needs_curvature else None,
-                        self._detector.measure_noise(problem) if self._needs_noise else None)
+        detected = Detected()
+        if self._needs_curvature:
+            curvature = self._detector.measure(problem)
+            detected = Detected(curvature.eigenvalue_min, curvature.eigenvalue_max, curvature.convexity_ratio,
+                                products=curvature.products)
+        if self._needs_noise:
+            noise = self._detector.measure_noise(problem)
+            detected = replace(detected, gradient_noise=noise.variance, gradient_square=noise.square,
+                               products=detected.products + noise.products)
+        return detected
 
-    def _with_scale(self, detected: Detected) -> Detected:
-        if detected.noise is None:
-            return detected
-        return replace(detected, noise_scale=self._smoothed.take(detected.noise))
+    def _measured(self, detected: Detected, seconds: float) -> Measured:
+        if self._needs_noise:
+            noise = GradientNoise(detected.gradient_noise, detected.gradient_square)
+            detected = replace(detected, noise_scale=self._smoothed.take(noise))
+        sample_count = 0 if self._samples is None else len(self._samples.advantages)
+        return Measured(detected, seconds, self._timing.times.detect_s(detected.products, sample_count, seconds))
 
     def _problem(self) -> CurvatureProblem:
         if self._samples is None:

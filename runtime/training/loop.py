@@ -5,8 +5,7 @@ Paper: Nitro §4, Fig. 6.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,19 +21,9 @@ from runtime.training.pacings import Pacing, Parts
 class RoundLoop:
     """Runs rounds until a reason to stop; composes the parts and owns none of their work."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        pacing: Pacing,
-        *,
-        shield: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        """Takes the parts of the run and the pacing, which works with the same parts.
-
-        Args:
-            shield: Entered around writes that an interrupt must not cut in two.
-        """
-        self._parts, self._pacing, self._shield = parts, pacing, shield
+    def __init__(self, parts: Parts, pacing: Pacing) -> None:
+        """Takes the parts of the run and the pacing, which works with the same parts."""
+        self._parts, self._pacing, self._shield = parts, pacing, parts.saving.shield
         self.progress = parts.progress
 
     def run(self) -> str:
@@ -51,10 +40,10 @@ class RoundLoop:
                 self._parts.evaluations.begin_again()
             while (reason := self.progress.stop_reason) is None:
                 self.progress.current_round = self.progress.round_index + 1
-                columns = self._pacing.run_round(self.progress.current_round)
-                if columns is None:
+                finished = self._pacing.run_round(self.progress.current_round)
+                if finished is None:
                     return "budget"
-                self._finish(RoundRow.from_mapping(columns))
+                self._finish(finished.row())
             return reason
         finally:
             with self._shield():
@@ -82,17 +71,15 @@ class RoundLoop:
         Raises:
             RunError: Training diverged.
         """
-        parts = self._parts
-        learner = parts.updating.updater.get_state()
-        parts.updating.check_finite({name: float(array.sum()) for name, array in learner.arrays.items()})
-        states = {"learner": learner, "samples": parts.detection.get_state(), "episode": parts.episodes.get_state(),
-                  "scaler": parts.scaling.scaler.get_state(), "evaluation": parts.evaluations.get_state()}
+        states = {name: part.get_state() for name, part in self._parts.stateful.items()}
+        self._parts.updating.check_finite(
+            {name: float(array.sum()) for name, array in states["learner"].arrays.items()})
         return Checkpoint(
             self.progress.round_index,
             {f"{part}.{name}": array for part, state in states.items() for name, array in state.arrays.items()},
             {**{part: state.values for part, state in states.items()},
-             "meter": parts.books.meter.get_state(), "progress": self.progress.get_state(),
-             "phases": parts.phases.get_state()})
+             "meter": self._parts.books.meter.get_state(), "progress": self.progress.get_state(),
+             "phases": self._parts.phases.get_state()})
 
     def restore(self, checkpoint: Checkpoint, rows: Sequence[RoundRow] = ()) -> None:
         """Continues after ``checkpoint``, as if the run had never ended.
@@ -112,13 +99,10 @@ class RoundLoop:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         parts, values = self._parts, checkpoint.values
-        parts.updating.updater.set_state(_part("learner", checkpoint.arrays, values))
-        parts.scaling.scaler.set_state(_part("scaler", checkpoint.arrays, values))
+        for name, part in parts.stateful.items():
+            part.set_state(_part(name, checkpoint.arrays, values))
         parts.books.meter.set_state(values["meter"])
-        parts.detection.set_state(_part("samples", checkpoint.arrays, values))
-        parts.episodes.set_state(_part("episode", checkpoint.arrays, values))
         parts.phases.set_state(values["phases"])
-        parts.evaluations.set_state(_part("evaluation", checkpoint.arrays, values))
         self.progress.set_state(values["progress"])
         if self.progress.round_index != checkpoint.round_index:
             raise ValueError(f"its progress is of round {self.progress.round_index}")

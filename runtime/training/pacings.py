@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from lambda_actor.spaces import Spaces
+from runtime.config.resolved import ResolvedAlgorithm, ResolvedFleet
 from runtime.cost.limits import PhaseTimes
-from runtime.ports.money import Limits, WorkTimes
+from runtime.ports.learning import HasState
+from runtime.ports.money import Limits
 from runtime.ports.run import EventSink
 from runtime.ports.sampling import ActorSpec, Sampler
 from runtime.ports.scaling import ROWS_MAX, Detected, RoundView, Scaler, ScalingDecision
@@ -19,11 +20,12 @@ from runtime.records.rows import RoundRow
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
 from runtime.training.books import Books
-from runtime.training.detection import Detection
-from runtime.training.evaluations import Decided, Evaluations
+from runtime.training.detection import Detection, Measured
+from runtime.training.evaluations import Evaluations
+from runtime.training.finished_round import FinishedRound
 from runtime.training.progress import Progress
 from runtime.training.saving import Saving
-from runtime.training.updating import RoundTraining, Updating
+from runtime.training.updating import Updating
 
 REJECTED_ROUNDS_MAX = 3
 """Attempts at one round; then the run ends."""
@@ -32,11 +34,11 @@ REJECTED_ROUNDS_MAX = 3
 class Pacing(Protocol):
     """Runs single rounds."""
 
-    def run_round(self, round_index: int) -> dict[str, Any] | None:
+    def run_round(self, round_index: int) -> FinishedRound | None:
         """Runs one round to its end; has the round before it saved when its own actors play.
 
         Returns:
-            The values of its row; None if the budget does not hold the round.
+            What its row is made from; None if the budget does not hold the round.
         """
 
     def close(self) -> None:
@@ -49,30 +51,22 @@ class RoundSettings:
 
     Attributes:
         seed: Seed of the run.
-        fragment_event: Fields of every actor's event that no round changes.
+        actor_event: Fields of every actor's event that no round changes.
         spaces: Of the environment.
-        attempts: Tries for each slot of a synchronous round.
-        quorum: Share of a round's actors that must return (synchronous).
-        round_deadline_s: Seconds for which actors that all run at once are awaited; the modelled deadline.
+        fleet: Says how long actors are awaited, and how many must return.
+        algorithm: Says how large an asynchronous round is, and how stale a trajectory may be.
         most_actors: Most actors of a round.
-        round_steps: Environment steps of an asynchronous round; None for a fragment of each of its actors.
         fragment_steps: Environment steps of a fragment.
-        staleness_max: Versions that a trajectory may be behind the policy that it updates (asynchronous).
-        minibatch_steps: Samples for which an asynchronous update waits.
         subset_size: Samples that the detector measures on.
     """
 
     seed: int
-    fragment_event: Mapping[str, Any]
+    actor_event: Mapping[str, Any]
     spaces: Spaces
-    attempts: int
-    quorum: float
-    round_deadline_s: float
+    fleet: ResolvedFleet
+    algorithm: ResolvedAlgorithm
     most_actors: int
-    round_steps: int | None
     fragment_steps: int
-    staleness_max: int
-    minibatch_steps: int
     subset_size: int
 
     def deadline_s(self, concurrency: int) -> float:
@@ -80,7 +74,7 @@ class RoundSettings:
 
         The bill is modelled as if all ran at once.
         """
-        return self.round_deadline_s * math.ceil(self.most_actors / concurrency)
+        return self.fleet.round_deadline_s * math.ceil(self.most_actors / concurrency)
 
     def actor_spec(
         self, round_index: int, policy_version: int, weights: bytes, *, limits: Limits, **fields: Any
@@ -94,7 +88,7 @@ class RoundSettings:
         if limits.episode_bytes is not None:
             fields["episode_bytes_max"] = limits.episode_bytes
         return ActorSpec(
-            {**self.fragment_event, "policy_version": policy_version, "round_index": round_index, **fields},
+            {**self.actor_event, "policy_version": policy_version, "round_index": round_index, **fields},
             self.spaces, weights_bytes=len(weights), timeout_s=limits.actor_s)
 
 
@@ -115,8 +109,13 @@ class Parts:
     books: Books
     phases: PhaseTimes
     events: EventSink
-    times: WorkTimes
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float]
+
+    @property
+    def stateful(self) -> dict[str, HasState]:
+        """Those that a checkpoint keeps arrays of, by the name that they have in it."""
+        return {"learner": self.updating.updater, "samples": self.detection, "episode": self.episodes,
+                "scaler": self.scaling.scaler, "evaluation": self.evaluations}
 
     def choose_limits(self, round_index: int) -> Limits:
         """Chooses the limits of a round, or of another attempt at it, by what the budget holds."""
@@ -129,7 +128,7 @@ class Parts:
         return any(self.books.meter.fits(0, limits) for limits in self._choices(round_index))
 
     def _choices(self, round_index: int) -> Iterator[Limits]:
-        steps_max = (self.settings.round_steps or self.phases.samples_max) + self.phases.samples_max
+        steps_max = (self.settings.algorithm.round_steps or self.phases.samples_max) + self.phases.samples_max
         return self.phases.choices(
             detects=self.detection.can_measure,
             episode_bytes=max((len(record.data) for record in self.episodes.waiting), default=0),
@@ -181,42 +180,14 @@ class Scaling:
         """Keeps rows of rounds that a resumed run has finished, for the scaler to look at."""
         self._rows.extend(rows)
 
-    def decide(self, round_index: int, detected: Detected | None) -> ScalingDecision:
+    def decide(self, round_index: int, measured: Measured | None) -> ScalingDecision:
         """Asks the scaler; to be asked once a round.
 
         Args:
-            detected: Of the acting policy's objective; None if nothing was measured.
+            measured: Of the acting policy's objective; None if nothing was measured.
         """
-        signals = (detected or Detected()).columns
+        signals = vars(measured.detected if measured else Detected())
         return self.scaler.decide(RoundView(
             round_index, tuple(self._rows), self._books.meter.free_usd,
             {name: signals.get(name) for name in self.scaler.signals},
             self._target_return, self._budget_usd, self._books.meter.is_by_the_clock))
-
-
-def result_columns(
-    round_index: int,
-    training: RoundTraining,
-    decided: Decided,
-    *,
-    policy_version: int,
-    detected: Detected | None,
-    decision: ScalingDecision,
-    actor_count: int,
-    failed: int,
-    late: int,
-    env_steps_total: int,
-) -> dict[str, Any]:
-    """A round's row but for its dollars and most of its times."""
-    return {
-        "round_index": round_index, "policy_version": policy_version,
-        **(detected or Detected()).columns,
-        "boosting_score": decision.boosting_score, "decay_weight": decision.decay_weight,
-        "actor_count_wanted": decision.actor_count, "actor_count": actor_count,
-        "actors_returned": training.trajectories, "actors_failed": failed, "actors_late": late,
-        "env_steps": training.env_steps, "env_steps_total": env_steps_total,
-        "evaluation_return_mean": decided.evaluation.return_mean if decided.evaluation else None,
-        "evaluation_round": decided.policy_round, "evaluate_s": decided.seconds,
-        "modelled_evaluate_s": decided.modelled_s,
-        **training.columns,
-    }

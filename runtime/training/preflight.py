@@ -56,7 +56,7 @@ def preflight(
     fitted = _fit(experiment, environment)
     model = make_cost_model(fitted, environment.spaces, prices)
     limits, init_s = _first_limits(fitted, model.limits, is_modelled=is_modelled)
-    needed_usd = _round_usd(fitted, model, limits, init_s)
+    needed_usd = _round_usd(fitted.scaler.smallest_round, model, limits, init_s)
     if needed_usd > experiment.budget.usd:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {experiment.scaler.smallest_round} "
@@ -89,7 +89,8 @@ def smallest_budget_usd(
     """
     fitted = _fit(experiment, environment)
     model = make_cost_model(fitted, environment.spaces, prices, instance_type=instance_type, waves=waves)
-    return _round_usd(fitted, model, *_first_limits(fitted, model.limits, is_modelled=is_modelled))
+    limits, init_s = _first_limits(fitted, model.limits, is_modelled=is_modelled)
+    return _round_usd(fitted.scaler.smallest_round, model, limits, init_s)
 
 
 def _fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> FittedExperiment:
@@ -113,8 +114,7 @@ def _first_limits(experiment: FittedExperiment, configured: Limits, *, is_modell
     return tightest, init_s(experiment, units)
 
 
-def _round_usd(experiment: FittedExperiment, model: CostModel, limits: Limits, init_s: float) -> float:
-    smallest = experiment.scaler.smallest_round
+def _round_usd(smallest: int, model: CostModel, limits: Limits, init_s: float) -> float:
     meter = Meter(model, Budget(1e9), init_s=init_s)
     meter.open_round(smallest, smallest=smallest, limits=limits)
     return meter.reserved_usd
@@ -135,7 +135,7 @@ def _check_function(experiment: FittedExperiment) -> None:
         return
     what, function = "an update", learner.function
     if learner.kind == "stellaris":
-        _check_gradients(experiment, times, samples)
+        _check_gradients(experiment.algorithm.kind, times, samples, learner.update_timeout_s)
         what, samples = "a gradient", min(samples, experiment.algorithm.chosen.minibatch_steps)
     needed_s = math.ceil(times.function_s(samples, 0.0, policies=learner.stellaris.learners))
     if needed_s > function.timeout_s:
@@ -145,14 +145,14 @@ def _check_function(experiment: FittedExperiment) -> None:
             + (f"{needed_s} to 900, or more memory" if needed_s <= 900 else "learner.kind = instance"))
 
 
-def _check_gradients(experiment: FittedExperiment, times: FunctionTimes, samples: int) -> None:
+def _check_gradients(algorithm_kind: str, times: FunctionTimes, samples: int, limit_s: float) -> None:
     """Checks that the gradients of the largest update are expected to end in time."""
-    limit_s, needed_s = experiment.learner.update_timeout_s, math.ceil(times.update_s(samples, 0.0))
+    needed_s = math.ceil(times.update_s(samples, 0.0))
     if needed_s > limit_s:
         raise ExperimentError(
             f"learner.update_timeout_s = {limit_s} is shorter than the {times.invocations(samples)} gradients of an "
             f"update on {samples:,} samples are expected to take, {needed_s} s; allowed: {needed_s} to 86400, or a "
-            f"larger algorithm.{experiment.algorithm.kind}.minibatch_steps")
+            f"larger algorithm.{algorithm_kind}.minibatch_steps")
 
 
 def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -> FittedExperiment:

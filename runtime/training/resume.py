@@ -11,8 +11,8 @@ from runtime.config.schema import CHANGEABLE, Experiment, changes, unchangeable
 from runtime.config.updaters import EQUAL_UPDATERS
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.ports.money import CostMeter
+from runtime.ports.run import EventSink
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
-from runtime.records.events import EventLog
 from runtime.records.files import from_json, read_regular
 from runtime.records.run_directory import RunDirectory
 from runtime.training.progress import Progress
@@ -61,7 +61,7 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
 
 
 def continue_rounds(
-    loop: RoundLoop, directory: RunDirectory, identity: Any, digests: Mapping[str, str], events: EventLog
+    loop: RoundLoop, directory: RunDirectory, identity: Any, digests: Mapping[str, str], events: EventSink
 ) -> None:
     """Has the loop go on after the newest sound checkpoint, and removes the rows of later rounds.
 
@@ -102,7 +102,7 @@ def _check_files(checkpoint: Checkpoint, digests: Mapping[str, str]) -> None:
 
 
 def count_what_was_spent(
-    meter: CostMeter, ledger_path: Path, events: EventLog, *, elsewhere_usd: float, save_ledger: Callable[[], None]
+    meter: CostMeter, ledger_path: Path, events: EventSink, *, elsewhere_usd: float, save_ledger: Callable[[], None]
 ) -> None:
     """Counts what the run has spent since its checkpoint; what was reserved when it was killed counts as spent.
 
@@ -131,7 +131,7 @@ def count_what_was_spent(
     save_ledger()
 
 
-def _take_ledger(meter: CostMeter, path: Path, events: EventLog) -> None:
+def _take_ledger(meter: CostMeter, path: Path, events: EventSink) -> None:
     """The ledger is newer than the checkpoint; but one in which less is spent is never taken."""
     known, spent_usd = meter.get_state(), meter.spent_usd
     promised_usd = spent_usd + meter.reserved_usd

@@ -11,17 +11,18 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lambda_actor.errors import ActorError
 from lambda_actor.trial import TriedEnvironment, dropped
-from runtime.config.resolved import FittedExperiment, ResolvedExperiment
+from runtime.config.resolved import FittedEnvironment, ResolvedExperiment
+from runtime.config.schema import LearnerSection
 from runtime.cost.prices import prices_to_json
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectoryError, RunError
-from runtime.ports.learning import Learner
-from runtime.ports.run import Backend, Display, RunContext
-from runtime.ports.scaling import Detector
+from runtime.ports.learning import Updater
+from runtime.ports.money import WorkTimes
+from runtime.ports.run import Backend, Display, PolicyEvaluator, RunContext
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.files import remove, to_json, write_atomically
@@ -43,10 +44,6 @@ from runtime.training.resume import (
 )
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 from runtime.training.summary import summarise
-
-if TYPE_CHECKING:
-    from runtime.learner import LearnerSpec
-
 
 _REPLAYED_PERCENT_MAX = 100
 """More steps that are replayed than sampled are worth an advice."""
@@ -113,13 +110,18 @@ def train(
             return RunResult(finished, had_ended=True)
         stack.enter_context(signals)
         try:
-            run = _Run(fitted, directory, environment, display, name, backend, signals, stack, wandb)
-            run.begin(is_resumption=resume)
+            events = EventLog(directory.events_path, _now)
+            run = _Run(RunContext(
+                experiment=fitted, spaces=environment.spaces, run_id=uuid.uuid4().hex, directory=directory,
+                events=events, stack=stack, shield=signals.shield), directory, backend, signals, display, wandb)
+            run.open()
+            events.listen(display.event)
+            run.begin(environment, is_resumption=resume)
         except BaseException:
             # What was opened is closed now; nothing cuts that in two.
             signals.ignore()
             raise
-        return run.to_the_end()
+        return run.to_the_end(name)
 
 
 class _Run:
@@ -127,60 +129,77 @@ class _Run:
 
     def __init__(
         self,
-        experiment: FittedExperiment,
+        context: RunContext,
         directory: RunDirectory,
-        environment: TriedEnvironment,
-        display: Display,
-        name: str,
         backend: Backend,
         signals: Signals,
-        stack: ExitStack,
+        display: Display,
         wandb: WandbLog | None,
     ) -> None:
+        self._context, self._directory, self._backend, self._signals = context, directory, backend, signals
+        self._display, self._wandb = display, wandb
+        self._experiment, self._events = context.experiment, context.events
+        self._started_s, self._was_resumed = time.monotonic(), directory.holds_run
+        self._identity = context.experiment.identity
+
+    def open(self) -> None:
+        """Opens fleets and processes, which the context's stack closes, and puts the loop together."""
         # Threads that spin while they wait make a busy machine ten times slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Only now: nothing that can be refused needs torch, which takes seconds to import.
-        from runtime.learner import LearnerSpec, make_updater
-        from runtime.learner.remote.updater import Remote
-        from runtime.training.assembly import make_round_loop
+        from runtime.detector.convexity import ConvexityDetector
+        from runtime.training.assembly import Equipment, make_round_loop
+        from runtime.training.books import Books
+        from runtime.training.saving import Saving
+        from runtime.training.timing import Timing
 
-        self._experiment, self._directory, self._display, self._name = experiment, directory, display, name
-        self._environment, spaces = environment, environment.spaces
-        self._backend, self._signals, self._wandb = backend, signals, wandb
-        self._started_s, self._was_resumed = time.monotonic(), directory.holds_run
-        self._identity = experiment.identity
-        self._events = EventLog(directory.events_path, _now)
-        self._run_id = uuid.uuid4().hex
-        self._supplies = supplies = backend.supply(RunContext(
-            experiment=experiment, spaces=spaces, run_id=self._run_id, directory=directory,
-            events=self._events, stack=stack, shield=signals.shield))
+        experiment, measured, signals = self._experiment, self._experiment.detector, self._signals
+        self._supplies = supplies = self._backend.supply(self._context)
         self._meter, self._keeping = supplies.meter, supplies.keeping
         self._sampler = ServerlessSampler(ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter)
-        self._actor_event = {**_actor_event(experiment, self._run_id), **supplies.actor_event}
-        spec = LearnerSpec(experiment.algorithm, spaces, experiment.network.architecture, experiment.seed,
-                           experiment.learner.threads, experiment.network.initialisation,
-                           experiment.network.initial_std)
-        learner, detector = _training_parts(experiment, spec, stack)
-        remote = None if supplies.learner_fleet is None else Remote(
-            spec, ShieldedFleet(supplies.learner_fleet, signals), supplies.learner_store, self._run_id, self._meter,
-            self._save_ledger, self._events, experiment.learner.stellaris)
-        self._updater = make_updater(experiment.learner.kind, learner, remote)
-        stack.callback(self._updater.close)
-        evaluator = EvaluationProcess(
-            experiment.environment.id, experiment.environment.preprocessing, experiment.environment.options,
-            episodes=experiment.evaluation.episodes, seed=experiment.seed,
-            is_stochastic=experiment.evaluation.actions == "stochastic",
-            target_return=experiment.stop.target_return, tell=display.evaluating)
-        stack.callback(evaluator.close)
+        self._actor_event = {
+            "run_id": self._context.run_id, "fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed,
+            **_environment_event(experiment.environment), **supplies.actor_event}
+        equipment = Equipment(
+            updater=self._open_updater(),
+            detector=ConvexityDetector(measured.objective, measured.subset_size, measured.lanczos_steps,
+                                       seed=experiment.seed),
+            scaler=make_scaler(experiment.scaler), sampler=self._sampler, evaluator=self._open_evaluator(),
+            actor_event=self._actor_event, spaces=self._context.spaces)
         self._loop = make_round_loop(
-            experiment, updater=self._updater, detector=detector,
-            scaler=make_scaler(experiment.scaler), sampler=self._sampler, meter=self._meter,
-            evaluator=evaluator, events=self._events, event_fields=self._actor_event, spaces=spaces,
-            save_ledger=self._save_ledger, save_round=self._save_round, shield=signals.shield,
-            time_limit=signals.time_limit, times=supplies.times)
-        self._events.listen(display.event)
+            experiment, equipment, books=Books(self._meter, self._events, self._save_ledger),
+            saving=Saving(self._save_round, signals.shield),
+            timing=Timing(supplies.times or WorkTimes(), signals.time_limit))
 
-    def begin(self, *, is_resumption: bool) -> None:
+    def _open_updater(self) -> Updater:
+        from runtime.learner import LearnerSpec, make_updater
+        from runtime.learner.parallel.learner import make_parallel_learner
+        from runtime.learner.remote.updater import Remote
+
+        experiment, section, supplies, stack = (
+            self._experiment, self._experiment.learner, self._supplies, self._context.stack)
+        spec = LearnerSpec(experiment.algorithm, self._context.spaces, experiment.network.architecture,
+                           experiment.seed, section.threads, experiment.network.initialisation,
+                           experiment.network.initial_std)
+        learner = make_parallel_learner(spec, processes=section.processes, device=_device(section),
+                                        timeout_s=section.update_timeout_s, stack=stack)
+        remote = None if supplies.learner_fleet is None else Remote(
+            spec, ShieldedFleet(supplies.learner_fleet, self._signals), supplies.learner_store, self._context.run_id,
+            self._meter, self._save_ledger, self._events, section.stellaris)
+        updater = make_updater(section.kind, learner, remote)
+        stack.callback(updater.close)
+        return updater
+
+    def _open_evaluator(self) -> PolicyEvaluator:
+        environment, section = self._experiment.environment, self._experiment.evaluation
+        evaluator = EvaluationProcess(
+            environment.id, environment.preprocessing, environment.options, episodes=section.episodes,
+            seed=self._experiment.seed, is_stochastic=section.actions == "stochastic",
+            target_return=self._experiment.stop.target_return, tell=self._display.evaluating)
+        self._context.stack.callback(evaluator.close)
+        return evaluator
+
+    def begin(self, tried: TriedEnvironment, *, is_resumption: bool) -> None:
         """Goes on from what the directory holds, and says so."""
         from runtime.records.tensorboard_log import TensorBoardLog
 
@@ -197,18 +216,19 @@ class _Run:
         self._tensorboard.add(rows)
         remove(directory.summary_path)
         remove(directory.report_path)
-        facts = {**self._supplies.facts, **_episode_facts(experiment, self._environment),
+        facts = {**self._supplies.facts,
+                 **_episode_facts(experiment.environment, experiment.actor.fragment_steps, tried),
                  **({"wandb": self._wandb.place} if self._wandb is not None else {})}
-        warnings = _warnings(experiment, self._environment)
+        warnings = _warnings(experiment.environment, tried)
         done = self._loop.progress.round_index
-        self._events.append("run_started", run_id=self._run_id, resumed_after_round=done,
+        self._events.append("run_started", run_id=self._context.run_id, resumed_after_round=done,
                             cost_basis=self._backend.cost_basis, **facts, **warnings)
         resumed = {"resumed": f"after round {done}" if done else "no finished round is there: begun anew"}
         self._display.started(experiment, {
             "results": str(directory.path), **facts, **(resumed if is_resumption else {}),
             **{f"! {subject}": text for subject, text in warnings.items()}}, rows)
 
-    def to_the_end(self) -> RunResult:
+    def to_the_end(self, name: str) -> RunResult:
         """Runs the loop; whatever happens, leaves a summary."""
         result = self._run_loop()
         self._signals.ignore()
@@ -222,7 +242,7 @@ class _Run:
                 result = RunResult({"stop_reason": "failed"}, 1, failure)
         error = _text(result.error)
         summary = summarise(
-            rows, name=self._name, experiment=self._experiment, backend=self._backend,
+            rows, name=name, experiment=self._experiment, backend=self._backend,
             best=self._best, stop_reason=result.summary["stop_reason"], error=error, spent_usd=self._meter.spent_usd,
             session_s=time.monotonic() - self._started_s, was_resumed=self._was_resumed)
         result = replace(result, summary=summary)
@@ -304,42 +324,33 @@ class _Run:
         self._best = best
 
 
-def _training_parts(
-    experiment: FittedExperiment, spec: LearnerSpec, stack: ExitStack
-) -> tuple[Learner, Detector]:
+def _device(section: LearnerSection) -> str:
     import torch
 
-    from runtime.detector.convexity import ConvexityDetector
-    from runtime.learner.parallel.learner import make_parallel_learner
-
-    device = experiment.learner.device
-    if device == "cuda" and not torch.cuda.is_available():
+    if section.device == "cuda" and not torch.cuda.is_available():
         raise ExperimentError("learner.device = 'cuda': no usable GPU is here; allowed: cpu | auto")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    learner = make_parallel_learner(spec, processes=experiment.learner.processes, device=device,
-                                    timeout_s=experiment.learner.update_timeout_s, stack=stack)
-    settings = experiment.detector
-    return learner, ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
-                                      seed=experiment.seed)
+    if section.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return section.device
 
 
-def _actor_event(experiment: FittedExperiment, run_id: str) -> dict[str, Any]:
-    options = experiment.environment.options
+def _environment_event(environment: FittedEnvironment) -> dict[str, Any]:
+    """The fields of an actor's event that say what it plays."""
     return {
-        **({"environment_options": options} if options else {}),
-        "run_id": run_id, "environment_id": experiment.environment.id,
-        "preprocessing": experiment.environment.preprocessing,
-        "truncate_at_fragment": experiment.environment.truncate_at_fragment,
-        "fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed,
-        **({"replay": experiment.environment.replay} if experiment.environment.replay else {}),
-        **({"drop_unfinished": True} if experiment.environment.dropped_because else {}),
+        **({"environment_options": environment.options} if environment.options else {}),
+        "environment_id": environment.id, "preprocessing": environment.preprocessing,
+        "truncate_at_fragment": environment.truncate_at_fragment,
+        **({"replay": environment.replay} if environment.replay else {}),
+        **({"drop_unfinished": True} if environment.dropped_because else {}),
     }
 
 
-def _episode_facts(experiment: FittedExperiment, tried: TriedEnvironment) -> dict[str, str]:
-    """What people are told of open episodes, if they are replayed."""
-    environment, steps = experiment.environment, experiment.actor.fragment_steps
+def _episode_facts(environment: FittedEnvironment, steps: int, tried: TriedEnvironment) -> dict[str, str]:
+    """What people are told of open episodes, if they are replayed.
+
+    Args:
+        steps: Of a fragment.
+    """
     if not environment.replay:
         return {}
     longest, why = environment.replay_steps_max + 1, f"{tried.cannot_save_reason}. " if tried.state_bytes else ""
@@ -350,11 +361,11 @@ def _episode_facts(experiment: FittedExperiment, tried: TriedEnvironment) -> dic
         + (f", and about {fewest} with actor.fragment_steps={longest}" if again > _REPLAYED_PERCENT_MAX else ""))}
 
 
-def _warnings(experiment: FittedExperiment, tried: TriedEnvironment) -> dict[str, str]:
+def _warnings(environment: FittedEnvironment, tried: TriedEnvironment) -> dict[str, str]:
     """What people should know before the first round, by subject."""
     from runtime.learner.fast import why_off
 
-    problem, slow = experiment.environment.dropped_because, why_off()
+    problem, slow = environment.dropped_because, why_off()
     return (tried.warnings | ({"dropped": dropped(problem)} if problem else {})
             | ({"updates": f"they are slower than they could be: {slow}"} if slow else {}))
 

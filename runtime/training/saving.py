@@ -19,6 +19,9 @@ class Saving:
     A round is finished once it is written. Until then a crash loses it, and what the next round's actors have done
     meanwhile: their reservation is in the ledger before they start, and both rounds are done again. So the next update
     must not begin before.
+
+    Attributes:
+        shield: Entered around writes that an interrupt must not cut in two.
     """
 
     def __init__(
@@ -28,9 +31,9 @@ class Saving:
 
         Args:
             save_round: Puts a round on disk.
-            shield: Entered around writes that an interrupt must not cut in two.
+            shield: See above.
         """
-        self._save_round, self._shield = save_round, shield
+        self._save_round, self.shield = save_round, shield
         self._held: tuple[RoundRow, Checkpoint, bytes, BestPolicy | None] | None = None
 
     def hold(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None) -> None:
@@ -43,7 +46,7 @@ class Saving:
         Raises:
             OSError: It cannot be written.
         """
-        with self._shield():
+        with self.shield():
             held, self._held = self._held, None
             if held is not None:
                 self._save_round(*held)

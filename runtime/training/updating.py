@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lambda_actor.spaces import Spaces
+from runtime.config.resolved import FittedEnvironment
 from runtime.errors import NotFiniteError
 from runtime.learner.batch import assemble_batch
 from runtime.ports.learning import Aggregation, Update, UpdateMetrics, Updater
-from runtime.ports.money import WorkTimes
 from runtime.ports.sampling import Trajectory
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.training.progress import Progress
+from runtime.training.timing import Timing
 
 _EPISODE_FIELDS = ("episode_returns", "episode_lengths", "episode_first_versions", "policy_version")
-
-TimeLimit = Callable[[float, str], AbstractContextManager[None]]
-"""Entered with seconds and a name around what is reserved for that long; raises `BudgetError`."""
-
 
 @dataclass
 class RoundTraining:
@@ -72,19 +67,22 @@ class RoundTraining:
         return [float(one) for episodes in self.episodes for one in episodes["episode_returns"]]
 
     @property
-    def columns(self) -> dict[str, Any]:
-        """The row's part: means over the updates, but the last one's learning rate and gradients."""
-        staleness = np.concatenate(self.staleness)
-        return {
-            **_episode_statistics(self.episodes),
-            "replayed_steps": self.replayed_steps, "episodes_dropped": self.episodes_dropped,
-            **{name: _mean([vars(metrics)[name] for metrics in self.metrics]) for name in vars(self.metrics[0])},
-            "learning_rate": self.metrics[-1].learning_rate,
-            "updates": len(self.metrics),
-            "staleness_mean": float(staleness.mean()), "staleness_max": int(staleness.max()),
-            "replayed_fraction": self.replayed / len(staleness),
-            **_aggregation_columns(self.aggregation),
-        }
+    def episode_lengths(self) -> list[int]:
+        """Of the episodes that ended, in steps."""
+        return [int(one) for episodes in self.episodes for one in episodes["episode_lengths"]]
+
+    @property
+    def episodes_spanning_versions(self) -> int:
+        """How many of them an older policy version had begun."""
+        return sum(int((episodes["episode_first_versions"] != episodes["policy_version"]).sum())
+                   for episodes in self.episodes)
+
+    @property
+    def mean_metrics(self) -> UpdateMetrics:
+        """Means over the updates, but the last one's learning rate."""
+        means: dict[str, Any] = {
+            name: _mean([vars(one)[name] for one in self.metrics]) for name in vars(self.metrics[-1])}
+        return UpdateMetrics(**means | {"learning_rate": self.metrics[-1].learning_rate})
 
 
 class Updating:
@@ -96,31 +94,24 @@ class Updating:
         episodes: OpenEpisodes,
         progress: Progress,
         spaces: Spaces,
+        environment: FittedEnvironment,
         *,
-        fragment_steps: int,
-        clip_rewards: bool,
-        replays_episodes: bool = False,
         settings_key: str,
-        clock: Callable[[], float] = time.monotonic,
-        time_limit: TimeLimit,
-        times: WorkTimes,
+        timing: Timing,
     ) -> None:
         """Starts with no update.
 
         Args:
             episodes: Take over what trajectories leave open when they are trained on.
             progress: Counts the environment steps.
-            fragment_steps: ``actor.fragment_steps``; a trajectory of fewer lacks the episode dropped at its end.
-            clip_rewards: Whether the updater sees only the signs of rewards.
-            replays_episodes: Whether actors replay the episodes that they continue.
+            spaces: Of the environment.
+            environment: Says whether rewards are clipped and episodes replayed.
             settings_key: The algorithm's section of the experiment file, which is named if training diverges.
-            clock: Monotonic seconds.
-            times: For how long an update counts in the bill.
+            timing: Clock, limit and billed seconds of an update.
         """
         self.updater, self._episodes, self._progress = updater, episodes, progress
-        self._spaces, self._clip_rewards, self._settings_key = spaces, clip_rewards, settings_key
-        self._clock, self._time_limit, self._times = clock, time_limit, times
-        self._replays_episodes, self._fragment_steps = replays_episodes, fragment_steps
+        self._spaces, self._environment, self._settings_key = spaces, environment, settings_key
+        self._timing = timing
 
     def train(self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float) -> Update:
         """Trains on these trajectories, once, and takes over the episodes that they left open.
@@ -135,7 +126,7 @@ class Updating:
         Raises:
             NotFiniteError: Training diverged.
         """
-        batch = assemble_batch(trajectories, self._spaces, clip_rewards=self._clip_rewards)
+        batch = assemble_batch(trajectories, self._spaces, clip_rewards=self._environment.clip_rewards)
 
         def submit() -> list[Update]:
             self.updater.submit(batch, progress=self._progress.fraction)
@@ -148,10 +139,10 @@ class Updating:
         training.add_episodes(trajectories)
         training.env_steps += batch.env_steps
         self._progress.env_steps_total += batch.env_steps
-        if self._replays_episodes:
+        if self._environment.replay:
             training.replayed_steps = (training.replayed_steps or 0) + self._episodes.replayed_steps(trajectories)
         training.episodes_dropped += self._episodes.take_dropped() + sum(
-            len(trajectory["rewards"]) < self._fragment_steps for trajectory in trajectories)
+            len(trajectory["rewards"]) < self._progress.fragment_steps for trajectory in trajectories)
         self._episodes.take_over(trajectories)
         return updates[-1]
 
@@ -185,16 +176,16 @@ class Updating:
             "The last checkpoint is from before that round")
 
     def _learn(self, step: Callable[[], list[Update]], training: RoundTraining, limit_s: float) -> list[Update]:
-        started_s = self._clock()
-        with self._time_limit(limit_s, "the update"):
+        started_s = self._timing.clock()
+        with self._timing.limit(limit_s, "the update"):
             try:
                 updates = step()
             except NotFiniteError as error:
                 raise self._diverged(str(error)) from None
-        learn_s = self._clock() - started_s
+        learn_s = self._timing.clock() - started_s
         training.learn_s += learn_s
         for update in updates:
-            training.modelled_s += self._times.update_s(len(update.samples.advantages), learn_s / len(updates))
+            training.modelled_s += self._timing.times.update_s(len(update.samples.advantages), learn_s / len(updates))
             self.check_finite(vars(update.metrics))
             training.add(update)
         return updates
@@ -203,24 +194,3 @@ class Updating:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
-
-
-def _aggregation_columns(one: Aggregation | None) -> dict[str, Any]:
-    if one is None:
-        return {}
-    return {"gradients": one.gradients, "gradients_lost": one.lost, "gradients_late": one.late,
-            "aggregations": one.aggregations, "gradient_staleness_mean": one.staleness_mean,
-            "staleness_bound": one.staleness_bound, "truncated_fraction": one.truncated_fraction}
-
-
-def _episode_statistics(trajectories: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    returns = np.concatenate([trajectory["episode_returns"] for trajectory in trajectories])
-    lengths = np.concatenate([trajectory["episode_lengths"] for trajectory in trajectories])
-    return {
-        "episode_return_mean": float(returns.mean()) if len(returns) else None,
-        "episode_length_mean": float(lengths.mean()) if len(lengths) else None,
-        "episodes_finished": len(returns),
-        "episodes_spanning_versions": sum(
-            int((trajectory["episode_first_versions"] != trajectory["policy_version"]).sum())
-            for trajectory in trajectories),
-    }

@@ -41,8 +41,11 @@ from runtime.ports.fleet import Invocation, Outcome
 from runtime.records.events import EventLog
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler
-from runtime.training.assembly import make_round_loop
+from runtime.training.assembly import Equipment, make_round_loop
+from runtime.training.books import Books
 from runtime.training.preflight import preflight
+from runtime.training.saving import Saving
+from runtime.training.timing import Timing
 from tests.fakes import (
     CRASHED,
     OK,
@@ -102,12 +105,13 @@ def bill(tmp_path: Path, slowness: float, units: dict[str, float]) -> list[dict[
     fleet = CountingFleet(FakeFleet(cache, clock, script), found, fragment_steps=4, timeout_s=60, speed=0.5)
     rows: list[Any] = []
     make_round_loop(
-        experiment, updater=InPlaceUpdater(FakeLearner(clock, slowness)), detector=FakeDetector(
-            clock, measure_s=slowness), scaler=make_scaler(experiment.scaler),
-        sampler=ServerlessSampler(fleet, cache, meter, clock=clock), meter=meter,
-        evaluator=FakeEvaluator(clock, evaluate_s=slowness), events=EventLog(tmp_path / "events.jsonl", lambda: "now"),
-        event_fields=EVENT, spaces=SPACES, save_ledger=lambda: None, save_round=lambda row, *_: rows.append(vars(row)),
-        clock=clock, times=ModelledTimes(found, experiment, "c7g.large")).run()
+        experiment, Equipment(
+            updater=InPlaceUpdater(FakeLearner(clock, slowness)), detector=FakeDetector(clock, measure_s=slowness),
+            scaler=make_scaler(experiment.scaler), sampler=ServerlessSampler(fleet, cache, meter, clock=clock),
+            evaluator=FakeEvaluator(clock, evaluate_s=slowness), actor_event=EVENT, spaces=SPACES),
+        books=Books(meter, EventLog(tmp_path / "events.jsonl", lambda: "now"), lambda: None),
+        saving=Saving(lambda row, *_: rows.append(vars(row))),
+        timing=Timing(ModelledTimes(found, experiment, "c7g.large"), clock=clock)).run()
     return rows
 
 

@@ -417,7 +417,8 @@ def test_total_loss_is_minus_what_the_learner_minimises(kl_coefficient: float) -
     problem = learner.curvature_problem("total_loss", samples)
     objective = float(problem.criterion(problem.module(problem.inputs), problem.targets).detach())
     tensors = learner.tensors(samples)
-    loss = learner.loss(learner.policy(tensors["observations"]), learner.critic(tensors["observations"]), tensors)
+    outputs, values = learner.policy(tensors["observations"]), learner.critic(tensors["observations"])
+    loss = learner.objective.loss(outputs, values, tensors)
     assert loss.item() == pytest.approx(-objective, rel=1e-5)
 
 

@@ -173,7 +173,8 @@ def test_the_gradient_is_autograds_of_the_loss(
     indices = torch.from_numpy(np.random.default_rng(size).permutation(300)[:size])
     minibatch = {name: tensor[indices] for name, tensor in samples.tensors.items()}
     outputs, values = (one(minibatch["observations"]) for one in (learner.policy, learner.critic))
-    expected = torch.autograd.grad(learner.loss(outputs, values, minibatch), list(learner.parameters().values()))
+    loss = learner.objective.loss(outputs, values, minibatch)
+    expected = torch.autograd.grad(loss, list(learner.parameters().values()))
     found = learner.gradients(samples, indices).tensors
     assert list(found) == list(learner.parameters())
     for (name, gradient), one in zip(found.items(), expected, strict=True):

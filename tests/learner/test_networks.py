@@ -239,7 +239,7 @@ def test_gradients_of_other_perceptrons_are_autograds(network: str) -> None:
     for parameter in learner.parameters().values():
         parameter.grad = None
     with torch.enable_grad():
-        loss = learner.loss(learner.policy(observations), learner.critic(observations), samples.tensors)
+        loss = learner.objective.loss(learner.policy(observations), learner.critic(observations), samples.tensors)
         expected = torch.autograd.grad(loss, list(learner.parameters().values()))
     for name, gradient in zip(learner.parameters(), expected, strict=True):
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)

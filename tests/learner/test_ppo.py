@@ -16,8 +16,8 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
-from runtime.learner.actor_critic import adapted_kl_coefficient
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
+from runtime.learner.objective import adapted_kl_coefficient
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.trained_network import TrainedNetwork
@@ -359,7 +359,8 @@ def test_the_loss_equals_plain_python(kl_coefficient: float) -> None:
         for sign in (1.0, -1.0):
             assert (side & (sign * minibatch["advantages"] > 0.0)).any()
     expected = plain_losses_of(learner, minibatch)
-    loss = learner.loss(learner.policy(tensors["observations"]), learner.critic(tensors["observations"]), tensors)
+    outputs, values = learner.policy(tensors["observations"]), learner.critic(tensors["observations"])
+    loss = learner.objective.loss(outputs, values, tensors)
     policy_loss, value_loss, entropy = learner.gradients(samples).losses.means.tolist()
     assert policy_loss == pytest.approx(expected["policy"], rel=1e-4, abs=1e-5)
     assert value_loss == pytest.approx(expected["value"], rel=1e-4)

@@ -18,8 +18,11 @@ from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.scaler import make_scaler
-from runtime.training.assembly import make_round_loop
+from runtime.training.assembly import Equipment, make_round_loop
+from runtime.training.books import Books
 from runtime.training.loop import RoundLoop
+from runtime.training.saving import Saving
+from runtime.training.timing import Timing
 from tests.fakes import FakeEvaluator, FreeMeter, ManualClock
 from tests.helpers import overrides, results_only, rounds, train
 from tests.sampling.in_process import InProcessSampler
@@ -47,14 +50,15 @@ def make_loop(experiment: ResolvedExperiment, environment: ActorEnvironment, pat
     experiment = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
     settings = experiment.detector
     return make_round_loop(
-        experiment, updater=InPlaceUpdater(learner_of(experiment, environment.spaces)),
-        detector=ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
-                                   seed=experiment.seed),
-        scaler=make_scaler(experiment.scaler), sampler=InProcessSampler(environment), meter=FreeMeter(),
-        evaluator=FakeEvaluator(ManualClock()), events=EventLog(path / "events.jsonl", lambda: "now"),
-        event_fields={"fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed},
-        spaces=environment.spaces, save_ledger=lambda: None,
-        save_round=lambda row, checkpoint, *_: kept.append((row, checkpoint)))
+        experiment, Equipment(
+            updater=InPlaceUpdater(learner_of(experiment, environment.spaces)),
+            detector=ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
+                                       seed=experiment.seed),
+            scaler=make_scaler(experiment.scaler), sampler=InProcessSampler(environment),
+            evaluator=FakeEvaluator(ManualClock()), spaces=environment.spaces,
+            actor_event={"fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed}),
+        books=Books(FreeMeter(), EventLog(path / "events.jsonl", lambda: "now"), lambda: None),
+        saving=Saving(lambda row, checkpoint, *_: kept.append((row, checkpoint))), timing=Timing())
 
 
 def train_in_process(experiment: ResolvedExperiment, path: Path) -> list[RoundRow]:

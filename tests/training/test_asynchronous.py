@@ -36,7 +36,10 @@ from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler
-from runtime.training.assembly import make_round_loop
+from runtime.training.assembly import Equipment, make_round_loop
+from runtime.training.books import Books
+from runtime.training.saving import Saving
+from runtime.training.timing import Timing
 from tests.fakes import (
     CRASHED,
     ERROR,
@@ -121,14 +124,13 @@ class Rig:
         self._watch()
         self.sampler = ServerlessSampler(self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05)
         self.loop = make_round_loop(
-            self.experiment, updater=InPlaceUpdater(self.learner), detector=self.detector,
-            scaler=make_scaler(self.experiment.scaler),
-            sampler=self.sampler,
-            meter=self.meter,
-            evaluator=FakeEvaluator(self.clock, returns), events=events,
-            event_fields=EVENT, spaces=SPACES, save_ledger=lambda: self.save_ledger(),
-            save_round=lambda *finished: self.save_round(*finished),
-            shield=self._shield, clock=self.clock)
+            self.experiment, Equipment(
+                updater=InPlaceUpdater(self.learner), detector=self.detector,
+                scaler=make_scaler(self.experiment.scaler), sampler=self.sampler,
+                evaluator=FakeEvaluator(self.clock, returns), actor_event=EVENT, spaces=SPACES),
+            books=Books(self.meter, events, lambda: self.save_ledger()),
+            saving=Saving(lambda *finished: self.save_round(*finished), self._shield),
+            timing=Timing(clock=self.clock))
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self._told if event["event"] == kind]

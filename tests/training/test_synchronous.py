@@ -24,8 +24,11 @@ from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.scaler import make_scaler
-from runtime.training.assembly import make_round_loop
+from runtime.training.assembly import Equipment, make_round_loop
+from runtime.training.books import Books
 from runtime.training.evaluations import BestPolicy
+from runtime.training.saving import Saving
+from runtime.training.timing import Timing
 from tests.fakes import (
     ERROR,
     LATE_COMER,
@@ -79,13 +82,13 @@ class Rig:
         self.evaluator = FakeEvaluator(self.clock, returns)
         self.meter = make_meter(self.experiment)
         self.loop = make_round_loop(
-            self.experiment, updater=InPlaceUpdater(self.learner), detector=self.detector,
-            scaler=make_scaler(self.experiment.scaler),
-            sampler=ServerlessSampler(self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05),
-            meter=self.meter, evaluator=self.evaluator,
-            events=EventLog(self.events_path, lambda: "now"), event_fields=EVENT,
-            spaces=SPACES, save_ledger=self._save_ledger, save_round=self._save_round,
-            shield=self._shield, clock=self.clock)
+            self.experiment, Equipment(
+                updater=InPlaceUpdater(self.learner), detector=self.detector,
+                scaler=make_scaler(self.experiment.scaler), sampler=ServerlessSampler(
+                    self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05),
+                evaluator=self.evaluator, actor_event=EVENT, spaces=SPACES),
+            books=Books(self.meter, EventLog(self.events_path, lambda: "now"), self._save_ledger),
+            saving=Saving(self._save_round, self._shield), timing=Timing(clock=self.clock))
 
     def run(self) -> str:
         return self.loop.run()

@@ -7,7 +7,6 @@ synchronous pacing trains, bit for bit; tests/papers/test_trainer.py compares th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +22,10 @@ from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.learning import Batch, State, Update
-from runtime.ports.money import WorkTimes
 from runtime.ports.sampling import Trajectory
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.training.progress import Progress
+from runtime.training.timing import Timing
 from runtime.training.updating import RoundTraining, Updating
 
 
@@ -102,10 +101,7 @@ class Trainer:
             learner.set_state(self.learner.get_state())
         update = Updating(
             InPlaceUpdater(learner), self._episodes, self._progress, self.environment.spaces,
-            fragment_steps=self.experiment.actor.fragment_steps,
-            clip_rewards=self.experiment.environment.clip_rewards,
-            settings_key=f"algorithm.{self.experiment.algorithm.kind}",
-            time_limit=lambda seconds, what: nullcontext(), times=WorkTimes(),
+            self.experiment.environment, settings_key=f"algorithm.{self.experiment.algorithm.kind}", timing=Timing(),
         ).train(trajectories, RoundTraining(), 0.0)
         self._progress.round_index += 1
         if learner is not self.learner:

@@ -1,0 +1,200 @@
+"""Policy, critic and moments: made, evaluated, sent to actors and saved; nothing here trains them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+import torch
+
+from lambda_actor import wire
+from lambda_actor.spaces import Spaces
+from runtime.config.schema import AlgorithmSection
+from runtime.config.variants import AlgorithmSettings
+from runtime.errors import CheckpointError
+from runtime.learner.distributions import make_distribution
+from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
+from runtime.learner.normaliser import RunningMoments
+from runtime.ports.learning import DetectorSamples, Snapshot
+from runtime.records.files import INTEGER_MAX
+
+_NO_CLIP = np.float32(3.0e38)
+PIXEL_SAMPLES = 1024
+"""Pixels are looked at in parts of so many observations where no gradient is asked for: features are large."""
+
+Settings = TypeVar("Settings", bound=AlgorithmSettings)
+
+
+class Model(Generic[Settings]):
+    """What a learner trains, and what a learner elsewhere starts from.
+
+    Attributes:
+        settings: The algorithm's section of the experiment file.
+        policy: Acts.
+        critic: Estimates values.
+        moments: Normalise observations; what is trained next acts with them.
+        return_moments: Of the returns whose deviation rewards are divided by, if they are normalised.
+        acting_moments: Those of the present version's weights: `moments` before `begin` merged a batch into them.
+        distribution: Over actions.
+        policy_version: Counts finished updates.
+        counters: Names of the attributes, numbers, that belong to a state.
+    """
+
+    counters: tuple[str, ...] = ("policy_version",)
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        algorithm: AlgorithmSection,
+        *,
+        network: str,
+        hidden_sizes: tuple[int, ...] | None = None,
+        initialisation: str = "orthogonal",
+        initial_std: float = 1.0,
+        seed: int,
+        device: str = "cpu",
+    ) -> None:
+        """Makes fresh networks.
+
+        Args:
+            spaces: The environment's.
+            algorithm: Fitted to the environment.
+            network: The text of a `lambda_actor.policy.Architecture`.
+            hidden_sizes: Of ``mlp`` and ``combined``; None for those that the text says.
+            initialisation: ``orthogonal`` or ``default``; see `PolicyNetwork`.
+            initial_std: Of continuous actions; see `PolicyNetwork`.
+            seed: Of the networks and of all that is drawn later.
+            device: ``cpu`` or ``cuda``.
+
+        Raises:
+            ValueError: The algorithm was not fitted.
+        """
+        self.settings = cast(Settings, algorithm.chosen)
+        if self.settings.normalize_observations is None:
+            raise ValueError("normalize_observations is open: fit the experiment to its environment first")
+        self.kind, self.seed, self.device = algorithm.kind, seed, torch.device(device)
+        self._network, self._spaces = network, spaces
+        self.distribution = make_distribution(spaces)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation,
+                                        initial_std=initial_std)
+            self.critic = ValueNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation)
+        self.policy.to(self.device)
+        self.critic.to(self.device)
+        self.moments = RunningMoments(spaces.vector_size if self.settings.normalize_observations else 0,
+                                      spaces.binary_parts if self.settings.normalize_observations else ())
+        self.acting_moments = self.moments.copy()
+        self.return_moments = RunningMoments(1)
+        self.policy_version = 0
+
+    def networks(self) -> dict[str, torch.nn.Module]:
+        """Returns, by name, every network that belongs to a state."""
+        return {"policy": self.policy, "critic": self.critic}
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Returns, by name, what gradients are of: the parameters of policy and critic."""
+        return {f"{name}.{key}": parameter for name, network in (("policy", self.policy), ("critic", self.critic))
+                for key, parameter in network.named_parameters()}
+
+    def all_moments(self) -> dict[str, RunningMoments]:
+        """Returns, by name, all moments that belong to a state."""
+        return {"moments": self.moments} | (
+            {"return_moments": self.return_moments} if self.settings.normalize_rewards else {})
+
+    def evaluate(
+        self, network: torch.nn.Module, observations: np.ndarray, moments: RunningMoments | None = None
+    ) -> np.ndarray:
+        """Returns what a network gives for raw observations ``[N, …]``, without a gradient.
+
+        Args:
+            network: Of this learner.
+            observations: Raw.
+            moments: Normalise them; the present ones without.
+        """
+        inputs = self.inputs(observations, moments)
+        with torch.no_grad():
+            parts = torch.split(inputs, PIXEL_SAMPLES) if inputs.dtype == torch.uint8 else [inputs]
+            outputs: np.ndarray = torch.cat([network(part) for part in parts]).cpu().numpy()
+        return outputs
+
+    def inputs(self, observations: np.ndarray, moments: RunningMoments | None = None) -> torch.Tensor:
+        """Returns raw observations as the networks take them: normalised by these moments, or the present ones."""
+        inputs = torch.from_numpy(observations).to(self.device)
+        if not self.settings.normalize_observations:
+            return inputs
+        mean, std, clip = self._normalisation(moments or self.moments)
+        raw = vectors_beside(inputs, self._spaces) if self._spaces.is_combined else inputs
+        inverse = torch.from_numpy(1.0 / std).to(raw)
+        vectors = ((raw - torch.from_numpy(mean).to(raw)) * inverse).clamp(-float(clip), float(clip))
+        return with_vectors(inputs, vectors, self._spaces) if self._spaces.is_combined else vectors
+
+    def tensors(self, samples: DetectorSamples) -> dict[str, torch.Tensor]:
+        """Returns the samples as tensors on the learner's device, observations as the networks take them."""
+        tensors = {name: torch.from_numpy(array).to(self.device)
+                   for name, array in vars(samples).items() if name != "observations"}
+        return tensors | {"observations": self.inputs(samples.observations)}
+
+    def _normalisation(self, moments: RunningMoments) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean and standard deviation, float32 ``[O]``, and the clip; ``[0]`` and neutral without normalisation."""
+        clip = np.float32(self.settings.observation_clip) if self.settings.normalize_observations else _NO_CLIP
+        return moments.mean.astype(np.float32), moments.std.astype(np.float32), np.asarray(clip)
+
+    def weights(self) -> bytes:
+        """Returns the policy as a WEIGHTS message."""
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in layer_arrays(self.policy).items()}
+        log_std = self.policy.log_std
+        mean, std, clip = self._normalisation(self.moments)
+        return wire.encode(wire.Kind.WEIGHTS, {
+            "policy_version": np.asarray(self.policy_version, np.int64), "network": wire.text_field(self._network),
+            "distribution": wire.text_field(self.distribution.name), **arrays,
+            "log_std": np.empty(0, np.float32) if log_std is None else log_std.detach().cpu().numpy(),
+            "observation_mean": mean, "observation_std": std, "observation_clip": clip,
+        })
+
+    def snapshot(self) -> Snapshot:
+        """Returns what gradients and samples depend on: networks, moments and counters, without the optimiser."""
+        arrays = {f"{name}.{key}": tensor.detach().cpu().numpy().copy()
+                  for name, network in self.networks().items() for key, tensor in network.state_dict().items()}
+        values = {"algorithm": self.kind} | {name: getattr(self, name) for name in self.counters}
+        for name, moments in self.all_moments().items():
+            arrays |= {f"{name}.mean": moments.mean.copy(), f"{name}.variance": moments.variance.copy()}
+            values[f"{name}_count"] = moments.count
+        return Snapshot(self.policy_version, arrays, values)
+
+    def load_snapshot(self, snapshot: Snapshot) -> None:
+        """Takes a snapshot's place; the optimiser stays as it is.
+
+        Raises:
+            CheckpointError: The snapshot belongs to another network or algorithm.
+        """
+        with belonging():
+            self._load(snapshot.arrays, snapshot.values)
+
+    def _load(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        """Takes over all but the optimiser's state."""
+        if values["algorithm"] != self.kind:
+            raise ValueError(f"it is {values['algorithm']}'s, not {self.kind}'s")
+        for name, network in self.networks().items():
+            network.load_state_dict({key: torch.from_numpy(arrays[f"{name}.{key}"].copy())
+                                     for key in network.state_dict()})
+        for name, moments in self.all_moments().items():
+            moments.mean = arrays[f"{name}.mean"].copy()
+            moments.variance = arrays[f"{name}.variance"].copy()
+            moments.count = int(values[f"{name}_count"])
+        for name in self.counters:
+            setattr(self, name, type(getattr(self, name))(values[name]))
+            if not 0 <= getattr(self, name) <= INTEGER_MAX:
+                raise ValueError(f"{name} is {values[name]!r}")
+        self.acting_moments = self.moments.copy()
+
+
+@contextmanager
+def belonging() -> Iterator[None]:
+    """Says of what does not fit a learner that it belongs to another one."""
+    try:
+        yield
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint does not fit this experiment's networks: {error}") from error

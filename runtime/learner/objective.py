@@ -1,0 +1,100 @@
+"""The loss that policy and critic descend: its value, and its gradient written out.
+
+    − mean surrogate + c_v·½·mean (V − target)² − c_H·mean H + β·mean KL(old ‖ π)
+
+It is the same for all algorithms, but for the surrogate; an algorithm without a penalty leaves β at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from runtime.learner.distributions import Distribution
+from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast.trained_perceptron import value_loss
+from runtime.learner.samples import Tensors
+from runtime.learner.trained_network import TrainedNetwork
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The loss of an algorithm, with the coefficients that it has now.
+
+    Attributes:
+        surrogate: Returns what is maximised, of each sample, and its derivative by log π(a|s); see `ActorCritic`.
+        distribution: Over actions.
+        value_coefficient: c_v.
+        entropy_coefficient: c_H.
+        kl_coefficient: β.
+    """
+
+    surrogate: Callable[[torch.Tensor, Tensors], tuple[torch.Tensor, torch.Tensor]]
+    distribution: Distribution
+    value_coefficient: float
+    entropy_coefficient: float
+    kl_coefficient: float
+
+    def loss(self, outputs: torch.Tensor, values: torch.Tensor, samples: Tensors) -> torch.Tensor:
+        """Returns the mean loss ``[]`` if the networks give ``outputs`` ``[N, D]`` and ``values`` ``[N]``."""
+        surrogate = self.surrogate(self.distribution.log_prob(outputs, samples["actions"]), samples)[0].mean()
+        value_loss = 0.5 * (values - samples["value_targets"]).square().mean()
+        entropy = self.distribution.entropy(outputs).mean()
+        loss = -surrogate + self.value_coefficient * value_loss - self.entropy_coefficient * entropy
+        if self.kl_coefficient > 0.0:
+            loss = loss + self.kl_coefficient * self.distribution.kl(samples["old_outputs"], outputs).mean()
+        return loss
+
+    def write_policy_gradient(self, policy: TrainedNetwork, samples: Tensors, share: float) -> torch.Tensor:
+        """Writes the policy's gradient of the loss, times ``share``; returns mean policy loss and entropy."""
+        outputs = policy.forward(samples["observations"])
+        surrogate, slopes = self.surrogate(self.distribution.log_prob(outputs, samples["actions"]), samples)
+        weight = share / len(outputs)
+        policy.backward(self.distribution.slopes(
+            outputs, samples["actions"], samples["old_outputs"], of_log_probs=-weight * slopes,
+            of_entropy=-weight * self.entropy_coefficient, of_kl=weight * self.kl_coefficient))
+        return _policy_means(surrogate, self.distribution.entropy(outputs))
+
+    def write_critic_gradient(self, critic: TrainedNetwork, samples: Tensors, share: float) -> torch.Tensor:
+        """Writes the critic's gradient of the loss, times ``share``; returns the mean value loss."""
+        values = critic.forward(samples["observations"])
+        means, slopes = value_loss(values, samples["value_targets"], share * self.value_coefficient)
+        critic.backward(slopes)
+        return means
+
+
+@compiled
+def _policy_means(surrogate: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
+    return torch.stack([-surrogate.mean(), entropies.mean()])
+
+
+@compiled
+def clipped_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip: float
+                      ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) and its derivative by log r; Schulman et al. 2017, equation 7."""
+    ratios = torch.exp(log_ratios)
+    free = ratios * advantages
+    surrogate = torch.minimum(free, ratios.clamp(1.0 - clip, 1.0 + clip) * advantages)
+    return surrogate, free * (free == surrogate)
+
+
+@compiled
+def truncated_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip: float, log_caps: torch.Tensor
+                        ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the clipped surrogate of ratios that are cut at a cap, and its derivative by log r: 0 above the cap."""
+    is_free = log_ratios <= log_caps
+    ratios = torch.exp(torch.where(is_free, log_ratios, log_caps))
+    free = ratios * advantages
+    surrogate = torch.minimum(free, ratios.clamp(1.0 - clip, 1.0 + clip) * advantages)
+    return surrogate, free * (free == surrogate) * is_free
+
+
+def adapted_kl_coefficient(kl_coefficient: float, *, kl: float, kl_target: float) -> float:
+    """Adapts β as Schulman et al. 2017, §4, with RLlib's factors: ×1.5 above twice the target, ×0.5 below half."""
+    if kl > 2.0 * kl_target:
+        return kl_coefficient * 1.5
+    if kl < 0.5 * kl_target:
+        return kl_coefficient * 0.5
+    return kl_coefficient

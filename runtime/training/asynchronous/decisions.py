@@ -1,0 +1,55 @@
+"""The scaler's decisions in a stream: the detector measures beside the training, and rounds do not wait for it."""
+
+from __future__ import annotations
+
+from runtime.training.asynchronous.round import StreamedRound
+from runtime.training.detection import Measurement
+from runtime.training.pacings import Parts
+
+_PATIENCE_S = 5.0
+"""Seconds that a run that ends waits for a measurement that nobody needs any more."""
+
+
+class StreamDecisions:
+    """Asks the scaler once a round.
+
+    Attributes:
+        measurement: The one that goes on; None if none does.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        """Takes the parts of the run."""
+        self._parts = parts
+        self.measurement: Measurement | None = None
+
+    def measure(self, current: StreamedRound) -> None:
+        """Begins to measure the newest policy on the last round's samples, unless a measurement still goes on."""
+        if not current.is_decided and self.measurement is None:
+            self.measurement = self._parts.detection.begin()
+
+    def decide(self, current: StreamedRound) -> None:
+        """Asks the scaler once a round, when the detector is done, or at once if it has nothing to measure."""
+        if current.is_decided:
+            return
+        if self.measurement and not self.measurement.is_done:
+            self._tell_if_slow(self.measurement)
+            return
+        if self.measurement:
+            measurement, self.measurement = self.measurement, None
+            current.measured = self._parts.detection.result(measurement)
+        current.decision = self._parts.scaling.decide(current.round_index, current.measured)
+        current.is_decided = True
+
+    def _tell_if_slow(self, measurement: Measurement) -> None:
+        """Once a measurement: until it is done, rounds have no score."""
+        limit_s = self._parts.books.meter.limits.update_s
+        if measurement.lasts_s > limit_s and not measurement.is_told:
+            measurement.is_told = True
+            self._parts.events.append("detection_slow", after_s=limit_s, reason="a smaller detector.subset_size or "
+                                      "detector.lanczos_steps makes it faster")
+
+    def close(self) -> None:
+        """Ends the detector's thread."""
+        measurement, self.measurement = self.measurement, None
+        if measurement is not None and (problem := measurement.end(_PATIENCE_S)):
+            self._parts.events.append("detection_failed", error=problem)

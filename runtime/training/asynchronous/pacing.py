@@ -1,0 +1,253 @@
+"""Asynchronous pacing: actors never wait for the learner, and the learner only when it has nothing to train on.
+
+The scaler's number of actors starts, each with the newest weights, and as soon as one ends another takes its slot. The
+learner takes in what is there, trains on it, and publishes the next version. A round ends with a fragment for each of
+the scaler's actors, or with ``algorithm.round_steps``. Actors that are then in flight count for the round in which they
+are taken in.
+
+Staleness is bounded: an actor that the next update would leave more than ``algorithm.staleness_max`` versions behind
+is given up before it, unless its trajectory is there already, which then is trained on in that very update.
+
+docs/decisions/0011-asynchronous-rounds.md says why, and what follows from it for money, failures and resumptions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from runtime.errors import ActorsKeepFailingError, BudgetError
+from runtime.ports.learning import DetectorSamples
+from runtime.ports.money import RoundBill
+from runtime.ports.scaling import ScalingDecision
+from runtime.training.asynchronous.actors import ActorStream, Intake
+from runtime.training.asynchronous.decisions import StreamDecisions
+from runtime.training.asynchronous.round import StreamedRound
+from runtime.training.finished_round import FinishedRound
+from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts
+
+_LOOK_S = 0.25
+"""Seconds between two looks at the detector while it measures."""
+
+
+@dataclass
+class _Account:
+    """How long a round has taken, and what it has cost.
+
+    Attributes:
+        policy_version: The newest one when it began.
+        started_s: When it began.
+        waited_s: Seconds in which the learner had nothing to do.
+        billed_before: Invocations that ended in earlier attempts at it.
+        modelled_s: Seconds for which it counts in the bill.
+        bills: Of its attempts.
+    """
+
+    policy_version: int
+    started_s: float
+    waited_s: float = 0.0
+    billed_before: int = 0
+    modelled_s: float = 0.0
+    bills: list[RoundBill] = field(default_factory=list)
+
+
+class AsynchronousPacing:
+    """A `runtime.training.pacings.Pacing` whose rounds are stretches of a stream."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Takes the parts of the run."""
+        self._parts, self._settings, self._clock = parts, parts.settings, parts.clock
+        self._sampler, self._meter, self._events = parts.sampler, parts.books.meter, parts.events
+        self._actors, self._decisions = ActorStream(parts), StreamDecisions(parts)
+        self._opened_s: float | None = None
+
+    def close(self) -> None:
+        """Gives up what is in flight, settles it, and ends the detector's thread."""
+        self._actors.close()
+        if self._opened_s is not None:
+            self._parts.books.close_interrupted(0, self._clock() - self._opened_s)
+        else:
+            self._parts.books.forfeit()
+        self._decisions.close()
+
+    def run_round(self, round_index: int) -> FinishedRound | None:
+        """Runs one round to its end, as `runtime.training.pacings.Pacing` says.
+
+        Raises:
+            ActorsKeepFailingError: The circuit breaker, or too many attempts brought nothing.
+            BudgetError: The round took longer than its reserved worst case.
+        """
+        current = StreamedRound(
+            self._settings, self._parts.progress, round_index,
+            ScalingDecision(self._parts.scaling.scaler.first_wave(round_index)), self._meter.limits)
+        account = _Account(self._parts.updating.updater.policy_version, self._clock())
+        self._actors.intake = Intake()
+        try:
+            return self._run(current, account)
+        except BudgetError as error:
+            if self._parts.books.is_lost(round_index, current.limits, error):
+                return None
+            raise
+
+    def _run(self, current: StreamedRound, account: _Account) -> FinishedRound | None:
+        for _ in range(REJECTED_ROUNDS_MAX):
+            if not self._open(current, account):
+                return None
+            self._sample(current, account)
+            if current.training.trajectories:
+                return self._finish(current, account)
+            if self._actors.is_exhausted:
+                # Nothing more can come of this round.
+                self._bill(current, account, 0.0)
+                return None
+            self._events.append("round_rejected", round_index=current.round_index,
+                                actor_count=self._actors.intake.most_in_flight, actors_returned=0)
+            self._bill(current, account, 0.0)
+        raise ActorsKeepFailingError(
+            f"round {current.round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until "
+            "its deadline; the last actor's error: ", self._actors.intake.tally.last_error)
+
+    def _open(self, current: StreamedRound, account: _Account) -> bool:
+        """Reserves what stands for a round, and fills its slots; False if the budget does not hold it."""
+        self._actors.begin_attempt()
+        current.limits = self._parts.choose_limits(current.round_index)
+        if not self._meter.open_standing(current.limits):
+            self._parts.books.tell_exhausted(current.round_index, current.decision.actor_count)
+            return False
+        now_s = self._opened_s = self._clock()
+        kept = self._parts.by_the_clock(current.limits)
+        current.deadline_s = now_s + kept.collect_s
+        current.ends_s = current.deadline_s + kept.update_s
+        account.billed_before = len(self._actors.intake.tally.billed_s)
+        current.learned_before_s = current.training.modelled_s
+        self._actors.publish()
+        self._decisions.measure(current)
+        self._decisions.decide(current)
+        self._actors.fill(current)
+        if self._sampler.in_flight:
+            self._parts.saving.flush()
+            return True
+        self._parts.books.tell_exhausted(current.round_index, current.decision.actor_count)
+        self._bill(current, account, 0.0)
+        return False
+
+    def _sample(self, current: StreamedRound, account: _Account) -> None:
+        """Trains on what comes until the round is complete, its deadline has passed, or nothing more will come.
+
+        If the budget holds no further actor, or not yet another round, those in flight are awaited in this one.
+        """
+        while (left_s := current.deadline_s - self._clock()) > 0:
+            self._decisions.decide(current)
+            if self._is_complete(current):
+                break
+            self._actors.take_in(current, 0.0)
+            self._actors.fill(current)
+            if self._has_minibatch(current) and self._train(current):
+                continue
+            measurement = self._decisions.measurement
+            if measurement and current.awaits_decision:
+                measurement.wait(min(left_s, _LOOK_S))
+                continue
+            if self._replay(current):
+                continue
+            if not self._sampler.in_flight:
+                break
+            started_s = self._clock()
+            self._actors.take_in(current, min(left_s, _LOOK_S) if measurement else left_s)
+            account.waited_s += self._clock() - started_s
+        self._train(current)
+
+    def _is_complete(self, current: StreamedRound) -> bool:
+        return (current.missing_steps <= 0 and not self._actors.is_exhausted and not current.awaits_decision
+                and (self._parts.holds(current.round_index + 1) or not self._sampler.in_flight))
+
+    def _has_minibatch(self, current: StreamedRound) -> bool:
+        """Whether as much has arrived as a gradient step takes, or the round needs no more."""
+        return self._actors.steps_arrived >= min(
+            self._settings.algorithm.chosen.minibatch_steps, max(1, current.missing_steps))
+
+    def _train(self, current: StreamedRound) -> bool:
+        """Trains on what has arrived; False if nothing has."""
+        if not self._actors.intake.arrived:
+            return False
+        trajectories = self._actors.hand_over()
+        update = self._parts.updating.train(trajectories, current.training, self._limit_s(current))
+        if self._parts.detection.is_wanted:
+            current.samples.append(update.samples)
+            while sum(map(_size, current.samples)) - _size(current.samples[0]) >= self._settings.subset_size:
+                current.samples.popleft()
+        self._actors.publish()
+        return True
+
+    def _replay(self, current: StreamedRound) -> bool:
+        """Trains on what the updater keeps; False if it may not, or somebody in flight would get too stale by it."""
+        # Tightened limits have no time for replays.
+        has_learned_enough = current.limits.is_tightened and current.learned_s >= current.limits.collect_s
+        if (self._actors.has_stale() or has_learned_enough
+                or not self._parts.updating.replay(current.training, self._limit_s(current))):
+            return False
+        self._actors.publish()
+        return True
+
+    def _limit_s(self, current: StreamedRound) -> float:
+        """What is left of the reserved time, but no more than one update may take."""
+        return min(current.ends_s - self._clock(), self._parts.by_the_clock(current.limits).update_s)
+
+    def _finish(self, current: StreamedRound, account: _Account) -> FinishedRound:
+        """Takes in an evaluation that is due, and bills the round."""
+        training, intake = current.training, self._actors.intake
+        decided = self._parts.evaluations.end_round(
+            current.round_index, self._parts.updating.updater.weights, returns=training.episode_returns, idle_s=0.0,
+            limit_s=self._limit_s(current))
+        if self._clock() > current.ends_s:
+            raise BudgetError("updates and evaluation went on after the round's deadline for more than the "
+                              f"{self._parts.by_the_clock(current.limits).update_s:g} s that are reserved for them; "
+                              "raise learner.update_timeout_s")
+        self._parts.detection.keep(current.samples)
+        self._tell_if_cut(current)
+        self._actors.tidy()
+        self._bill(current, account, decided.modelled_s or 0.0)
+        return FinishedRound(
+            round_index=current.round_index, policy_version=account.policy_version, decision=current.decision,
+            measured=current.measured,
+            actor_count=intake.most_in_flight if self._settings.algorithm.round_steps else training.trajectories,
+            tally=intake.tally, training=training, env_steps_total=self._parts.progress.env_steps_total,
+            decided=decided, collect_s=account.waited_s, modelled_s=account.modelled_s,
+            round_s=self._clock() - account.started_s,
+            account=self._parts.books.account(account.bills, intake.most_reserved_usd))
+
+    def _tell_if_cut(self, current: StreamedRound) -> None:
+        key = "algorithm.round_steps" if self._settings.algorithm.round_steps else "actor.fragment_steps"
+        if current.missing_steps > 0 and not self._actors.is_exhausted:
+            self._events.append("round_cut", round_index=current.round_index, env_steps=current.training.env_steps,
+                                wanted=current.steps_wanted,
+                                reason="its deadline passed; a longer fleet.round_deadline_s or a smaller "
+                                       f"{key} would let it be complete")
+
+    def _bill(self, current: StreamedRound, account: _Account, evaluate_s: float) -> None:
+        """Bills an attempt at a round, and an evaluation, for which the learner never waits; actors in flight go on."""
+        learn_s, env_steps = current.learned_s, current.training.env_steps
+        detect_s = current.measured.modelled_s if current.measured else None
+        modelled_s = max(self._modelled_collect_s(current, account, detect_s or 0.0), learn_s)
+        self._parts.phases.saw(
+            collect_s=self._clock() - self._opened_s if self._meter.is_by_the_clock and self._opened_s else modelled_s,
+            sample_s=learn_s / env_steps if env_steps else None, evaluate_s=evaluate_s or None, detect_s=detect_s)
+        account.modelled_s += modelled_s
+        self._opened_s = None
+        account.bills.append(self._meter.close_round(actors_started=0, seconds=modelled_s + evaluate_s))
+
+    def _modelled_collect_s(self, current: StreamedRound, account: _Account, detect_s: float) -> float:
+        """Seconds until its trajectories, and the decision, would be there, were each actor on a machine of its own.
+
+        As long as the slots are busy on average; the deadline ends it, and a round that misses steps lasts so long.
+        """
+        limit_s = min(self._settings.fleet.round_deadline_s, current.limits.collect_s)
+        if self._clock() >= current.deadline_s and current.missing_steps > 0:
+            return limit_s
+        intake = self._actors.intake
+        decided_s = 0.0 if self._settings.algorithm.round_steps else detect_s
+        busy_s = sum(intake.tally.billed_s[account.billed_before:]) / max(1, intake.most_in_flight)
+        return min(max(decided_s, busy_s), limit_s)
+
+
+def _size(samples: DetectorSamples) -> int:
+    return len(samples.advantages)

@@ -1,0 +1,98 @@
+"""A finished round in its parts, and the one place where they become a row of `rounds.jsonl`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from runtime.ports.sampling import ActorTally
+from runtime.ports.scaling import Detected, ScalingDecision
+from runtime.records.rows import RoundRow
+from runtime.training.books import RoundAccount
+from runtime.training.detection import Measured
+from runtime.training.evaluations import Decided
+from runtime.training.updating import RoundTraining
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRound:
+    """What came of a round, all attempts at it included; `runtime.records.rows` explains the numbers.
+
+    Attributes:
+        policy_version: Of its actors, or the newest one when it began.
+        decision: How many actors the scaler asked for.
+        measured: What it asked for them by; None if nothing was measured in time.
+        actor_count: Actors that it had.
+        tally: Of its invocations.
+        training: Its updates.
+        env_steps_total: Trained on since the run's start.
+        decided: The evaluation that was taken in.
+        collect_s: Seconds of waiting for actors.
+        modelled_s: Seconds of the round, with every actor on a machine of its own.
+        round_s: Seconds of the round.
+        account: Its dollars.
+    """
+
+    round_index: int
+    policy_version: int
+    decision: ScalingDecision
+    measured: Measured | None
+    actor_count: int
+    tally: ActorTally
+    training: RoundTraining
+    env_steps_total: int
+    decided: Decided
+    collect_s: float
+    modelled_s: float
+    round_s: float
+    account: RoundAccount
+
+    def row(self) -> RoundRow:
+        """Flattens the parts.
+
+        Raises:
+            RunDirectoryError: A number is not finite, or is too large.
+        """
+        training, decided, tally, account = self.training, self.decided, self.tally, self.account
+        detected = self.measured.detected if self.measured else Detected()
+        staleness = np.concatenate(training.staleness)
+        row = RoundRow(
+            round_index=self.round_index, policy_version=self.policy_version,
+            eigenvalue_min=detected.eigenvalue_min, eigenvalue_max=detected.eigenvalue_max,
+            convexity_ratio=detected.convexity_ratio, gradient_noise=detected.gradient_noise,
+            gradient_square=detected.gradient_square, noise_scale=detected.noise_scale,
+            boosting_score=self.decision.boosting_score, decay_weight=self.decision.decay_weight,
+            actor_count_wanted=self.decision.actor_count, actor_count=self.actor_count,
+            actors_returned=training.trajectories, actors_failed=tally.failed, actors_late=tally.late,
+            env_steps=training.env_steps, env_steps_total=self.env_steps_total,
+            evaluation_return_mean=decided.evaluation.return_mean if decided.evaluation else None,
+            evaluation_round=decided.policy_round,
+            episode_return_mean=_mean(training.episode_returns), episode_length_mean=_mean(training.episode_lengths),
+            episodes_finished=len(training.episode_returns),
+            episodes_spanning_versions=training.episodes_spanning_versions,
+            replayed_steps=training.replayed_steps, episodes_dropped=training.episodes_dropped,
+            **vars(training.mean_metrics), updates=len(training.metrics),
+            staleness_mean=float(staleness.mean()), staleness_max=int(staleness.max()),
+            replayed_fraction=training.replayed / len(staleness),
+            collect_s=self.collect_s, learn_s=training.learn_s,
+            detect_s=self.measured.seconds if self.measured else None, evaluate_s=decided.seconds,
+            modelled_detect_s=self.measured.modelled_s if self.measured else None,
+            modelled_learn_s=training.modelled_s, modelled_evaluate_s=decided.modelled_s,
+            modelled_round_s=self.modelled_s,
+            actors_billed=len(tally.billed_s), actor_billed_s_mean=_mean(tally.billed_s),
+            actor_billed_s_max=max(tally.billed_s, default=None), actor_cpu_s_mean=_mean(tally.cpu_s),
+            round_s=self.round_s,
+            **vars(account.bill), spent_usd=account.spent_usd,
+            reserved_usd=account.reserved_usd, round_reserved_usd=account.round_reserved_usd)
+        if (gradients := training.aggregation) is not None:
+            row = replace(
+                row, gradients=gradients.gradients, gradients_lost=gradients.lost, gradients_late=gradients.late,
+                aggregations=gradients.aggregations, gradient_staleness_mean=gradients.staleness_mean,
+                staleness_bound=gradients.staleness_bound, truncated_fraction=gradients.truncated_fraction)
+        return row.checked()
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
