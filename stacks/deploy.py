@@ -223,10 +223,12 @@ def limits(plan: Plan) -> list[str]:
     expected, usd = plan.estimate, experiment.budget.usd
     start = plan.start
     burn_usd = expected.burn_usd_per_hour
-    worst_usd = burn_usd * plan.lifetime_hours * (learner.launches_max if plan.has_instance else 1)
+    alone_hours = plan.lifetime_hours * (learner.launches_max if plan.has_instance else 1)
     stays_usd = expected.cache_usd_per_hour + expected.provisioned_usd_per_hour
     actors_usd = _hour_usd(plan, experiment.scaler.most_actors, actor.memory_mib)
     learners_usd = _hour_usd(plan, learner.functions_at_once, learner.function.memory_mib)
+    functions = (f", and at most ${(actors_usd + learners_usd) * alone_hours:.2f} for "
+                 f"{'actors' if plan.has_instance else 'functions'} at work" if plan.has_function else "")
     return laid_out({
         "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
         "learner": _learner(plan),
@@ -256,8 +258,9 @@ def limits(plan: Plan) -> list[str]:
                  f"after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}",
         "without it": f"if the guard fails too, {_end_without_guard(plan)} after {plan.lifetime_hours:.1f} hours"
                       f"{_whence(plan)}: "
-                      f"${worst_usd:.2f} in all, and what the actors do; then ${stays_usd:.3f} an hour for cache and "
-                      "warm actors until somebody stops them; two alarms tell whoever subscribes to its reports",
+                      f"${burn_usd * alone_hours:.2f} in all{functions}; then "
+                      f"${stays_usd:.3f} an hour for cache and warm actors until somebody stops them; two alarms "
+                      "tell whoever subscribes to its reports",
         "after that": "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them",
         "shared": "network, guard and results bucket: about $0.60 a month",
         "prices": f"{plan.prices.source} for {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",

@@ -31,7 +31,8 @@ def ask(question: Callable[[], T]) -> T:
     try:
         return question()
     except NoCredentialsError as error:
-        raise AccountError("there are no AWS credentials: run `aws configure` or set AWS_PROFILE") from error
+        raise AccountError("there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+                           "AWS_PROFILE") from error
     except ClientError as error:
         code = code_of(error) or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         raise AccountError(f"the AWS account cannot be asked: {error.operation_name}: {one_line(str(code))}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from functools import cache
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from botocore.config import Config
 from botocore.session import get_session
 
 from runtime.aws.asking import AccountError, ask
-from runtime.aws.failures import BotoCoreError
+from runtime.aws.failures import NEVER_SENT, BotoCoreError
 from runtime.names import DEFAULT_REGION
 
 PATIENT = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
@@ -103,6 +104,21 @@ def identify(session: Session) -> str:
     """The account's number.
 
     Raises:
-        AccountError: There are no usable credentials.
+        AccountError: There are no usable credentials, or no such region.
     """
-    return str(ask(lambda: session.client("sts").get_caller_identity()["Account"]))
+    try:
+        return str(ask(lambda: session.client("sts").get_caller_identity()["Account"]))
+    except AccountError as error:
+        if isinstance(error.__cause__, NEVER_SENT):
+            raise AccountError(f"{error}{_mistyped(str(session.region_name))}") from error
+        raise
+
+
+def _mistyped(region: str) -> str:
+    """What may be wrong with the region; empty if boto3 knows it. AWS has newer ones, so this refuses none."""
+    known = boto3.Session().get_available_regions("sts")
+    if region in known:
+        return ""
+    near = difflib.get_close_matches(region, known, n=2)
+    return f"; {region} is no region that we know" + (
+        f": did you mean {' or '.join(near)}?" if near else f", such as {DEFAULT_REGION}")

@@ -96,8 +96,8 @@ def _plan(options: argparse.Namespace) -> int:
                        "taken down sooner"))
     round_usd = smallest_budget_usd(
         deployed, environment, PRICES, instance_type=learner.instance_types[0] if learner.has_instance else None)
-    say(folded(f"at most: budget.usd = ${experiment.budget.usd:g} for a run of the file as it is, whatever happens; "
-               f"its smallest round promises ${round_usd:.4f} of that"))
+    say(folded(f"at most: budget.usd = ${experiment.budget.usd:g} for a run of the file as it is, as long as the "
+               f"guard runs; its smallest round promises ${round_usd:.4f} of that"))
     if options.write is not None:
         _write(options, pick.way.overrides)
         say(f"written      {options.write}")
@@ -124,7 +124,10 @@ _UNIT_NAMES = {"init_s": "cold start", "step_s": "a step", "sample_s": "a traine
 
 
 def _short(seconds: float) -> str:
-    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+    for factor, unit in ((1e6, "us"), (1e3, "ms")):
+        if seconds * factor < 999.5:  # rounds to three digits
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 def _write(options: argparse.Namespace, changes: list[str]) -> None:

@@ -127,7 +127,7 @@ def test_without_a_region_or_credentials_it_says_what_to_do(
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
         assert cli.main(["stop", "hopper.yaml", "--yes"]) == 2
         assert capsys.readouterr().err == (
-            "error: there are no AWS credentials: run `aws configure` or set AWS_PROFILE\n")
+            "error: there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE\n")
         patch.delenv("AWS_DEFAULT_REGION")
         assert cli.main(["stop", "hopper.yaml", "--yes"]) == 2
         assert capsys.readouterr().err == "error: no region is set: set AWS_DEFAULT_REGION=us-east-1\n"

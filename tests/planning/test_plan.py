@@ -11,6 +11,7 @@ import pytest
 
 from lambda_actor.trial import TriedEnvironment
 from runtime.cli.main import main
+from runtime.cli.plan import _short
 from runtime.config.loading import load_experiment
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import table
@@ -106,6 +107,11 @@ def test_gradients_of_stellaris_are_invocations_that_share_the_time_and_not_the_
     assert eight.usd > updates.usd, "a start, requests and a sum of samples for each gradient"
 
 
+def test_times_have_three_digits_and_no_exponent():
+    assert [_short(seconds) for seconds in (86.3e-6, 999.6e-6, 0.322, 0.9996, 1.02, 12.34)] == [
+        "86.3 us", "1 ms", "322 ms", "1 s", "1.02 s", "12.3 s"]
+
+
 def test_many_seeds_share_one_start(environment):
     one, five = (found[-1] for found in (predicted(environment), predicted(environment, seeds=5)))
     assert five.start_s == one.start_s
@@ -130,7 +136,8 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
     output = capsys.readouterr().out
     experiment = load_experiment(written)
     assert experiment.seed == 7
-    assert "at most: budget.usd = $0.5 for a run of the file as it is, whatever happens" in " ".join(output.split())
+    assert ("at most: budget.usd = $0.5 for a run of the file as it is, as long as the guard runs"
+            in " ".join(output.split()))
     assert ("first deployment: --set cache.kind=none starts 3:30 min sooner than the file as it is, and is taken down "
             "sooner") in " ".join(output.split())
     assert experiment.resolved(is_deployed=True).learner.instance_types[0] in output

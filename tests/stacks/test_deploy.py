@@ -43,7 +43,7 @@ budget: {usd: 3.5, lifetime_hours: 5}
 """
 WATCHED = (11 * 0.30 + 3.0 + 0.6 + 0.36) / 730 + 0.0006
 LEARNER = 0.8048 + 146 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3 + WATCHED
-CACHE, WARM = 0.032, 10 * 0.5 * 3600 * 4.1667e-6
+CACHE, WARM, ACTORS = 0.032, 10 * 0.5 * 3600 * 4.1667e-6, 40 * 0.5 * 3600 * 1.66667e-5
 """Dollars an hour."""
 START = (480 * CACHE + 390 * WARM + (LEARNER + CACHE + WARM) * (60 + 3.3e9 / 50e6 + 7e9 / 80e6 + 45)) / 3600
 COUNTED = START + (LEARNER + CACHE + WARM) / 60
@@ -172,13 +172,14 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
     assert said["an hour"] == (
         f"${burn:.3f} at most for what stands, with disk, address, dashboard, alarms, metrics and images: learner "
         f"${LEARNER:.3f} (g6.xlarge), cache ${CACHE:.3f}, warm actors ${WARM:.3f}; actors at work come on top, all of "
-        f"them all the time ${3600 * 40 * 0.5 * 1.66667e-5:.2f}")
+        f"them all the time ${ACTORS:.2f}")
     assert said["start"] == (
         "about 12.3 minutes with images that are pushed: cache and function 8.0, machine 1.0, image 2.6, first actors "
         f"0.8; it costs ${START:.3f}, counted as ${COUNTED:.3f}: to whole minutes")
     assert said["without it"].startswith(
-        f"if the guard fails too, each of 2 launches ends itself after 5.0 hours: ${2 * 5 * burn:.2f} in all, and what "
-        f"the actors do; then ${CACHE + WARM:.3f} an hour for cache and warm actors until somebody stops them")
+        f"if the guard fails too, each of 2 launches ends itself after 5.0 hours: ${2 * 5 * burn:.2f} in all, and at "
+        f"most ${2 * 5 * ACTORS:.2f} for actors at work; then ${CACHE + WARM:.3f} an hour for cache and warm "
+        "actors until somebody stops them")
     assert said["after that"] == (
         "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them")
     assert said["guard"] == (
@@ -456,6 +457,7 @@ def test_all_on_the_learner_is_told_and_nothing_of_lambda(file: Path, capsys: py
     said = lines_of("\n".join(deploy.limits(plan)))
     assert said["actors"] == "at most 40, 30 s each, 4 at once: processes of the learner; no function"
     assert said["an hour"].endswith("warm actors $0.000; actors at work cost nothing beside it")
+    assert "in all; then $0.000 an hour" in said["without it"]
     assert said["start"].startswith("about 4.8 minutes with images that are pushed: roles 0.5, machine 1.0")
     assert deploy.account_lines(plan, Account("1", "us-east-1", 0, ZONES, VCPUS)) == ["account      1, us-east-1"]
     file.write_text(file.read_text().replace("usd: 3.5", "usd: 0.2"))
