@@ -45,3 +45,8 @@ def test_the_guard_is_the_same_with_and_without_it(made: Assembly, serverless: A
 def test_what_is_no_address_is_refused(text: object) -> None:
     with pytest.raises(ExperimentError, match="^mail = .* is not allowed; allowed: one address such as you@"):
         checked_address(text)
+
+
+def test_the_guides_example_is_nobodys_address() -> None:
+    with pytest.raises(ExperimentError, match="^mail = 'YOU@EXAMPLE.ORG' is the guide's example; allowed: "):
+        checked_address("YOU@EXAMPLE.ORG")
