@@ -6,7 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from runtime.config.explaining import allowed_values, default_text, section_of, walk_fields  # noqa: E402
+from runtime.config.explaining import allowed_values, default_text, walk_fields  # noqa: E402
+from runtime.config.variants import section_of  # noqa: E402
 
 HEAD = """\
 # The experiment file

@@ -8,6 +8,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+import runtime.registry  # noqa: F401  # the built-in kinds of all parts, by name
+
 if TYPE_CHECKING:
     from runtime.cli.in_python import train
     from runtime.export.policy import load_policy

@@ -13,9 +13,9 @@ from runtime.config.explaining import (
     allowed_values,
     default_text,
     nearest,
-    section_of,
     walk_fields,
 )
+from runtime.config.variants import section_of
 from runtime.errors import ExperimentError
 
 

@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeVar
 from lambda_actor.policy import HIDDEN_SIZES, Architecture, default_network
 from lambda_actor.replay import REPLAYS
 from lambda_actor.spaces import Spaces
-from runtime.config.fleets import FLEETS
 from runtime.config.instances import CPU_TYPES, GPU_TYPES, machine_image, vcpus
 from runtime.config.schema import (
     ActorSection,
@@ -23,10 +22,9 @@ from runtime.config.schema import (
     FleetSection,
     LearnerSection,
     NetworkSection,
-    StellarisSection,
 )
-from runtime.config.section import Field, Section
 from runtime.errors import ExperimentError
+from runtime.settings.section import Field, Section
 
 Resolved = TypeVar("Resolved", bound=Section)
 _GAME = re.compile(r"ALE/|\w+(?:NoFrameskip|Deterministic)-v\d+$")
@@ -50,7 +48,6 @@ class ResolvedLearner(LearnerSection):
 class ResolvedFleet(FleetSection):
     """Where actors run, and what happens if they fail."""
 
-    kind: Literal[*FLEETS]  # type: ignore[valid-type]  # the registry's keys
     processes: int
     is_on_learner: bool = Field(False, exclude=True)
     """Whether actors are processes of a deployed learner, which cost nothing beside it. False of a run on one machine,
@@ -158,7 +155,7 @@ def resolve(
             "provisioned": 0 if is_on_learner else _or(provisioned, actor.provisioned)}),
         "learner": _as(ResolvedLearner, learner, {
             "device": learner.device if learner.has_instance else "cpu",
-            "stellaris": _as(StellarisSection, learner.stellaris, {"place": place}),
+            "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}),
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {

@@ -34,7 +34,6 @@ from lambda_actor import wire
 from lambda_actor.frames import floats
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
-from runtime.config.variants import AlgorithmSettings
 from runtime.errors import CheckpointError
 from runtime.learner.advantages import discounted_so_far, explained_variance
 from runtime.learner.compiled import compiled
@@ -58,6 +57,7 @@ from runtime.ports.learning import (
     UpdateMetrics,
 )
 from runtime.records.files import INTEGER_MAX
+from runtime.settings.algorithm import AlgorithmSettings
 
 _NO_CLIP = np.float32(3.0e38)
 REWARD_CLIP = 10.0

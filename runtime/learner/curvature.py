@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import torch
 
+from runtime.learner.distributions import Distribution
+from runtime.learner.samples import Tensors
 from runtime.ports.learning import CurvatureProblem, DetectorSamples
 
-if TYPE_CHECKING:
-    from runtime.learner.actor_critic import ActorCritic
+
+class HasObjectives(Protocol):
+    """A learner of which the objectives are made; see `runtime.learner.actor_critic.ActorCritic`."""
+
+    @property
+    def policy(self) -> torch.nn.Module: ...
+
+    @property
+    def critic(self) -> torch.nn.Module: ...
+
+    @property
+    def distribution(self) -> Distribution: ...
+
+    def tensors(self, samples: DetectorSamples) -> dict[str, torch.Tensor]: ...
+
+    def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def loss(self, outputs: torch.Tensor, values: torch.Tensor, samples: Tensors) -> torch.Tensor: ...
 
 
-def make_curvature_problem(learner: ActorCritic[Any], objective: str, samples: DetectorSamples) -> CurvatureProblem:
+def make_curvature_problem(learner: HasObjectives, objective: str, samples: DetectorSamples) -> CurvatureProblem:
     """Returns the maximised objective at the learner's present policy, on a copy of its networks.
 
     Args:

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from runtime.config.variants import CURVATURE_SIGNALS, NOISE_SIGNALS
 from runtime.detector.smoothing import SmoothedNoise
 from runtime.errors import RunError
 from runtime.ports.learning import CurvatureProblem, DetectorSamples, State, Updater
 from runtime.ports.money import WorkTimes
 from runtime.ports.scaling import Detected, Detector
+from runtime.settings.scaler import CURVATURE_SIGNALS, NOISE_SIGNALS
 from runtime.training.updating import TimeLimit
 
 

@@ -15,7 +15,6 @@ from runtime.cost.rates import FunctionTimes, GradientTimes, Rates, init_s, make
 from runtime.cost.sizes import check_sizes
 from runtime.errors import ExperimentError
 from runtime.ports.money import Limits, PriceTable
-from runtime.scaler import make_scaler
 from runtime.training.costs import make_cost_model, make_phase_times
 from runtime.training.trial import try_environment
 
@@ -51,7 +50,7 @@ def preflight(
         ExperimentError: The environment cannot be made or used, the network does not suit it, an instance type has no
             price, the scaler's recording cannot be used, or the budget cannot hold one round of the fewest actors.
     """
-    make_scaler(experiment.scaler)
+    experiment.scaler.chosen.make()
     environment = environment or try_experiment(experiment)
     fitted = _fit(experiment, environment)
     model = make_cost_model(fitted, environment.spaces, prices)
@@ -134,7 +133,7 @@ def _check_function(experiment: FittedExperiment) -> None:
     if not units or not isinstance(times, FunctionTimes):
         return
     what, function = "an update", learner.function
-    if learner.kind == "stellaris":
+    if learner.chosen.has_gradients:
         _check_gradients(experiment, times, samples)
         what, samples = "a gradient", min(samples, experiment.algorithm.chosen.minibatch_steps)
     needed_s = math.ceil(times.function_s(samples, 0.0, policies=learner.stellaris.learners))

@@ -31,7 +31,6 @@ from runtime.records.run_directory import RunDirectory
 from runtime.report.page import try_to_write_report
 from runtime.sampling.prewarm import prewarm
 from runtime.sampling.serverless import ServerlessSampler
-from runtime.scaler import make_scaler
 from runtime.training.evaluation_process import EvaluationProcess
 from runtime.training.evaluations import BestPolicy
 from runtime.training.preflight import preflight
@@ -140,7 +139,7 @@ class _Run:
         # Threads that spin while they wait make a busy machine ten times slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Only now: nothing that can be refused needs torch, which takes seconds to import.
-        from runtime.learner import LearnerSpec, make_updater
+        from runtime.learner import LearnerSpec
         from runtime.learner.remote.updater import Remote
         from runtime.training.assembly import make_round_loop
 
@@ -163,8 +162,8 @@ class _Run:
         learner, detector = _training_parts(experiment, spec, stack)
         remote = None if supplies.learner_fleet is None else Remote(
             spec, ShieldedFleet(supplies.learner_fleet, signals), supplies.learner_store, self._run_id, self._meter,
-            self._save_ledger, self._events, experiment.learner.stellaris)
-        self._updater = make_updater(experiment.learner.kind, learner, remote)
+            self._save_ledger, self._events)
+        self._updater = experiment.learner.chosen.make(learner, remote)
         stack.callback(self._updater.close)
         evaluator = EvaluationProcess(
             experiment.environment.id, experiment.environment.preprocessing, experiment.environment.options,
@@ -174,7 +173,7 @@ class _Run:
         stack.callback(evaluator.close)
         self._loop = make_round_loop(
             experiment, updater=self._updater, detector=detector,
-            scaler=make_scaler(experiment.scaler), sampler=self._sampler, meter=self._meter,
+            scaler=experiment.scaler.chosen.make(), sampler=self._sampler, meter=self._meter,
             evaluator=evaluator, events=self._events, event_fields=self._actor_event, spaces=spaces,
             save_ledger=self._save_ledger, save_round=self._save_round, shield=signals.shield,
             time_limit=signals.time_limit, times=supplies.times)

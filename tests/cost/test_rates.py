@@ -40,7 +40,6 @@ from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.fleet import Invocation, Outcome
 from runtime.records.events import EventLog
 from runtime.sampling.serverless import ServerlessSampler
-from runtime.scaler import make_scaler
 from runtime.testing.fakes import (
     CRASHED,
     OK,
@@ -102,7 +101,7 @@ def bill(tmp_path: Path, slowness: float, units: dict[str, float]) -> list[dict[
     rows: list[Any] = []
     make_round_loop(
         experiment, updater=InPlaceUpdater(FakeLearner(clock, slowness)), detector=FakeDetector(
-            clock, measure_s=slowness), scaler=make_scaler(experiment.scaler),
+            clock, measure_s=slowness), scaler=experiment.scaler.chosen.make(),
         sampler=ServerlessSampler(fleet, cache, meter, clock=clock), meter=meter,
         evaluator=FakeEvaluator(clock, evaluate_s=slowness), events=EventLog(tmp_path / "events.jsonl", lambda: "now"),
         event_fields=EVENT, spaces=SPACES, save_ledger=lambda: None, save_round=lambda row, *_: rows.append(vars(row)),

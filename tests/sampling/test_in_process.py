@@ -18,7 +18,6 @@ from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.in_process import InProcessSampler
-from runtime.scaler import make_scaler
 from runtime.testing.fakes import FakeEvaluator, FreeMeter, ManualClock
 from runtime.training.assembly import make_round_loop
 from runtime.training.loop import RoundLoop
@@ -50,7 +49,7 @@ def make_loop(experiment: ResolvedExperiment, environment: ActorEnvironment, pat
         experiment, updater=InPlaceUpdater(learner_of(experiment, environment.spaces)),
         detector=ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
                                    seed=experiment.seed),
-        scaler=make_scaler(experiment.scaler), sampler=InProcessSampler(environment), meter=FreeMeter(),
+        scaler=experiment.scaler.chosen.make(), sampler=InProcessSampler(environment), meter=FreeMeter(),
         evaluator=FakeEvaluator(ManualClock()), events=EventLog(path / "events.jsonl", lambda: "now"),
         event_fields={"fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed},
         spaces=environment.spaces, save_ledger=lambda: None,

@@ -16,9 +16,10 @@ from lambda_actor import wire
 from runtime.errors import ExperimentError
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView
-from runtime.scaler.minions import MinionsScaler, MinionsSettings
+from runtime.scaler.minions_settings import MinionsSettings
 from runtime.scaler.random import RandomSettings
-from runtime.scaler.saved_scheduler import SHIPPED, SavedScheduler, Seen, load_scheduler, return_share
+from runtime.scaler.saved_scheduler import SavedScheduler, Seen, load_scheduler, return_share
+from runtime.scaler.shipped import SHIPPED
 from tests.scaler.rows import row
 from tests.scaler.schedulers import make_scheduler
 
@@ -45,7 +46,7 @@ def outputs(saved: SavedScheduler, state: list[float]) -> list[float]:
 def test_what_it_sees_and_decides_by_hand() -> None:
     """J = 200, B = $1; in round 2 no episode and no actor ended, so the last return and actor time stay."""
     saved = make_scheduler()
-    scaler = MinionsScaler(settings(scheduler_actions="greedy"), saved)
+    scaler = settings(scheduler_actions="greedy").made_with(saved)
     expected = [[1, 0, 0, 0, 0, 0, 0, 1.0],
                 [2, math.log(20.5), 0.25, 0.02, 3.0, 1.5, 5.0, 0.9],
                 [3, -math.log(2.5), 0.25, 0.01, 4.0, 1.5, 6.0, 0.75]]
@@ -64,7 +65,7 @@ def test_counts_are_drawn_as_often_as_the_distribution_says() -> None:
     saved = make_scheduler(seed=4)
     logits = outputs(saved, [1, 0, 0, 0, 0, 0, 0, 1.0])
     weights = [math.exp(one - max(logits)) for one in logits]
-    scalers = [MinionsScaler(settings(draws_seed=seed), saved) for seed in range(1000)]
+    scalers = [settings(draws_seed=seed).made_with(saved) for seed in range(1000)]
     view = RoundView(1, target_return=200.0, budget_usd=1.0)
     counts = [scaler.decide(view).actor_count for scaler in scalers]
     for action, weight in enumerate(weights):
@@ -73,10 +74,10 @@ def test_counts_are_drawn_as_often_as_the_distribution_says() -> None:
 
 def test_bounds_cut_what_it_wants() -> None:
     saved = make_scheduler(2, 6, **{"layer.2.bias": np.array([0, 0, 0, 0, 1e6], np.float32)})
-    scaler = MinionsScaler(settings(actors_max=3), saved)
+    scaler = settings(actors_max=3).made_with(saved)
     assert scaler.decide(RoundView(1, target_return=1.0)).actor_count == 3
     with pytest.raises(ExperimentError, match="chooses from 2 to 6 actors, of which none is between.*= 8 and.*= 9"):
-        MinionsScaler(settings(actors_min=8, actors_max=9), saved)
+        settings(actors_min=8, actors_max=9).made_with(saved)
 
 
 @pytest.mark.parametrize(("found", "target", "share"), [
@@ -86,11 +87,11 @@ def test_a_return_is_a_share_of_any_target(found: float, target: float, share: f
 
 
 def test_another_file_is_not_gone_on_with() -> None:
-    state = MinionsScaler(settings(), make_scheduler(seed=1)).get_state()
+    state = settings().made_with(make_scheduler(seed=1)).get_state()
     state = State({}, json.loads(json.dumps(state.values)))
-    MinionsScaler(settings(), make_scheduler(seed=1)).set_state(state)
+    settings().made_with(make_scheduler(seed=1)).set_state(state)
     with pytest.raises(ValueError, match="not the file any more"):
-        MinionsScaler(settings(), make_scheduler(seed=2)).set_state(state)
+        settings().made_with(make_scheduler(seed=2)).set_state(state)
 
 
 # The file

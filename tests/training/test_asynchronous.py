@@ -35,7 +35,6 @@ from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.serverless import ServerlessSampler
-from runtime.scaler import make_scaler
 from runtime.testing.fakes import (
     CRASHED,
     ERROR,
@@ -122,7 +121,7 @@ class Rig:
         self.sampler = ServerlessSampler(self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05)
         self.loop = make_round_loop(
             self.experiment, updater=InPlaceUpdater(self.learner), detector=self.detector,
-            scaler=make_scaler(self.experiment.scaler),
+            scaler=self.experiment.scaler.chosen.make(),
             sampler=self.sampler,
             meter=self.meter,
             evaluator=FakeEvaluator(self.clock, returns), events=events,

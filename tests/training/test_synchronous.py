@@ -23,7 +23,6 @@ from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.serverless import ServerlessSampler
-from runtime.scaler import make_scaler
 from runtime.testing.fakes import (
     ERROR,
     LATE_COMER,
@@ -80,7 +79,7 @@ class Rig:
         self.meter = make_meter(self.experiment)
         self.loop = make_round_loop(
             self.experiment, updater=InPlaceUpdater(self.learner), detector=self.detector,
-            scaler=make_scaler(self.experiment.scaler),
+            scaler=self.experiment.scaler.chosen.make(),
             sampler=ServerlessSampler(self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05),
             meter=self.meter, evaluator=self.evaluator,
             events=EventLog(self.events_path, lambda: "now"), event_fields=EVENT,

@@ -1,0 +1,23 @@
+"""Settings of the fleet on AWS Lambda, which has no keys of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from runtime.settings.fleet import FleetSettings
+
+if TYPE_CHECKING:
+    from runtime.fleet import FleetSetup
+    from runtime.fleet.aws_lambda import LambdaFleet
+
+
+class LambdaSettings(FleetSettings):
+    """Settings of actors that are invocations of a function."""
+
+    unread: ClassVar[tuple[str, ...]] = ("fleet.processes",)
+
+    def make(self, setup: FleetSetup) -> LambdaFleet:
+        """Makes the fleet, which invokes `FleetSetup.function_arn`."""
+        from runtime.fleet.aws_lambda import LambdaFleet
+
+        return LambdaFleet(setup.function_arn, timeout_s=setup.timeout_s, concurrency=setup.concurrency)
