@@ -107,7 +107,7 @@ class Trainer:
             InPlaceUpdater(learner), self._episodes, self._progress, self.environment.spaces,
             fragment_steps=self.experiment.actor.fragment_steps,
             clip_rewards=self.experiment.environment.clip_rewards,
-            settings_key=f"algorithm.{self.experiment.algorithm.kind}",
+            settings_key=f"algorithm.{self.experiment.algorithm.chosen_key}",
             time_limit=lambda seconds, what: nullcontext(), times=WorkTimes(),
         ).train(trajectories, RoundTraining(), 0.0)
         self._progress.round_index += 1
@@ -147,4 +147,4 @@ class Trainer:
 def _with_larger_minibatches(experiment: Experiment, factor: int) -> Experiment:
     algorithm = experiment.algorithm
     settings = algorithm.chosen.model_copy(update={"minibatch_steps": factor * algorithm.chosen.minibatch_steps})
-    return experiment.model_copy(update={"algorithm": algorithm.model_copy(update={algorithm.kind: settings})})
+    return experiment.model_copy(update={"algorithm": algorithm.model_copy(update={algorithm.chosen_key: settings})})

@@ -17,9 +17,10 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
-from runtime.fleet import LEARNER_HANDLER, FleetSetup
+from runtime.fleet import FleetSetup
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.ray_cluster import REQUIREMENTS, node_count
+from runtime.learner import LEARNER_HANDLER
 from runtime.learner.remote.places import server_place
 from runtime.ports.fleet import Fleet
 from runtime.ports.money import PriceTable

@@ -21,10 +21,11 @@ from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
 from runtime.errors import ExperimentError
-from runtime.fleet import LEARNER_HANDLER, FleetSetup
+from runtime.fleet import FleetSetup
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
+from runtime.learner import LEARNER_HANDLER
 from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.money import PriceTable
 from runtime.ports.run import RunContext, Supplies

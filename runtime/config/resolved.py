@@ -110,19 +110,19 @@ class ResolvedExperiment(Experiment):
             if network == "conv" and (value := getattr(self.network, name)) is not None:
                 raise ExperimentError(f"network.{name} = {value}: the convolutional network's layers are given; "
                                       "allowed: null, or network.kind = mlp")
-        kind, settings = self.algorithm.kind, self.algorithm.chosen
+        key, settings = self.algorithm.chosen_key, self.algorithm.chosen
         settings = _as(type(settings), settings, {
             "normalize_observations": _or(settings.normalize_observations,
                                           spaces.vector_size > 0 and not spaces.is_binary)})
         if settings.normalize_observations and not spaces.vector_size:
-            raise ExperimentError(f"algorithm.{kind}.normalize_observations = true: the observations of "
+            raise ExperimentError(f"algorithm.{key}.normalize_observations = true: the observations of "
                                   f"{self.environment.id} are pixels, which are divided by 255; allowed: false | null")
         return _as(FittedExperiment, self, {
             "environment": _as(FittedEnvironment, self.environment, {
                 "preprocessing": preprocessing,
                 "clip_rewards": _or(self.environment.clip_rewards, preprocessing == "atari")}),
             "network": _as(FittedNetwork, self.network, {"kind": network}),
-            "algorithm": self.algorithm.model_copy(update={kind: settings})})
+            "algorithm": self.algorithm.model_copy(update={key: settings})})
 
 
 class FittedExperiment(ResolvedExperiment):

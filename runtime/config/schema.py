@@ -24,7 +24,7 @@ from runtime.config.variants import Fields, flat_fields, give_fields, nested_fie
 from runtime.errors import ExperimentError
 from runtime.settings.algorithm import ALGORITHMS, AlgorithmSettings
 from runtime.settings.fleet import FLEETS, FleetSettings, RaySection
-from runtime.settings.kinds import Kinds
+from runtime.settings.kinds import Kinds, imported
 from runtime.settings.scaler import SCALERS, ScalerSettings
 from runtime.settings.section import Count, Field, Json, Section, Share
 from runtime.settings.updater import UPDATERS, LearnerFunctionSection, StellarisSection, UpdaterSettings
@@ -120,8 +120,13 @@ class AlgorithmSection(Section):
     @property
     def chosen(self) -> AlgorithmSettings:
         """The settings of the algorithm that ``kind`` names."""
-        settings: AlgorithmSettings = getattr(self, ALGORITHMS.key(self.kind))
+        settings: AlgorithmSettings = getattr(self, self.chosen_key)
         return settings
+
+    @property
+    def chosen_key(self) -> str:
+        """Under which key these settings stand."""
+        return ALGORITHMS.key(self.kind)
 
     @property
     def is_asynchronous(self) -> bool:
@@ -419,6 +424,24 @@ def add_kind(name: str, path: str) -> None:
         del kinds.settings[path]
         raise
     refresh_defaults(Experiment)
+
+
+def add_named(path: str) -> tuple[str, type[Section]]:
+    """Makes a kind known whose base class says what it is a kind of.
+
+    Returns:
+        The section that chooses it, and its settings.
+
+    Raises:
+        ExperimentError: As `add_kind`; or it is a kind of nothing.
+    """
+    settings = imported(path)
+    for name, kinds in KINDS.items():
+        if isinstance(settings, type) and issubclass(settings, kinds.base):
+            add_kind(name, path)
+            return name, settings
+    raise ExperimentError(f"{path} is not allowed; allowed: a subclass of "
+                          + " | ".join(f"{one.base.__module__}.{one.base.__name__}" for one in KINDS.values()))
 
 
 def equal_updaters() -> list[str]:

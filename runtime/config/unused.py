@@ -46,7 +46,7 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
                      f"asynchronous rounds, which algorithm.kind = {' | '.join(kinds_of)} can have")
     else:
         yield Unused(["fleet.quorum"], ["algorithm.kind", "algorithm.rounds"], "algorithm.rounds = synchronous")
-    yield from algorithm.chosen.unused(f"algorithm.{ALGORITHMS.key(algorithm.kind)}.")
+    yield from algorithm.chosen.unused(f"algorithm.{algorithm.chosen_key}.")
     yield from learner.unused(f"learner.{UPDATERS.key(experiment.learner.kind)}.")
     unread = experiment.fleet.chosen.unread
     if unread:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 ACTOR_HANDLER = "lambda_actor.handler:handler"
 """The actor function."""
-LEARNER_HANDLER = "runtime.learner.remote.handler:handler"
-"""The learner function."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from runtime.ports.learning import Learner
 
 
+LEARNER_HANDLER = "runtime.learner.remote.handler:handler"
+"""The learner function, as fleets take it."""
+
+
 @dataclass(frozen=True)
 class LearnerSpec:
     """What a learner is made of, the same in each of its processes.

@@ -32,6 +32,23 @@ def load(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
+def imported(path: str, key: str = "") -> Any:
+    """Imports what somebody else's ``module:name`` says.
+
+    Args:
+        path: What to import.
+        key: What the message of an error begins with.
+
+    Raises:
+        ExperimentError: It cannot be imported.
+    """
+    try:
+        return load(path)
+    except Exception as error:
+        # Whatever a module may raise.
+        raise ExperimentError(f"{key}{path!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
 class Kinds(Generic[S]):
     """The kinds that a section chooses from by its key ``kind``.
 
@@ -54,14 +71,10 @@ class Kinds(Generic[S]):
         Raises:
             ExperimentError: It cannot be imported, or is no such class.
         """
-        key, base = f"{self.section}.kind = {path!r}", self.base
-        try:
-            settings = load(path)
-        except Exception as error:
-            # Whatever somebody else's module raises.
-            raise ExperimentError(f"{key} cannot be imported: {type(error).__name__}: {error}") from error
+        settings, base = imported(path, f"{self.section}.kind = "), self.base
         if not (isinstance(settings, type) and issubclass(settings, base)):
-            raise ExperimentError(f"{key} is not allowed; allowed: a subclass of {base.__module__}.{base.__name__}")
+            raise ExperimentError(f"{self.section}.kind = {path!r} is not allowed; allowed: a subclass of "
+                                  f"{base.__module__}.{base.__name__}")
         return settings
 
     def key(self, kind: str) -> str:

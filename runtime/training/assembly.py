@@ -86,7 +86,7 @@ def make_round_loop(
             updater, episodes, progress, spaces, fragment_steps=experiment.actor.fragment_steps,
             clip_rewards=experiment.environment.clip_rewards,
             replays_episodes=bool(experiment.environment.replay),
-            settings_key=f"algorithm.{algorithm.kind}", clock=clock, time_limit=time_limit,
+            settings_key=f"algorithm.{algorithm.chosen_key}", clock=clock, time_limit=time_limit,
             times=times),
         detection=Detection(
             detector, updater, signals=scaler.signals, timeout_s=learner.update_timeout_s,

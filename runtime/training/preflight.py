@@ -128,7 +128,7 @@ def _check_function(experiment: FittedExperiment) -> None:
         if not times.durations.is_of(count):
             raise ExperimentError(
                 f"learner.stellaris.durations = {learner.stellaris.durations!r} has no gradients on about {count:,} "
-                f"samples, as algorithm.{experiment.algorithm.kind}.minibatch_steps asks for; allowed: a file with "
+                f"samples, as algorithm.{experiment.algorithm.chosen_key}.minibatch_steps asks for; allowed: a file with "
                 f"some on {math.ceil(count / 2):,} to {2 * count:,} samples")
     if not units or not isinstance(times, FunctionTimes):
         return
@@ -151,7 +151,7 @@ def _check_gradients(experiment: FittedExperiment, times: FunctionTimes, samples
         raise ExperimentError(
             f"learner.update_timeout_s = {limit_s} is shorter than the {times.invocations(samples)} gradients of an "
             f"update on {samples:,} samples are expected to take, {needed_s} s; allowed: {needed_s} to 86400, or a "
-            f"larger algorithm.{experiment.algorithm.kind}.minibatch_steps")
+            f"larger algorithm.{experiment.algorithm.chosen_key}.minibatch_steps")
 
 
 def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -> FittedExperiment:

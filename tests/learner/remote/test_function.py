@@ -22,9 +22,9 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import BudgetError, NotFiniteError, RunError
-from runtime.fleet import LEARNER_HANDLER, FleetSetup
+from runtime.fleet import FleetSetup
 from runtime.fleet.local_settings import LocalSettings
-from runtime.learner import LearnerSpec, make_learner
+from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
 from runtime.learner.remote import handler as function
 from runtime.learner.remote.function_settings import FunctionSettings
 from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_batch, encode_result

@@ -18,10 +18,10 @@ from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.errors import NotFiniteError, RunError
-from runtime.fleet import LEARNER_HANDLER, FleetSetup
+from runtime.fleet import FleetSetup
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
-from runtime.learner import LearnerSpec, make_learner
+from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
 from runtime.learner.remote.handler import handler
 from runtime.learner.remote.messages import decode_gradient, encode_gradient
 from runtime.learner.remote.places import open_store
