@@ -29,8 +29,8 @@ def add_command(commands: Any) -> None:
         examples=["explain", "explain scaler", "explain budget.usd", "explain my_package.momentum:MomentumSettings"],
         exit_codes="0, or 2 if there is no such key")
     explain.add_argument("key", nargs="?", metavar="KEY",
-                         help="a section such as scaler, a key such as scaler.actors_max, or the import path of settings "
-                         "of your own (default: all)")
+                         help="a section such as scaler, a key such as scaler.actors_max, or the import path of "
+                         "settings of your own (default: all)")
     explain.set_defaults(command=_explain)
 
 

@@ -128,8 +128,8 @@ def _check_function(experiment: FittedExperiment) -> None:
         if not times.durations.is_of(count):
             raise ExperimentError(
                 f"learner.stellaris.durations = {learner.stellaris.durations!r} has no gradients on about {count:,} "
-                f"samples, as algorithm.{experiment.algorithm.chosen_key}.minibatch_steps asks for; allowed: a file with "
-                f"some on {math.ceil(count / 2):,} to {2 * count:,} samples")
+                f"samples, as algorithm.{experiment.algorithm.chosen_key}.minibatch_steps asks for; allowed: a file "
+                f"with some on {math.ceil(count / 2):,} to {2 * count:,} samples")
     if not units or not isinstance(times, FunctionTimes):
         return
     what, function = "an update", learner.function
