@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from runtime.config.explaining import allowed_values, default_text, walk_fields  # noqa: E402
-from runtime.config.schema import add_named  # noqa: E402
+from runtime.config.schema import add_kind  # noqa: E402
 from runtime.config.variants import section_of  # noqa: E402
 
 HEAD = """\
@@ -53,5 +53,5 @@ def table() -> str:
 if __name__ == "__main__":
     for path in sys.argv[1:]:
         # Kinds of your own, package.module:Settings.
-        add_named(path)
+        add_kind(path)
     (ROOT / "docs" / "reference" / "experiment_file.md").write_text(table())

@@ -15,7 +15,7 @@ from runtime.config.explaining import (
     nearest,
     walk_fields,
 )
-from runtime.config.schema import KINDS, add_named
+from runtime.config.schema import KINDS, add_kind
 from runtime.config.variants import section_of
 from runtime.errors import ExperimentError
 from runtime.settings.kinds import is_import_path
@@ -75,11 +75,11 @@ def explained(key: str | None) -> list[str]:
 
 def _of_kind(path: str) -> list[str]:
     """Returns lines about the keys of a kind of the user's own."""
-    name, settings = add_named(path)
-    section = f"{name}.{KINDS[name].key(path)}"
-    known = dict(walk_fields())
-    keys = [section] if section in known else [f"{name}.{key}" for key in settings.model_fields]
-    return [line for key in ([] if section in known else [f"{name}.kind"]) + keys for line in explained(key)]
+    name = add_kind(path)
+    key = f"{name}.{KINDS[name].key(path)}"
+    own = [f"{name}.{one}" for one in KINDS[name].settings[path].model_fields]
+    return explained(key) if key in dict(walk_fields()) else [
+        line for one in (f"{name}.kind", *own) for line in explained(one)]
 
 
 def _explain(options: argparse.Namespace) -> int:

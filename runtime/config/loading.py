@@ -130,7 +130,7 @@ def _validated(
                 raise UntrustedCodeError(
                     f"{source}: {name}.kind = {kind!r} of a run is code, and code that a run names is not run. If you "
                     "trust the run: --trust of train, evaluate and export, trust=True of train() and load_policy()")
-            add_kind(name, kind)
+            add_kind(kind, name)
     try:
         return Experiment.model_validate(tree)
     except pydantic.ValidationError as error:

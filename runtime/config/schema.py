@@ -24,7 +24,7 @@ from runtime.config.variants import Fields, flat_fields, give_fields, nested_fie
 from runtime.errors import ExperimentError
 from runtime.settings.algorithm import ALGORITHMS, AlgorithmSettings
 from runtime.settings.fleet import FLEETS, FleetSettings, RaySection
-from runtime.settings.kinds import Kinds, imported
+from runtime.settings.kinds import Kinds, load
 from runtime.settings.scaler import SCALERS, ScalerSettings
 from runtime.settings.section import Count, Field, Json, Section, Share
 from runtime.settings.updater import UPDATERS, LearnerFunctionSection, StellarisSection, UpdaterSettings
@@ -404,44 +404,41 @@ class Experiment(Section):
         return yaml_text.dump(given_tree(self))
 
 
-def add_kind(name: str, path: str) -> None:
+def add_kind(path: str, chosen_by: str | None = None) -> str:
     """Makes a kind known that an import path names: its keys are those of built-in kinds from now on.
 
     Args:
-        name: The section's, a key of `KINDS`.
-        path: ``package.module:Settings``, which is imported.
-
-    Raises:
-        ExperimentError: It cannot be imported, is no class of settings, or its keys are others' already.
-    """
-    section, kinds, fields_of = _CHOOSING[name]
-    if path in kinds.settings:
-        return
-    kinds.settings[path] = kinds.found(path)
-    try:
-        give_fields(section, kinds, fields_of)
-    except ExperimentError:
-        del kinds.settings[path]
-        raise
-    refresh_defaults(Experiment)
-
-
-def add_named(path: str) -> tuple[str, type[Section]]:
-    """Makes a kind known whose base class says what it is a kind of.
+        path: ``package.module:Settings``, which is imported; its base class says what it is a kind of.
+        chosen_by: The section that names it; None if none does.
 
     Returns:
-        The section that chooses it, and its settings.
+        The section that may choose it.
 
     Raises:
-        ExperimentError: As `add_kind`; or it is a kind of nothing.
+        ExperimentError: It cannot be imported, is no such class, or its keys are others' already.
     """
-    settings = imported(path)
-    for name, kinds in KINDS.items():
-        if isinstance(settings, type) and issubclass(settings, kinds.base):
-            add_kind(name, path)
-            return name, settings
-    raise ExperimentError(f"{path} is not allowed; allowed: a subclass of "
-                          + " | ".join(f"{one.base.__module__}.{one.base.__name__}" for one in KINDS.values()))
+    key = f"{chosen_by}.kind = {path!r}" if chosen_by else path
+    try:
+        settings = load(path)
+    except Exception as error:
+        # Whatever somebody else's module raises.
+        raise ExperimentError(f"{key} cannot be imported: {type(error).__name__}: {error}") from error
+    allowed = {name: kinds.base for name, kinds in KINDS.items() if chosen_by in (None, name)}
+    name = next((name for name, base in allowed.items()
+                 if isinstance(settings, type) and issubclass(settings, base)), None)
+    if name is None:
+        raise ExperimentError(f"{key} is not allowed; allowed: a subclass of "
+                              + " | ".join(f"{base.__module__}.{base.__name__}" for base in allowed.values()))
+    section, kinds, fields_of = _CHOOSING[name]
+    if path not in kinds.settings:
+        kinds.settings[path] = settings
+        try:
+            give_fields(section, kinds, fields_of)
+        except ExperimentError:
+            del kinds.settings[path]
+            raise
+        refresh_defaults(Experiment)
+    return name
 
 
 def equal_updaters() -> list[str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from runtime.fleet import FleetSetup
+from runtime.ports.fleet import Fleet
 from runtime.settings.fleet import FleetSettings
-
-if TYPE_CHECKING:
-    from runtime.fleet import FleetSetup
-    from runtime.fleet.aws_lambda import LambdaFleet
 
 
 class LambdaSettings(FleetSettings):
@@ -16,7 +14,7 @@ class LambdaSettings(FleetSettings):
 
     unread: ClassVar[tuple[str, ...]] = ("fleet.processes",)
 
-    def make(self, setup: FleetSetup) -> LambdaFleet:
+    def make(self, setup: FleetSetup) -> Fleet:
         """Makes the fleet, which invokes `FleetSetup.function_arn`."""
         from runtime.fleet.aws_lambda import LambdaFleet
 

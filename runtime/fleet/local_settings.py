@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from runtime.fleet import FleetSetup
+from runtime.ports.fleet import Fleet
 from runtime.settings.fleet import FleetSettings
-
-if TYPE_CHECKING:
-    from runtime.fleet import FleetSetup
-    from runtime.fleet.local import LocalFleet
 
 
 class LocalSettings(FleetSettings):
     """Settings of actors that are processes of this machine."""
 
-    def make(self, setup: FleetSetup) -> LocalFleet:
+    def make(self, setup: FleetSetup) -> Fleet:
         """Starts the processes.
 
         Raises:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from runtime.fleet import FleetSetup
+from runtime.ports.fleet import Fleet
 from runtime.settings.fleet import RaySection
-
-if TYPE_CHECKING:
-    from runtime.fleet import FleetSetup
-    from runtime.fleet.ray_cluster import RayFleet
 
 
 class RaySettings(RaySection):
@@ -18,7 +16,7 @@ class RaySettings(RaySection):
     unread: ClassVar[tuple[str, ...]] = (
         "learner.market", "learner.image_parameter", "learner.volume_gib", "learner.launches_max")
 
-    def make(self, setup: FleetSetup) -> RayFleet:
+    def make(self, setup: FleetSetup) -> Fleet:
         """Joins the cluster, or starts one.
 
         Raises:

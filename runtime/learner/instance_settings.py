@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
+from runtime.ports.learning import Updater
 from runtime.settings.updater import UpdaterSettings
-
-if TYPE_CHECKING:
-    from runtime.learner.updater import InPlaceUpdater
-    from runtime.ports.learning import StepwiseLearner
 
 
 class InstanceSettings(UpdaterSettings):
@@ -17,7 +14,7 @@ class InstanceSettings(UpdaterSettings):
     is_exact: ClassVar[bool] = True
     is_tabled: ClassVar[bool] = True
 
-    def make(self, learner: StepwiseLearner, remote: None) -> InPlaceUpdater:
+    def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""
         from runtime.learner.updater import InPlaceUpdater
 

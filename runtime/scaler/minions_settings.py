@@ -12,7 +12,6 @@ from runtime.settings.section import Field
 
 if TYPE_CHECKING:
     from runtime.scaler.minions import MinionsScaler
-    from runtime.scaler.saved_scheduler import SavedScheduler
 
 
 class MinionsSettings(ScalerSettings):
@@ -48,17 +47,9 @@ class MinionsSettings(ScalerSettings):
         Raises:
             ExperimentError: It cannot be read, or its counts are out of bounds.
         """
+        from runtime.scaler.minions import MinionsScaler
         from runtime.scaler.saved_scheduler import load_scheduler
 
-        return self.made_with(load_scheduler(self.scheduler or ""))
-
-    def made_with(self, saved: SavedScheduler) -> MinionsScaler:
-        """Makes the scaler with a scheduler that has been read.
-
-        Raises:
-            ExperimentError: Its counts are out of bounds.
-        """
-        from runtime.scaler.minions import MinionsScaler
-
-        return MinionsScaler(saved, name=self.scheduler, actors_min=self.actors_min, actors_max=self.actors_max,
-                             is_greedy=self.scheduler_actions == "greedy", draws_seed=self.draws_seed)
+        return MinionsScaler(
+            load_scheduler(self.scheduler or ""), name=self.scheduler, actors_min=self.actors_min,
+            actors_max=self.actors_max, is_greedy=self.scheduler_actions == "greedy", draws_seed=self.draws_seed)

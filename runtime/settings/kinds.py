@@ -8,8 +8,6 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from runtime.errors import ExperimentError
-
 if TYPE_CHECKING:
     from runtime.settings.section import Section
 
@@ -32,23 +30,6 @@ def load(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def imported(path: str, key: str = "") -> Any:
-    """Imports what somebody else's ``module:name`` says.
-
-    Args:
-        path: What to import.
-        key: What the message of an error begins with.
-
-    Raises:
-        ExperimentError: It cannot be imported.
-    """
-    try:
-        return load(path)
-    except Exception as error:
-        # Whatever a module may raise.
-        raise ExperimentError(f"{key}{path!r} cannot be imported: {type(error).__name__}: {error}") from error
-
-
 class Kinds(Generic[S]):
     """The kinds that a section chooses from by its key ``kind``.
 
@@ -64,18 +45,6 @@ class Kinds(Generic[S]):
     def settings(self) -> dict[str, type[S]]:
         """Classes of settings, by kind: all built-in ones, and others once they are added."""
         return {kind: load(place) for kind, place in PLACES[self.section].items()}
-
-    def found(self, path: str) -> type[S]:
-        """Returns the class of settings that an import path names, which is imported.
-
-        Raises:
-            ExperimentError: It cannot be imported, or is no such class.
-        """
-        settings, base = imported(path, f"{self.section}.kind = "), self.base
-        if not (isinstance(settings, type) and issubclass(settings, base)):
-            raise ExperimentError(f"{self.section}.kind = {path!r} is not allowed; allowed: a subclass of "
-                                  f"{base.__module__}.{base.__name__}")
-        return settings
 
     def key(self, kind: str) -> str:
         """Returns the key under which a section has this kind's settings, if they are a section of their own.

@@ -71,7 +71,7 @@ def spec_task(spec: LearnerSpec) -> Task:
 def spec_of(task: Task) -> LearnerSpec:
     """Returns what a learner is made of, from the task that makes one."""
     if is_import_path(kind := task.values["algorithm"]["kind"]):
-        add_kind("algorithm", kind)
+        add_kind(kind)
     spaces: dict[str, Any] = {name: _tuples(value) for name, value in task.values["spaces"].items()}
     return LearnerSpec(AlgorithmSection.model_validate(task.values["algorithm"]), Spaces(**spaces),
                        task.values["network"], task.values["seed"], task.values["threads"],

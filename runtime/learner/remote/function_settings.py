@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from runtime.ports.learning import Updater
 from runtime.settings.updater import LearnerFunctionSection
-
-if TYPE_CHECKING:
-    from runtime.config.schema import Experiment
-    from runtime.learner.remote.updater import FunctionUpdater, Remote
 
 UNREAD = ("learner.instance_types", "learner.market", "learner.image_parameter", "learner.volume_gib")
 """Keys of an instance."""
@@ -24,18 +21,18 @@ class FunctionSettings(LearnerFunctionSection):
     is_tabled: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = UNREAD
 
-    def contradictions(self, experiment: Experiment) -> Iterator[str]:
+    def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields what a learner that is a function cannot have."""
         yield from function_problems(experiment)
 
-    def make(self, learner: Any, remote: Remote) -> FunctionUpdater:
+    def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""
         from runtime.learner.remote.updater import FunctionUpdater
 
         return FunctionUpdater(learner, remote)
 
 
-def function_problems(experiment: Experiment) -> Iterator[str]:
+def function_problems(experiment: Any) -> Iterator[str]:
     """Yields what no learner that is a function can have, whether it computes updates or gradients."""
     learner, algorithm = experiment.learner, experiment.algorithm
     kind = f"learner.kind = {learner.kind}"

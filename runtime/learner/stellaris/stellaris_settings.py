@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from runtime.learner.remote.function_settings import UNREAD, function_problems
+from runtime.ports.learning import Updater
 from runtime.settings.algorithm import ALGORITHMS
 from runtime.settings.section import Unused
 from runtime.settings.updater import StellarisSection
-
-if TYPE_CHECKING:
-    from runtime.config.schema import Experiment
-    from runtime.learner.remote.updater import Remote
-    from runtime.learner.stellaris.updater import StellarisUpdater
 
 
 class StellarisSettings(StellarisSection):
@@ -36,7 +32,7 @@ class StellarisSettings(StellarisSection):
         if self.place != "virtual":
             yield Unused([f"{prefix}durations"], [f"{prefix}place"], f"{prefix}place = virtual")
 
-    def contradictions(self, experiment: Experiment) -> Iterator[str]:
+    def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields what it cannot have."""
         algorithm = experiment.algorithm
         if not algorithm.chosen.has_truncated_loss:
@@ -49,7 +45,7 @@ class StellarisSettings(StellarisSection):
             yield ("learner.stellaris.durations = null: learner.stellaris.place = virtual plays recorded durations; "
                    "allowed: a file that benchmarks/stellaris/record.py has written, or place = processes")
 
-    def make(self, learner: Any, remote: Remote) -> StellarisUpdater:
+    def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""
         from runtime.learner.stellaris.updater import StellarisUpdater
 
