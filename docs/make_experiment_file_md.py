@@ -6,7 +6,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from runtime.config.explaining import allowed_values, default_text, section_of, walk_fields  # noqa: E402
+from runtime.config.explaining import allowed_values, default_text, walk_fields  # noqa: E402
+from runtime.config.schema import add_kind  # noqa: E402
+from runtime.config.variants import section_of  # noqa: E402
 
 HEAD = """\
 # The experiment file
@@ -18,6 +20,9 @@ line: `--set stop.max_rounds=20`. Unknown keys and values out of range are refus
 So is a key that the run would never read, such as `scaler.decay_factor` with `scaler.kind: fixed`. If what decides that
 stands above the key, on the command line or in the file that extends, the key is ignored, and named in one line (`not
 used`): `--set scaler.kind=fixed` may be given for a file with Nitro's scaler.
+
+The `kind` of algorithm, scaler, fleet and learner may also be `package.module:Settings`, settings of your own: see
+[add a part](../design/add-a-part.md).
 
 `extends: FILE.yaml`, a path relative to the file, names another file whose keys count if this one does not have them;
 that file may extend another in turn; each is a regular file of at most 256 KiB, and a downloaded run's own
@@ -46,4 +51,7 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    for path in sys.argv[1:]:
+        # Kinds of your own, package.module:Settings.
+        add_kind(path)
     (ROOT / "docs" / "reference" / "experiment_file.md").write_text(table())

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from lambda_actor.errors import ActorError as ActorError
     from runtime.cli.in_python import TrainingResult as TrainingResult
     from runtime.cli.in_python import train as train
-    from runtime.config.section import Actors as Actors
-    from runtime.config.section import Field as Field
-    from runtime.config.variants import AlgorithmSettings as AlgorithmSettings
-    from runtime.config.variants import ScalerSettings as ScalerSettings
     from runtime.errors import FleetError as FleetError
     from runtime.errors import RunError as RunError
     from runtime.export.policy import TrainedPolicy as TrainedPolicy
@@ -39,12 +35,17 @@ if TYPE_CHECKING:
     from runtime.ports.scaling import Scaler as Scaler
     from runtime.ports.scaling import ScalingDecision as ScalingDecision
     from runtime.records.rows import RoundRow as RoundRow
+    from runtime.settings.algorithm import AlgorithmSettings as AlgorithmSettings
+    from runtime.settings.fleet import FleetSettings as FleetSettings
+    from runtime.settings.scaler import ScalerSettings as ScalerSettings
+    from runtime.settings.section import Actors as Actors
+    from runtime.settings.section import Field as Field
+    from runtime.settings.section import Positive as Positive
+    from runtime.settings.updater import UpdaterSettings as UpdaterSettings
 
 _HOMES = {
     "lambda_actor.errors": "ActorError",
     "runtime.cli.in_python": "TrainingResult train",
-    "runtime.config.section": "Actors Field",
-    "runtime.config.variants": "AlgorithmSettings ScalerSettings",
     "runtime.errors": "FleetError RunError",
     "runtime.export.policy": "TrainedPolicy load_policy",
     "runtime.fleet": "FleetSetup",
@@ -56,6 +57,11 @@ _HOMES = {
     "runtime.ports.learning": "Batch State TrainingSamples Update Updater",
     "runtime.ports.scaling": "RoundView Scaler ScalingDecision",
     "runtime.records.rows": "RoundRow",
+    "runtime.settings.algorithm": "AlgorithmSettings",
+    "runtime.settings.fleet": "FleetSettings",
+    "runtime.settings.scaler": "ScalerSettings",
+    "runtime.settings.section": "Actors Field Positive",
+    "runtime.settings.updater": "UpdaterSettings",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = ["__version__", *_HOME_OF]

@@ -2,6 +2,8 @@
 
 import os
 
+import runtime.registry  # noqa: F401  # the built-in kinds of all parts, by name
+
 __version__ = "0.2.0.dev0"
 
 # Before numpy is loaded: its threads spin while they wait, and one observation at a time gives them nothing to do.

@@ -226,7 +226,7 @@ def limits(plan: Plan) -> list[str]:
     alone_hours = plan.lifetime_hours * (learner.launches_max if plan.has_instance else 1)
     stays_usd = expected.cache_usd_per_hour + expected.provisioned_usd_per_hour
     actors_usd = _hour_usd(plan, experiment.scaler.most_actors, actor.memory_mib)
-    learners_usd = _hour_usd(plan, learner.functions_at_once, learner.function.memory_mib)
+    learners_usd = _hour_usd(plan, learner.chosen.functions_at_once, learner.function.memory_mib)
     functions = (f", and at most ${(actors_usd + learners_usd) * alone_hours:.2f} for "
                  f"{'actors' if plan.has_instance else 'functions'} at work" if plan.has_function else "")
     return laid_out({
@@ -294,7 +294,7 @@ def _learner(plan: Plan) -> str:
                 f"{learner.launches_max} launches")
     many = f"{function.memory_mib} MiB"
     work = f"a function of {many} makes the updates" if learner.kind == "function" else (
-        f"up to {learner.functions_at_once} functions of {many} at once compute gradients")
+        f"up to {learner.chosen.functions_at_once} functions of {many} at once compute gradients")
     return (f"no instance: {work}, {function.timeout_s} s each; a "
             f"coordinator of {function.coordinator_memory_mib} MiB runs the rounds, in legs of up to {LEG_S / 60:.0f} "
             f"minutes, each of which is tried {learner.launches_max} times")
@@ -353,7 +353,7 @@ def _check_budget(plan: Plan) -> float:
     Raises:
         AccountError: The start and the end would use the budget up.
     """
-    learners = plan.experiment.learner.functions_at_once
+    learners = plan.experiment.learner.chosen.functions_at_once
     if learners and plan.concurrency == 0:
         raise AccountError(f"{plan.actor_concurrency} functions may run at once, too few for the guard, a coordinator, "
                            f"{learners} learner functions and an actor; allowed: {learners + 3} or more: ask for them "

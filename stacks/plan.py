@@ -32,7 +32,6 @@ from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, 
 from runtime.ports.money import PriceTable
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.files import read_regular
-from runtime.scaler import make_scaler
 from stacks.staging import LEFT_OUT
 
 UNRESERVABLE_CONCURRENCY = 100
@@ -163,7 +162,7 @@ class Plan:
         if self.actor_concurrency is None or self.has_instance or self._is_reserved:
             return self.actor_concurrency
         # As `AwsBackend` counts: the guard, the coordinator and the learner functions have to find room.
-        return max(0, self.actor_concurrency - 2 - self.experiment.learner.functions_at_once)
+        return max(0, self.actor_concurrency - 2 - self.experiment.learner.chosen.functions_at_once)
 
     @property
     def waves(self) -> int:
@@ -223,12 +222,12 @@ class Plan:
     @property
     def reserved_learners(self) -> int | None:
         """The learner function's reserved concurrency; None as for actors."""
-        return self.experiment.learner.functions_at_once if self._is_reserved else None
+        return self.experiment.learner.chosen.functions_at_once if self._is_reserved else None
 
     @property
     def _is_reserved(self) -> bool:
         """Whether the account can reserve the concurrency of all functions that fan out."""
-        wanted = self.experiment.scaler.most_actors + self.experiment.learner.functions_at_once
+        wanted = self.experiment.scaler.most_actors + self.experiment.learner.chosen.functions_at_once
         return wanted <= self._reservable(wanted)
 
     @property
@@ -323,7 +322,7 @@ def _check(experiment: ResolvedExperiment) -> None:
                               "file stands in runtime/scaler/schedulers/, or another scaler, such as scaler.kind = "
                               "schedule with the same counts")
     # A scheduler that is named must be there, before anything is deployed.
-    make_scaler(experiment.scaler)
+    experiment.scaler.chosen.make()
     if experiment.cache.url:
         raise ExperimentError("cache.url is for runs on one machine: a deployment brings its own cache (cache.kind), "
                               "and would upload a password that the URL holds; allowed: null")

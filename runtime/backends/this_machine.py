@@ -21,9 +21,11 @@ from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
 from runtime.errors import ExperimentError
-from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
+from runtime.fleet import FleetSetup
 from runtime.fleet.counting import CountingFleet, CountingLearner
+from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
+from runtime.learner import LEARNER_HANDLER
 from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.money import PriceTable
 from runtime.ports.run import RunContext, Supplies
@@ -160,10 +162,9 @@ def actors_here(run: RunContext) -> ActorsHere:
 def _open_fleet(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
     experiment = run.experiment
     with run.shield():
-        fleet = make_fleet(experiment.fleet.kind, FleetSetup(
+        fleet: Fleet = experiment.fleet.chosen.make(FleetSetup(
             concurrency=experiment.fleet.processes, timeout_s=experiment.actor.timeout_s,
-            memory_mib=experiment.actor.memory_mib, log_path=run.directory.actors_log_path, credentials=credentials,
-            ray=experiment.fleet.ray))
+            memory_mib=experiment.actor.memory_mib, log_path=run.directory.actors_log_path, credentials=credentials))
         run.stack.callback(fleet.close)
     return fleet
 
@@ -184,7 +185,7 @@ def _open_learner(run: RunContext, store: Path, times: FunctionTimes) -> Fleet:
 
 def _open_processes(run: RunContext, processes: int) -> Fleet:
     function = run.experiment.learner.function
-    return make_fleet("local", FleetSetup(
+    return LocalSettings().make(FleetSetup(
         concurrency=processes, timeout_s=function.timeout_s, memory_mib=function.memory_mib,
         log_path=run.directory.actors_log_path, handler=LEARNER_HANDLER))
 

@@ -44,6 +44,13 @@ def add_parser(
     return parser
 
 
+def add_trust(command: argparse.ArgumentParser) -> None:
+    """Adds the option that lets a run name code."""
+    command.add_argument("--trust", action="store_true",
+                         help="run the code that the run's own config.yaml names, such as a scaler package.module:"
+                         "Settings (default: refuse it)")
+
+
 def positive(text: str) -> int:
     """Returns the whole number from 1 that a text is."""
     return _at_least(text, 1)

@@ -13,10 +13,12 @@ from runtime.config.explaining import (
     allowed_values,
     default_text,
     nearest,
-    section_of,
     walk_fields,
 )
+from runtime.config.schema import KINDS, add_kind
+from runtime.config.variants import section_of
 from runtime.errors import ExperimentError
+from runtime.settings.kinds import is_import_path
 
 
 def add_command(commands: Any) -> None:
@@ -24,9 +26,11 @@ def add_command(commands: Any) -> None:
     explain = add_parser(
         commands, "explain", needs="[KEY]", summary="explain the keys of the experiment file",
         description="Explain the keys of the experiment file: all of them, those of a section, or one.",
-        examples=["explain", "explain scaler", "explain budget.usd"], exit_codes="0, or 2 if there is no such key")
+        examples=["explain", "explain scaler", "explain budget.usd", "explain my_package.momentum:MomentumSettings"],
+        exit_codes="0, or 2 if there is no such key")
     explain.add_argument("key", nargs="?", metavar="KEY",
-                         help="a section such as scaler, or a key such as scaler.actors_max (default: all)")
+                         help="a section such as scaler, a key such as scaler.actors_max, or the import path of "
+                         "settings of your own (default: all)")
     explain.set_defaults(command=_explain)
 
 
@@ -69,6 +73,15 @@ def explained(key: str | None) -> list[str]:
     return lines[1:] if lines[0] == "" else lines
 
 
+def _of_kind(path: str) -> list[str]:
+    """Returns lines about the keys of a kind of the user's own."""
+    name = add_kind(path)
+    key = f"{name}.{KINDS[name].key(path)}"
+    own = [f"{name}.{one}" for one in KINDS[name].settings[path].model_fields]
+    return explained(key) if key in dict(walk_fields()) else [
+        line for one in (f"{name}.kind", *own) for line in explained(one)]
+
+
 def _explain(options: argparse.Namespace) -> int:
-    print("\n".join(explained(options.key)))
+    print("\n".join(_of_kind(options.key) if is_import_path(options.key) else explained(options.key)))
     return 0

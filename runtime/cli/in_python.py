@@ -57,6 +57,7 @@ def train(
     overrides: Iterable[str] = (),
     resume: bool = False,
     is_quiet: bool = False,
+    trust: bool = False,
 ) -> TrainingResult:
     """Trains an experiment on this machine, until it reaches its target, one of its limits or its budget.
 
@@ -70,6 +71,7 @@ def train(
         overrides: Keys of the file to change, each ``section.key=value``, as ``--set`` takes them.
         resume: Continue the run in ``out`` after its last finished round, or begin it if there is none.
         is_quiet: Print nothing but warnings, on stderr.
+        trust: Run the code that the file names, even if it is a downloaded run's.
 
     Raises:
         RunError: It cannot begin, or it failed; the text says why. What was finished is kept.
@@ -88,7 +90,7 @@ def train(
         raise RunError("out = '' is no directory; allowed: '.' for this one, or None for one that is named by itself")
     if resume and out is None:
         raise RunError("resume=True needs the run's directory: out=…")
-    written, name = _loaded(experiment, overrides)
+    written, name = _loaded(experiment, overrides, trust=trust)
     if not is_quiet:
         say_unused(written)
     resolved = written.resolved()
@@ -110,7 +112,7 @@ def train(
 
 
 def _loaded(
-    experiment: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str]
+    experiment: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str], *, trust: bool
 ) -> tuple[Experiment, str]:
     if isinstance(overrides, str):
         raise ExperimentError(f"overrides = {overrides!r} is not a list; allowed: [{overrides!r}]")
@@ -119,7 +121,7 @@ def _loaded(
         raise ExperimentError(f"overrides = {overrides!r} holds {wrong[0]!r}; allowed: texts, each 'section.key=value'")
     if not isinstance(experiment, Mapping):
         path = Path(experiment)
-        return load_trusted_experiment(path, overrides), path.stem
+        return load_trusted_experiment(path, overrides, trust=trust), path.stem
     if overrides:
         raise ExperimentError("overrides are for an experiment file; change the dict instead")
     return experiment_from_tree(experiment, source="experiment"), "experiment"

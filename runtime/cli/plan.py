@@ -46,12 +46,12 @@ def add_command(commands: Any) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from runtime.config.updaters import FUNCTION_UPDATERS
     from runtime.cost.prices import PRICES
     from runtime.planning.drawing import draw, duration, folded, scatter_lines, table_lines
     from runtime.planning.prediction import NO_CACHE, Sample, picks, predict_all
     from runtime.planning.workload import sample
     from runtime.records.downloaded import load_trusted_experiment
+    from runtime.settings.updater import UPDATERS
     from runtime.training.preflight import preflight, smallest_budget_usd
 
     _check_places(options)
@@ -62,9 +62,9 @@ def _plan(options: argparse.Namespace) -> int:
         raise ExperimentError("algorithm.rounds = asynchronous cannot be planned; allowed: synchronous")
     deployed = base.resolved(is_deployed=True)
     learner, place = experiment.learner, deployed.learner.stellaris.place
-    if learner.kind not in ("instance", *FUNCTION_UPDATERS):
-        raise ExperimentError(f"learner.kind = {learner.kind} cannot be planned; allowed: instance | "
-                              + " | ".join(FUNCTION_UPDATERS))
+    if not learner.chosen.is_tabled:
+        raise ExperimentError(f"learner.kind = {learner.kind} cannot be planned; allowed: "
+                              + " | ".join(kind for kind, one in UPDATERS.settings.items() if one.is_tabled))
     if learner.kind == "stellaris" and place != "lambda":
         raise ExperimentError(f"learner.stellaris.place = {place} is not deployed, and so not planned; allowed: auto | "
                               "lambda")

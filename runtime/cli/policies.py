@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
-from runtime.cli.arguments import add_parser, not_negative, positive
+from runtime.cli.arguments import add_parser, add_trust, not_negative, positive
 from runtime.config.schema import Experiment
 from runtime.errors import RunError
 from runtime.records import layout
@@ -62,6 +62,7 @@ def _add_policy(command: argparse.ArgumentParser) -> None:
     command.add_argument("--environment", metavar="ID",
                          help="the environment; needed where the run was downloaded and its environment is code of "
                          "your own (default: the run's)")
+    add_trust(command)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -158,6 +159,7 @@ def _trained(options: argparse.Namespace) -> tuple[bytes, Experiment, ActorEnvir
     from lambda_actor.environments import make_environment
     from runtime.records.policy_file import load_run_policy
 
-    weights, experiment = load_run_policy(options.directory, is_best=options.best, environment_id=options.environment)
+    weights, experiment = load_run_policy(
+        options.directory, is_best=options.best, environment_id=options.environment, trust=options.trust)
     section = experiment.environment
     return weights, experiment, make_environment(section.id, section.preprocessing, section.options)

@@ -162,7 +162,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _pretrain(options: argparse.Namespace) -> int:
-    from runtime.scaler.saved_scheduler import SUFFIX
+    from runtime.scaler.shipped import SUFFIX
     from runtime.scheduler.showing import comparison_lines
     from runtime.scheduler.surrogate import Surrogate
     from runtime.scheduler.training import compared, fresh_learner, train_on_surrogate
@@ -190,7 +190,7 @@ def _finetune(options: argparse.Namespace) -> int:
 
 def _on_runs(options: argparse.Namespace, learner: SchedulerLearner, path: Path, phase: str, history: Sequence[Any],
              begun_as: str = "") -> int:
-    from runtime.scaler.saved_scheduler import SUFFIX
+    from runtime.scaler.shipped import SUFFIX
     from runtime.scheduler.training import train_on_runs
 
     _check_writable(options.out, SUFFIX)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ENVIRONMENT_ERRORS, UnusableEnvironmentError
-from runtime.cli.arguments import project, say_unused, seeds
+from runtime.cli.arguments import add_trust, project, say_unused, seeds
 from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_lines
 from runtime.config.resolved import ResolvedExperiment
@@ -63,6 +63,7 @@ def add_command(commands: Any) -> None:
     train.add_argument("--seeds", type=seeds, metavar="N",
                        help="train N seeds under the one budget, the experiment's own and those after it, each in "
                        "DIR/seed-S, and estimate what they have in common (default: one run, in DIR itself)")
+    add_trust(train)
     train.add_argument("--verbose", action="store_true",
                        help="print all settings before the run (default: those that differ from the defaults)")
     train.add_argument("--wandb", type=project, metavar="PROJECT",
@@ -79,7 +80,7 @@ def _train(options: argparse.Namespace) -> int:
 
     if options.resume and options.out is None:
         raise RunError("--resume: name the run's directory with --out DIR")
-    written = load_trusted_experiment(options.experiment, options.set)
+    written = load_trusted_experiment(options.experiment, options.set, trust=options.trust)
     say_unused(written)
     experiment = written.resolved()
     name = options.experiment.stem
@@ -127,6 +128,7 @@ def _resume_command(options: argparse.Namespace, out: Path) -> str:
     given += ["--out", str(out)]
     given += ["--seeds", str(options.seeds)] if options.seeds is not None else []
     given += ["--wandb", options.wandb] if options.wandb is not None else []
+    given += ["--trust"] if options.trust else []
     given += ["--verbose"] if options.verbose else []
     return shlex.join([*options.launcher, "train", str(options.experiment), *given, "--resume"])
 

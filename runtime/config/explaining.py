@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from runtime.config.schema import EnvironmentSection, Experiment
-from runtime.config.section import Section
-from runtime.config.unused import Unused, reason, value_at
+from runtime.config.unused import reason, value_at
+from runtime.config.variants import section_of
 from runtime.errors import without_credentials
+from runtime.settings.section import Section, Unused
 
 EXTENDS = "extends"
 OF_OTHER_LIBRARIES = {
@@ -55,12 +56,6 @@ def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterat
             yield from walk_fields(inner, f"{prefix}{name}.")
 
 
-def section_of(info: FieldInfo) -> type[Section] | None:
-    """Returns the section that a field holds; None if it holds a value."""
-    annotation = info.annotation
-    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
-
-
 _FREE = {f"environment.{key}": EnvironmentSection.model_fields[key] for key in ("kwargs", "wrappers")}
 _JSON = "text (a date in quotes), finite numbers, true, false, null, and lists and mappings of them"
 """What may stand in the fields of `_FREE`."""
@@ -91,8 +86,8 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
 
     Args:
         path: Dotted; nothing to be found there.
-        kinds: By section, the kind that is chosen; what only other kinds have is not proposed if there is anything
-            else. None if nothing is chosen.
+        kinds: By section, the kind that is chosen, by the name of its own section; what only other kinds have is not
+            proposed if there is anything else. None if nothing is chosen.
     """
     if path == EXTENDS:
         return "; it stands in an experiment file, at its top, and nowhere else"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import pydantic
 
 from runtime.config import yaml_text
 from runtime.config.explaining import DEFAULT_KINDS, EXTENDS, explain_problem, explain_unused, is_told_better
-from runtime.config.schema import Experiment, without_keys
+from runtime.config.schema import KINDS, Experiment, add_kind, is_below, without_keys
 from runtime.config.unused import is_set, unused
 from runtime.errors import ExperimentError
+from runtime.settings.kinds import is_import_path
 
 Tree = dict[str, Any]
 _MAX_FILES = 32
@@ -32,7 +33,13 @@ class _Layer:
     tree: Tree
 
 
-def load_experiment(path: Path, overrides: Iterable[str] = (), *, is_of_run: bool = False) -> Experiment:
+class UntrustedCodeError(ExperimentError):
+    """A run's own config.yaml names code, and the user does not."""
+
+
+def load_experiment(
+    path: Path, overrides: Iterable[str] = (), *, is_of_run: bool = False, may_import: bool | None = None
+) -> Experiment:
     """Returns the experiment in a file, validated but not resolved.
 
     A file may name another one by its key ``extends``, whose keys count where it has none of its own; and so on.
@@ -46,10 +53,13 @@ def load_experiment(path: Path, overrides: Iterable[str] = (), *, is_of_run: boo
         overrides: Each ``section.key=value``; they count before all files.
         is_of_run: Whether it is a run's own config.yaml. That may not name another file: a downloaded one could name
             any of this machine. It may have keys that the run never reads: older versions wrote all.
+        may_import: Whether a kind that the file names by import path is imported. What ``overrides`` name always is,
+            and what the user has named before in this process is there already. None = unless the file is a run's.
 
     Raises:
         ExperimentError: A file cannot be read, or something in it is wrong; the message names every field, its value
             and what is allowed.
+        UntrustedCodeError: The file names a kind by import path, which may not be imported.
     """
     overrides = list(overrides)
     layers = _layers(path, [], may_extend=not is_of_run)
@@ -58,7 +68,8 @@ def load_experiment(path: Path, overrides: Iterable[str] = (), *, is_of_run: boo
     overridden = {_apply_override(tree, override) for override in overrides}
     if _value_at(tree, "environment", "id") != environment and "stop.target_return" not in overridden:
         _forget_target(tree)
-    experiment = _validated(tree, str(path), layers, overridden)
+    experiment = _validated(tree, str(path), layers, overridden,
+                            may_import=not is_of_run if may_import is None else may_import)
     _check_used(experiment, str(path), [*layers, _Layer(None, changed_keys(overrides))],
                 first_checked=len(layers) if is_of_run else 0)
     return experiment
@@ -109,8 +120,17 @@ def self_contained(path: Path) -> bytes:
 
 
 def _validated(
-    tree: Mapping[str, Any], source: str, layers: Sequence[_Layer] = (), overridden: Iterable[str] = ()
+    tree: Mapping[str, Any], source: str, layers: Sequence[_Layer] = (), overridden: Collection[str] = (), *,
+    may_import: bool = True,
 ) -> Experiment:
+    for name in KINDS if isinstance(tree, Mapping) else ():
+        kind = _value_at(tree, name, "kind")
+        if is_import_path(kind) and kind not in KINDS[name].settings:
+            if not may_import and not any(is_below(f"{name}.kind", [one]) for one in overridden):
+                raise UntrustedCodeError(
+                    f"{source}: {name}.kind = {kind!r} of a run is code, and code that a run names is not run. If you "
+                    "trust the run: --trust of train, evaluate and export, trust=True of train() and load_policy()")
+            add_kind(kind, name)
     try:
         return Experiment.model_validate(tree)
     except pydantic.ValidationError as error:
@@ -119,6 +139,7 @@ def _validated(
         refused = {problem["loc"][:length] for problem in problems for length in range(len(problem["loc"]))}
         kinds = {name: str((_value_at(tree, name, "kind") if isinstance(tree, Mapping) else None) or default)
                  for name, default in DEFAULT_KINDS.items()}
+        kinds |= {name: one.key(kinds[name]) for name, one in KINDS.items()}
         lines = [explain_problem(problem, kinds) + _origin(problem["loc"], layers, overridden) for problem in problems
                  if (problem["type"] != "too_short" or problem["loc"] not in refused) and not is_told_better(problem)]
         raise _problems(source, lines) from None

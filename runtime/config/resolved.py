@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeVar
 from lambda_actor.policy import HIDDEN_SIZES, Architecture, default_network
 from lambda_actor.replay import REPLAYS
 from lambda_actor.spaces import Spaces
-from runtime.config.fleets import FLEETS
 from runtime.config.instances import CPU_TYPES, GPU_TYPES, machine_image, vcpus
 from runtime.config.schema import (
     ActorSection,
@@ -23,10 +22,9 @@ from runtime.config.schema import (
     FleetSection,
     LearnerSection,
     NetworkSection,
-    StellarisSection,
 )
-from runtime.config.section import Field, Section
 from runtime.errors import ExperimentError
+from runtime.settings.section import Field, Section
 
 Resolved = TypeVar("Resolved", bound=Section)
 _GAME = re.compile(r"ALE/|\w+(?:NoFrameskip|Deterministic)-v\d+$")
@@ -50,7 +48,6 @@ class ResolvedLearner(LearnerSection):
 class ResolvedFleet(FleetSection):
     """Where actors run, and what happens if they fail."""
 
-    kind: Literal[*FLEETS]  # type: ignore[valid-type]  # the registry's keys
     processes: int
     is_on_learner: bool = Field(False, exclude=True)
     """Whether actors are processes of a deployed learner, which cost nothing beside it. False of a run on one machine,
@@ -113,19 +110,19 @@ class ResolvedExperiment(Experiment):
             if network == "conv" and (value := getattr(self.network, name)) is not None:
                 raise ExperimentError(f"network.{name} = {value}: the convolutional network's layers are given; "
                                       "allowed: null, or network.kind = mlp")
-        kind, settings = self.algorithm.kind, self.algorithm.chosen
+        key, settings = self.algorithm.chosen_key, self.algorithm.chosen
         settings = _as(type(settings), settings, {
             "normalize_observations": _or(settings.normalize_observations,
                                           spaces.vector_size > 0 and not spaces.is_binary)})
         if settings.normalize_observations and not spaces.vector_size:
-            raise ExperimentError(f"algorithm.{kind}.normalize_observations = true: the observations of "
+            raise ExperimentError(f"algorithm.{key}.normalize_observations = true: the observations of "
                                   f"{self.environment.id} are pixels, which are divided by 255; allowed: false | null")
         return _as(FittedExperiment, self, {
             "environment": _as(FittedEnvironment, self.environment, {
                 "preprocessing": preprocessing,
                 "clip_rewards": _or(self.environment.clip_rewards, preprocessing == "atari")}),
             "network": _as(FittedNetwork, self.network, {"kind": network}),
-            "algorithm": self.algorithm.model_copy(update={kind: settings})})
+            "algorithm": self.algorithm.model_copy(update={key: settings})})
 
 
 class FittedExperiment(ResolvedExperiment):
@@ -158,7 +155,7 @@ def resolve(
             "provisioned": 0 if is_on_learner else _or(provisioned, actor.provisioned)}),
         "learner": _as(ResolvedLearner, learner, {
             "device": learner.device if learner.has_instance else "cpu",
-            "stellaris": _as(StellarisSection, learner.stellaris, {"place": place}),
+            "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}),
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {

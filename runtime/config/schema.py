@@ -1,7 +1,7 @@
 """The experiment file as it is written: one typed, frozen tree that validates itself.
 
-Descriptions, units, ranges and defaults stand here and in the settings of algorithms and scalers
-(`runtime.config.variants`), and nowhere else: ``python -m runtime explain`` and docs/reference/experiment_file.md are
+Descriptions, units, ranges and defaults stand here and in the settings of the kinds of algorithms, scalers, fleets and
+updaters (`runtime.registry`), and nowhere else: ``python -m runtime explain`` and docs/reference/experiment_file.md are
 made from them. What is open here is filled in by `runtime.config.resolved`.
 """
 
@@ -11,19 +11,23 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 
 from runtime.config import yaml_text
-from runtime.config.fleets import FLEETS
 from runtime.config.instances import CPU_TYPES, GPU_TYPES
-from runtime.config.section import Count, Field, Json, Section, Share
 from runtime.config.unused import is_set, reason, unused
-from runtime.config.updaters import EQUAL_UPDATERS, FUNCTION_UPDATERS, STELLARIS_PLACES, UPDATERS
-from runtime.config.variants import ALGORITHMS, SCALERS, AlgorithmSettings, ScalerSettings, flat, nested
+from runtime.config.variants import Fields, flat_fields, give_fields, nested_fields, refresh_defaults
+from runtime.errors import ExperimentError
+from runtime.settings.algorithm import ALGORITHMS, AlgorithmSettings
+from runtime.settings.fleet import FLEETS, FleetSettings, RaySection
+from runtime.settings.kinds import Kinds, load
+from runtime.settings.scaler import SCALERS, ScalerSettings
+from runtime.settings.section import Count, Field, Json, Section, Share
+from runtime.settings.updater import UPDATERS, LearnerFunctionSection, StellarisSection, UpdaterSettings
 
 if TYPE_CHECKING:
     from runtime.config.resolved import ResolvedExperiment
@@ -33,9 +37,9 @@ CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.function", "learner.s
               "learner.image_parameter", "learner.volume_gib", "learner.device", "learner.processes",
               "actor.provisioned")
 """What may differ between a run and its resumption: none of it changes what a finished synchronous round is. So may
-``learner.kind``, between `EQUAL_UPDATERS`."""
+``learner.kind``, between `equal_updaters`."""
 _KIND = "learner.kind"
-_ADDRESS = re.compile(r"[^/\s]+:[0-9]{1,5}")
+_OWN = "or package.module:Settings of your own, docs/design/add-a-part.md"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 _OFF_POLICY = [settings for settings in ALGORITHMS.settings.values() if settings.is_off_policy]
@@ -97,11 +101,10 @@ class NetworkSection(Section):
         1.0, description="standard deviation of continuous actions before the first update; discrete ones have none")
 
 
-@nested(ALGORITHMS, "the training algorithm")
 class AlgorithmSection(Section):
     """How the policy is trained; the settings of each algorithm are a section of their own."""
 
-    kind: str = ""  # of the registry
+    kind: str = Field("ppo", description=f"the training algorithm; {_OWN}")
     rounds: Literal["synchronous", "asynchronous"] | None = Field(
         None, description="synchronous: a round's actors start with the new policy and the update awaits them; "
         "asynchronous: neither waits for the other; null = asynchronous for "
@@ -117,8 +120,13 @@ class AlgorithmSection(Section):
     @property
     def chosen(self) -> AlgorithmSettings:
         """The settings of the algorithm that ``kind`` names."""
-        settings: AlgorithmSettings = getattr(self, self.kind)
+        settings: AlgorithmSettings = getattr(self, self.chosen_key)
         return settings
+
+    @property
+    def chosen_key(self) -> str:
+        """Under which key these settings stand."""
+        return ALGORITHMS.key(self.kind)
 
     @property
     def is_asynchronous(self) -> bool:
@@ -138,11 +146,11 @@ class DetectorSection(Section):
         40, description="Lanczos iterations at most; fewer where both eigenvalues have converged before")
 
 
-@flat(SCALERS, ScalerSettings)
 class ScalerSection(Section):
     """How many actors a round gets; holds the keys of all scalers, of which those of ``kind`` count."""
 
-    kind: str = ""  # of the registry, as all other keys
+    kind: str = Field("fixed", description="; ".join(
+        [*(f"{kind} {settings.about}" for kind, settings in SCALERS.settings.items()), _OWN]))
     actors_min: int = 0
     actors_max: int = 0
 
@@ -180,50 +188,14 @@ class ActorSection(Section):
                                                    "and of the learner's functions")
 
 
-class LearnerFunctionSection(Section):
-    """The functions of a learner that is one: what updates the policy, and what runs the loop."""
-
-    memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
-        1769, description="memory of the function that updates the policy, MiB; 1769 buy one vCPU")
-    timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(
-        60, description="an update, with kind = stellaris a gradient, is ended after this, seconds; reserved in the "
-        "budget with each round")
-    coordinator_memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
-        1769, description="memory of the function that runs the loop, detects and evaluates, MiB")
-
-
-class StellarisSection(Section):
-    """Stellaris: how several learner functions compute gradients, and how these are applied."""
-
-    place: Literal["auto", *STELLARIS_PLACES] = Field(  # type: ignore[valid-type]  # the registry's keys
-        "auto", description="where learner functions run; auto = on AWS Lambda in a deployment, else processes; "
-        "processes = on this machine; virtual = in the process of the loop, one after the other, in an order that the "
-        "durations of a file decide, so that the same seed gives the same run; lambda = on AWS Lambda; ray = on the "
-        "Ray cluster of fleet.kind = ray")
-    learners: Annotated[int, Field(ge=1, le=1000)] = Field(
-        4, description="gradients that are computed at the same time")
-    staleness_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        0.9, description="d of the staleness bound, which shrinks from update to update; null = no bound: each "
-        "gradient is applied when it arrives")
-    learning_rate_root: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        3.0, description="v: a gradient that is s versions old moves the policy by the learning rate times s^(−1/v); "
-        "null = by the whole learning rate, however old it is")
-    truncation: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        1.0, description="ρ, the least cap on a sample's importance ratio; the cap is the least ratio that any learner "
-        "has, where that is larger; null = no ratio is cut")
-    durations: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="file of recorded durations for place = virtual, relative to where the program is started; "
-        "benchmarks/durations.py writes one")
-
-
 class LearnerSection(Section):
     """The learner: where the policy is trained, and how long that may take."""
 
-    kind: Literal[*UPDATERS] = Field(  # type: ignore[valid-type]  # the registry's keys
+    kind: str = Field(
         "instance", description="where the policy is trained; instance = on an EC2 instance, which also runs the loop; "
         "function = each update is one invocation of a function, and another function runs the loop: then keys of "
         "instances do not count, and the results are equal; stellaris = as function, but each gradient is one "
-        "invocation, of which several run at once. docs/design/add-an-updater.md adds others")
+        f"invocation, of which several run at once; {_OWN}")
     function: LearnerFunctionSection = Field(
         LearnerFunctionSection(), description="the functions of kind = function or stellaris; they have the processor "
         "actor.architecture")
@@ -258,40 +230,24 @@ class LearnerSection(Section):
         "exceeded")
 
     @property
-    def has_instance(self) -> bool:
-        """Whether an instance stands; else the learner is a function, and another function runs the loop."""
-        return str(self.kind) not in FUNCTION_UPDATERS
+    def chosen(self) -> UpdaterSettings:
+        """The settings of the updater that ``kind`` names."""
+        settings: UpdaterSettings = getattr(self, UPDATERS.key(self.kind), None) or UPDATERS.settings[self.kind]()
+        return settings
 
     @property
-    def functions_at_once(self) -> int:
-        """Learner functions that may run at the same time; 0 if the learner is no function."""
-        if self.has_instance:
-            return 0
-        return self.stellaris.learners if self.kind == "stellaris" else 1
-
-
-class RaySection(Section):
-    """A Ray cluster of one's own, and what it costs."""
-
-    address: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="HOST:PORT of a cluster of which this machine is a node; auto = the one that runs here; "
-        "null = one is started on this machine, with fleet.processes CPUs, and ends with the run")
-    cpus_per_actor: Annotated[float, Field(gt=0, le=1024)] = Field(
-        1.0, description="CPUs of the cluster that an actor takes, or a learner function")
-    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
-        None, description="nodes that are paid for, by the clock, from when the run joins the cluster until it ends; "
-        "null = as many as the cluster has when it is joined. Of a cluster that grows, the most that it may have")
-    node_usd_per_hour: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
-        None, description="dollars that a node costs an hour; null = the price of the first of learner.instance_types")
+    def has_instance(self) -> bool:
+        """Whether an instance stands; else the learner is a function, and another function runs the loop."""
+        return self.chosen.has_instance
 
 
 class FleetSection(Section):
     """Where actors run, and what happens if they fail."""
 
-    kind: Literal["auto", *FLEETS] = Field(  # type: ignore[valid-type]  # the registry's keys
+    kind: str = Field(
         "auto", description="where actors run; auto = on AWS Lambda with a deployed learner, else on this machine; "
         "local = on this machine, in a deployment on the learner's instance: then there is no actor function; ray = on "
-        "a Ray cluster of your own")
+        f"a Ray cluster of your own; {_OWN}")
     ray: RaySection = Field(RaySection(), description="the cluster of kind = ray")
     processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="actor processes of the local fleet, or CPUs of a Ray cluster that is started here; null = "
@@ -306,6 +262,21 @@ class FleetSection(Section):
         3, description="tries for each slot of a synchronous round: the first actor and its replacements; in "
         "asynchronous rounds, tries for an open episode whose continuation raises")
     failures_max: Count = Field(16, description="the run ends after so many failures with no success between them")
+
+    @property
+    def chosen(self) -> FleetSettings:
+        """The settings of the fleet that ``kind`` names; those of none if it is ``auto``."""
+        settings: FleetSettings | None = getattr(self, FLEETS.key(self.kind), None)
+        return settings or FLEETS.settings.get(self.kind, FleetSettings)()
+
+
+_CHOOSING: Mapping[str, tuple[type[Section], Kinds[Any], Callable[[type[Section], Kinds[Any]], Fields]]] = {
+    "algorithm": (AlgorithmSection, ALGORITHMS, nested_fields), "scaler": (ScalerSection, SCALERS, flat_fields),
+    "learner": (LearnerSection, UPDATERS, nested_fields), "fleet": (FleetSection, FLEETS, nested_fields)}
+KINDS = {name: kinds for name, (_, kinds, _) in _CHOOSING.items()}
+"""What may be chosen in the sections that have a key ``kind``, whose settings are not theirs."""
+for _chosen in _CHOOSING.values():
+    give_fields(*_chosen)
 
 
 class CacheSection(Section):
@@ -433,11 +404,53 @@ class Experiment(Section):
         return yaml_text.dump(given_tree(self))
 
 
+def add_kind(path: str, chosen_by: str | None = None) -> str:
+    """Makes a kind known that an import path names: its keys are those of built-in kinds from now on.
+
+    Args:
+        path: ``package.module:Settings``, which is imported; its base class says what it is a kind of.
+        chosen_by: The section that names it; None if none does.
+
+    Returns:
+        The section that may choose it.
+
+    Raises:
+        ExperimentError: It cannot be imported, is no such class, or its keys are others' already.
+    """
+    key = f"{chosen_by}.kind = {path!r}" if chosen_by else path
+    try:
+        settings = load(path)
+    except Exception as error:
+        # Whatever somebody else's module raises.
+        raise ExperimentError(f"{key} cannot be imported: {type(error).__name__}: {error}") from error
+    allowed = {name: kinds.base for name, kinds in KINDS.items() if chosen_by in (None, name)}
+    name = next((name for name, base in allowed.items()
+                 if isinstance(settings, type) and issubclass(settings, base)), None)
+    if name is None:
+        raise ExperimentError(f"{key} is not allowed; allowed: a subclass of "
+                              + " | ".join(f"{base.__module__}.{base.__name__}" for base in allowed.values()))
+    section, kinds, fields_of = _CHOOSING[name]
+    if path not in kinds.settings:
+        kinds.settings[path] = settings
+        try:
+            give_fields(section, kinds, fields_of)
+        except ExperimentError:
+            del kinds.settings[path]
+            raise
+        refresh_defaults(Experiment)
+    return name
+
+
+def equal_updaters() -> list[str]:
+    """Returns the kinds of updaters whose results are equal, to the bit: a run may go on with another one of them."""
+    return [kind for kind, settings in UPDATERS.settings.items() if settings.is_exact]
+
+
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
     """Returns what may not differ between a run and its resumption, by dotted path."""
     found = {path: value for path, value in leaves(experiment.model_dump(mode="json"))
              if not is_below(path, CHANGEABLE)}
-    return found | ({_KIND: " | ".join(EQUAL_UPDATERS)} if found[_KIND] in EQUAL_UPDATERS else {})
+    return found | ({_KIND: " | ".join(equal_updaters())} if found[_KIND] in equal_updaters() else {})
 
 
 def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[str]:
@@ -498,10 +511,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
     if experiment.actor.provisioned > scaler.most_actors:
         yield (f"actor.provisioned = {experiment.actor.provisioned} is more than the {scaler.most_actors} actors that "
                f"a round can have; allowed: 0 to {scaler.most_actors}")
-    address = experiment.fleet.ray.address
-    if address not in (None, "auto") and not _ADDRESS.fullmatch(address):
-        yield (f"fleet.ray.address = {address} is not one of a cluster's; allowed: null | auto | HOST:PORT, on a "
-               "machine that is a node of it")
+    yield from experiment.fleet.chosen.contradictions(experiment)
     deadline_s = experiment.fleet.round_deadline_s
     if deadline_s is not None and deadline_s < experiment.actor.timeout_s:
         yield (f"fleet.round_deadline_s = {deadline_s} is shorter than actor.timeout_s = "
@@ -513,43 +523,5 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
         yield (f"stop.max_steps = {stop.max_steps} has no room for a fragment of actor.fragment_steps = "
                f"{experiment.actor.fragment_steps}; allowed: {experiment.actor.fragment_steps} or more, or a smaller "
                "actor.fragment_steps")
-    yield from _contradictions_of_functions(experiment)
-    algorithm = experiment.algorithm
-    if not algorithm.chosen.is_off_policy and algorithm.rounds == "asynchronous":
-        yield (f"algorithm.rounds = 'asynchronous': {algorithm.kind} trains on what its newest policy sampled, and on "
-               "nothing else; allowed: synchronous | null, or algorithm.kind = "
-               + " | ".join(kind for kind, settings in ALGORITHMS.settings.items() if settings.is_off_policy))
-    if (algorithm.chosen.learning_rate_schedule == "linear"
-            and stop.max_rounds is None and stop.max_steps is None):
-        yield (f"algorithm.{algorithm.kind}.learning_rate_schedule = linear needs an end: set stop.max_steps or "
-               "stop.max_rounds")
-
-
-def _contradictions_of_functions(experiment: Experiment) -> Iterator[str]:
-    """What a learner that is a function cannot have."""
-    learner, algorithm = experiment.learner, experiment.algorithm
-    if learner.has_instance:
-        return
-    kind = f"learner.kind = {learner.kind}"
-    if learner.device == "cuda":
-        yield (f"learner.device = 'cuda': a function has no GPU ({kind}); allowed: auto | cpu, or "
-               "learner.kind = instance")
-    if learner.processes not in (None, 1):
-        yield (f"learner.processes = {learner.processes}: one function computes an update or a gradient ({kind}); "
-               "allowed: 1 | null, or learner.kind = instance")
-    if learner.kind == "stellaris" and algorithm.kind != "ppo":
-        yield (f"algorithm.kind = {algorithm.kind} has no truncated loss, and updates that {kind} does not know; "
-               "allowed: ppo, or learner.kind = instance | function")
-    elif algorithm.is_asynchronous:
-        yield (f"algorithm.rounds = {algorithm.rounds or 'null (asynchronous)'}: each update is an invocation "
-               f"({kind}), too dear for the few trajectories that an asynchronous one trains on; "
-               "allowed: synchronous, or learner.kind = instance")
-    if experiment.cache.kind == "learner":
-        yield (f"cache.kind = learner: no instance holds it ({kind}); allowed: serverless | node | "
-               "none, or learner.kind = instance")
-    if learner.function.timeout_s > learner.update_timeout_s:
-        yield (f"learner.function.timeout_s = {learner.function.timeout_s} is longer than learner.update_timeout_s = "
-               f"{learner.update_timeout_s}, which ends the run; allowed: 1 to {min(900, learner.update_timeout_s)}")
-    if learner.kind == "stellaris" and learner.stellaris.place == "virtual" and learner.stellaris.durations is None:
-        yield ("learner.stellaris.durations = null: learner.stellaris.place = virtual plays recorded durations; "
-               "allowed: a file that benchmarks/durations.py has written, or place = processes")
+    yield from experiment.learner.chosen.contradictions(experiment)
+    yield from experiment.algorithm.chosen.contradictions(experiment)

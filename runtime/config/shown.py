@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
 from lambda_actor.cache import redacted
-from runtime.config.explaining import section_of, walk_fields
-from runtime.config.fleets import FLEETS
-from runtime.config.schema import Experiment, ScalerSection, without_keys
+from runtime.config.explaining import walk_fields
+from runtime.config.schema import Experiment, without_keys
 from runtime.config.unused import is_set, unused
-from runtime.config.updaters import FUNCTION_UPDATERS, UPDATERS
-from runtime.config.variants import ALGORITHMS, SCALERS
+from runtime.config.variants import section_of
 
 Tree = dict[str, Any]
 
@@ -29,30 +26,6 @@ def given_tree(experiment: Experiment) -> Tree:
     return without_keys(tree, [
         path for path, default in _defaults().items()
         if path in unused_keys or not is_set(experiment, path) or _at(tree, path) == default])
-
-
-def unread_paths(settings: Mapping[str, Any]) -> list[str]:
-    """Returns the sections and keys that nothing reads, as other kinds are chosen than theirs.
-
-    Args:
-        settings: By dotted path; where a kind is not there, or not known, everything counts as read.
-    """
-    algorithm, scaler, learner, fleet = (
-        settings.get(f"{section}.kind") for section in ("algorithm", "scaler", "learner", "fleet"))
-    found: list[str] = []
-    if algorithm in ALGORITHMS.settings:
-        found += [f"algorithm.{kind}" for kind in ALGORITHMS.settings if kind != algorithm]
-    if settings.get("algorithm.rounds") == "synchronous":
-        found += ["algorithm.round_steps", "algorithm.staleness_max"]
-    if scaler in SCALERS.settings:
-        own = {"kind", *SCALERS.settings[scaler].model_fields}
-        found += [f"scaler.{key}" for key in ScalerSection.model_fields if key not in own]
-    if learner in UPDATERS:
-        found += [] if learner in FUNCTION_UPDATERS else ["learner.function"]
-        found += [] if learner == "stellaris" else ["learner.stellaris"]
-    if fleet in FLEETS and fleet != "ray":
-        found.append("fleet.ray")
-    return found
 
 
 def _unused(experiment: Experiment) -> set[str]:

@@ -1,81 +1,78 @@
 """Which keys a run never reads: those of a kind that was not chosen, and those that other keys switch off.
 
 `runtime.config.loading` refuses such a key if it stands where it was to count, and the commands name it if it comes
-from below. What a kind reads follows from the schema by itself: in a section that has a key ``kind``, a section inside
-is read by the kind of its name.
+from below. What a kind reads follows from its settings: which keys they have, and what they say of others.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runtime.config.section import Section
-from runtime.config.updaters import FUNCTION_UPDATERS
-from runtime.config.variants import ALGORITHMS, CURVATURE_SIGNALS, NOISE_SIGNALS, SCALERS
+from runtime.settings.algorithm import ALGORITHMS
+from runtime.settings.fleet import FLEETS
+from runtime.settings.kinds import Kinds
+from runtime.settings.scaler import CURVATURE_SIGNALS, NOISE_SIGNALS, SCALERS
+from runtime.settings.section import Unused
+from runtime.settings.updater import UPDATERS
 
 if TYPE_CHECKING:
     from runtime.config.schema import Experiment
 
-_READERS = {"learner.function": FUNCTION_UPDATERS}
-"""Kinds that read a section, if they are others than that of its name."""
-_OF_INSTANCES = ("learner.market", "learner.image_parameter", "learner.volume_gib")
-
-
-@dataclass(frozen=True)
-class Unused:
-    """Keys that a run never reads, for one reason.
-
-    Attributes:
-        keys: Dotted.
-        deciders: The keys by whose values the others are not read.
-        allowed: What would have them read.
-    """
-
-    keys: Sequence[str]
-    deciders: Sequence[str]
-    allowed: str
+_NESTED: Sequence[Kinds[Any]] = (ALGORITHMS, UPDATERS, FLEETS)
+"""Whose settings are sections of their own; a scaler's stand beside those of all others."""
 
 
 def unused(experiment: Experiment) -> Iterator[Unused]:
     """Yields all keys that a run of the experiment never reads, set or not; none of them twice."""
-    yield from _of_other_kinds(experiment)
-    yield from _of_other_scalers(experiment)
-    scaler, fleet, cache, learner = experiment.scaler, experiment.fleet, experiment.cache, experiment.learner
-    algorithm, settings = experiment.algorithm, experiment.algorithm.chosen
-    signals = scaler.chosen.signals
+    for kinds in _NESTED:
+        for section, readers in _of_other_kinds(kinds, getattr(experiment, kinds.section).kind).items():
+            name = f"{kinds.section}.{section}"
+            yield Unused([f"{name}.{key}" for key in type(value_at(experiment, name)).model_fields],
+                         [f"{kinds.section}.kind"], f"{kinds.section}.kind = {' | '.join(readers)}")
+    yield from _of_other_scalers(experiment.scaler.kind)
+    yield from experiment.scaler.chosen.unused()
+    cache, algorithm, learner = experiment.cache, experiment.algorithm, experiment.learner.chosen
+    signals = experiment.scaler.chosen.signals
     if not signals & (CURVATURE_SIGNALS | NOISE_SIGNALS):
         yield Unused(["detector.objective", "detector.subset_size"], ["scaler.kind"],
                      _scalers_with(CURVATURE_SIGNALS | NOISE_SIGNALS))
     if not signals & CURVATURE_SIGNALS:
         yield Unused(["detector.lanczos_steps"], ["scaler.kind"], _scalers_with(CURVATURE_SIGNALS))
     if not algorithm.is_asynchronous:
-        kinds = [kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy]
+        kinds_of = [kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy]
         yield Unused(["algorithm.round_steps", "algorithm.staleness_max"], ["algorithm.kind", "algorithm.rounds"],
-                     f"asynchronous rounds, which algorithm.kind = {' | '.join(kinds)} can have")
+                     f"asynchronous rounds, which algorithm.kind = {' | '.join(kinds_of)} can have")
     else:
         yield Unused(["fleet.quorum"], ["algorithm.kind", "algorithm.rounds"], "algorithm.rounds = synchronous")
-    of_kind = f"algorithm.{algorithm.kind}"
-    if getattr(settings, "kl_coefficient", None) == 0:
-        yield Unused([f"{of_kind}.kl_target"], [f"{of_kind}.kl_coefficient"], f"{of_kind}.kl_coefficient above 0")
-    if settings.normalize_observations is False:
-        yield Unused([f"{of_kind}.observation_clip"], [f"{of_kind}.normalize_observations"],
-                     f"{of_kind}.normalize_observations = true | null")
-    if learner.kind == "stellaris" and learner.stellaris.place != "virtual":
-        yield Unused(["learner.stellaris.durations"], ["learner.stellaris.place"],
-                     "learner.stellaris.place = virtual")
-    if fleet.kind == "ray":
-        yield Unused([*_OF_INSTANCES, "learner.launches_max"], ["fleet.kind"], "fleet.kind = auto | local | lambda")
-    elif not learner.has_instance:
-        yield Unused(["learner.instance_types", *_OF_INSTANCES], ["learner.kind"], "learner.kind = instance")
-    if fleet.kind == "lambda":
-        yield Unused(["fleet.processes"], ["fleet.kind"], "fleet.kind = auto | local | ray")
+    yield from algorithm.chosen.unused(f"algorithm.{algorithm.chosen_key}.")
+    yield from learner.unused(f"learner.{UPDATERS.key(experiment.learner.kind)}.")
+    unread = experiment.fleet.chosen.unread
+    if unread:
+        yield Unused(unread, ["fleet.kind"], _reading(FLEETS, unread, "auto"))
+    if learner.unread and not set(unread) & set(learner.unread):
+        yield Unused(learner.unread, ["learner.kind"], _reading(UPDATERS, learner.unread))
     if cache.kind == "none":
         yield Unused(["cache.url", "cache.memory_mib"], ["cache.kind"], "cache.kind = serverless | node | learner")
     elif cache.url is not None:
         yield Unused(["cache.memory_mib"], ["cache.url"], "cache.url = null")
+
+
+def unread_paths(settings: Mapping[str, Any]) -> list[str]:
+    """Returns the sections and keys that nothing reads, as other kinds are chosen than theirs.
+
+    Args:
+        settings: By dotted path; where a kind is not there, or not known, everything counts as read.
+    """
+    found = [f"{kinds.section}.{section}" for kinds in _NESTED
+             if (kind := settings.get(f"{kinds.section}.kind")) in kinds.settings
+             for section in _of_other_kinds(kinds, kind)]
+    if settings.get("algorithm.rounds") == "synchronous":
+        found += ["algorithm.round_steps", "algorithm.staleness_max"]
+    if (scaler := settings.get("scaler.kind")) in SCALERS.settings:
+        found += [key for one in _of_other_scalers(scaler) for key in one.keys]
+    return found
 
 
 def is_set(experiment: Experiment, key: str) -> bool:
@@ -107,31 +104,33 @@ def reason(experiment: Experiment, found: Unused) -> str:
     return " and ".join(map(shown, found.deciders))
 
 
-def _of_other_kinds(experiment: Experiment) -> Iterator[Unused]:
-    """The sections of kinds that were not chosen."""
-    for name, section in experiment:
-        kind = getattr(section, "kind", None)
-        for inner_name, inner in section if isinstance(section, Section) and kind is not None else ():
-            readers = _READERS.get(f"{name}.{inner_name}", (inner_name,))
-            if isinstance(inner, Section) and kind not in readers:
-                yield Unused([f"{name}.{inner_name}.{key}" for key in type(inner).model_fields], [f"{name}.kind"],
-                             f"{name}.kind = {' | '.join(readers)}")
+def _of_other_kinds(kinds: Kinds[Any], chosen: str) -> dict[str, list[str]]:
+    """The sections of kinds that the chosen one does not read, each with the kinds that do."""
+    readers: dict[str, list[str]] = {}
+    for kind, settings in kinds.settings.items():
+        if settings.model_fields:
+            readers.setdefault(kinds.key(kind), []).append(kind)
+        for section in getattr(settings, "sections", ()):
+            readers.setdefault(section, []).append(kind)
+    return {section: found for section, found in readers.items() if chosen not in found}
 
 
-def _of_other_scalers(experiment: Experiment) -> Iterator[Unused]:
-    """The keys of other scalers, which stand in the section itself, and those that this one does not need."""
-    scaler = experiment.scaler
-    chosen = SCALERS.settings[scaler.kind].model_fields
+def _of_other_scalers(chosen: str) -> Iterator[Unused]:
+    """The keys of other scalers, which stand in the section itself."""
     owners: dict[str, list[str]] = {}
     for kind, settings in SCALERS.settings.items():
         for key in settings.model_fields:
-            if key not in chosen:
+            if key not in SCALERS.settings[chosen].model_fields:
                 owners.setdefault(key, []).append(kind)
     for kinds in dict.fromkeys(map(tuple, owners.values())):
         yield Unused([f"scaler.{key}" for key, found in owners.items() if tuple(found) == kinds], ["scaler.kind"],
                      f"scaler.kind = {' | '.join(kinds)}")
-    for key, (deciders, allowed) in scaler.chosen.unused().items():
-        yield Unused([f"scaler.{key}"], [f"scaler.{one}" for one in ("kind", *deciders)], allowed)
+
+
+def _reading(kinds: Kinds[Any], keys: Collection[str], *others: str) -> str:
+    """The kinds that read these keys."""
+    found = [kind for kind, settings in kinds.settings.items() if not set(settings.unread) & set(keys)]
+    return f"{kinds.section}.kind = {' | '.join([*others, *found])}"
 
 
 def _scalers_with(signals: Collection[str]) -> str:

@@ -129,8 +129,8 @@ def learner_function_prices(
         architecture: A key of `PriceTable.functions`.
     """
     function, writes, reads = learner.function, WRITES_PER_UPDATE, READS_PER_UPDATE
-    if learner.kind == "stellaris":
-        writes, reads = WRITES_PER_GRADIENT, READS_PER_GRADIENT + learner.stellaris.learners
+    if learner.chosen.has_gradients:
+        writes, reads = WRITES_PER_GRADIENT, READS_PER_GRADIENT + learner.chosen.functions_at_once
     bucket_usd = (writes + reads * _READ_SHARE) * prices.put_usd
     return FunctionPrices(
         replace(prices, request_usd=prices.request_usd + bucket_usd), cache_kind="none",
@@ -178,7 +178,7 @@ class CostModel:
         """
         self._prices, self._cache_kind, self._volume_gib = prices, cache_kind, learner.volume_gib
         self._has_instance = learner.has_instance
-        self.functions_promised = learner.stellaris.learners + 1 if learner.kind == "stellaris" else 1
+        self.functions_promised = learner.chosen.functions_at_once + learner.chosen.has_gradients
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
         if self._has_instance:
             # Its own first, then all that may be launched.

@@ -18,14 +18,13 @@ from typing import Any, Final
 
 from runtime.config.instances import has_gpu
 from runtime.config.resolved import FittedExperiment
-from runtime.config.updaters import FUNCTION_UPDATERS
-from runtime.config.variants import CURVATURE_SIGNALS, NOISE_SIGNALS
 from runtime.cost.durations import Durations, read_durations
 from runtime.cost.model import INIT_SECONDS_MAX, vcpu_share
 from runtime.errors import RunDirectoryError
 from runtime.ports.money import WorkTimes
 from runtime.ports.scaling import GradientNoise
 from runtime.records.files import from_json, read_regular, to_json, write_atomically
+from runtime.settings.scaler import CURVATURE_SIGNALS, NOISE_SIGNALS
 
 UNITS: Final = {
     "init_s": "an actor's cold start: its imports, and its environment",
@@ -56,7 +55,6 @@ and writes itself."""
 _LOOP_REQUESTS: Final = 2
 """The loop writes the batch, and reads the result; before gradients, samples and a policy. For each gradient it reads
 that, and writes the next policy."""
-_TABLED: Final = ("instance", *FUNCTION_UPDATERS)
 _EPISODE_STEPS: Final = 1000
 _SECONDS_MAX: Final = 86_400
 """Of a unit: as `learner.update_timeout_s`."""
@@ -111,7 +109,7 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
     It is of one thread of one process, and two threads count as one: the vCPUs of a small instance share a core.
     """
     learner = experiment.learner
-    if learner.threads > 2 or learner.processes not in (None, 1) or learner.kind not in _TABLED:
+    if learner.threads > 2 or learner.processes not in (None, 1) or not learner.chosen.is_tabled:
         return {}
     found: Mapping[str, float] = table()["workloads"].get(workload(experiment), {})
     return found
@@ -347,7 +345,7 @@ def make_times(rates: Rates, experiment: FittedExperiment, instance_type: str | 
         instance_type: Of the learner; None = the first of ``learner.instance_types``.
     """
     if not experiment.learner.has_instance:
-        return (GradientTimes if experiment.learner.kind == "stellaris" else FunctionTimes)(rates, experiment)
+        return (GradientTimes if experiment.learner.chosen.has_gradients else FunctionTimes)(rates, experiment)
     return ModelledTimes(rates, experiment, instance_type or experiment.learner.instance_types[0])
 
 

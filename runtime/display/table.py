@@ -505,7 +505,7 @@ def _signal_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], st
 
 def _staleness_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], str]]:
     """Columns of a run that has staleness: of its trajectories, or of its gradients."""
-    if experiment.learner.kind == "stellaris":
+    if experiment.learner.chosen.has_gradients:
         return {"grads": _gradients, "stale": lambda row: _number(row.gradient_staleness_mean, 1)}
     return {"stale": _staleness} if experiment.algorithm.rounds == "asynchronous" else {}
 

@@ -28,6 +28,7 @@ def load_policy(
     best: bool = False,
     seed: int | np.random.Generator | None = None,
     environment: str | None = None,
+    trust: bool = False,
 ) -> TrainedPolicy:
     """Loads a policy of a run, or an exported ONNX file.
 
@@ -37,6 +38,7 @@ def load_policy(
         seed: Of the noise of sampled actions, or a generator that draws it; None draws a fresh seed.
         environment: The run's environment; needed where the run was downloaded and its environment is code of your
             own; None for what the run says.
+        trust: Run the code that the run names.
 
     Raises:
         RunError: There is no such policy, it cannot be read, onnxruntime is not installed, or a downloaded run names
@@ -49,7 +51,7 @@ def load_policy(
             raise RunError(f"{place} holds one policy; best=True is for a run's directory, and `export --best` "
                            "exports its best policy")
         return TrainedPolicy(_OnnxPolicy(place), generator)
-    return TrainedPolicy(_RunPolicy(place, environment, is_best=best), generator)
+    return TrainedPolicy(_RunPolicy(place, environment, is_best=best, trust=trust), generator)
 
 
 class TrainedPolicy:
@@ -154,8 +156,9 @@ class _Source(Protocol):
 class _RunPolicy:
     """The policy of a run's directory, with the actors' own inference in numpy."""
 
-    def __init__(self, directory: Path, environment_id: str | None, *, is_best: bool) -> None:
-        weights, experiment = load_run_policy(directory, is_best=is_best, environment_id=environment_id)
+    def __init__(self, directory: Path, environment_id: str | None, *, is_best: bool, trust: bool) -> None:
+        weights, experiment = load_run_policy(
+            directory, is_best=is_best, environment_id=environment_id, trust=trust)
         section = experiment.environment
         environment = make_environment(section.id, section.preprocessing, section.options)
         try:

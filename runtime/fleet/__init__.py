@@ -1,23 +1,13 @@
-"""Where actors run: one file for each kind of fleet, chosen by ``fleet.kind``."""
+"""Where actors run: one file for each kind of fleet and one for its settings, chosen by ``fleet.kind``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from runtime.config.fleets import FLEETS
-from runtime.ports.fleet import Fleet
-
-if TYPE_CHECKING:
-    from runtime.config.schema import RaySection
 
 ACTOR_HANDLER = "lambda_actor.handler:handler"
 """The actor function."""
-LEARNER_HANDLER = "runtime.learner.remote.handler:handler"
-"""The learner function."""
 ACTOR_VARIABLES = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
     "PYTHONHASHSEED": "0"}
@@ -36,7 +26,6 @@ class FleetSetup:
         credentials: Environment variables for the actors alone, by name.
         function_arn: ARN of the deployed actor function; empty on this machine.
         handler: What processes of this machine, or of a Ray cluster, run, as ``module:function``.
-        ray: ``fleet.ray``; None if the fleet is another one.
     """
 
     concurrency: int
@@ -46,16 +35,3 @@ class FleetSetup:
     credentials: Mapping[str, str] = field(default_factory=dict)
     function_arn: str = ""
     handler: str = ACTOR_HANDLER
-    ray: RaySection | None = None
-
-
-def make_fleet(kind: str, setup: FleetSetup) -> Fleet:
-    """Makes the fleet that ``fleet.kind`` names.
-
-    Raises:
-        FleetError: It cannot be started.
-        KeyError: There is no such kind.
-    """
-    module, _, factory = FLEETS[kind].partition(":")
-    fleet: Fleet = getattr(import_module(module), factory)(setup)
-    return fleet

@@ -22,7 +22,6 @@ from runtime.aws.clients import waiting_client
 from runtime.aws.failures import AWS_ERRORS, NEVER_SENT, PERHAPS_DONE, BotoCoreError, ClientError, code_of
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
-from runtime.fleet import FleetSetup
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 from runtime.records.files import json_or_none
 
@@ -318,11 +317,6 @@ class LambdaFleet:
 
     def _is_open(self, call: _Call) -> bool:
         return self._calls.get(call.invocation.invocation_id) is call
-
-
-def make_lambda_fleet(setup: FleetSetup) -> LambdaFleet:
-    """Makes the fleet of ``fleet.kind = lambda``."""
-    return LambdaFleet(setup.function_arn, timeout_s=setup.timeout_s, concurrency=setup.concurrency)
 
 
 def _outcome(invocation_id: str, answer: Mapping[str, Any], payload: bytes, timeout_s: float) -> Outcome:

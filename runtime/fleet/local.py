@@ -22,7 +22,7 @@ from typing import Any
 
 from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
-from runtime.fleet import ACTOR_HANDLER, ACTOR_VARIABLES, FleetSetup
+from runtime.fleet import ACTOR_HANDLER, ACTOR_VARIABLES
 from runtime.fleet.answers import JUNK, answer
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
@@ -363,12 +363,6 @@ class LocalFleet:
 
     def _wake(self) -> None:
         self._wake_write.send_bytes(b"\0")
-
-
-def make_local_fleet(setup: FleetSetup) -> LocalFleet:
-    """Makes the fleet of ``fleet.kind = local``."""
-    return LocalFleet(setup.concurrency, timeout_s=setup.timeout_s, memory_mib=setup.memory_mib,
-                      log_path=setup.log_path, credentials=setup.credentials, handler=setup.handler)
 
 
 def _death(exit_code: int) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, MissingExtraError, one_line
-from runtime.fleet import ACTOR_HANDLER, ACTOR_VARIABLES, FleetSetup
+from runtime.fleet import ACTOR_HANDLER, ACTOR_VARIABLES
 from runtime.fleet.actor_process import Handler, serve
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 
@@ -266,14 +266,6 @@ class RayFleet:
         except SystemError as error:
             # What a signal's handler raises inside Ray's own code, such as a time limit, comes out of it as that.
             raise (error.__cause__ or error) from None
-
-
-def make_ray_fleet(setup: FleetSetup) -> RayFleet:
-    """Makes the fleet of ``fleet.kind = ray``."""
-    if setup.ray is None:
-        raise FleetError("fleet.ray is missing")
-    return RayFleet(timeout_s=setup.timeout_s, cpus=setup.concurrency, address=setup.ray.address,
-                    cpus_per_task=setup.ray.cpus_per_actor, credentials=setup.credentials, handler=setup.handler)
 
 
 def node_count() -> int:

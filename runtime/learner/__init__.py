@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from runtime.config.updaters import UPDATERS
+from runtime.settings.kinds import load
 
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
     from runtime.config.schema import AlgorithmSection
     from runtime.learner.actor_critic import Group
-    from runtime.learner.remote.updater import Remote
-    from runtime.ports.learning import Learner, Updater
+    from runtime.ports.learning import Learner
+
+
+LEARNER_HANDLER = "runtime.learner.remote.handler:handler"
+"""The learner function, as fleets take it."""
 
 
 @dataclass(frozen=True)
@@ -47,24 +49,7 @@ def make_learner(spec: LearnerSpec, *, device: str, group: Group | None = None) 
         device: ``cpu`` or ``cuda``.
         group: The processes that share each gradient; None = this one alone.
     """
-    learner: Learner = _named(spec.algorithm.chosen.learner)(
+    learner: Learner = load(spec.algorithm.chosen.learner)(
         spec.spaces, spec.algorithm, network=spec.network, seed=spec.seed, device=device, threads=spec.threads,
         group=group, initialisation=spec.initialisation, initial_std=spec.initial_std)
     return learner
-
-
-def make_updater(name: str, learner: Learner, remote: Remote | None = None) -> Updater:
-    """Makes the updater that the experiment names.
-
-    Args:
-        name: A key of `runtime.config.updaters.UPDATERS`.
-        learner: What it trains.
-        remote: What it needs if it trains elsewhere.
-    """
-    updater: Updater = _named(UPDATERS[name])(learner, *([] if remote is None else [remote]))
-    return updater
-
-
-def _named(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)

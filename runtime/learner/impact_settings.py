@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from runtime.config.section import Count, Field, NonNegative, Positive
-from runtime.config.variants import AlgorithmSettings
+from runtime.settings.algorithm import AlgorithmSettings, unused_kl_target
+from runtime.settings.section import Count, Field, NonNegative, Positive, Unused
 
 
 class ImpactSettings(AlgorithmSettings):
@@ -32,3 +33,8 @@ class ImpactSettings(AlgorithmSettings):
     uses_max: Annotated[int, Field(ge=1, le=1000)] = Field(
         2, description="K, times that a minibatch is trained on at most, the first one included; once in synchronous "
         "rounds")
+
+    def unused(self, prefix: str) -> Iterator[Unused]:
+        """Yields also the KL divergence that no penalty is adapted to."""
+        yield from super().unused(prefix)
+        yield from unused_kl_target(self.kl_coefficient, prefix)

@@ -12,13 +12,13 @@ import torch
 from lambda_actor import wire
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
-from runtime.config.variants import AlgorithmSettings
 from runtime.errors import CheckpointError
 from runtime.learner.distributions import make_distribution
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
 from runtime.learner.normaliser import RunningMoments
 from runtime.ports.learning import DetectorSamples, Snapshot
 from runtime.records.files import INTEGER_MAX
+from runtime.settings.algorithm import AlgorithmSettings
 
 _NO_CLIP = np.float32(3.0e38)
 PIXEL_SAMPLES = 1024

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
-from runtime.config.section import Count, Field, NonNegative, Positive, Share
-from runtime.config.variants import AlgorithmSettings
+from runtime.settings.algorithm import AlgorithmSettings, unused_kl_target
+from runtime.settings.section import Count, Field, NonNegative, Positive, Share, Unused
 
 
 class PpoSettings(AlgorithmSettings):
@@ -13,6 +14,7 @@ class PpoSettings(AlgorithmSettings):
 
     title: ClassVar[str] = "PPO"
     learner: ClassVar[str] = "runtime.learner.ppo:Ppo"
+    has_truncated_loss: ClassVar[bool] = True
 
     epochs: Count = Field(10, description="passes over a round's batch")
     minibatch_steps: Count = Field(256, description="samples per gradient step at most; the whole batch where that "
@@ -27,3 +29,8 @@ class PpoSettings(AlgorithmSettings):
     def passes(self) -> int:
         """Its epochs."""
         return self.epochs
+
+    def unused(self, prefix: str) -> Iterator[Unused]:
+        """Yields also the KL divergence that no penalty is adapted to."""
+        yield from super().unused(prefix)
+        yield from unused_kl_target(self.kl_coefficient, prefix)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runtime.config.loading import load_experiment
+from runtime.config.loading import UntrustedCodeError, load_experiment
 from runtime.config.schema import Experiment, unchangeable
 from runtime.errors import ExperimentError
 from runtime.operations.kept_runs import KeptError, KeptFile, KeptRun, json_of, md5_of, spent_usd
@@ -98,7 +99,14 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     config = out / layout.CONFIG
     if not config.exists():
         return [*lines, "it cannot be gone on with: it was never begun"]
-    stored = load_experiment(config, is_of_run=True)
+    if file:
+        with suppress(ExperimentError):
+            # Kinds that the user's own file names by import path are known then.
+            load_experiment(file)
+    try:
+        stored = load_experiment(config, is_of_run=True)
+    except UntrustedCodeError as error:
+        return [*lines, f"                  ({error})"]
     if code_of(stored):
         lines.append("                  (its environment is code, which a download does not bring: name your own with "
                      "--environment ID, or --set environment.id=ID for train)")

@@ -310,7 +310,7 @@ def predict(
         usd += model.provisioned_usd(math.ceil(trained_s / PROVISIONED_BLOCK_S) if provisioned else 0)
     if not has_instance:
         learner, count = model.roles[LEARNER], rounds.count * rounds.functions
-        cold = min(count, experiment.learner.functions_at_once)
+        cold = min(count, experiment.learner.chosen.functions_at_once)
         usd += seeds * sum(count * learner.usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0) for
                            count, billed_s in ((count - cold, rounds.function_s),
                                                (cold, rounds.function_s + rounds.function_init_s)))

@@ -209,9 +209,8 @@ class Workload:
         from runtime.learner import LearnerSpec, make_learner
 
         algorithm = self.experiment.algorithm
-        kind = algorithm.kind
         section = algorithm.model_copy(update={
-            kind: algorithm.chosen.model_copy(update={"minibatch_steps": minibatch})})
+            algorithm.chosen_key: algorithm.chosen.model_copy(update={"minibatch_steps": minibatch})})
         network = self.experiment.network
         return make_learner(LearnerSpec(section, self.environment.spaces, network.architecture, self.experiment.seed,
                                         initialisation=network.initialisation), device="cpu")

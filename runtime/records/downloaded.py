@@ -1,8 +1,9 @@
-"""What a downloaded run may name: environments that are installed here, but no code, and no other file.
+"""What a run may name: environments and kinds that are installed here, but no code, and no other file.
 
 A run in the bucket was written by a learner, which runs the environment's code: its config.yaml may say anything. An
 environment ``module:name`` is imported, so it is only where the user names it; wrappers are imported, too, and what an
-environment's arguments do nobody knows.
+environment's arguments do nobody knows. A kind ``module:Settings`` is imported from no run's config.yaml, downloaded or
+not, unless the user says that the run is to be trusted.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ _NO_CODE = {"kwargs": "environment.kwargs={}", "wrappers": "environment.wrappers
 """Overrides by the keys, besides the id, that can have code run."""
 
 
-def load_trusted_experiment(path: Path, overrides: Sequence[str] = (), *, is_of_run: bool = False) -> Experiment:
+def load_trusted_experiment(
+    path: Path, overrides: Sequence[str] = (), *, is_of_run: bool = False, trust: bool = False
+) -> Experiment:
     """Loads an experiment file whose environment is about to be made.
 
     Args:
         path: The file; a run's own, or anybody's.
         overrides: As of `load_experiment`.
         is_of_run: Whether it is a run's own; a downloaded run's always is.
+        trust: Whether the user trusts the run, and has the code run that it names.
 
     Raises:
         ExperimentError: It cannot be loaded; or it is a downloaded run's and extends another file, or names code,
@@ -37,14 +41,15 @@ def load_trusted_experiment(path: Path, overrides: Sequence[str] = (), *, is_of_
     if is_downloaded and _is_named("id", overrides):
         # What the download says was said of another environment.
         overrides = [*(nothing for name, nothing in _NO_CODE.items() if not _is_named(name, overrides)), *overrides]
-    experiment = load_experiment(path, overrides, is_of_run=is_of_run or is_downloaded)
+    is_of_run = is_of_run or is_downloaded
+    experiment = load_experiment(path, overrides, is_of_run=is_of_run, may_import=trust or not is_of_run)
     unnamed = [f"environment.{name} = {value!r}" for name, value in code_of(experiment).items()
                if not _is_named(name, overrides)]
-    if unnamed and is_downloaded:
+    if unnamed and is_downloaded and not trust:
         raise ExperimentError(
             f"{' and '.join(unnamed)} of a downloaded run is code, and code that a download "
             "names is not run. If it is your own, name it yourself: --environment of evaluate and export, "
-            "environment= of load_policy, --set environment.id= of train; or copy the file elsewhere")
+            "environment= of load_policy, --set environment.id= of train; or, if you trust the run, --trust")
     return experiment
 
 
@@ -59,15 +64,16 @@ def _is_named(name: str, overrides: Sequence[str]) -> bool:
     return any(one.strip().startswith((f"environment.{name}=", f"environment.{name}.")) for one in overrides)
 
 
-def load_run_experiment(directory: Path, environment_id: str | None) -> Experiment:
+def load_run_experiment(directory: Path, environment_id: str | None, *, trust: bool = False) -> Experiment:
     """Loads the experiment of a run whose environment is about to be made.
 
     Args:
         directory: The run's.
         environment_id: The environment, if the user names it; None for the run's.
+        trust: As of `load_trusted_experiment`.
 
     Raises:
         ExperimentError: As `load_trusted_experiment`.
     """
     overrides = [_KEY + environment_id] if environment_id is not None else []
-    return load_trusted_experiment(directory / layout.CONFIG, overrides, is_of_run=True)
+    return load_trusted_experiment(directory / layout.CONFIG, overrides, is_of_run=True, trust=trust)

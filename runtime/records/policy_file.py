@@ -30,13 +30,16 @@ def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
         arrays, metadata={_FACTS: json.dumps({_ENVIRONMENT: environment_id, _DIGEST: _digest(arrays)})}))
 
 
-def load_run_policy(directory: Path, *, is_best: bool, environment_id: str | None) -> tuple[bytes, Experiment]:
+def load_run_policy(
+    directory: Path, *, is_best: bool, environment_id: str | None, trust: bool = False
+) -> tuple[bytes, Experiment]:
     """A run's policy as a WEIGHTS message, and the run's experiment, whose environment is about to be made.
 
     Args:
         directory: The run's.
         is_best: Take the best evaluated policy; else the one that reached the target, else the newest.
         environment_id: The environment, if the user names it; None for the run's.
+        trust: Whether code that the run names is run.
 
     Raises:
         RunDirectoryError: The directory does not hold one run, or not this policy of it; or the file is damaged, or of
@@ -51,7 +54,7 @@ def load_run_policy(directory: Path, *, is_best: bool, environment_id: str | Non
                                 "ended, or an earlier version of this program made the run")
     path = best if is_best else newest
     weights, facts = _read(path)
-    experiment = load_run_experiment(directory, environment_id)
+    experiment = load_run_experiment(directory, environment_id, trust=trust)
     trained_in, said = facts.get(_ENVIRONMENT), experiment.environment.id
     if environment_id is None and trained_in not in (None, said):
         raise RunDirectoryError(f"{path} was trained in {one_line(repr(trained_in))}, but {layout.CONFIG} beside it "

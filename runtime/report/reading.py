@@ -13,7 +13,7 @@ from typing import Any
 
 from runtime.config import yaml_text
 from runtime.config.schema import is_below, leaves
-from runtime.config.shown import unread_paths
+from runtime.config.unused import unread_paths
 from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
 from runtime.records import layout
 from runtime.records.files import read_regular

@@ -10,8 +10,8 @@ from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView, ScalingDecision
 
 if TYPE_CHECKING:
-    from runtime.config.variants import ScalerSettings
     from runtime.records.rows import RoundRow
+    from runtime.settings.scaler import ScalerSettings
 
 
 def clipped(wanted: float, actors_min: int, actors_max: int) -> int:

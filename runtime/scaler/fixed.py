@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import ClassVar
 
-from runtime.config.section import Actors, Field
-from runtime.config.variants import ScalerSettings
 from runtime.scaler.counts import PlannedScaler
+from runtime.settings.scaler import ScalerSettings
+from runtime.settings.section import Actors, Field, Unused
 
 
 class FixedSettings(ScalerSettings):
@@ -32,12 +32,12 @@ class FixedSettings(ScalerSettings):
         """Actors of every round."""
         return self.actors_fixed
 
-    def unused(self) -> Mapping[str, tuple[Sequence[str], str]]:
-        """Returns the most actors, and more fewest actors than there are."""
-        found: dict[str, tuple[Sequence[str], str]] = {"actors_max": ((), "any other scaler.kind")}
+    def unused(self) -> Iterator[Unused]:
+        """Yields the most actors, and more fewest actors than there are."""
+        yield Unused(["scaler.actors_max"], ["scaler.kind"], "any other scaler.kind")
         if self.actors_min > self.actors_fixed:
-            found["actors_min"] = (("actors_fixed",), f"scaler.actors_min from 1 to {self.actors_fixed}")
-        return found
+            yield Unused(["scaler.actors_min"], ["scaler.kind", "scaler.actors_fixed"],
+                         f"scaler.actors_min from 1 to {self.actors_fixed}")
 
     def contradictions(self) -> Iterator[str]:
         """Yields nothing: bounds that are out of order do not count."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from runtime.config.section import Count, Field
-from runtime.config.variants import ScalerSettings
 from runtime.scaler.counts import PlannedScaler
+from runtime.settings.scaler import ScalerSettings
+from runtime.settings.section import Count, Field
 
 
 class HydrozoaSettings(ScalerSettings):

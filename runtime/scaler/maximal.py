@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from runtime.config.variants import ScalerSettings
 from runtime.scaler.counts import PlannedScaler
+from runtime.settings.scaler import ScalerSettings
 
 
 class MaxSettings(ScalerSettings):

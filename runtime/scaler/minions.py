@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runtime.config.section import Field
-from runtime.config.variants import ScalerSettings
 from runtime.errors import ExperimentError
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView, ScalingDecision
-from runtime.scaler.random import DRAWS_SEED
-from runtime.scaler.saved_scheduler import SavedScheduler, Seen, is_path, load_scheduler, shipped
+from runtime.scaler.saved_scheduler import SavedScheduler, Seen
 
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
-
-
-class MinionsSettings(ScalerSettings):
-    """Settings of MinionsRL's scaler; it needs ``stop.target_return``, and ``python -m runtime scheduler``."""
-
-    about: ClassVar[str] = "asks a learned scheduler"
-    needs_target: ClassVar[bool] = True
-
-    scheduler: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="a shipped scheduler's name, or a file that `python -m runtime scheduler` has written, "
-        "relative to where the program starts")
-    scheduler_actions: Literal["sampled", "greedy"] = Field(
-        "sampled", description="draw the count from the scheduler's distribution, as it was trained, or take the "
-        "likeliest one")
-    draws_seed: Annotated[int, Field(ge=0, lt=2**63)] = DRAWS_SEED
-
-    @property
-    def file_read(self) -> str | None:
-        """The key that names the scheduler, if it is not a shipped one, which is part of a deployment's image."""
-        return "scheduler" if is_path(self.scheduler or "") else None
-
-    def contradictions(self) -> Iterator[str]:
-        """Yields what is wrong with values that are each allowed."""
-        yield from super().contradictions()
-        if self.scheduler is None:
-            yield ("scaler.kind = minions has no scheduler: scaler.scheduler = null; allowed: "
-                   f"{' | '.join(shipped())}, or the path of a file that `python -m runtime scheduler train` has "
-                   "written")
-
-    def make(self) -> MinionsScaler:
-        """Reads the scheduler, and makes the scaler.
-
-        Raises:
-            ExperimentError: It cannot be read, or its counts are out of bounds.
-        """
-        return MinionsScaler(self, load_scheduler(self.scheduler or ""))
 
 
 class MinionsScaler:
@@ -68,20 +28,23 @@ class MinionsScaler:
 
     signals: frozenset[str] = frozenset()
 
-    def __init__(self, settings: MinionsSettings, saved: SavedScheduler) -> None:
+    def __init__(
+        self, saved: SavedScheduler, *, name: str | None, actors_min: int, actors_max: int, is_greedy: bool,
+        draws_seed: int,
+    ) -> None:
         """Takes the bounds, and the scheduler.
 
         Raises:
             ExperimentError: No count of the scheduler is within the bounds.
         """
-        self.actors_min, self.actors_max = settings.actors_min, settings.actors_max
+        self.actors_min, self.actors_max = actors_min, actors_max
         if saved.actors_max < self.actors_min or saved.actors_min > self.actors_max:
             raise ExperimentError(
-                f"scaler.scheduler = {settings.scheduler!r} chooses from {saved.actors_min} to {saved.actors_max} "
+                f"scaler.scheduler = {name!r} chooses from {saved.actors_min} to {saved.actors_max} "
                 f"actors, of which none is between scaler.actors_min = {self.actors_min} and scaler.actors_max = "
                 f"{self.actors_max}")
         self._policy, self._lowest, self._digest = saved.policy, saved.actors_min, saved.digest
-        self._is_greedy, self._seed = settings.scheduler_actions == "greedy", settings.draws_seed
+        self._is_greedy, self._seed = is_greedy, draws_seed
         self._seen = Seen()
 
     def first_wave(self, round_index: int) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from runtime.config.section import Field
-from runtime.config.variants import ScalerSettings
 from runtime.ports.learning import State
 from runtime.ports.scaling import ROWS_MAX, RoundView, ScalingDecision
 from runtime.scaler.counts import clipped
+from runtime.settings.scaler import ScalerSettings
+from runtime.settings.section import Field
 
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from runtime.config.variants import ScalerSettings
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView, ScalingDecision
 from runtime.scaler.counts import clipped
+from runtime.settings.scaler import ScalerSettings
 
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow

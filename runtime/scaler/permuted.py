@@ -13,11 +13,11 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from runtime.config.section import Field
-from runtime.config.variants import ScalerSettings
 from runtime.errors import ExperimentError
 from runtime.ports.learning import State
 from runtime.scaler.counts import PlannedScaler
+from runtime.settings.scaler import ScalerSettings
+from runtime.settings.section import Field
 
 _ROUNDS_FILE = "rounds.jsonl"
 

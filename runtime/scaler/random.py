@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from runtime.config.section import Field
-from runtime.config.variants import ScalerSettings
 from runtime.scaler.counts import PlannedScaler
+from runtime.settings.scaler import ScalerSettings
+from runtime.settings.section import Field
 
 DRAWS_SEED = Field(0, description="decides what is drawn; two runs with the same one draw the same")
 

@@ -25,6 +25,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.errors import ExperimentError
 from runtime.records.files import write_atomically
+from runtime.scaler.shipped import SHIPPED, SUFFIX, is_path, shipped
 
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 FEATURES: Final = ("round", "loss", "return", "kl", "learner_s", "actor_s", "round_s", "budget_left")
 """What a scheduler sees, in this order."""
 VERSION: Final = 1
-SHIPPED: Final = Path(__file__).parent / "schedulers"
-SUFFIX: Final = ".safetensors"
 CRITIC: Final = "critic."
 _FORMAT: Final = "nitro-rl scheduler"
 _BYTES_MAX: Final = 4 * 1024 * 1024
@@ -137,16 +136,6 @@ class SavedScheduler:
         about = {"actors_min": self.actors_min, "features": FEATURES, "history": self.history}
         metadata = {"format": _FORMAT, "version": str(VERSION), "scheduler": json.dumps(about, allow_nan=False)}
         write_atomically(path, safetensors.numpy.save(arrays, metadata=metadata))
-
-
-def is_path(name: str) -> bool:
-    """Whether a scheduler's name is the path of a file, and not that of a shipped one."""
-    return "/" in name or name.endswith(SUFFIX)
-
-
-def shipped() -> list[str]:
-    """Returns the names of the shipped schedulers."""
-    return sorted(one.stem for one in SHIPPED.glob(f"*{SUFFIX}"))
 
 
 def load_scheduler(name: str) -> SavedScheduler:

@@ -33,11 +33,11 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 
-from runtime.config.section import Actors, Count, Field, Section, check_tree
 from runtime.errors import RunDirectoryError
 from runtime.records.files import to_json, write_atomically
 from runtime.scaler.saved_scheduler import Seen
 from runtime.scheduler.recordings import BOUNDS, Recording
+from runtime.settings.section import Actors, Count, Field, Section, check_tree
 
 VERSION: Final = 2
 WINDOW_ROUNDS: Final = 20

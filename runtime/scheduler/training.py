@@ -28,7 +28,8 @@ from runtime.errors import CheckpointError, RunError
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.ports.learning import Batch, State
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
-from runtime.scaler.saved_scheduler import FEATURES, SUFFIX, SavedScheduler, Seen
+from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler, Seen
+from runtime.scaler.shipped import SUFFIX
 from runtime.scheduler.recordings import Recording, read_recording
 from runtime.scheduler.surrogate import Surrogate, SurrogateRun
 

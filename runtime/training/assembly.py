@@ -74,7 +74,7 @@ def make_round_loop(
             most_actors=scaler.actors_max, fragment_steps=fragment_steps, subset_size=experiment.detector.subset_size),
         progress=progress, sampler=equipment.sampler,
         updating=Updating(updater, episodes, progress, spaces, environment,
-                          settings_key=f"algorithm.{algorithm.kind}", timing=timing),
+                          settings_key=f"algorithm.{algorithm.chosen_key}", timing=timing),
         detection=Detection(equipment.detector, updater, signals=scaler.signals,
                             timeout_s=experiment.learner.update_timeout_s, timing=timing),
         scaling=Scaling(scaler, books, target_return=experiment.stop.target_return,

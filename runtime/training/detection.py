@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runtime.config.variants import CURVATURE_SIGNALS, NOISE_SIGNALS
 from runtime.detector.smoothing import SmoothedNoise
 from runtime.errors import RunError
 from runtime.ports.learning import CurvatureProblem, DetectorSamples, State, Updater
 from runtime.ports.scaling import Detected, Detector, GradientNoise
+from runtime.settings.scaler import CURVATURE_SIGNALS, NOISE_SIGNALS
 from runtime.training.timing import Timing
 
 

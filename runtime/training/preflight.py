@@ -15,7 +15,6 @@ from runtime.cost.rates import FunctionTimes, GradientTimes, Rates, init_s, make
 from runtime.cost.sizes import check_sizes
 from runtime.errors import ExperimentError
 from runtime.ports.money import Limits, PriceTable
-from runtime.scaler import make_scaler
 from runtime.training.costs import make_cost_model, make_phase_times
 from runtime.training.trial import try_environment
 
@@ -51,7 +50,7 @@ def preflight(
         ExperimentError: The environment cannot be made or used, the network does not suit it, an instance type has no
             price, the scaler's recording cannot be used, or the budget cannot hold one round of the fewest actors.
     """
-    make_scaler(experiment.scaler)
+    experiment.scaler.chosen.make()
     environment = environment or try_experiment(experiment)
     fitted = _fit(experiment, environment)
     model = make_cost_model(fitted, environment.spaces, prices)
@@ -129,13 +128,13 @@ def _check_function(experiment: FittedExperiment) -> None:
         if not times.durations.is_of(count):
             raise ExperimentError(
                 f"learner.stellaris.durations = {learner.stellaris.durations!r} has no gradients on about {count:,} "
-                f"samples, as algorithm.{experiment.algorithm.kind}.minibatch_steps asks for; allowed: a file with "
-                f"some on {math.ceil(count / 2):,} to {2 * count:,} samples")
+                f"samples, as algorithm.{experiment.algorithm.chosen_key}.minibatch_steps asks for; allowed: a file "
+                f"with some on {math.ceil(count / 2):,} to {2 * count:,} samples")
     if not units or not isinstance(times, FunctionTimes):
         return
     what, function = "an update", learner.function
-    if learner.kind == "stellaris":
-        _check_gradients(experiment.algorithm.kind, times, samples, learner.update_timeout_s)
+    if learner.chosen.has_gradients:
+        _check_gradients(experiment.algorithm.chosen_key, times, samples, learner.update_timeout_s)
         what, samples = "a gradient", min(samples, experiment.algorithm.chosen.minibatch_steps)
     needed_s = math.ceil(times.function_s(samples, 0.0, policies=learner.stellaris.learners))
     if needed_s > function.timeout_s:
@@ -145,14 +144,14 @@ def _check_function(experiment: FittedExperiment) -> None:
             + (f"{needed_s} to 900, or more memory" if needed_s <= 900 else "learner.kind = instance"))
 
 
-def _check_gradients(algorithm_kind: str, times: FunctionTimes, samples: int, limit_s: float) -> None:
+def _check_gradients(algorithm_key: str, times: FunctionTimes, samples: int, limit_s: float) -> None:
     """Checks that the gradients of the largest update are expected to end in time."""
     needed_s = math.ceil(times.update_s(samples, 0.0))
     if needed_s > limit_s:
         raise ExperimentError(
             f"learner.update_timeout_s = {limit_s} is shorter than the {times.invocations(samples)} gradients of an "
             f"update on {samples:,} samples are expected to take, {needed_s} s; allowed: {needed_s} to 86400, or a "
-            f"larger algorithm.{algorithm_kind}.minibatch_steps")
+            f"larger algorithm.{algorithm_key}.minibatch_steps")
 
 
 def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -> FittedExperiment:

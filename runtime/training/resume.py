@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.config.loading import load_experiment
-from runtime.config.schema import CHANGEABLE, Experiment, changes, unchangeable
-from runtime.config.updaters import EQUAL_UPDATERS
+from runtime.config.schema import CHANGEABLE, Experiment, changes, equal_updaters, unchangeable
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.ports.money import CostMeter
 from runtime.ports.run import EventSink
@@ -37,7 +36,7 @@ def check_same_experiment(experiment: Experiment, directory: RunDirectory) -> No
     if changed:
         raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
                                 f"Only {', '.join(CHANGEABLE)} may change, and learner.kind between "
-                                f"{' and '.join(EQUAL_UPDATERS)}")
+                                f"{' and '.join(equal_updaters())}")
 
 
 def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary | None:

@@ -32,7 +32,6 @@ from runtime.records.run_directory import RunDirectory
 from runtime.report.page import try_to_write_report
 from runtime.sampling.prewarm import prewarm
 from runtime.sampling.serverless import ServerlessSampler
-from runtime.scaler import make_scaler
 from runtime.training.evaluation_process import EvaluationProcess
 from runtime.training.evaluations import BestPolicy
 from runtime.training.preflight import preflight
@@ -164,7 +163,7 @@ class _Run:
             updater=self._open_updater(),
             detector=ConvexityDetector(measured.objective, measured.subset_size, measured.lanczos_steps,
                                        seed=experiment.seed),
-            scaler=make_scaler(experiment.scaler), sampler=self._sampler, evaluator=self._open_evaluator(),
+            scaler=experiment.scaler.chosen.make(), sampler=self._sampler, evaluator=self._open_evaluator(),
             actor_event=self._actor_event, spaces=self._context.spaces)
         self._loop = make_round_loop(
             experiment, equipment, books=Books(self._meter, self._events, self._save_ledger),
@@ -172,7 +171,7 @@ class _Run:
             timing=Timing(supplies.times or WorkTimes(), signals.time_limit))
 
     def _open_updater(self) -> Updater:
-        from runtime.learner import LearnerSpec, make_updater
+        from runtime.learner import LearnerSpec
         from runtime.learner.parallel.learner import make_parallel_learner
         from runtime.learner.remote.updater import Remote
 
@@ -185,8 +184,8 @@ class _Run:
                                         timeout_s=section.update_timeout_s, stack=stack)
         remote = None if supplies.learner_fleet is None else Remote(
             spec, ShieldedFleet(supplies.learner_fleet, self._signals), supplies.learner_store, self._context.run_id,
-            self._meter, self._save_ledger, self._events, section.stellaris)
-        updater = make_updater(section.kind, learner, remote)
+            self._meter, self._save_ledger, self._events)
+        updater: Updater = section.chosen.make(learner, remote)
         stack.callback(updater.close)
         return updater
 

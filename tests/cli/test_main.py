@@ -14,7 +14,8 @@ import pytest
 import runtime
 from runtime.cli.arguments import launcher
 from runtime.cli.main import main
-from runtime.config.explaining import section_of, walk_fields
+from runtime.config.explaining import walk_fields
+from runtime.config.variants import section_of
 from runtime.training.run import RunResult
 from runtime.training.summary import Summary
 from tests.helpers import ROOT

@@ -11,7 +11,8 @@ import yaml
 from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree, load_experiment
 from runtime.config.schema import Experiment
-from runtime.config.shown import given_tree, unread_paths, whole_tree
+from runtime.config.shown import given_tree, whole_tree
+from runtime.config.unused import unread_paths
 
 MINIMAL: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
 

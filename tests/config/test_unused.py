@@ -8,13 +8,14 @@ from typing import Any, get_args
 import pytest
 
 from runtime.cli.arguments import say_unused
-from runtime.config.explaining import section_of, walk_fields
+from runtime.config.explaining import walk_fields
 from runtime.config.loading import experiment_from_tree, load_experiment, self_contained
 from runtime.config.schema import Experiment
 from runtime.config.unused import unused
-from runtime.config.variants import ALGORITHMS, SCALERS
+from runtime.config.variants import section_of
 from runtime.errors import ExperimentError
-from runtime.scaler import make_scaler
+from runtime.settings.algorithm import ALGORITHMS
+from runtime.settings.scaler import SCALERS
 from tests.config.trees import deciders, tree_with
 from tests.scaler.schedulers import make_scheduler
 
@@ -87,7 +88,7 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
              "permuted": {"recorded_run": str(tmp_path)}}
     section = experiment_from_tree(tree_with({
         "scaler": {"kind": kind, **files.get(kind, {})}, "stop.target_return": 9.0}), source="x").scaler
-    assert make_scaler(section).signals == section.chosen.signals
+    assert section.chosen.make().signals == section.chosen.signals
 
 
 @pytest.mark.parametrize(("text", "overrides", "words"), [

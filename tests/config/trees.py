@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.config.variants import ALGORITHMS, SCALERS
+from runtime.settings.algorithm import ALGORITHMS
+from runtime.settings.scaler import SCALERS
 
 MINIMAL: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
 _NEEDS: dict[str, dict[str, Any]] = {

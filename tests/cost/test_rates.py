@@ -40,7 +40,6 @@ from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.fleet import Invocation, Outcome
 from runtime.records.events import EventLog
 from runtime.sampling.serverless import ServerlessSampler
-from runtime.scaler import make_scaler
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
 from runtime.training.preflight import preflight
@@ -107,7 +106,7 @@ def bill(tmp_path: Path, slowness: float, units: dict[str, float]) -> list[dict[
     make_round_loop(
         experiment, Equipment(
             updater=InPlaceUpdater(FakeLearner(clock, slowness)), detector=FakeDetector(clock, measure_s=slowness),
-            scaler=make_scaler(experiment.scaler), sampler=ServerlessSampler(fleet, cache, meter, clock=clock),
+            scaler=experiment.scaler.chosen.make(), sampler=ServerlessSampler(fleet, cache, meter, clock=clock),
             evaluator=FakeEvaluator(clock, evaluate_s=slowness), actor_event=EVENT, spaces=SPACES),
         books=Books(meter, EventLog(tmp_path / "events.jsonl", lambda: "now"), lambda: None),
         saving=Saving(lambda row, *_: rows.append(vars(row))),

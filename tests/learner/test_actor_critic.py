@@ -385,11 +385,11 @@ def test_the_package_does_not_import_torch() -> None:
 
 
 def test_the_algorithm_of_the_docs_learns() -> None:
-    """docs/design/add-an-algorithm.md, its code as it stands."""
-    page = (ROOT / "docs" / "design" / "add-an-algorithm.md").read_text()
-    code = re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1)
+    """docs/design/add-a-part.md, the algorithm's code as it stands."""
+    page = (ROOT / "docs" / "design" / "add-a-part.md").read_text()
+    code = re.search(r"`a2c.py`:\n\n```python\n(.*?)```", page, re.DOTALL).group(1)
     names: dict[str, object] = {"__name__": "a2c"}
-    exec(compile(code, "docs/design/add-an-algorithm.md", "exec"), names)
+    exec(compile(code, "docs/design/add-a-part.md", "exec"), names)
     spaces = Spaces((1,), action_count=3)
     learner = names["A2c"](spaces, AlgorithmSection(ppo=PpoSettings(
         normalize_observations=True, learning_rate=1e-2)), seed=0)

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-import safetensors.numpy
 
 from runtime.config.schema import AlgorithmSection
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.updater import InPlaceUpdater
-from tests.helpers import PATIENCE_S, ROOT
 from tests.learner.learning import VECTORS, assert_same, everything, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -60,29 +51,3 @@ def test_a_restored_updater_goes_on_from_the_state_alone() -> None:
     assert_same(everything(restored), everything(learner))
     other.close()
     other.close()
-
-
-TRAIN = """
-import sys
-from runtime.config.updaters import UPDATERS
-UPDATERS.update({LINE})
-from runtime.cli.main import main
-sys.exit(main(["train", "experiment.yaml", "--out", "run"]))
-"""
-
-
-def test_the_updater_of_the_docs_trains(tmp_path: Path) -> None:
-    """docs/design/add-an-updater.md: its example as it stands, registered by its one line; one step a round."""
-    page = (ROOT / "docs" / "design" / "add-an-updater.md").read_text()
-    example, line = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (file,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "one_step.py").write_text(example)
-    (tmp_path / "experiment.yaml").write_text(file)
-    done = subprocess.run(
-        [sys.executable, "-c", TRAIN.replace("{LINE}", "{" + line + "}")], cwd=tmp_path, capture_output=True, text=True,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = [json.loads(row) for row in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
-    assert [(row["round_index"], row["policy_version"], row["updates"]) for row in rows] == [(1, 0, 1), (2, 1, 1)]
-    arrays = safetensors.numpy.load_file(max((tmp_path / "run" / "checkpoints").glob("*.safetensors")))
-    assert arrays["learner.optimizer.0.step"] == 2.0

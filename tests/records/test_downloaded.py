@@ -19,6 +19,7 @@ from tests.environments import policy_arrays
 from tests.helpers import SMALL_EXPERIMENT
 
 HOSTILE = "hostile_download:make"
+KIND = "hostile_download:Settings"
 OWN = "tests.environments:make_counter"
 
 
@@ -72,6 +73,47 @@ def test_code_that_the_user_names_is(run: Path, capsys: pytest.CaptureFixture[st
     assert main(["evaluate", str(run), "--episodes", "1", "--environment", OWN]) == 0, capsys.readouterr().err
     assert load_policy(run, environment=OWN).environment_id == OWN
     assert not Path("imported").exists()
+
+
+def test_code_of_a_run_that_the_user_trusts_is(run: Path) -> None:
+    assert main(["evaluate", str(run), "--trust"]) == 2, "it is imported, and makes no environment"
+    assert Path("imported").exists()
+
+
+@pytest.mark.parametrize("is_downloaded", [True, False])
+@pytest.mark.parametrize("section", ["algorithm", "scaler", "fleet", "learner"])
+def test_no_runs_kinds_are_imported(
+    run: Path, section: str, is_downloaded: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = yaml.safe_load(SMALL_EXPERIMENT) | {section: {"kind": KIND}}
+    (run / "config.yaml").write_text(yaml.safe_dump(tree))
+    if not is_downloaded:
+        (run / ".download.json").unlink()
+    resume = ["train", str(run / "config.yaml"), "--out", str(run), "--resume"]
+    for words in (["evaluate", str(run)], ["export", str(run), "--onnx", "policy.onnx"],
+                  *([resume] if is_downloaded else [])):
+        assert main(words) == 2
+        assert f"{section}.kind = {KIND!r} of a run is code" in capsys.readouterr().err
+    with pytest.raises(ExperimentError, match="is code, and code that a run names is not run"):
+        load_policy(run)
+    for words in (["report", str(run)], ["compare", str(run), str(run)]):
+        main(words)
+    assert not Path("imported").exists() and "hostile_download" not in sys.modules
+    Path("mine.yaml").write_text(SMALL_EXPERIMENT)
+    assert main(["train", "mine.yaml", "--out", str(run), "--resume", "--set", "budget.usd=2"]) == 2
+    assert not Path("imported").exists(), "the run names code that the user's own file does not"
+    for use in (lambda: load_policy(run, trust=True), lambda: load_policy(run, environment=OWN, trust=True)):
+        Path("imported").unlink(missing_ok=True)
+        sys.modules.pop("hostile_download", None)
+        with pytest.raises(ExperimentError, match=f"{section}.kind = {KIND!r} cannot be imported: AttributeError"):
+            use()
+        assert Path("imported").exists()
+
+
+def test_a_kind_that_the_command_line_names_is_the_users_own(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(run / "config.yaml"), "--out", "new", "--set", f"environment.id={OWN}",
+                 "--set", f"scaler.kind={KIND}"]) == 2
+    assert "cannot be imported: AttributeError" in capsys.readouterr().err
 
 
 def test_a_run_that_was_made_here_names_what_it_likes(run: Path) -> None:

@@ -17,7 +17,6 @@ from runtime.ports.sampling import Actor, ActorSpec
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
-from runtime.scaler import make_scaler
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
 from runtime.training.loop import RoundLoop
@@ -54,7 +53,7 @@ def make_loop(experiment: ResolvedExperiment, environment: ActorEnvironment, pat
             updater=InPlaceUpdater(learner_of(experiment, environment.spaces)),
             detector=ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
                                        seed=experiment.seed),
-            scaler=make_scaler(experiment.scaler), sampler=InProcessSampler(environment),
+            scaler=experiment.scaler.chosen.make(), sampler=InProcessSampler(environment),
             evaluator=FakeEvaluator(ManualClock()), spaces=environment.spaces,
             actor_event={"fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed}),
         books=Books(FreeMeter(), EventLog(path / "events.jsonl", lambda: "now"), lambda: None),

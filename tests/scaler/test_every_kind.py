@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from lambda_actor.environments import make_environment
 from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import ScalerSection
-from runtime.config.variants import SCALERS
 from runtime.cost.prices import PRICES
 from runtime.planning.prediction import KINDS as WAYS
 from runtime.planning.prediction import Way, predict, rounds_of
@@ -23,7 +22,7 @@ from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView, Scaler
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.rows import RoundRow
-from runtime.scaler import make_scaler
+from runtime.settings.scaler import SCALERS
 from runtime.training.loop import RoundLoop
 from tests.helpers import results_only
 from tests.planning.test_plan import SAMPLE
@@ -79,7 +78,7 @@ def decisions(scaler: Scaler, history: list[tuple[RoundRow, Any]], first: int, t
 def test_bounds_hold_whatever_it_sees_and_a_state_goes_on(
         section: Callable[[str], dict[str, Any]], kind: str, history: list[Any], cut: int, target: float) -> None:
     settings = ScalerSection(**section(kind))
-    whole, first, second = (make_scaler(settings) for _ in range(3))
+    whole, first, second = (settings.chosen.make() for _ in range(3))
     assert settings.smallest_round == whole.actors_min <= settings.chosen.mean_actors <= whole.actors_max
     assert settings.most_actors == whole.actors_max
     found = decisions(whole, history, 0, target)
@@ -109,7 +108,7 @@ def test_three_rounds_of_the_real_engine_and_a_resumption(
     expected = trained(make_loop(experiment, environment, tmp_path, whole), whole)
     assert all(2 <= one["actor_count_wanted"] <= 6 for one in expected)
     assert len(expected) == 3
-    signals = make_scaler(experiment.scaler).signals
+    signals = experiment.scaler.chosen.make().signals
     for key, signal in (("eigenvalue_max", "convexity_ratio"), ("gradient_noise", "noise_scale")):
         assert expected[0][key] is None, "there are no samples yet"
         assert rounds == "asynchronous" or (expected[2][key] is not None) == (signal in signals)

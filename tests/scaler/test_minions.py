@@ -16,9 +16,11 @@ from lambda_actor import wire
 from runtime.errors import ExperimentError
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView
-from runtime.scaler.minions import MinionsScaler, MinionsSettings
+from runtime.scaler.minions import MinionsScaler
+from runtime.scaler.minions_settings import MinionsSettings
 from runtime.scaler.random import RandomSettings
-from runtime.scaler.saved_scheduler import SHIPPED, SavedScheduler, Seen, load_scheduler, return_share
+from runtime.scaler.saved_scheduler import SavedScheduler, Seen, load_scheduler, return_share
+from runtime.scaler.shipped import SHIPPED
 from tests.scaler.rows import row
 from tests.scaler.schedulers import make_scheduler
 
@@ -30,6 +32,12 @@ ROWS = [row(round_index=1, policy_loss=-0.5, value_loss=20.0, kl=0.02, modelled_
 
 def settings(**values: Any) -> MinionsSettings:
     return MinionsSettings(**{"actors_min": 2, "actors_max": 6, "scheduler": "x"} | values)
+
+
+def scaler_of(saved: SavedScheduler, **values: Any) -> MinionsScaler:
+    one = settings(**values)
+    return MinionsScaler(saved, name="x", actors_min=one.actors_min, actors_max=one.actors_max,
+                         is_greedy=one.scheduler_actions == "greedy", draws_seed=one.draws_seed)
 
 
 def outputs(saved: SavedScheduler, state: list[float]) -> list[float]:
@@ -45,7 +53,7 @@ def outputs(saved: SavedScheduler, state: list[float]) -> list[float]:
 def test_what_it_sees_and_decides_by_hand() -> None:
     """J = 200, B = $1; in round 2 no episode and no actor ended, so the last return and actor time stay."""
     saved = make_scheduler()
-    scaler = MinionsScaler(settings(scheduler_actions="greedy"), saved)
+    scaler = scaler_of(scheduler_actions="greedy", saved=saved)
     expected = [[1, 0, 0, 0, 0, 0, 0, 1.0],
                 [2, math.log(20.5), 0.25, 0.02, 3.0, 1.5, 5.0, 0.9],
                 [3, -math.log(2.5), 0.25, 0.01, 4.0, 1.5, 6.0, 0.75]]
@@ -64,7 +72,7 @@ def test_counts_are_drawn_as_often_as_the_distribution_says() -> None:
     saved = make_scheduler(seed=4)
     logits = outputs(saved, [1, 0, 0, 0, 0, 0, 0, 1.0])
     weights = [math.exp(one - max(logits)) for one in logits]
-    scalers = [MinionsScaler(settings(draws_seed=seed), saved) for seed in range(1000)]
+    scalers = [scaler_of(draws_seed=seed, saved=saved) for seed in range(1000)]
     view = RoundView(1, target_return=200.0, budget_usd=1.0)
     counts = [scaler.decide(view).actor_count for scaler in scalers]
     for action, weight in enumerate(weights):
@@ -73,10 +81,10 @@ def test_counts_are_drawn_as_often_as_the_distribution_says() -> None:
 
 def test_bounds_cut_what_it_wants() -> None:
     saved = make_scheduler(2, 6, **{"layer.2.bias": np.array([0, 0, 0, 0, 1e6], np.float32)})
-    scaler = MinionsScaler(settings(actors_max=3), saved)
+    scaler = scaler_of(actors_max=3, saved=saved)
     assert scaler.decide(RoundView(1, target_return=1.0)).actor_count == 3
     with pytest.raises(ExperimentError, match="chooses from 2 to 6 actors, of which none is between.*= 8 and.*= 9"):
-        MinionsScaler(settings(actors_min=8, actors_max=9), saved)
+        scaler_of(actors_min=8, actors_max=9, saved=saved)
 
 
 @pytest.mark.parametrize(("found", "target", "share"), [
@@ -86,11 +94,11 @@ def test_a_return_is_a_share_of_any_target(found: float, target: float, share: f
 
 
 def test_another_file_is_not_gone_on_with() -> None:
-    state = MinionsScaler(settings(), make_scheduler(seed=1)).get_state()
+    state = scaler_of(saved=make_scheduler(seed=1)).get_state()
     state = State({}, json.loads(json.dumps(state.values)))
-    MinionsScaler(settings(), make_scheduler(seed=1)).set_state(state)
+    scaler_of(saved=make_scheduler(seed=1)).set_state(state)
     with pytest.raises(ValueError, match="not the file any more"):
-        MinionsScaler(settings(), make_scheduler(seed=2)).set_state(state)
+        scaler_of(saved=make_scheduler(seed=2)).set_state(state)
 
 
 # The file

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from runtime.config.schema import ScalerSection
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView
-from runtime.scaler import make_scaler
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 
 PLAIN = settings(max_examples=150, deadline=None, database=None, derandomize=True,
@@ -182,7 +181,7 @@ def test_actors_min_are_due_before_the_ratio_is_known() -> None:
 
 
 def test_make_scaler_follows_the_experiment() -> None:
-    made = make_scaler(ScalerSection(kind="nitro", actors_min=3, actors_max=9, window_rounds=2, decay_factor=1.0))
+    made = ScalerSection(kind="nitro", actors_min=3, actors_max=9, window_rounds=2, decay_factor=1.0).chosen.make()
     assert isinstance(made, NitroScaler)
     assert made.first_wave(1) == made.actors_min == 3
     assert [made.decide(view(k, r)).actor_count for k, r in ((1, 100.0), (2, 1.0), (3, 3.0), (4, 2.0))] == [9, 9, 3, 9]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from runtime.config.loading import experiment_from_tree, load_experiment
-from runtime.config.variants import ScalerSettings
 from runtime.errors import ExperimentError
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView
@@ -18,6 +17,7 @@ from runtime.scaler.hydrozoa import HydrozoaSettings
 from runtime.scaler.maximal import MaxSettings
 from runtime.scaler.permuted import PermutedSettings
 from runtime.scaler.schedule import ScheduleSettings
+from runtime.settings.scaler import ScalerSettings
 from stacks.plan import Plan
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from runtime.errors import CheckpointError, RunError
 from runtime.ports.scaling import RoundView
-from runtime.scaler.minions import MinionsScaler, MinionsSettings
+from runtime.scaler.minions_settings import MinionsSettings
 from runtime.scaler.saved_scheduler import load_scheduler
 from runtime.scheduler.recordings import read_recording
 from runtime.scheduler.showing import comparison_lines, run_lines, scheduler_lines
@@ -58,9 +58,7 @@ def test_a_real_run_is_the_episode_that_its_scheduler_saw(tmp_path: Path, one_th
     """States and actions of a run's rows are those with which the scaler decided."""
     learner = SchedulerLearner(2, 6)
     learner.saved([]).save(tmp_path / "a.safetensors")
-    scaler = MinionsScaler(MinionsSettings(actors_min=2, actors_max=6, draws_seed=7),
-                           load_scheduler(str(tmp_path / "a.safetensors")))
-
+    scaler = MinionsSettings(actors_min=2, actors_max=6, draws_seed=7, scheduler=str(tmp_path / "a.safetensors")).make()
     run, policy = record(make_surrogate(), lambda run, _: 4), learner.policy
     episode = episode_of(run, actors_min=2, reference_s=10.0)
     for k, (state, one) in enumerate(zip(episode.states, run.rows, strict=True), start=1):
@@ -85,8 +83,7 @@ class Runs:
         if number == self._fails_at:
             raise KeyboardInterrupt
         self.played.append(number)
-        scaler = MinionsScaler(MinionsSettings(actors_min=2, actors_max=6, draws_seed=number),
-                               load_scheduler(str(scheduler)))
+        scaler = MinionsSettings(actors_min=2, actors_max=6, draws_seed=number, scheduler=str(scheduler)).make()
         write(record(make_surrogate(), lambda run, _: scaler.decide(
             RoundView(run.round_index, target_return=200.0, budget_usd=1.0)).actor_count, number), out)
 

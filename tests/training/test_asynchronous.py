@@ -35,7 +35,6 @@ from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.serverless import ServerlessSampler
-from runtime.scaler import make_scaler
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
 from runtime.training.saving import Saving
@@ -126,7 +125,7 @@ class Rig:
         self.loop = make_round_loop(
             self.experiment, Equipment(
                 updater=InPlaceUpdater(self.learner), detector=self.detector,
-                scaler=make_scaler(self.experiment.scaler), sampler=self.sampler,
+                scaler=self.experiment.scaler.chosen.make(), sampler=self.sampler,
                 evaluator=FakeEvaluator(self.clock, returns), actor_event=EVENT, spaces=SPACES),
             books=Books(self.meter, events, lambda: self.save_ledger()),
             saving=Saving(lambda *finished: self.save_round(*finished), self._shield),

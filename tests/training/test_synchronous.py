@@ -23,7 +23,6 @@ from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.serverless import ServerlessSampler
-from runtime.scaler import make_scaler
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
 from runtime.training.evaluations import BestPolicy
@@ -84,7 +83,7 @@ class Rig:
         self.loop = make_round_loop(
             self.experiment, Equipment(
                 updater=InPlaceUpdater(self.learner), detector=self.detector,
-                scaler=make_scaler(self.experiment.scaler), sampler=ServerlessSampler(
+                scaler=self.experiment.scaler.chosen.make(), sampler=ServerlessSampler(
                     self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05),
                 evaluator=self.evaluator, actor_event=EVENT, spaces=SPACES),
             books=Books(self.meter, EventLog(self.events_path, lambda: "now"), self._save_ledger),

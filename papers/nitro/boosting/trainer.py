@@ -101,7 +101,8 @@ class Trainer:
             learner.set_state(self.learner.get_state())
         update = Updating(
             InPlaceUpdater(learner), self._episodes, self._progress, self.environment.spaces,
-            self.experiment.environment, settings_key=f"algorithm.{self.experiment.algorithm.kind}", timing=Timing(),
+            self.experiment.environment, settings_key=f"algorithm.{self.experiment.algorithm.chosen_key}",
+            timing=Timing(),
         ).train(trajectories, RoundTraining(), 0.0)
         self._progress.round_index += 1
         if learner is not self.learner:
@@ -140,4 +141,4 @@ class Trainer:
 def _with_larger_minibatches(experiment: Experiment, factor: int) -> Experiment:
     algorithm = experiment.algorithm
     settings = algorithm.chosen.model_copy(update={"minibatch_steps": factor * algorithm.chosen.minibatch_steps})
-    return experiment.model_copy(update={"algorithm": algorithm.model_copy(update={algorithm.kind: settings})})
+    return experiment.model_copy(update={"algorithm": algorithm.model_copy(update={algorithm.chosen_key: settings})})

@@ -26,8 +26,9 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, GuardError
-from runtime.fleet import FleetSetup, make_fleet
+from runtime.fleet import FleetSetup
 from runtime.fleet.aws_lambda import available_concurrency
+from runtime.fleet.lambda_settings import LambdaSettings
 from runtime.guard.ledger import Entry, Ledger
 from runtime.names import CACHE_PORT
 from runtime.ports.fleet import Cache, Fleet
@@ -149,11 +150,11 @@ class AwsBackend:
         experiment, function = run.experiment, self._deployment.actor_function
         cache, event = self._connect(run, results)
         # The coordinator runs beside its actors, and learner functions must find room when they have ended.
-        learners = experiment.learner.functions_at_once
+        learners = experiment.learner.chosen.functions_at_once
         concurrency = available_concurrency(self._client("lambda"), function, experiment.scaler.most_actors,
                                             others=1 + learners if learners else 0)
         with run.shield():
-            fleet = make_fleet("lambda", FleetSetup(
+            fleet = LambdaSettings().make(FleetSetup(
                 concurrency=concurrency, timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
                 log_path=run.directory.actors_log_path, function_arn=function))
             run.stack.callback(fleet.close)
@@ -174,8 +175,8 @@ class AwsBackend:
         # Of a leg before this one, which may have been killed.
         store = results.clear(layout.KEPT_UPDATES)
         with run.shield():
-            fleet = make_fleet("lambda", FleetSetup(
-                concurrency=learner.functions_at_once, timeout_s=learner.function.timeout_s,
+            fleet = LambdaSettings().make(FleetSetup(
+                concurrency=learner.chosen.functions_at_once, timeout_s=learner.function.timeout_s,
                 memory_mib=learner.function.memory_mib, log_path=run.directory.actors_log_path,
                 function_arn=deployment.learner_function))
             run.stack.callback(fleet.close)

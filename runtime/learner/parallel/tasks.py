@@ -12,8 +12,9 @@ from typing import IO, Any
 import numpy as np
 
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
+from runtime.config.schema import AlgorithmSection, add_kind
 from runtime.learner import LearnerSpec
+from runtime.settings.kinds import is_import_path
 
 _HEADER = struct.Struct(">Q")
 
@@ -69,6 +70,8 @@ def spec_task(spec: LearnerSpec) -> Task:
 
 def spec_of(task: Task) -> LearnerSpec:
     """Returns what a learner is made of, from the task that makes one."""
+    if is_import_path(kind := task.values["algorithm"]["kind"]):
+        add_kind(kind)
     spaces: dict[str, Any] = {name: _tuples(value) for name, value in task.values["spaces"].items()}
     return LearnerSpec(AlgorithmSection.model_validate(task.values["algorithm"]), Spaces(**spaces),
                        task.values["network"], task.values["seed"], task.values["threads"],

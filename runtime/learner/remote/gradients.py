@@ -25,7 +25,8 @@ from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.parallel.tasks import Task, spec_of
 from runtime.learner.remote.messages import Samples, SentGradient, decode_samples, decode_state, encode_gradient
-from runtime.learner.remote.store import gradient_name, open_store, policy_name, samples_name
+from runtime.learner.remote.places import open_store
+from runtime.learner.remote.store import gradient_name, policy_name, samples_name
 from runtime.ports.learning import DetectorSamples, Snapshot, TrainingSamples
 
 EVENT_FIELDS: dict[str, type] = {

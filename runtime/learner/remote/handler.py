@@ -22,7 +22,8 @@ from runtime.errors import RunError
 from runtime.learner import make_learner
 from runtime.learner.parallel.tasks import Task, spec_of
 from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_result
-from runtime.learner.remote.store import Store, batch_name, open_store, result_name, state_name
+from runtime.learner.remote.places import open_store
+from runtime.learner.remote.store import Store, batch_name, result_name, state_name
 from runtime.ports.learning import Learner, State
 
 EVENT_FIELDS: dict[str, type] = {

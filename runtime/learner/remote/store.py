@@ -20,8 +20,6 @@ from runtime.errors import RunError
 from runtime.records.files import make_directory, naming_full_disk
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,127}")
-_BUCKET_SCHEME = "s3://"
-_SERVER_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 class StoreError(RunError):
@@ -126,34 +124,6 @@ def _server_errors(name: str, what: str) -> Iterator[None]:
         yield
     except ActorError as error:
         raise StoreError(f"{name} cannot be {what}: {error}") from error
-
-
-def server_place(url: str, run_id: str, *, ttl_s: int) -> str:
-    """Names the place of a store on a server.
-
-    Args:
-        url: Of the server, without credentials: these are in ACTOR_CACHE_USERNAME and ACTOR_CACHE_PASSWORD.
-        run_id: What its keys begin with.
-        ttl_s: Seconds after which keys expire that nobody removed.
-    """
-    return f"{url}#{run_id}#{ttl_s}"
-
-
-def open_store(place: str) -> Store:
-    """Opens the store at a place: ``s3://BUCKET/PREFIX/``, what `server_place` returns, or the path of a folder."""
-    if place.startswith(_SERVER_SCHEMES):
-        url, run_id, ttl_s = place.rsplit("#", 2)
-        return CacheStore(TrajectoryCache(
-            url, run_id, ttl_s=int(ttl_s), username=os.environ.get("ACTOR_CACHE_USERNAME"),
-            password=os.environ.get("ACTOR_CACHE_PASSWORD")))
-    if not place.startswith(_BUCKET_SCHEME):
-        return FolderStore(Path(place))
-    # A folder needs no boto3.
-    from runtime.aws.clients import clients
-    from runtime.learner.remote.bucket import BucketStore
-
-    bucket, _, prefix = place.removeprefix(_BUCKET_SCHEME).partition("/")
-    return BucketStore(clients()("s3"), bucket, prefix)
 
 
 def batch_name(token: str, policy_version: int) -> str:

@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lambda_actor.errors import WireError
-from runtime.config.schema import StellarisSection
 from runtime.errors import BudgetError, CheckpointError, NotFiniteError, RunError
 from runtime.learner import LearnerSpec
 from runtime.learner.parallel.tasks import spec_task
 from runtime.learner.remote.messages import Result, decode_result, encode_batch, encode_state
+from runtime.learner.remote.places import open_store
 from runtime.learner.remote.results import check_result
-from runtime.learner.remote.store import StoreError, batch_name, open_store, result_name, state_name
+from runtime.learner.remote.store import StoreError, batch_name, result_name, state_name
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 from runtime.ports.learning import Batch, Learner, State, Update
@@ -45,7 +45,6 @@ class Remote:
         meter: Reserves and bills the invocations.
         save_ledger: Puts the meter's state on disk.
         events: Records failures.
-        stellaris: ``learner.stellaris``, of which that updater reads all but the place.
     """
 
     spec: LearnerSpec
@@ -55,7 +54,6 @@ class Remote:
     meter: CostMeter
     save_ledger: Callable[[], None]
     events: EventSink
-    stellaris: StellarisSection = StellarisSection()
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,16 @@ from runtime.errors import BudgetError, NotFiniteError, RunError
 from runtime.learner.parallel.tasks import spec_task
 from runtime.learner.ppo import Ppo
 from runtime.learner.remote.messages import SentGradient, decode_gradient, encode_samples, encode_state
+from runtime.learner.remote.places import open_store
 from runtime.learner.remote.results import CLIP_ROUNDING
-from runtime.learner.remote.store import StoreError, gradient_name, open_store, policy_name, samples_name
+from runtime.learner.remote.store import StoreError, gradient_name, policy_name, samples_name
 from runtime.learner.remote.updater import Remote
 from runtime.learner.stellaris.parameter import ParameterFunction, Step
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.fleet import Invocation, Outcome
 from runtime.ports.learning import Aggregation, Batch, Gradients, LossMeans, State, TrainingSamples, Update
 from runtime.ports.money import LEARNER, Usage, Work
+from runtime.settings.updater import StellarisSection
 
 _STATE_KEY = "parameter_function"
 _LOSSES = ("policy_loss", "value_loss", "entropy")
@@ -86,16 +88,17 @@ class StellarisUpdater(InPlaceUpdater):
 
     learner: Ppo
 
-    def __init__(self, learner: Ppo, remote: Remote) -> None:
+    def __init__(self, learner: Ppo, remote: Remote, settings: StellarisSection) -> None:
         """Takes a learner over.
 
         Args:
             learner: Made from ``remote.spec``.
-            remote: Where learner functions are invoked, what they cost, and ``learner.stellaris``.
+            remote: Where learner functions are invoked, and what they cost.
+            settings: ``learner.stellaris``, of which all but the place is read.
         """
         super().__init__(learner)
         self._remote, self._store = remote, open_store(remote.store)
-        self._settings = settings = remote.stellaris
+        self._settings = settings
         self._spec = dict(spec_task(remote.spec).values)
         self._parameters: ParameterFunction[tuple[int, SentGradient]] = ParameterFunction(
             learners=settings.learners, staleness_decay=settings.staleness_decay,

@@ -22,11 +22,14 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import BudgetError, NotFiniteError, RunError
-from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
-from runtime.learner import LearnerSpec, make_learner, make_updater
+from runtime.fleet import FleetSetup
+from runtime.fleet.local_settings import LocalSettings
+from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
 from runtime.learner.remote import handler as function
+from runtime.learner.remote.function_settings import FunctionSettings
 from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_batch, encode_result
-from runtime.learner.remote.store import StoreError, open_store, result_name
+from runtime.learner.remote.places import open_store
+from runtime.learner.remote.store import StoreError, result_name
 from runtime.learner.remote.updater import ATTEMPTS, Remote
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 from runtime.ports.learning import State, Update
@@ -131,7 +134,7 @@ class Function:
         self.prices = cost_model(experiment)
         self.meter, self.ledgers = Meter(self.prices, Budget(self.budget_usd)), []
         self.failures = Failures()
-        self.updater = make_updater("function", make_learner(self.spec, device="cpu"), Remote(
+        self.updater = FunctionSettings().make(make_learner(self.spec, device="cpu"), Remote(
             self.spec, self.fleet, str(self.folder), self.token, self.meter,
             lambda: self.ledgers.append(self.meter.reserved_usd), self.failures))
 
@@ -268,7 +271,7 @@ def test_a_resumed_session_goes_on_from_its_checkpoint_and_takes_nothing_of_the_
 def test_a_killed_process_is_replaced_and_its_update_made_again(tmp_path: Path) -> None:
     """kill -9, with the real process: while it starts, which ends the invocation that waits for it."""
     log = tmp_path / "log"
-    fleet = make_fleet("local", FleetSetup(
+    fleet = LocalSettings().make(FleetSetup(
         concurrency=1, timeout_s=100.0, memory_mib=1769, log_path=log, handler=LEARNER_HANDLER))
     try:
         made = Function(fleet, tmp_path / "updates")

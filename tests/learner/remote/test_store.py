@@ -12,7 +12,8 @@ import pytest
 from botocore.stub import Stubber
 
 from runtime.learner.remote.bucket import BucketStore
-from runtime.learner.remote.store import FolderStore, Store, StoreError, open_store, server_place
+from runtime.learner.remote.places import open_store, server_place
+from runtime.learner.remote.store import FolderStore, Store, StoreError
 
 
 @pytest.fixture(params=["folder", "bucket", "server"])

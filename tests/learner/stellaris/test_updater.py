@@ -15,17 +15,19 @@ import numpy as np
 import pytest
 
 from runtime.config.loading import experiment_from_tree
-from runtime.config.schema import StellarisSection
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.errors import NotFiniteError, RunError
-from runtime.fleet import LEARNER_HANDLER, FleetSetup, make_fleet
+from runtime.fleet import FleetSetup
+from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
-from runtime.learner import LearnerSpec, make_learner, make_updater
+from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
 from runtime.learner.remote.handler import handler
 from runtime.learner.remote.messages import decode_gradient, encode_gradient
-from runtime.learner.remote.store import gradient_name, open_store
+from runtime.learner.remote.places import open_store
+from runtime.learner.remote.store import gradient_name
 from runtime.learner.remote.updater import Remote
+from runtime.learner.stellaris.stellaris_settings import StellarisSettings
 from runtime.ports.fleet import Fleet
 from runtime.ports.learning import Update
 from tests.helpers import command_line, cost_model, descendants
@@ -34,7 +36,7 @@ from tests.learner.learning import VECTORS, assert_same, everything, roll
 pytestmark = pytest.mark.usefixtures("one_thread")
 TREE = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "learner": {"kind": "stellaris"},
         "algorithm": {"ppo": {"epochs": 3, "minibatch_steps": 6, "learning_rate": 0.01}}, "actor": {"provisioned": 0}}
-PLAIN = StellarisSection(learners=1, staleness_decay=None, learning_rate_root=None, truncation=None)
+PLAIN = StellarisSettings(learners=1, staleness_decay=None, learning_rate_root=None, truncation=None)
 
 
 def uneven(event: Mapping[str, Any]) -> float:
@@ -96,7 +98,7 @@ class Stellaris:
     """An updater, its functions, and what they cost."""
 
     folder: Path
-    settings: StellarisSection = field(default_factory=StellarisSection)
+    settings: StellarisSettings = field(default_factory=StellarisSettings)
     fates: Mapping[int, str] = field(default_factory=dict)
     budget_usd: float = 1.0
     slowness: float = 1.0
@@ -115,8 +117,8 @@ class Stellaris:
         self.functions = Functions(self.fates)
         self.fleet = self.fleet or VirtualFleet(self.functions, self.lasts_s, concurrency=self.settings.learners,
                                                 timeout_s=60.0)
-        self.updater = make_updater("stellaris", make_learner(spec, device="cpu"), Remote(
-            spec, self.fleet, str(self.folder), "session", self.meter, lambda: None, self, self.settings))
+        self.updater = self.settings.make(make_learner(spec, device="cpu"), Remote(
+            spec, self.fleet, str(self.folder), "session", self.meter, lambda: None, self))
 
     def append(self, kind: str, **fields: Any) -> None:
         self.told.append((kind, fields))
@@ -184,7 +186,7 @@ def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
 def test_gradients_of_two_learners_that_are_not_finite_end_the_run_before_others_begin(
     tmp_path: Path, learners: int, fates: Mapping[int, str], begun: int
 ) -> None:
-    one = Stellaris(tmp_path, StellarisSection(learners=learners), fates)
+    one = Stellaris(tmp_path, StellarisSettings(learners=learners), fates)
     with pytest.raises(NotFiniteError, match=r"^\w+(\.[\w.]+)? of a gradient is (inf|nan)$"):
         one.update(0)
     assert len(one.functions.events) == begun < 18
@@ -218,7 +220,7 @@ def test_without_a_clip_a_gradient_counts_as_infinite_if_its_square_is(tmp_path:
 
 def test_real_processes_compute_gradients_and_a_killed_one_costs_one(tmp_path: Path) -> None:
     """kill -9 of one of two processes while it starts, which ends the gradient that waits for it; others are queued."""
-    fleet = make_fleet("local", FleetSetup(
+    fleet = LocalSettings().make(FleetSetup(
         concurrency=2, timeout_s=100.0, memory_mib=1769, log_path=tmp_path / "log", handler=LEARNER_HANDLER))
     try:
         one = Stellaris(tmp_path / "store", fleet=fleet)

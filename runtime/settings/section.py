@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 import pydantic
@@ -28,6 +30,21 @@ class Section(pydantic.BaseModel):
             return values
         return {name: int(value) if isinstance(value, float) and value.is_integer() and name in cls.model_fields
                 and int in _types(cls.model_fields[name].annotation) else value for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Unused:
+    """Keys that a run never reads, for one reason.
+
+    Attributes:
+        keys: Dotted.
+        deciders: The keys by whose values the others are not read.
+        allowed: What would have them read.
+    """
+
+    keys: Sequence[str]
+    deciders: Sequence[str]
+    allowed: str
 
 
 def _types(annotation: Any) -> set[Any]:

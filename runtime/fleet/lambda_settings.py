@@ -1,0 +1,21 @@
+"""Settings of the fleet on AWS Lambda, which has no keys of its own."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from runtime.fleet import FleetSetup
+from runtime.ports.fleet import Fleet
+from runtime.settings.fleet import FleetSettings
+
+
+class LambdaSettings(FleetSettings):
+    """Settings of actors that are invocations of a function."""
+
+    unread: ClassVar[tuple[str, ...]] = ("fleet.processes",)
+
+    def make(self, setup: FleetSetup) -> Fleet:
+        """Makes the fleet, which invokes `FleetSetup.function_arn`."""
+        from runtime.fleet.aws_lambda import LambdaFleet
+
+        return LambdaFleet(setup.function_arn, timeout_s=setup.timeout_s, concurrency=setup.concurrency)

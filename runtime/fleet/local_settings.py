@@ -1,0 +1,22 @@
+"""Settings of the fleet on this machine, which has no keys of its own."""
+
+from __future__ import annotations
+
+from runtime.fleet import FleetSetup
+from runtime.ports.fleet import Fleet
+from runtime.settings.fleet import FleetSettings
+
+
+class LocalSettings(FleetSettings):
+    """Settings of actors that are processes of this machine."""
+
+    def make(self, setup: FleetSetup) -> Fleet:
+        """Starts the processes.
+
+        Raises:
+            FleetError: They cannot be started.
+        """
+        from runtime.fleet.local import LocalFleet
+
+        return LocalFleet(setup.concurrency, timeout_s=setup.timeout_s, memory_mib=setup.memory_mib,
+                          log_path=setup.log_path, credentials=setup.credentials, handler=setup.handler)

@@ -1,0 +1,28 @@
+"""Settings of the fleet on a Ray cluster."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from runtime.fleet import FleetSetup
+from runtime.ports.fleet import Fleet
+from runtime.settings.fleet import RaySection
+
+
+class RaySettings(RaySection):
+    """Settings of actors that are tasks of a cluster, whose nodes are nobody's instances."""
+
+    title: ClassVar[str] = "the cluster of kind = ray"
+    unread: ClassVar[tuple[str, ...]] = (
+        "learner.market", "learner.image_parameter", "learner.volume_gib", "learner.launches_max")
+
+    def make(self, setup: FleetSetup) -> Fleet:
+        """Joins the cluster, or starts one.
+
+        Raises:
+            FleetError: It does not answer, or has no room for a single actor.
+        """
+        from runtime.fleet.ray_cluster import RayFleet
+
+        return RayFleet(timeout_s=setup.timeout_s, cpus=setup.concurrency, address=self.address,
+                        cpus_per_task=self.cpus_per_actor, credentials=setup.credentials, handler=setup.handler)

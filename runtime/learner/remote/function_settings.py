@@ -1,0 +1,54 @@
+"""Settings of a learner that is a function: what it cannot have, and how its updater is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from runtime.ports.learning import Updater
+from runtime.settings.updater import LearnerFunctionSection
+
+UNREAD = ("learner.instance_types", "learner.market", "learner.image_parameter", "learner.volume_gib")
+"""Keys of an instance."""
+
+
+class FunctionSettings(LearnerFunctionSection):
+    """Settings of one function that makes each update."""
+
+    title: ClassVar[str] = "the functions of kind = function"
+    has_instance: ClassVar[bool] = False
+    is_exact: ClassVar[bool] = True
+    is_tabled: ClassVar[bool] = True
+    unread: ClassVar[tuple[str, ...]] = UNREAD
+
+    def contradictions(self, experiment: Any) -> Iterator[str]:
+        """Yields what a learner that is a function cannot have."""
+        yield from function_problems(experiment)
+
+    def make(self, learner: Any, remote: Any) -> Updater:
+        """Makes the updater."""
+        from runtime.learner.remote.updater import FunctionUpdater
+
+        return FunctionUpdater(learner, remote)
+
+
+def function_problems(experiment: Any) -> Iterator[str]:
+    """Yields what no learner that is a function can have, whether it computes updates or gradients."""
+    learner, algorithm = experiment.learner, experiment.algorithm
+    kind = f"learner.kind = {learner.kind}"
+    if learner.device == "cuda":
+        yield (f"learner.device = 'cuda': a function has no GPU ({kind}); allowed: auto | cpu, or "
+               "learner.kind = instance")
+    if learner.processes not in (None, 1):
+        yield (f"learner.processes = {learner.processes}: one function computes an update or a gradient ({kind}); "
+               "allowed: 1 | null, or learner.kind = instance")
+    if algorithm.is_asynchronous:
+        yield (f"algorithm.rounds = {algorithm.rounds or 'null (asynchronous)'}: each update is an invocation "
+               f"({kind}), too dear for the few trajectories that an asynchronous one trains on; "
+               "allowed: synchronous, or learner.kind = instance")
+    if experiment.cache.kind == "learner":
+        yield (f"cache.kind = learner: no instance holds it ({kind}); allowed: serverless | node | "
+               "none, or learner.kind = instance")
+    if learner.function.timeout_s > learner.update_timeout_s:
+        yield (f"learner.function.timeout_s = {learner.function.timeout_s} is longer than learner.update_timeout_s = "
+               f"{learner.update_timeout_s}, which ends the run; allowed: 1 to {min(900, learner.update_timeout_s)}")

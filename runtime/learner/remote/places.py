@@ -1,0 +1,40 @@
+"""Opens the store of a learner elsewhere by its place, which is one text: of a folder, a bucket or a server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lambda_actor.cache import TrajectoryCache
+from runtime.learner.remote.store import CacheStore, FolderStore, Store
+
+_BUCKET_SCHEME = "s3://"
+_SERVER_SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+def server_place(url: str, run_id: str, *, ttl_s: int) -> str:
+    """Names the place of a store on a server.
+
+    Args:
+        url: Of the server, without credentials: these are in ACTOR_CACHE_USERNAME and ACTOR_CACHE_PASSWORD.
+        run_id: What its keys begin with.
+        ttl_s: Seconds after which keys expire that nobody removed.
+    """
+    return f"{url}#{run_id}#{ttl_s}"
+
+
+def open_store(place: str) -> Store:
+    """Opens the store at a place: ``s3://BUCKET/PREFIX/``, what `server_place` returns, or the path of a folder."""
+    if place.startswith(_SERVER_SCHEMES):
+        url, run_id, ttl_s = place.rsplit("#", 2)
+        return CacheStore(TrajectoryCache(
+            url, run_id, ttl_s=int(ttl_s), username=os.environ.get("ACTOR_CACHE_USERNAME"),
+            password=os.environ.get("ACTOR_CACHE_PASSWORD")))
+    if not place.startswith(_BUCKET_SCHEME):
+        return FolderStore(Path(place))
+    # A folder needs no boto3.
+    from runtime.aws.clients import clients
+    from runtime.learner.remote.bucket import BucketStore
+
+    bucket, _, prefix = place.removeprefix(_BUCKET_SCHEME).partition("/")
+    return BucketStore(clients()("s3"), bucket, prefix)

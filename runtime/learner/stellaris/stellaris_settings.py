@@ -1,0 +1,52 @@
+"""Settings of Stellaris: what it cannot have, and how its updater is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from runtime.learner.remote.function_settings import UNREAD, function_problems
+from runtime.ports.learning import Updater
+from runtime.settings.algorithm import ALGORITHMS
+from runtime.settings.section import Unused
+from runtime.settings.updater import StellarisSection
+
+
+class StellarisSettings(StellarisSection):
+    """Settings of several learner functions."""
+
+    title: ClassVar[str] = "learner functions of kind = stellaris, and what is done with their gradients"
+    has_instance: ClassVar[bool] = False
+    has_gradients: ClassVar[bool] = True
+    is_tabled: ClassVar[bool] = True
+    sections: ClassVar[tuple[str, ...]] = ("function",)
+    unread: ClassVar[tuple[str, ...]] = UNREAD
+
+    @property
+    def functions_at_once(self) -> int:
+        """Its learners."""
+        return self.learners
+
+    def unused(self, prefix: str) -> Iterator[Unused]:
+        """Yields the durations, unless they are played."""
+        if self.place != "virtual":
+            yield Unused([f"{prefix}durations"], [f"{prefix}place"], f"{prefix}place = virtual")
+
+    def contradictions(self, experiment: Any) -> Iterator[str]:
+        """Yields what it cannot have."""
+        algorithm = experiment.algorithm
+        if not algorithm.chosen.has_truncated_loss:
+            yield (f"algorithm.kind = {algorithm.kind} has no truncated loss, and updates that learner.kind = "
+                   "stellaris does not know; allowed: "
+                   + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.has_truncated_loss)
+                   + ", or learner.kind = instance | function")
+        yield from function_problems(experiment)
+        if self.place == "virtual" and self.durations is None:
+            yield ("learner.stellaris.durations = null: learner.stellaris.place = virtual plays recorded durations; "
+                   "allowed: a file that benchmarks/durations.py has written, or place = processes")
+
+    def make(self, learner: Any, remote: Any) -> Updater:
+        """Makes the updater."""
+        from runtime.learner.stellaris.updater import StellarisUpdater
+
+        return StellarisUpdater(learner, remote, self)

@@ -1,0 +1,39 @@
+"""All built-in kinds of the parts that an experiment chooses from: where the settings of each one are.
+
+This file lies above the parts, and nothing below imports it: `runtime` does, so that the kinds are known before any
+part is loaded. A kind's settings say how the part is made. Kinds that are not here are named by import path,
+``kind: package.module:Settings`` (docs/design/add-a-part.md). None of these modules may import torch.
+"""
+
+from __future__ import annotations
+
+from runtime.settings.kinds import PLACES
+
+PLACES["algorithm"] = {
+    "ppo": "runtime.learner.ppo_settings:PpoSettings",
+    "impact": "runtime.learner.impact_settings:ImpactSettings",
+    "impala": "runtime.learner.impala_settings:ImpalaSettings",
+}
+PLACES["scaler"] = {
+    "fixed": "runtime.scaler.fixed:FixedSettings",
+    "nitro": "runtime.scaler.nitro:NitroSettings",
+    "kungfu": "runtime.scaler.kungfu:KungFuSettings",
+    "noise-scale": "runtime.scaler.noise_scale:NoiseScaleSettings",
+    "max": "runtime.scaler.maximal:MaxSettings",
+    "permuted": "runtime.scaler.permuted:PermutedSettings",
+    "hydrozoa": "runtime.scaler.hydrozoa:HydrozoaSettings",
+    "minions-adapt": "runtime.scaler.minions_adapt:MinionsAdaptSettings",
+    "schedule": "runtime.scaler.schedule:ScheduleSettings",
+    "random": "runtime.scaler.random:RandomSettings",
+    "minions": "runtime.scaler.minions_settings:MinionsSettings",
+}
+PLACES["fleet"] = {
+    "local": "runtime.fleet.local_settings:LocalSettings",
+    "lambda": "runtime.fleet.lambda_settings:LambdaSettings",
+    "ray": "runtime.fleet.ray_settings:RaySettings",
+}
+PLACES["learner"] = {
+    "instance": "runtime.learner.instance_settings:InstanceSettings",
+    "function": "runtime.learner.remote.function_settings:FunctionSettings",
+    "stellaris": "runtime.learner.stellaris.stellaris_settings:StellarisSettings",
+}

@@ -1,0 +1,55 @@
+"""Settings of MinionsRL's scaler; nothing here reads a scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from runtime.scaler.random import DRAWS_SEED
+from runtime.scaler.shipped import is_path, shipped
+from runtime.settings.scaler import ScalerSettings
+from runtime.settings.section import Field
+
+if TYPE_CHECKING:
+    from runtime.scaler.minions import MinionsScaler
+
+
+class MinionsSettings(ScalerSettings):
+    """Settings of MinionsRL's scaler; it needs ``stop.target_return``, and ``python -m runtime scheduler``."""
+
+    about: ClassVar[str] = "asks a learned scheduler"
+    needs_target: ClassVar[bool] = True
+
+    scheduler: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="a shipped scheduler's name, or a file that `python -m runtime scheduler` has written, "
+        "relative to where the program starts")
+    scheduler_actions: Literal["sampled", "greedy"] = Field(
+        "sampled", description="draw the count from the scheduler's distribution, as it was trained, or take the "
+        "likeliest one")
+    draws_seed: Annotated[int, Field(ge=0, lt=2**63)] = DRAWS_SEED
+
+    @property
+    def file_read(self) -> str | None:
+        """The key that names the scheduler, if it is not a shipped one, which is part of a deployment's image."""
+        return "scheduler" if is_path(self.scheduler or "") else None
+
+    def contradictions(self) -> Iterator[str]:
+        """Yields what is wrong with values that are each allowed."""
+        yield from super().contradictions()
+        if self.scheduler is None:
+            yield ("scaler.kind = minions has no scheduler: scaler.scheduler = null; allowed: "
+                   f"{' | '.join(shipped())}, or the path of a file that `python -m runtime scheduler train` has "
+                   "written")
+
+    def make(self) -> MinionsScaler:
+        """Reads the scheduler, and makes the scaler.
+
+        Raises:
+            ExperimentError: It cannot be read, or its counts are out of bounds.
+        """
+        from runtime.scaler.minions import MinionsScaler
+        from runtime.scaler.saved_scheduler import load_scheduler
+
+        return MinionsScaler(
+            load_scheduler(self.scheduler or ""), name=self.scheduler, actors_min=self.actors_min,
+            actors_max=self.actors_max, is_greedy=self.scheduler_actions == "greedy", draws_seed=self.draws_seed)

@@ -1,0 +1,77 @@
+"""What the settings of all algorithms have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from runtime.settings.kinds import Kinds
+from runtime.settings.section import Count, Field, NonNegative, Positive, Section, Share, Unused
+
+
+class AlgorithmSettings(Section):
+    """What all algorithms have; each may give a key another default, and adds keys of its own.
+
+    Attributes:
+        title: The algorithm's name for people.
+        learner: Where its learner is, as ``module:class``; imported when a learner is made, and no earlier.
+        is_off_policy: Whether it may train on what older policies sampled.
+        has_truncated_loss: Whether its learner cuts ratios at ``log_caps``, as ``learner.kind = stellaris`` needs.
+    """
+
+    title: ClassVar[str]
+    learner: ClassVar[str]
+    is_off_policy: ClassVar[bool] = False
+    has_truncated_loss: ClassVar[bool] = False
+
+    learning_rate: Positive = Field(3e-4, description="Adam's step size")
+    learning_rate_schedule: Literal["constant", "linear"] = Field(
+        "constant", description="linear goes to 0 at stop.max_steps or stop.max_rounds, whichever comes first")
+    discount: Share = Field(0.99, description="γ, per step")
+    minibatch_steps: Count = Field(256, description="samples per gradient step at most")
+    entropy_coefficient: NonNegative = Field(0.0, description="weight of the entropy bonus")
+    value_coefficient: NonNegative = Field(1.0, description="weight of the value loss ½(V − target)²")
+    max_gradient_norm: Positive | None = Field(0.5, description="clips the gradient of the policy and that of the "
+                                               "critic to this norm each; null = no clipping")
+    normalize_observations: bool | None = Field(None, description="normalise observations by running moments, but for "
+                                                "what is 0 or 1 by its space; null = true for vectors that have more, "
+                                                "also beside a picture; false for pixels, which are divided by 255")
+    normalize_rewards: bool = Field(False, description="divide rewards by the running deviation of the discounted sum "
+                                    "of an episode's rewards so far, and clip them to ± 10; returns are always told as "
+                                    "they are")
+    observation_clip: Positive = Field(10.0, description="normalised observations are clipped to ± this")
+
+    @property
+    def passes(self) -> int:
+        """How often an update trains on each of its samples."""
+        return 1
+
+    def unused(self, prefix: str) -> Iterator[Unused]:
+        """Yields the algorithm's keys that do not count with these values.
+
+        Args:
+            prefix: What the dotted names of its keys begin with.
+        """
+        if self.normalize_observations is False:
+            yield Unused([f"{prefix}observation_clip"], [f"{prefix}normalize_observations"],
+                         f"{prefix}normalize_observations = true | null")
+
+    def contradictions(self, experiment: Any) -> Iterator[str]:
+        """Yields what is wrong with values of the experiment that are each allowed."""
+        algorithm, stop = experiment.algorithm, experiment.stop
+        if not self.is_off_policy and algorithm.rounds == "asynchronous":
+            yield (f"algorithm.rounds = 'asynchronous': {algorithm.kind} trains on what its newest policy sampled, and "
+                   "on nothing else; allowed: synchronous | null, or algorithm.kind = "
+                   + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy))
+        if self.learning_rate_schedule == "linear" and stop.max_rounds is None and stop.max_steps is None:
+            yield (f"algorithm.{ALGORITHMS.key(algorithm.kind)}.learning_rate_schedule = linear needs an end: set "
+                   "stop.max_steps or stop.max_rounds")
+
+
+def unused_kl_target(kl_coefficient: float, prefix: str) -> Iterator[Unused]:
+    """Yields ``kl_target`` of an algorithm whose penalty is off; arguments as of `AlgorithmSettings.unused`."""
+    if kl_coefficient == 0:
+        yield Unused([f"{prefix}kl_target"], [f"{prefix}kl_coefficient"], f"{prefix}kl_coefficient above 0")
+
+
+ALGORITHMS = Kinds("algorithm", AlgorithmSettings)

@@ -1,0 +1,62 @@
+"""What the settings of all fleets have in common, and the keys of a Ray cluster, which several rooms read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar
+
+import pydantic
+
+from runtime.settings.kinds import Kinds
+from runtime.settings.section import Field, Section
+
+_ADDRESS = re.compile(r"[^/\s]+:[0-9]{1,5}")
+
+
+class FleetSettings(Section):
+    """What all fleets have; each may add keys of its own, which are a section inside the section ``fleet``.
+
+    Attributes:
+        title: The fleet's name for people.
+        unread: Keys of the experiment, dotted, that no run on this fleet reads.
+        backend: What supplies runs on it, as ``module:class``; empty for this machine, or what the program has for it.
+    """
+
+    title: ClassVar[str] = "the fleet"
+    unread: ClassVar[tuple[str, ...]] = ()
+    backend: ClassVar[str] = ""
+
+    def contradictions(self, experiment: Any) -> Iterator[str]:
+        """Yields what is wrong with values of the experiment that are each allowed."""
+        yield from ()
+
+    def make(self, setup: Any) -> Any:
+        """Makes the fleet; see `runtime.fleet.FleetSetup` and `runtime.ports.fleet.Fleet`."""
+        raise NotImplementedError
+
+
+class RaySection(FleetSettings):
+    """A Ray cluster of one's own, and what it costs."""
+
+    address: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="HOST:PORT of a cluster of which this machine is a node; auto = the one that runs here; "
+        "null = one is started on this machine, with fleet.processes CPUs, and ends with the run")
+    cpus_per_actor: Annotated[float, Field(gt=0, le=1024)] = Field(
+        1.0, description="CPUs of the cluster that an actor takes, or a learner function")
+    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None, description="nodes that are paid for, by the clock, from when the run joins the cluster until it ends; "
+        "null = as many as the cluster has when it is joined. Of a cluster that grows, the most that it may have")
+    node_usd_per_hour: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
+        None, description="dollars that a node costs an hour; null = the price of the first of learner.instance_types")
+
+    @pydantic.field_validator("address")
+    @classmethod
+    def _is_address(cls, address: str | None) -> str | None:
+        if address not in (None, "auto") and not _ADDRESS.fullmatch(address):
+            raise ValueError(f"fleet.ray.address = {address} is not one of a cluster's; allowed: null | auto | "
+                             "HOST:PORT, on a machine that is a node of it")
+        return address
+
+
+FLEETS = Kinds("fleet", FleetSettings)

@@ -1,0 +1,57 @@
+"""The kinds of a part that an experiment may choose: built-in ones by name, anybody's own by import path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from runtime.settings.section import Section
+
+S = TypeVar("S", bound="Section")
+PLACES: dict[str, Mapping[str, str]] = {}
+"""By section, where the settings of each built-in kind are, as ``module:class``; the first kind is the default.
+`runtime.registry` fills it in, which lies above all parts."""
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_BEFORE_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def is_import_path(kind: object) -> bool:
+    """Whether a kind is an import path, ``package.module:Settings``, and no name."""
+    return isinstance(kind, str) and _IMPORT_PATH.fullmatch(kind) is not None
+
+
+def load(path: str) -> Any:
+    """Imports what ``module:name`` says."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+class Kinds(Generic[S]):
+    """The kinds that a section chooses from by its key ``kind``.
+
+    Args:
+        section: The section's name.
+        base: The class that the settings of all kinds derive from.
+    """
+
+    def __init__(self, section: str, base: type[S]) -> None:
+        self.section, self.base = section, base
+
+    @cached_property
+    def settings(self) -> dict[str, type[S]]:
+        """Classes of settings, by kind: all built-in ones, and others once they are added."""
+        return {kind: load(place) for kind, place in PLACES[self.section].items()}
+
+    def key(self, kind: str) -> str:
+        """Returns the key under which a section has this kind's settings, if they are a section of their own.
+
+        That is the kind's name, or that of an import path's class: ``a2c`` for ``my_package.a2c:A2cSettings``.
+        """
+        if not is_import_path(kind):
+            return kind
+        name = kind.rpartition(":")[2].removesuffix("Settings")
+        return _BEFORE_CAPITAL.sub("_", name).lower()

@@ -1,0 +1,150 @@
+"""docs/design/add-a-part.md: its examples are taken as they stand and trained with, and nothing else is changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.numpy
+import yaml
+
+from tests.helpers import PATIENCE_S, ROOT
+
+PAGE = (ROOT / "docs" / "design" / "add-a-part.md").read_text()
+SECTIONS = dict(re.findall(r"^## An? (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+TRAIN = """
+import sys
+from runtime.cli.main import main
+for part in {PARTS}:
+    if main(["train", f"{part}.yaml", "--out", part]) != 0:
+        sys.exit(part)
+"""
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all examples' files, in which one process has trained with each."""
+    folder = tmp_path_factory.mktemp("page")
+    for part, text in SECTIONS.items():
+        for name, code in re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            (folder / name).write_text(code)
+        (experiment,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        (folder / f"{part}.yaml").write_text(experiment)
+    done = run(folder, "-c", TRAIN.replace("{PARTS}", repr(list(SECTIONS))))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def rows(folder: Path, part: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / part / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_the_page_has_five_examples() -> None:
+    assert list(SECTIONS) == ["scaler", "algorithm", "fleet", "updater", "backend"]
+
+
+@pytest.mark.parametrize(("part", "section"), [
+    ("scaler", "scaler"), ("algorithm", "algorithm"), ("fleet", "fleet"), ("updater", "learner"), ("backend", "fleet")])
+def test_the_run_keeps_what_the_page_wrote(folder: Path, part: str, section: str) -> None:
+    given = yaml.safe_load((folder / f"{part}.yaml").read_text())[section]
+    kept = yaml.safe_load((folder / part / "config.yaml").read_text())[section]
+    for key, value in given.items():
+        assert kept[key] == (kept[key] | value if isinstance(value, dict) else value)
+
+
+def test_the_scalers_decisions_follow_the_returns(folder: Path) -> None:
+    count, best = 2, None
+    for row in rows(folder, "scaler"):
+        assert row["actor_count_wanted"] == row["actor_count"] == count
+        found = row["episode_return_mean"]
+        if found is not None:
+            count = min(max(count + (2 if best is None or found > best else -2), 2), 6)
+            best = found if best is None else max(best, found)
+    assert len(rows(folder, "scaler")) == 3
+    assert len({row["actor_count"] for row in rows(folder, "scaler")}) > 1
+
+
+def test_the_algorithm_takes_one_step_a_round(folder: Path) -> None:
+    assert [(row["updates"], row["learning_rate"]) for row in rows(folder, "algorithm")] == [(1, 0.01)] * 2
+    assert optimiser_steps(folder / "algorithm") == 2.0
+
+
+def test_the_fleets_actors_return_and_are_billed(folder: Path) -> None:
+    assert [(row["round_index"], row["actors_failed"], row["actors_late"]) for row in rows(folder, "fleet")] == [
+        (1, 0, 0), (2, 0, 0)]
+    assert all(row["actors_cost_usd"] > 0.0 for row in rows(folder, "fleet"))
+
+
+def test_the_updater_takes_one_step_a_round(folder: Path) -> None:
+    found = [(row["round_index"], row["policy_version"], row["updates"]) for row in rows(folder, "updater")]
+    assert found == [(1, 0, 1), (2, 1, 1)]
+    assert optimiser_steps(folder / "updater") == 2.0
+
+
+def optimiser_steps(run: Path) -> float:
+    arrays = safetensors.numpy.load_file(max((run / "checkpoints").glob("*.safetensors")))
+    return float(arrays["learner.optimizer.0.step"])
+
+
+def test_the_backend_keeps_the_rounds(folder: Path) -> None:
+    assert (folder / "mirror" / "rounds.jsonl").read_bytes() == (folder / "backend" / "rounds.jsonl").read_bytes()
+    assert (folder / "mirror" / "ledger.json").exists()
+
+
+def test_keys_are_explained_checked_and_in_the_reference(folder: Path) -> None:
+    """In one process, as each start takes a second."""
+    code = """
+import sys
+from runtime.cli.main import main
+for path in ("momentum:MomentumSettings", "one_step:OneStepSettings", "thread_fleet:ThreadSettings"):
+    main(["explain", path])
+for part, setting in (("scaler", "scaler.actors_stp=3"), ("scaler", "scaler.actors_step=0"),
+                      ("scaler", "actors_step=1"), ("updater", "learner.one_step.factor=-1"),
+                      ("algorithm", "algorithm.a2c.lerning_rate=1.0"), ("algorithm", "algorithm.rounds=asynchronous"),
+                      ("fleet", "fleet.kind=threads"), ("scaler", "scaler.kind=momentum:MomentumScaler"),
+                      ("scaler", "scaler.kind=nowhere:Settings")):
+    assert main(["train", f"{part}.yaml", "--set", setting]) == 2
+sys.argv = ["make"]
+sys.path.insert(0, ROOT)
+import docs.make_experiment_file_md as page
+print(page.table())
+""".replace("ROOT", repr(str(ROOT)))
+    done = run(folder, "-c", code)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in (
+            "  scaler.actors_step\n      actors that a round has more or fewer than the one before (momentum:Momentum",
+            "learner.one_step: settings of the updater of one step\n  learner.one_step.factor\n",
+            "default: auto; allowed: auto | local | lambda | ray | thread_fleet:ThreadSettings",
+            "| `scaler.actors_step` | 1 | a whole number from 1 to 10,000 | actors that a round has"):
+        assert words in done.stdout
+    for words in (
+            "did you mean scaler.actors_step?", "scaler.actors_step = 0 is not allowed; allowed: a whole number from 1",
+            "actors_step is not a known key; did you mean scaler.actors_step?",
+            "learner.one_step.factor = -1 is not allowed; allowed: a number above 0",
+            "did you mean algorithm.a2c.learning_rate?", "a2c_settings:A2cSettings trains on what its newest policy",
+            "fleet.kind = 'threads' is not allowed; allowed: auto | local | lambda | ray",
+            "scaler.kind = 'momentum:MomentumScaler' is not allowed; allowed: a subclass of runtime.settings.sca",
+            "scaler.kind = 'nowhere:Settings' cannot be imported: ModuleNotFoundError"):
+        assert words in done.stderr
+
+
+def test_a_run_names_no_code_unless_it_is_trusted(folder: Path) -> None:
+    refused = run(folder, "-m", "runtime", "evaluate", "scaler", "--episodes", "1")
+    assert (refused.returncode, "'momentum:MomentumSettings' of a run is code" in refused.stderr) == (2, True)
+    trusted = run(folder, "-m", "runtime", "evaluate", "scaler", "--episodes", "1", "--trust")
+    assert trusted.returncode == 0, trusted.stderr
+    compared = run(folder, "-X", "importtime", "-m", "runtime", "compare", "scaler", "fleet")
+    assert (compared.returncode, "momentum:MomentumSettings" in compared.stdout) == (0, True)
+    assert " momentum\n" not in compared.stderr
