@@ -1,7 +1,7 @@
 """Trains deep-RL policies with serverless actors, within a budget.
 
 `train` and `load_policy` are the stable API: docs/reference/python.md explains them. Each is imported when it is first
-used, so that importing this package, as every actor process and the guard do, loads nothing.
+used, so that importing this package, as every actor process and the guard do, loads nothing but a table of names.
 """
 
 import importlib
