@@ -1,4 +1,7 @@
-"""Everything that runs on the learner's side. `nitro_rl` is its public face."""
+"""Everything that runs on the learner's side. `nitro_rl` is its public face.
+
+Importing this package, as every actor process and the guard do, loads nothing but a table of names.
+"""
 
 import os
 

@@ -8,15 +8,18 @@ from drawing import BLUE, EDGE, GREEN, ORANGE, SAND, SHADE, WHITE, arrow, box, c
 LAYERS = (
     ("what people call", (("cli", WHITE),)),
     ("what puts parts together", (("operations", ORANGE), ("planning", ORANGE), ("backends", BLUE))),
-    ("the loop", (("training", BLUE),)),
-    ("how a round works", (("sampling", BLUE), ("learner", BLUE))),
-    ("what shows a run", (("display", GREEN), ("export", GREEN), ("report", GREEN))),
-    ("the parts", (("fleet", GREEN), ("cost", GREEN), ("scaler", GREEN), ("detector", GREEN))),
+    ("the loop; which kinds there are", (("training", BLUE), ("scheduler", BLUE), ("registry", WHITE))),
+    ("how a round works", (("fleet", GREEN), ("sampling", BLUE), ("learner", BLUE))),
+    ("the parts, and what shows a run", (
+        ("cost", GREEN), ("scaler", GREEN), ("detector", GREEN), ("display", GREEN), ("export", GREEN),
+        ("report", GREEN))),
+    ("the contracts", (("ports", WHITE),)),
     ("what is kept, and who ends it", (("records", ORANGE), ("guard", ORANGE))),
-    ("settings; the door to AWS", (("config", ORANGE), ("aws", ORANGE))),
-    ("words that all share", (("names", WHITE), ("errors", WHITE), ("ports", WHITE))),
+    ("the file; the door to AWS", (("config", ORANGE), ("aws", ORANGE))),
+    ("settings; names; child processes", (("settings", WHITE), ("names", WHITE), ("processes", WHITE))),
+    ("errors", (("errors", WHITE),)),
 )
-"""From the top: a room imports from the layers below it, and never from one above."""
+"""From the top: a room knows those of the layers below its own, and no other; `tests/test_imports.py` holds that."""
 STEP, LEFT, BOTTOM = 7.6, 32.0, 12.0
 """Height of a layer, left edge of its rooms, and lower edge of the lowest layer."""
 
