@@ -87,7 +87,7 @@ def test_the_image_is_built_for_the_processor_and_proves_its_environment(serverl
     folder = serverless.directory / source["directory"]
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "lambda_actor").rglob("*")
-            if path.suffix == ".py" or path.name == "requirements.txt"}
+            if path.suffix == ".py" or path.name in ("requirements.txt", "py.typed")}
     assert names == {"Dockerfile", "package/requirements.txt"} | ours
 
 
