@@ -434,7 +434,7 @@ def add_kind(path: str, chosen_by: str | None = None) -> str:
         kinds.settings[path] = settings
         try:
             give_fields(section, kinds, fields_of)
-        except ExperimentError:
+        except Exception:
             del kinds.settings[path]
             raise
         refresh_defaults(Experiment)
