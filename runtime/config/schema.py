@@ -24,7 +24,7 @@ from runtime.config.variants import Fields, flat_fields, give_fields, nested_fie
 from runtime.errors import ExperimentError
 from runtime.settings.algorithm import ALGORITHMS, AlgorithmSettings
 from runtime.settings.fleet import FLEETS, FleetSettings, RaySection
-from runtime.settings.kinds import Kinds, load
+from runtime.settings.kinds import Kinds, is_import_path, load
 from runtime.settings.scaler import SCALERS, ScalerSettings
 from runtime.settings.section import Count, Field, Json, Section, Share
 from runtime.settings.updater import UPDATERS, LearnerFunctionSection, StellarisSection, UpdaterSettings
@@ -434,7 +434,7 @@ def add_kind(path: str, chosen_by: str | None = None) -> str:
         kinds.settings[path] = settings
         try:
             give_fields(section, kinds, fields_of)
-        except ExperimentError:
+        except Exception:
             del kinds.settings[path]
             raise
         refresh_defaults(Experiment)
@@ -448,9 +448,23 @@ def equal_updaters() -> list[str]:
 
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
     """Returns what may not differ between a run and its resumption, by dotted path."""
-    found = {path: value for path, value in leaves(experiment.model_dump(mode="json"))
-             if not is_below(path, CHANGEABLE)}
-    return found | ({_KIND: " | ".join(equal_updaters())} if found[_KIND] in equal_updaters() else {})
+    left_out = (*CHANGEABLE, *_added_keys(experiment))
+    found = {path: value for path, value in leaves(experiment.model_dump(mode="json")) if not is_below(path, left_out)}
+    equal = equal_updaters()
+    return found | ({_KIND: " | ".join(kind for kind in equal if not is_import_path(kind))} if found[_KIND] in equal
+                    else {})
+
+
+def _added_keys(experiment: Experiment) -> Iterator[str]:
+    """Yields the keys of kinds that were added and are not chosen: the process of a resumption may not know them."""
+    for name, kinds in KINDS.items():
+        def keys(kind: str, kinds: Kinds[Any] = kinds) -> set[str]:
+            return set(kinds.settings[kind].model_fields) if kinds is SCALERS else {kinds.key(kind)}
+
+        chosen = getattr(experiment, name).kind
+        added = {kind for kind in kinds.settings if is_import_path(kind) and kind != chosen}
+        known = {key for kind in kinds.settings if kind not in added for key in keys(kind)}
+        yield from sorted(f"{name}.{key}" for kind in added for key in keys(kind) - known)
 
 
 def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[str]:

@@ -140,6 +140,26 @@ print(page.table())
         assert words in done.stderr
 
 
+def test_what_was_added_to_a_process_is_nothing_to_another(folder: Path) -> None:
+    """The algorithm's run began in a process that also knew the scaler; its learner may have processes of its own."""
+    done = run(folder, "-m", "runtime", "train", "algorithm.yaml", "--out", "algorithm", "--resume", "--set",
+               "stop.max_rounds=3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(rows(folder, "algorithm")) == 3
+    done = run(folder, "-c", """
+from lambda_actor.spaces import Spaces
+from runtime.config.schema import AlgorithmSection, add_kind
+from runtime.learner import LearnerSpec
+from runtime.learner.parallel.tasks import spec_of, spec_task
+add_kind("a2c_settings:A2cSettings")
+for kind, key in (("ppo", "ppo"), ("a2c_settings:A2cSettings", "a2c")):
+    spec = LearnerSpec(AlgorithmSection(kind=kind), Spaces((1,), action_count=2), "mlp", 0)
+    assert set(spec_task(spec).values["algorithm"]) == {"kind", "rounds", "round_steps", "staleness_max", key}
+    assert spec_of(spec_task(spec)) == spec
+""")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_run_names_no_code_unless_it_is_trusted(folder: Path) -> None:
     refused = run(folder, "-m", "runtime", "evaluate", "scaler", "--episodes", "1")
     assert (refused.returncode, "'momentum:MomentumSettings' of a run is code" in refused.stderr) == (2, True)

@@ -14,6 +14,7 @@ import numpy as np
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection, add_kind
 from runtime.learner import LearnerSpec
+from runtime.settings.algorithm import ALGORITHMS
 from runtime.settings.kinds import is_import_path
 
 _HEADER = struct.Struct(">Q")
@@ -62,8 +63,10 @@ def read_task(stream: IO[bytes]) -> Task:
 
 def spec_task(spec: LearnerSpec) -> Task:
     """Returns the task that makes a learner."""
+    # Another process need not know all kinds that were added to this one.
+    others = {ALGORITHMS.key(kind) for kind in ALGORITHMS.settings} - {spec.algorithm.chosen_key}
     return Task("make", {
-        "algorithm": spec.algorithm.model_dump(mode="json"), "spaces": dataclasses.asdict(spec.spaces),
+        "algorithm": spec.algorithm.model_dump(mode="json", exclude=others), "spaces": dataclasses.asdict(spec.spaces),
         "network": spec.network, "seed": spec.seed, "threads": spec.threads,
         "initialisation": spec.initialisation, "initial_std": spec.initial_std})
 
