@@ -46,6 +46,8 @@ _NOTHING: Value = frozenset()
 _CLIENT = "client:"
 _NO_CALLS = {"close", "exceptions", "meta", "can_paginate"}
 _PLACE = re.compile(r"(?:runtime|lambda_actor)(?:\.\w+)+:(\w+)")
+_TABLE, _LOADER = "runtime.registry", ("runtime.settings.kinds", "load")
+"""All programs have the table of kinds; what it names is imported only by those that reach the function."""
 _SESSION = botocore.session.get_session()
 _SERVICES = frozenset(_SESSION.get_available_services())
 
@@ -180,6 +182,10 @@ class _Reader:
             if reading not in self.reached:
                 self.reached.add(reading)
                 self.waiting.append(reading)
+                self.has_changed |= function is self.find(*_LOADER)
+
+    def is_reached(self, module: str, function: str) -> bool:
+        return any(one is self.find(module, function) for one, _ in self.reached)
 
     def reach_class(self, found: _Class) -> None:
         if found not in self.classes:
@@ -358,6 +364,8 @@ class _Scope:
         if not isinstance(value, str):
             return _NOTHING
         if place := _PLACE.fullmatch(value):
+            if self.module.name == _TABLE and not self.reader.is_reached(*_LOADER):
+                return _NOTHING
             # A variant that is imported by name.
             module = value.partition(":")[0]
             self.reader.add_module(module)
