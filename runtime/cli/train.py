@@ -18,7 +18,7 @@ from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_lines
 from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import Experiment
-from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
+from runtime.errors import ActorsKeepFailingError, CallbackError, RunDirectoryError, RunError
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory, holds_seeds
 
@@ -111,8 +111,8 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _must_mend(error: Exception | None) -> bool:
-    """Whether the run failed because of its environment."""
-    return isinstance(error, UnusableEnvironmentError) or (
+    """Whether the run failed because of its environment, or of a callback."""
+    return isinstance(error, UnusableEnvironmentError | CallbackError) or (
         isinstance(error, ActorsKeepFailingError) and error.last_error.startswith(ENVIRONMENT_ERRORS))
 
 
