@@ -205,7 +205,7 @@ class _Run:
 
     def begin(self, tried: TriedEnvironment, *, is_resumption: bool) -> None:
         """Goes on from what the directory holds, and says so."""
-        from runtime.records.tensorboard_log import TensorBoardLog
+        from runtime.display.tensorboard_log import TensorBoardLog
 
         directory, experiment = self._directory, self._experiment
         continue_rounds(self._loop, directory, self._identity, self._supplies.digests, self._events)
