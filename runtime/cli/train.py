@@ -110,10 +110,13 @@ def _train(options: argparse.Namespace) -> int:
     return result.exit_code
 
 
-def _must_mend(error: Exception | None) -> bool:
-    """Whether the run failed because of its environment, or of a callback."""
-    return isinstance(error, UnusableEnvironmentError | CallbackError) or (
+def _must_mend(error: Exception | None) -> str:
+    """What of the user's made the run fail; empty if nothing did."""
+    if isinstance(error, CallbackError):
+        return "callback"
+    is_environment = isinstance(error, UnusableEnvironmentError) or (
         isinstance(error, ActorsKeepFailingError) and error.last_error.startswith(ENVIRONMENT_ERRORS))
+    return "environment" if is_environment else ""
 
 
 def _settings(options: argparse.Namespace) -> Callable[[Experiment], str]:

@@ -385,7 +385,7 @@ class _Redrawn:
 
 def summary_lines(
     summary: Mapping[str, Any], out: str, *, launcher: Sequence[str] = ("python", "-m", "runtime"),
-    resume_command: str = "", are_actors_to_blame: bool = False, must_mend: bool = False,
+    resume_command: str = "", are_actors_to_blame: bool = False, must_mend: str = "",
 ) -> list[str]:
     """A finished run, for people; lines of 79 characters at most, but for paths, errors and commands.
 
@@ -395,7 +395,7 @@ def summary_lines(
         launcher: How the user calls this program.
         resume_command: What goes on with the run, to be shown if that makes sense; empty to show none.
         are_actors_to_blame: Whether it failed because its actors did.
-        must_mend: Whether its environment or a callback has to be mended first.
+        must_mend: What of the user's has to be mended first; "" for nothing.
     """
     parts = {"actors": "actors_cost_usd", "provisioned": "provisioned_cost_usd", "learner": "learner_cost_usd",
              "rest": "infrastructure_cost_usd"}
@@ -426,14 +426,14 @@ def summary_lines(
     ]
 
 
-def resume_lines(command: str, *, must_mend: bool = False) -> list[str]:
+def resume_lines(command: str, *, must_mend: str = "") -> list[str]:
     """How to go on, with a line that can be pasted; empty if there is no command.
 
     Args:
         command: Resumes the run.
-        must_mend: Whether its environment or a callback has to be mended first.
+        must_mend: What of the user's has to be mended first; "" for nothing.
     """
-    words = "mend what failed first: it would fail again. Then resume with" if must_mend else "go on with"
+    words = f"mend the {must_mend} first: it would fail again. Then resume with" if must_mend else "go on with"
     return ["", words, command] if command else []
 
 

@@ -111,7 +111,7 @@ def test_one_that_raises_is_named_and_loses_no_finished_round(tmp_path: Path, wh
         where, r"the curriculum has no such lesson, in .*tests/callbacks.py, line \d+")
     assert re.fullmatch(f"CallbackError: callback tests.callbacks.Raising.{method} raised ValueError: {said}",
                         summary(out)["error"])
-    assert "mend what failed first" in finished.stdout
+    assert "mend the callback first" in finished.stdout
     assert len(rounds(out)) == len(list((out / "checkpoints").glob("*.json"))) == saved
     assert train(path, out, "--resume").returncode == 1
     assert len(rounds(out)) == saved, "it is told of the same round again"
