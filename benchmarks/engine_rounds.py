@@ -21,24 +21,20 @@ from peers.ppo_arguments import ppo_arguments  # noqa: E402
 
 from runtime.backends.registry import make_backend  # noqa: E402
 from runtime.config.loading import experiment_from_tree  # noqa: E402
+from runtime.ports.run import Display  # noqa: E402
 from runtime.training.run import train  # noqa: E402
 
 
-class Clock:
+class Clock(Display):
     """A display that notes when rounds were finished."""
 
     def __init__(self) -> None:
         self.finished_s: list[float] = []
         self.rows: list = []
 
-    def round_finished(self, row) -> None:
+    def on_round_end(self, row) -> None:
         self.finished_s.append(time.perf_counter())
         self.rows.append(row)
-
-    def started(self, *_args) -> None: ...
-    def evaluating(self, *_args) -> None: ...
-    def event(self, *_args) -> None: ...
-    def close(self) -> None: ...
 
 
 def main(args: argparse.Namespace) -> dict[str, float]:

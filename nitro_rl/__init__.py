@@ -1,8 +1,8 @@
 """Trains deep-RL policies with serverless actors, within a budget.
 
 This is the public package; docs/reference/python.md explains it. It holds `train`, `load_policy`, what they return and
-raise, and the base classes of scalers, algorithms, fleets and updaters of your own. Each name is imported when it is
-first used, so that ``import nitro_rl`` loads neither numpy nor torch.
+raise, and the base classes of callbacks, scalers, algorithms, fleets and updaters of your own. Each name is imported
+when it is first used, so that ``import nitro_rl`` loads neither numpy nor torch.
 """
 
 import importlib
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from runtime.ports.learning import TrainingSamples as TrainingSamples
     from runtime.ports.learning import Update as Update
     from runtime.ports.learning import Updater as Updater
+    from runtime.ports.run import Callback as Callback
+    from runtime.ports.run import RunControl as RunControl
     from runtime.ports.scaling import RoundView as RoundView
     from runtime.ports.scaling import Scaler as Scaler
     from runtime.ports.scaling import ScalingDecision as ScalingDecision
@@ -55,6 +57,7 @@ _HOMES = {
     "runtime.learner.updater": "InPlaceUpdater",
     "runtime.ports.fleet": "Fleet Invocation Outcome",
     "runtime.ports.learning": "Batch State TrainingSamples Update Updater",
+    "runtime.ports.run": "Callback RunControl",
     "runtime.ports.scaling": "RoundView Scaler ScalingDecision",
     "runtime.records.rows": "RoundRow",
     "runtime.settings.algorithm": "AlgorithmSettings",

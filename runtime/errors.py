@@ -44,6 +44,10 @@ class BudgetError(RunError):
     """The budget cannot hold what was asked of it."""
 
 
+class CallbackError(RunError):
+    """A callback of the user's raised; the text names it, its file and its line."""
+
+
 class NotFiniteError(RunError):
     """Training diverged: its text names a figure and the value that it has instead of a finite one."""
 

@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 ACTOR = ("lambda_actor.handler", "lambda_actor.atari", "gymnasium", "gymnasium.envs.mujoco.hopper_v5", "mujoco")
 MODELS = ("tests.simulators.aws.loaded_models",)
-LEARNER = ("boto3", "torch", "runtime.records.tensorboard_log", "runtime.cli.main", "runtime.training.run", *ACTOR)
+LEARNER = ("boto3", "torch", "runtime.display.tensorboard_log", "runtime.cli.main", "runtime.training.run", *ACTOR)
 IMPORTS: dict[str, tuple[str, ...]] = {
     "awslambdaric": (*ACTOR, *MODELS),  # Its library reads the environment while it is imported.
     "runtime.fleet.actor_process": ACTOR,

@@ -40,7 +40,7 @@ from runtime.records.layout import RunFiles
 
 _IMPORTED_ONCE = (
     "runtime.backends.this_machine", "runtime.display.table", "runtime.learner.impact", "runtime.learner.impala",
-    "runtime.learner.ppo", "runtime.training.assembly", "runtime.training.run", "runtime.records.tensorboard_log")
+    "runtime.learner.ppo", "runtime.training.assembly", "runtime.training.run", "runtime.display.tensorboard_log")
 """What a training imports, and torch with it."""
 PROBED_STEPS = 64
 ROUNDS = {"ppo": 2, "impact": 4, "impala": 4}

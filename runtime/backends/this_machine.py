@@ -28,9 +28,8 @@ from runtime.fleet.virtual import VirtualFleet
 from runtime.learner import LEARNER_HANDLER
 from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.money import PriceTable
-from runtime.ports.run import RunContext, Supplies
+from runtime.ports.run import Keeping, RunContext, Supplies
 from runtime.records.layout import RunFiles
-from runtime.records.rows import RoundRow
 from runtime.training.costs import make_cost_model
 
 
@@ -99,7 +98,7 @@ class ThisMachine:
             digests={} if durations is None else {DURATIONS_KEY: durations.digest})
 
 
-class NotKept:
+class NotKept(Keeping):
     """The keeping of a run that is kept nowhere but in its directory."""
 
     def spent_usd(self) -> float:
@@ -110,12 +109,6 @@ class NotKept:
         """Tells nobody."""
 
     def ledger_changed(self, ledger: bytes) -> None:
-        """Tells nobody."""
-
-    def round_saved(self, row: RoundRow) -> None:
-        """Tells nobody."""
-
-    def ends(self) -> None:
         """Tells nobody."""
 
 

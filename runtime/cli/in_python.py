@@ -17,7 +17,7 @@ from runtime.config.schema import Experiment
 from runtime.display.table import make_display
 from runtime.errors import ExperimentError, RunError
 from runtime.export.policy import TrainedPolicy, load_policy
-from runtime.ports.run import Display
+from runtime.ports.run import Callback, Display
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory
 from runtime.records.rows import RoundRow
@@ -58,6 +58,7 @@ def train(
     resume: bool = False,
     is_quiet: bool = False,
     trust: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> TrainingResult:
     """Trains an experiment on this machine, until it reaches its target, one of its limits or its budget.
 
@@ -72,6 +73,7 @@ def train(
         resume: Continue the run in ``out`` after its last finished round, or begin it if there is none.
         is_quiet: Print nothing but warnings, on stderr.
         trust: Run the code that the file names, even if it is a downloaded run's.
+        callbacks: Are told of the run, after those that the file names; a resumption needs the same ones.
 
     Raises:
         RunError: It cannot begin, or it failed; the text says why. What was finished is kept.
@@ -97,7 +99,8 @@ def train(
     directory = Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
     display = _Silent() if is_quiet else make_display(resolved)
     try:
-        result = run(resolved, directory, backend=make_backend(resolved), resume=resume, display=display, name=name)
+        result = run(resolved, directory, backend=make_backend(resolved), resume=resume, display=display, name=name,
+                     callbacks=callbacks)
     except Interrupted as interrupt:
         result = RunResult({}, 128 + interrupt.signal_number)
     finally:
@@ -129,9 +132,6 @@ def _loaded(
 
 class _Silent(Display):
     def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
-        pass
-
-    def round_finished(self, row: RoundRow) -> None:
         pass
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:

@@ -18,7 +18,7 @@ from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_lines
 from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import Experiment
-from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
+from runtime.errors import ActorsKeepFailingError, CallbackError, RunDirectoryError, RunError
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory, holds_seeds
 
@@ -110,10 +110,13 @@ def _train(options: argparse.Namespace) -> int:
     return result.exit_code
 
 
-def _must_mend(error: Exception | None) -> bool:
-    """Whether the run failed because of its environment."""
-    return isinstance(error, UnusableEnvironmentError) or (
+def _must_mend(error: Exception | None) -> str:
+    """What of the user's made the run fail; empty if nothing did."""
+    if isinstance(error, CallbackError):
+        return "callback"
+    is_environment = isinstance(error, UnusableEnvironmentError) or (
         isinstance(error, ActorsKeepFailingError) and error.last_error.startswith(ENVIRONMENT_ERRORS))
+    return "environment" if is_environment else ""
 
 
 def _settings(options: argparse.Namespace) -> Callable[[Experiment], str]:

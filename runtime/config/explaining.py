@@ -56,7 +56,8 @@ def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterat
             yield from walk_fields(inner, f"{prefix}{name}.")
 
 
-_FREE = {f"environment.{key}": EnvironmentSection.model_fields[key] for key in ("kwargs", "wrappers")}
+_FREE = {f"environment.{key}": EnvironmentSection.model_fields[key] for key in ("kwargs", "wrappers")} | {
+    "callbacks": Experiment.model_fields["callbacks"]}
 _JSON = "text (a date in quotes), finite numbers, true, false, null, and lists and mappings of them"
 """What may stand in the fields of `_FREE`."""
 
@@ -188,9 +189,9 @@ def _field(location: Sequence[str]) -> tuple[str, FieldInfo | None]:
 
 
 def is_told_better(problem: Mapping[str, Any]) -> bool:
-    """Whether another of pydantic's problems tells more: each wrapper is tried as text first, then as a mapping."""
+    """Whether another of pydantic's problems tells more: each import path is tried as text first, then as a mapping."""
     location = problem["loc"]
-    return bool(location[:2] == ("environment", "wrappers") and location[3:] == ("str",))
+    return location[-1:] == ("str",) and location[:-2] in (("environment", "wrappers"), ("callbacks",))
 
 
 def _choices(annotation: Any) -> list[str]:

@@ -45,13 +45,23 @@ _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _OFF_POLICY = [settings for settings in ALGORITHMS.settings.values() if settings.is_off_policy]
 
 
+ImportPaths = Annotated[tuple[str | dict[str, dict[str, Json] | None], ...], Field(strict=False)]
+"""What is imported and called: ``package.module.Name``, alone or with a mapping of its keyword arguments."""
+
+
+def with_arguments(written: Sequence[str | Mapping[str, dict[str, Any] | None]]) -> list[list[Any]]:
+    """Returns import paths as pairs of path and keyword arguments."""
+    return [[path, arguments or {}] for one in written
+            for path, arguments in ({one: None} if isinstance(one, str) else one).items()]
+
+
 class EnvironmentSection(Section):
     """What is learned."""
 
     id: str = Field(min_length=1, description="Gymnasium id, after module: if importing that registers it; or "
                     "module:factory of your own environment")
     kwargs: dict[str, Json] = Field({}, description="keyword arguments that it is made with")
-    wrappers: Annotated[tuple[str | dict[str, dict[str, Json] | None], ...], Field(strict=False)] = Field(
+    wrappers: ImportPaths = Field(
         (), description="what is put around it, the innermost first: import paths, each alone or with its keyword "
         "arguments, such as gymnasium.wrappers.FilterObservation: {filter_keys: [position]}")
     max_episode_steps: Count | None = Field(
@@ -75,10 +85,8 @@ class EnvironmentSection(Section):
     @property
     def options(self) -> dict[str, Any]:
         """How it is made besides id and preprocessing; see `lambda_actor.making.OPTIONS`."""
-        pairs = [[path, arguments or {}] for one in self.wrappers
-                 for path, arguments in ({one: None} if isinstance(one, str) else one).items()]
-        options = {"kwargs": self.kwargs, "wrappers": pairs, "max_episode_steps": self.max_episode_steps,
-                   "frame_stack": self.frame_stack}
+        options = {"kwargs": self.kwargs, "wrappers": with_arguments(self.wrappers),
+                   "max_episode_steps": self.max_episode_steps, "frame_stack": self.frame_stack}
         return {name: value for name, value in options.items() if value}
 
 
@@ -343,6 +351,10 @@ class Experiment(Section):
     budget: BudgetSection = Field(description="the money")
     stop: StopSection = Field(StopSection(), description="when to stop, besides the budget")
     evaluation: EvaluationSection = Field(EvaluationSection(), description="how progress is measured")
+    callbacks: ImportPaths = Field(
+        (), description="what is told of each round, and may stop the run or change environment.kwargs: import paths "
+        "of subclasses of nitro_rl.Callback, each alone or with its keyword arguments, such as "
+        "my_package.curriculum.Longer: {most: 500}")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="everything random follows from it; asynchronous rounds also depend on when actors come back")
 
@@ -512,12 +524,14 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def _contradictions(experiment: Experiment) -> Iterator[str]:
     scaler, stop = experiment.scaler, experiment.stop
-    for wrapper in experiment.environment.wrappers:
-        paths = [wrapper] if isinstance(wrapper, str) else list(wrapper)
-        if len(paths) != 1 or not _IMPORT_PATH.fullmatch(paths[0]):
-            yield (f"environment.wrappers = {wrapper!r} is not allowed; allowed: an import path such as "
-                   "gymnasium.wrappers.FlattenObservation, alone or with its keyword arguments, each in its own item "
-                   "of the list")
+    for key, written, example in (
+            ("environment.wrappers", experiment.environment.wrappers, "gymnasium.wrappers.FlattenObservation"),
+            ("callbacks", experiment.callbacks, "my_package.curriculum.Longer")):
+        for one in written:
+            paths = [one] if isinstance(one, str) else list(one)
+            if len(paths) != 1 or not _IMPORT_PATH.fullmatch(paths[0]):
+                yield (f"{key} = {one!r} is not allowed; allowed: an import path such as {example}, alone or with its "
+                       "keyword arguments, each in its own item of the list")
     yield from scaler.chosen.contradictions()
     if scaler.chosen.needs_target and stop.target_return is None:
         yield (f"scaler.kind = {scaler.kind} compares returns with stop.target_return = null; allowed: a number there, "

@@ -77,7 +77,7 @@ def _facts_text(facts: Mapping[str, str]) -> str:
     return "\n".join(f"{name}: {value}" for name, value in facts.items())
 
 
-class FailSafeDisplay:
+class FailSafeDisplay(Display):
     """Passes everything on until that fails for the first time: a closed pipe must not end a training."""
 
     def __init__(self, display: Display) -> None:
@@ -86,8 +86,8 @@ class FailSafeDisplay:
     def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
         self._call("started", experiment, facts, rows)
 
-    def round_finished(self, row: RoundRow) -> None:
-        self._call("round_finished", row)
+    def on_round_end(self, row: RoundRow) -> None:
+        self._call("on_round_end", row)
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:
         self._call("evaluating", round_index, done, episodes)
@@ -233,7 +233,7 @@ class EventLines:
         return f"! {name}: {words}"
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """One line for each round and each event."""
 
     def __init__(
@@ -259,7 +259,7 @@ class PlainDisplay:
             self._told_s = now_s
             self._print(f"evaluating the policy of round {round_index}: {done} of {episodes} episodes")
 
-    def round_finished(self, row: RoundRow) -> None:
+    def on_round_end(self, row: RoundRow) -> None:
         self._forecast.add(row)
         shares = ", ".join(f"{goal.name} {goal.share:.0%}" for goal in self._goals.after(row))
         self._print(
@@ -285,7 +285,7 @@ class PlainDisplay:
         self._stream.flush()
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A table of the last rounds that is redrawn in place."""
 
     def __init__(
@@ -310,7 +310,7 @@ class LiveDisplay:
         self._live = Live(self._picture(), console=self._console, refresh_per_second=4)
         self._live.start()
 
-    def round_finished(self, row: RoundRow) -> None:
+    def on_round_end(self, row: RoundRow) -> None:
         self._forecast.add(row)
         self._ways = self._goals.after(row)
         self._rows.append(row)
@@ -385,7 +385,7 @@ class _Redrawn:
 
 def summary_lines(
     summary: Mapping[str, Any], out: str, *, launcher: Sequence[str] = ("python", "-m", "runtime"),
-    resume_command: str = "", are_actors_to_blame: bool = False, must_mend: bool = False,
+    resume_command: str = "", are_actors_to_blame: bool = False, must_mend: str = "",
 ) -> list[str]:
     """A finished run, for people; lines of 79 characters at most, but for paths, errors and commands.
 
@@ -395,7 +395,7 @@ def summary_lines(
         launcher: How the user calls this program.
         resume_command: What goes on with the run, to be shown if that makes sense; empty to show none.
         are_actors_to_blame: Whether it failed because its actors did.
-        must_mend: Whether its environment has to be mended first.
+        must_mend: What of the user's has to be mended first; "" for nothing.
     """
     parts = {"actors": "actors_cost_usd", "provisioned": "provisioned_cost_usd", "learner": "learner_cost_usd",
              "rest": "infrastructure_cost_usd"}
@@ -426,14 +426,14 @@ def summary_lines(
     ]
 
 
-def resume_lines(command: str, *, must_mend: bool = False) -> list[str]:
+def resume_lines(command: str, *, must_mend: str = "") -> list[str]:
     """How to go on, with a line that can be pasted; empty if there is no command.
 
     Args:
         command: Resumes the run.
-        must_mend: Whether its environment has to be mended first.
+        must_mend: What of the user's has to be mended first; "" for nothing.
     """
-    words = "mend the environment first: it would fail again. Then resume with" if must_mend else "go on with"
+    words = f"mend the {must_mend} first: it would fail again. Then resume with" if must_mend else "go on with"
     return ["", words, command] if command else []
 
 

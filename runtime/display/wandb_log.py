@@ -27,6 +27,7 @@ import yaml
 
 from runtime.config.schema import Experiment
 from runtime.errors import RunError
+from runtime.ports.run import Observer
 from runtime.processes.child import Child
 from runtime.records import layout
 from runtime.records.files import read_regular, to_json, write_atomically
@@ -38,7 +39,7 @@ START_S, FINISH_S = 60.0, 60.0
 _BEGUN = "begun"
 
 
-class WandbLog:
+class WandbLog(Observer):
     """Shows runs in one project, one after the other."""
 
     def __init__(self, project: str, warn: Callable[[str], None], *, group: str | None = None) -> None:
@@ -98,7 +99,7 @@ class WandbLog:
         """The id of the process that talks to W&B; None if there is none."""
         return self._process.process_id if self._process is not None else None
 
-    def round_saved(self) -> None:
+    def on_round_end(self, row: RoundRow) -> None:
         """Has W&B shown what is new in the directory; waits for nothing."""
         if self._process is None:
             return

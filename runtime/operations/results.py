@@ -110,6 +110,8 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     if code_of(stored):
         lines.append("                  (its environment is code, which a download does not bring: name your own with "
                      "--environment ID, or --set environment.id=ID for train)")
+    if stored.callbacks:
+        lines.append("                  (its callbacks are code, too: if you trust the run, --trust of train)")
     budget_usd = 2 * stored.budget.usd
     source, named = (file, load_experiment(file)) if file and _is_same(file, stored) else (config, stored)
     local = "" if named.fleet.kind in ("auto", "local") else " --set fleet.kind=local"

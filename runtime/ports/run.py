@@ -1,8 +1,8 @@
-"""What a run is made of besides its parts: backend, keeping, display, evaluation and events."""
+"""What a run is made of besides its parts: backend, observers, evaluation and events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -86,7 +86,79 @@ class RunContext:
     shield: Callable[[], AbstractContextManager[None]]
 
 
-class Keeping(Protocol):
+class Observer(Protocol):
+    """Looks at a run: is told of each finished round, once it is on disk. A subclass names what it wants to know."""
+
+    def on_evaluation(self, row: RoundRow) -> None:
+        """Is called before `on_round_end` if an evaluation was taken in: ``row.evaluation_return_mean``."""
+        return
+
+    def on_round_end(self, row: RoundRow) -> None:
+        """Is called when a finished round is on disk, its checkpoint included."""
+        return
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Is called when the run has ended, whatever ended it, and its summary is on disk."""
+        return
+
+
+def tell_round(observers: Iterable[Observer], row: RoundRow) -> None:
+    """Tells observers, one after the other, of a finished round that is on disk, and of its evaluation first."""
+    for observer in observers:
+        if row.evaluation_return_mean is not None:
+            observer.on_evaluation(row)
+        observer.on_round_end(row)
+
+
+class RunControl(Protocol):
+    """What a callback may do to the run that it looks at.
+
+    Attributes:
+        environment_kwargs: With which the environments of the next round are made; a copy.
+    """
+
+    @property
+    def environment_kwargs(self) -> dict[str, Any]: ...
+
+    def stop(self, reason: str) -> None:
+        """Ends the run now, before the next round; its ``stop_reason`` is ``callback: `` and the reason."""
+
+    def change_environment(self, **kwargs: Any) -> None:
+        """Changes some of ``environment.kwargs``, from the next round on, until they are changed again.
+
+        Episodes that are open are dropped, because they began in another environment. Evaluations keep the kwargs of
+        the experiment file, so that their returns stay comparable.
+
+        Raises:
+            ValueError: They are no JSON values, or the rounds are asynchronous.
+        """
+
+
+class Callback:
+    """A base class for callbacks of your own: look at a run, stop it, change its environment.
+
+    Each method does nothing unless a subclass has its own. What it raises ends the run. A resumed run calls a callback
+    with the last finished round once more, after `load_state` has undone what it made of that round the first time.
+    """
+
+    def on_evaluation(self, row: RoundRow, run: RunControl) -> None:
+        """Is called before `on_round_end` if an evaluation was taken in: ``row.evaluation_return_mean``."""
+
+    def on_round_end(self, row: RoundRow, run: RunControl) -> None:
+        """Is called when a finished round is on disk, its checkpoint included."""
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Is called when the run has ended, whatever ended it; ``summary`` is what ``summary.json`` holds."""
+
+    def state(self) -> Any:
+        """Returns what the rounds to come depend on, as JSON values; it is in each checkpoint."""
+        return None
+
+    def load_state(self, state: Any) -> None:
+        """Goes on from what `state` returned."""
+
+
+class Keeping(Observer, Protocol):
     """Keeps a run where it outlives its machine, and tells of it whoever watches over its cost."""
 
     def spent_usd(self) -> float:
@@ -97,12 +169,6 @@ class Keeping(Protocol):
 
     def ledger_changed(self, ledger: bytes) -> None:
         """Is called with a new ledger before what it promises is used."""
-
-    def round_saved(self, row: RoundRow) -> None:
-        """Is called when a finished round is on disk, its checkpoint included."""
-
-    def ends(self) -> None:
-        """Is called when all files of the run are written."""
 
 
 @dataclass(frozen=True)
@@ -166,13 +232,11 @@ class Backend(Protocol):
         """
 
 
-class Display(Protocol):
+class Display(Observer, Protocol):
     """Shows a run while it runs."""
 
     def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
         """Shows what is about to run; ``rows`` are the rounds that it continues after."""
-
-    def round_finished(self, row: RoundRow) -> None: ...
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:
         """Shows how many episodes of an evaluation are done; another thread than the training's may call it.

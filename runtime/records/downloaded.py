@@ -19,7 +19,7 @@ from runtime.records import layout
 
 _KEY = "environment.id="
 _NO_CODE = {"kwargs": "environment.kwargs={}", "wrappers": "environment.wrappers=[]"}
-"""Overrides by the keys, besides the id, that can have code run."""
+"""Overrides by the keys, besides the id, that can have code run when the environment is made."""
 
 
 def load_trusted_experiment(
@@ -30,7 +30,8 @@ def load_trusted_experiment(
     Args:
         path: The file; a run's own, or anybody's.
         overrides: As of `load_experiment`.
-        is_of_run: Whether it is a run's own; a downloaded run's always is.
+        is_of_run: Whether it is a run's own whose policy is used, which calls no callbacks; a downloaded run's file is
+            its own in any case.
         trust: Whether the user trusts the run, and has the code run that it names.
 
     Raises:
@@ -38,18 +39,22 @@ def load_trusted_experiment(
             which ``overrides`` do not.
     """
     is_downloaded = (path.parent / layout.DOWNLOADED).exists()
-    if is_downloaded and _is_named("id", overrides):
+    if is_downloaded and _is_named("environment.id", overrides):
         # What the download says was said of another environment.
-        overrides = [*(nothing for name, nothing in _NO_CODE.items() if not _is_named(name, overrides)), *overrides]
-    is_of_run = is_of_run or is_downloaded
+        overrides = [*(nothing for name, nothing in _NO_CODE.items()
+                       if not _is_named(f"environment.{name}", overrides)), *overrides]
+    is_policy_used, is_of_run = is_of_run, is_of_run or is_downloaded
     experiment = load_experiment(path, overrides, is_of_run=is_of_run, may_import=trust or not is_of_run)
-    unnamed = [f"environment.{name} = {value!r}" for name, value in code_of(experiment).items()
-               if not _is_named(name, overrides)]
+    named = {f"environment.{name}": value for name, value in code_of(experiment).items()}
+    if not is_policy_used and experiment.callbacks:
+        named["callbacks"] = list(experiment.callbacks)
+    unnamed = [f"{key} = {value!r}" for key, value in named.items() if not _is_named(key, overrides)]
     if unnamed and is_downloaded and not trust:
         raise ExperimentError(
             f"{' and '.join(unnamed)} of a downloaded run is code, and code that a download "
             "names is not run. If it is your own, name it yourself: --environment of evaluate and export, "
-            "environment= of load_policy, --set environment.id= of train; or, if you trust the run, --trust")
+            "environment= of load_policy, --set environment.id= or --set callbacks= of train; or, if you trust the "
+            "run, --trust")
     return experiment
 
 
@@ -60,8 +65,8 @@ def code_of(experiment: Experiment) -> dict[str, Any]:
     return named | {name: getattr(environment, name) for name in _NO_CODE if getattr(environment, name)}
 
 
-def _is_named(name: str, overrides: Sequence[str]) -> bool:
-    return any(one.strip().startswith((f"environment.{name}=", f"environment.{name}.")) for one in overrides)
+def _is_named(key: str, overrides: Sequence[str]) -> bool:
+    return any(one.strip().startswith((f"{key}=", f"{key}.")) for one in overrides)
 
 
 def load_run_experiment(directory: Path, environment_id: str | None, *, trust: bool = False) -> Experiment:

@@ -62,6 +62,12 @@ class OpenEpisodes:
             self.waiting = [record for record in self.waiting if record.episode_id != episode_id]
             self._events.append("episode_dropped", episode_id=episode_id, error=error)
 
+    def drop_all(self) -> None:
+        """Drops all: what goes on from here is another environment."""
+        self.dropped += len(self.waiting)
+        self.waiting = []
+        self._suspicions.clear()
+
     def take_dropped(self) -> int:
         """Returns how many were dropped since the last call."""
         dropped, self.dropped = self.dropped, 0

@@ -16,6 +16,7 @@ from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
 from runtime.training.asynchronous.pacing import AsynchronousPacing
 from runtime.training.books import Books
+from runtime.training.callbacks import Callbacks
 from runtime.training.costs import make_phase_times
 from runtime.training.detection import Detection
 from runtime.training.evaluations import Evaluations
@@ -54,7 +55,8 @@ class Equipment:
 
 
 def make_round_loop(
-    experiment: FittedExperiment, equipment: Equipment, *, books: Books, saving: Saving, timing: Timing
+    experiment: FittedExperiment, equipment: Equipment, *, books: Books, saving: Saving, timing: Timing,
+    callbacks: Callbacks,
 ) -> RoundLoop:
     """Makes the loop, with the pacing that ``algorithm.rounds`` names.
 
@@ -63,6 +65,7 @@ def make_round_loop(
         books: Of the meter that the sampler settles with.
         saving: Puts finished rounds on disk.
         timing: Clock, limits and billed seconds.
+        callbacks: The user's.
     """
     updater, scaler, spaces = equipment.updater, equipment.scaler, equipment.spaces
     algorithm, environment, fleet = experiment.algorithm, experiment.environment, experiment.fleet
@@ -81,7 +84,7 @@ def make_round_loop(
                         budget_usd=experiment.budget.usd),
         evaluations=Evaluations(equipment.evaluator, progress, every_rounds=experiment.evaluation.every_rounds,
                                 has_whole_episodes=not environment.truncate_at_fragment, times=timing.times),
-        saving=saving, episodes=episodes,
+        saving=saving, callbacks=callbacks, episodes=episodes,
         failures=Failures(events, episodes, attempts=fleet.attempts, failures_max=fleet.failures_max),
         books=books, events=events, clock=timing.clock,
         phases=make_phase_times(experiment, books.meter.limits, timing.times))

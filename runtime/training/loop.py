@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, RunError
 from runtime.ports.learning import State
+from runtime.ports.run import tell_round
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.rows import RoundRow
 from runtime.training.evaluations import BestPolicy
@@ -25,25 +26,35 @@ class RoundLoop:
         """Takes the parts of the run and the pacing, which works with the same parts."""
         self._parts, self._pacing, self._shield = parts, pacing, parts.saving.shield
         self.progress = parts.progress
+        self._resumed_after: RoundRow | None = None
 
     def run(self) -> str:
-        """Runs until there is a reason to stop, and returns it: target_return, max_rounds, max_steps or budget.
+        """Runs until there is a reason to stop, and returns it.
+
+        It is target_return, max_rounds, max_steps, budget or what a callback says.
 
         Nothing is in flight when it ends, whatever ends it.
 
         Raises:
             ActorsKeepFailingError: The circuit breaker.
             BudgetError: A round took longer than its reserved worst case.
+            CallbackError: A callback of the user's raised.
         """
         try:
-            if self.progress.stop_reason is None:
+            if self._resumed_after is not None:
+                self._tell(self._resumed_after)
+            if self._stop_reason is None:
                 self._parts.evaluations.begin_again()
-            while (reason := self.progress.stop_reason) is None:
+            while (reason := self._stop_reason) is None:
                 self.progress.current_round = self.progress.round_index + 1
                 finished = self._pacing.run_round(self.progress.current_round)
                 if finished is None:
                     return "budget"
-                self._finish(finished.row())
+                self._finish(row := finished.row())
+                if self._parts.callbacks:
+                    # What they see is on disk: whatever they do, it is not lost.
+                    self._parts.saving.flush()
+                    self._tell(row)
             return reason
         finally:
             with self._shield():
@@ -59,6 +70,21 @@ class RoundLoop:
             self._parts.scaling.observe(row)
             policy = self._parts.evaluations.kept or self._parts.updating.updater.weights()
             self._parts.saving.hold(row, self.checkpoint(), policy, self.best)
+
+    @property
+    def _stop_reason(self) -> str | None:
+        return self.progress.stop_reason or self._parts.callbacks.stop_reason
+
+    def _tell(self, row: RoundRow) -> None:
+        """Tells the callbacks of a round that is on disk; what they change of the environment holds from the next on.
+
+        No shield is around that: a signal ends a callback that hangs. The checkpoint of a round has the callbacks'
+        states from before they are told of it. So a resumed run tells them of its last round again, and goes on as if
+        it had never ended, wherever it was killed.
+        """
+        tell_round([self._parts.callbacks], row)
+        if self._parts.callbacks.take_change():
+            self._parts.episodes.drop_all()
 
     @property
     def best(self) -> BestPolicy | None:
@@ -93,6 +119,9 @@ class RoundLoop:
         try:
             self._restore(checkpoint)
             self._parts.scaling.remember(rows)
+            self._resumed_after = rows[-1] if rows else None
+        except RunError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"the checkpoint of round {checkpoint.round_index} does not fit this program: "
                                   f"{type(error).__name__}: {error}") from error

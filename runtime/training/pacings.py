@@ -20,6 +20,7 @@ from runtime.records.rows import RoundRow
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
 from runtime.training.books import Books
+from runtime.training.callbacks import Callbacks
 from runtime.training.detection import Detection, Measured
 from runtime.training.evaluations import Evaluations
 from runtime.training.finished_round import FinishedRound
@@ -104,6 +105,7 @@ class Parts:
     scaling: Scaling
     evaluations: Evaluations
     saving: Saving
+    callbacks: Callbacks
     episodes: OpenEpisodes
     failures: Failures
     books: Books
@@ -115,7 +117,8 @@ class Parts:
     def stateful(self) -> dict[str, HasState]:
         """Those that a checkpoint keeps arrays of, by the name that they have in it."""
         return {"learner": self.updating.updater, "samples": self.detection, "episode": self.episodes,
-                "scaler": self.scaling.scaler, "evaluation": self.evaluations}
+                "scaler": self.scaling.scaler, "evaluation": self.evaluations,
+                "callbacks": self.callbacks}
 
     def choose_limits(self, round_index: int) -> Limits:
         """Chooses the limits of a round, or of another attempt at it, by what the budget holds."""

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from runtime.display.wandb_log import WandbLog
 from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectoryError, RunError
 from runtime.ports.learning import Updater
 from runtime.ports.money import WorkTimes
-from runtime.ports.run import Backend, Display, PolicyEvaluator, RunContext
+from runtime.ports.run import Backend, Callback, Display, EventSink, Observer, PolicyEvaluator, RunContext, tell_round
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.files import remove, to_json, write_atomically
@@ -32,6 +32,7 @@ from runtime.records.run_directory import RunDirectory
 from runtime.report.page import try_to_write_report
 from runtime.sampling.prewarm import prewarm
 from runtime.sampling.serverless import ServerlessSampler
+from runtime.training.callbacks import Callbacks, make_callbacks
 from runtime.training.evaluation_process import EvaluationProcess
 from runtime.training.evaluations import BestPolicy
 from runtime.training.preflight import preflight
@@ -74,6 +75,7 @@ def train(
     display: Display,
     name: str,
     wandb: WandbLog | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Trains until there is a reason to stop.
 
@@ -85,12 +87,14 @@ def train(
         display: Shows it.
         name: The experiment's name, for people.
         wandb: Shows the run in Weights & Biases, too.
+        callbacks: Are told of the run, after those that the experiment names.
 
     Raises:
         RunError: Nothing was started: the experiment, the directory, the server, the checkpoint or W&B is not usable.
         Interrupted: A signal arrived before the first round.
     """
     environment, fitted = preflight(experiment, backend.prices, is_modelled=backend.cost_basis == "modelled")
+    told = make_callbacks(fitted, callbacks)
     with ExitStack() as stack:
         signals = Signals()
         directory = RunDirectory(out)
@@ -112,7 +116,7 @@ def train(
             events = EventLog(directory.events_path, _now)
             run = _Run(RunContext(
                 experiment=fitted, spaces=environment.spaces, run_id=uuid.uuid4().hex, directory=directory,
-                events=events, stack=stack, shield=signals.shield), directory, backend, signals, display, wandb)
+                events=events, stack=stack, shield=signals.shield), directory, backend, signals, display, wandb, told)
             run.open()
             events.listen(display.event)
             run.begin(environment, is_resumption=resume)
@@ -134,9 +138,10 @@ class _Run:
         signals: Signals,
         display: Display,
         wandb: WandbLog | None,
+        callbacks: Callbacks,
     ) -> None:
         self._context, self._directory, self._backend, self._signals = context, directory, backend, signals
-        self._display, self._wandb = display, wandb
+        self._display, self._wandb, self._callbacks = display, wandb, callbacks
         self._experiment, self._events = context.experiment, context.events
         self._started_s, self._was_resumed = time.monotonic(), directory.holds_run
         self._identity = context.experiment.identity
@@ -168,7 +173,7 @@ class _Run:
         self._loop = make_round_loop(
             experiment, equipment, books=Books(self._meter, self._events, self._save_ledger),
             saving=Saving(self._save_round, signals.shield),
-            timing=Timing(supplies.times or WorkTimes(), signals.time_limit))
+            timing=Timing(supplies.times or WorkTimes(), signals.time_limit), callbacks=self._callbacks)
 
     def _open_updater(self) -> Updater:
         from runtime.learner import LearnerSpec
@@ -200,7 +205,7 @@ class _Run:
 
     def begin(self, tried: TriedEnvironment, *, is_resumption: bool) -> None:
         """Goes on from what the directory holds, and says so."""
-        from runtime.records.tensorboard_log import TensorBoardLog
+        from runtime.display.tensorboard_log import TensorBoardLog
 
         directory, experiment = self._directory, self._experiment
         continue_rounds(self._loop, directory, self._identity, self._supplies.digests, self._events)
@@ -210,9 +215,11 @@ class _Run:
         write_atomically(directory.config_path, experiment.to_yaml().encode())
         write_atomically(directory.prices_path, prices_to_json(self._backend.prices))
         # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
-        self._tensorboard = TensorBoardLog(directory.tensorboard_path, time.time)
+        tensorboard = TensorBoardLog(directory.tensorboard_path, time.time)
         rows = directory.read_rounds()
-        self._tensorboard.add(rows)
+        tensorboard.add(rows)
+        shown = [self._wandb] if self._wandb is not None else []
+        self._observers = [tensorboard, *shown, _Report(directory.path, self._events), self._keeping, self._display]
         remove(directory.summary_path)
         remove(directory.report_path)
         facts = {**self._supplies.facts,
@@ -245,10 +252,9 @@ class _Run:
             best=self._best, stop_reason=result.summary["stop_reason"], error=error, spent_usd=self._meter.spent_usd,
             session_s=time.monotonic() - self._started_s, was_resumed=self._was_resumed)
         result = replace(result, summary=summary)
-        finishes: tuple[Callable[[], None], ...] = (lambda: self._write_end(summary), self._keeping.ends)
-        for finish in finishes:
+        for finish in (self._write_end, *(observer.on_end for observer in [*self._observers, self._callbacks])):
             try:
-                finish()
+                finish(summary)
             except (RunError, OSError) as failure:
                 # A full disk or a lost bucket must not hide an earlier reason why the run ends.
                 if not result.exit_code:
@@ -262,8 +268,6 @@ class _Run:
         self._save_ledger()
         self._events.append("run_ended", stop_reason=summary["stop_reason"], error=summary["error"])
         write_atomically(self._directory.summary_path, to_json(summary))
-        if why := try_to_write_report(self._directory.path):
-            self._events.append("report_failed", error=why)
 
     def _run_loop(self) -> RunResult:
         """Returns why it ended; the summary holds nothing else yet."""
@@ -307,11 +311,7 @@ class _Run:
         save_checkpoint(self._directory.checkpoints_path, Checkpoint(
             checkpoint.round_index, checkpoint.arrays,
             {**checkpoint.values, "experiment": self._identity, "digests": dict(self._supplies.digests)}))
-        self._tensorboard.add([row])
-        if self._wandb is not None:
-            self._wandb.round_saved()
-        self._keeping.round_saved(row)
-        self._display.round_finished(row)
+        tell_round(self._observers, row)
 
     def _keep_best(self, best: BestPolicy | None) -> None:
         """Puts the best policy on disk; what a killed process wrote after its last checkpoint does not stay there."""
@@ -321,6 +321,17 @@ class _Run:
         else:
             save_policy(path, best.weights, environment_id=self._experiment.environment.id)
         self._best = best
+
+
+class _Report(Observer):
+    """Writes the report of a run that has ended."""
+
+    def __init__(self, directory: Path, events: EventSink) -> None:
+        self._directory, self._events = directory, events
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        if why := try_to_write_report(self._directory):
+            self._events.append("report_failed", error=why)
 
 
 def _device(section: LearnerSection) -> str:

@@ -142,7 +142,7 @@ class SynchronousPacing:
             collected=collected, collect_s=collect_s, modelled_collect_s=modelled_collect_s)
 
     def _spec(self, round_index: int, weights: bytes, limits: Limits, rejected: Sequence[_Attempt]) -> ActorSpec:
-        fields = {}
+        fields = self._parts.callbacks.actor_fields
         if raised := sum(one.collected.has_raising_slot for one in rejected):
             # The same numbers would raise again.
             fields["seed"] = int(np.random.SeedSequence((self._settings.seed, raised)).generate_state(1)[0])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.display.table import PlainDisplay
 from runtime.errors import ExperimentError, RunError
-from runtime.ports.run import Backend, RunContext, Supplies
+from runtime.ports.run import Backend, Keeping, RunContext, Supplies
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training.run import train
@@ -36,7 +38,7 @@ class Lost(RunError):
     """What another machine's records say when they are gone."""
 
 
-class Elsewhere:
+class Elsewhere(Keeping):
     """A backend that only this test knows: another machine's records of a run, kept in a list."""
 
     cost_basis = "metered"
@@ -63,12 +65,12 @@ class Elsewhere:
     def ledger_changed(self, ledger: bytes) -> None:
         assert json.loads(ledger)["budget"]
 
-    def round_saved(self, row: RoundRow) -> None:
+    def on_round_end(self, row: RoundRow) -> None:
         self.told.append(f"round {row.round_index}")
         if row.round_index == self._fails_in_round:
             raise Lost("the records are gone")
 
-    def ends(self) -> None:
+    def on_end(self, summary: Mapping[str, Any]) -> None:
         self.told.append("ends")
 
 

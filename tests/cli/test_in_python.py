@@ -104,7 +104,7 @@ def test_a_signal_ends_it_in_order(
     def show(*_: object) -> None:
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("runtime.display.table.PlainDisplay.round_finished", show)
+    monkeypatch.setattr("runtime.display.table.PlainDisplay.on_round_end", show)
     handlers = [signal.getsignal(one) for one in SIGNALS]
     with pytest.raises(end):
         train(TREE, out=tmp_path / "run")

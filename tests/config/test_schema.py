@@ -686,10 +686,10 @@ def values_for(path: str) -> st.SearchStrategy:
         return st.lists(st.tuples(st.integers(1, 10**12), st.integers(1, 10_000)).map(list), min_size=1)
     if path == "network.hidden_sizes":
         return st.none() | st.lists(st.integers(1, 16_384), min_size=1)
-    if path.startswith("environment.") and path.rpartition(".")[2] in ("kwargs", "wrappers"):
+    if path == "callbacks" or path.startswith("environment.") and path.rpartition(".")[2] in ("kwargs", "wrappers"):
         values = st.none() | st.integers(-9, 9) | st.floats(-1e9, 1e9) | st.text(string.printable)
         arguments = st.dictionaries(st.text(string.printable), values | st.lists(values))
-        is_wrapped = path == "environment.wrappers"
+        is_wrapped = path != "environment.kwargs"
         return st.lists(st.just("a.b") | st.fixed_dictionaries({"c.D": arguments})) if is_wrapped else arguments
     for kind, bounds in kinds_of(path):
         low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))

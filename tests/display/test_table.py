@@ -69,7 +69,7 @@ def test_after_a_resumption_the_way_to_the_target_begins_where_the_run_began(kin
     stream = io.StringIO()
     display, shown = kind(experiment(target_return=100.0), stream), experiment(target_return=100.0)
     display.started(shown, {}, [a_row(1, episode_return_mean=-100.0, evaluation_return_mean=None)])
-    display.round_finished(a_row(2, episode_return_mean=0.0, evaluation_return_mean=None))
+    display.on_round_end(a_row(2, episode_return_mean=0.0, evaluation_return_mean=None))
     display.close()
     assert "50%" in stream.getvalue()
 
@@ -106,7 +106,7 @@ def test_the_pace_is_that_of_rounds_not_of_what_is_imported_before_them() -> Non
     clock.advance(90.0)
     display.started(experiment(), {})
     clock.advance(10.0)
-    display.round_finished(a_row(1, env_steps=500, env_steps_total=500))
+    display.on_round_end(a_row(1, env_steps=500, env_steps_total=500))
     assert " 50 steps/s" in stream.getvalue()
 
 
@@ -114,7 +114,7 @@ def test_lines_tell_the_shares_and_how_far_a_long_evaluation_is() -> None:
     stream, clock = io.StringIO(), ManualClock()
     display = PlainDisplay(experiment(max_rounds=10), stream, clock=clock)
     clock.advance(1.0)
-    display.round_finished(a_row(1, spent_usd=1.0))
+    display.on_round_end(a_row(1, spent_usd=1.0))
     assert stream.getvalue().endswith("(rounds 10%, budget 50%)\n")
     for done in range(4):
         display.evaluating(1, done, 3)
@@ -132,7 +132,7 @@ def test_the_live_table_fits_the_terminal(columns: int, lines: int, monkeypatch:
     display.started(shown, {})
     for index in range(1, 31):
         clock.advance(1.0)
-        display.round_finished(a_row(index, env_steps_total=2048 * index, evaluation_return_mean=100.0 * index,
+        display.on_round_end(a_row(index, env_steps_total=2048 * index, evaluation_return_mean=100.0 * index,
                                      spent_usd=0.01 * index))
     for _ in range(9):
         display.event("round_shrunk", {"granted": 1, "reason": "x" * 200})
@@ -177,7 +177,7 @@ def test_only_what_the_scaler_reads_is_shown(scaler: dict[str, str], shown: list
         stream = io.StringIO()
         display = kind(made, stream)
         display.started(made, {})
-        display.round_finished(found)
+        display.on_round_end(found)
         display.close()
         words = stream.getvalue().split()
         assert [name for name in ("R", "noise", "score") if name in words] == shown

@@ -122,10 +122,10 @@ def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_a_broken_one_is_
     log.open(experiment, directory, "hopper")
     os.kill(log.process_id, signal.SIGKILL)
     os.waitid(os.P_PID, log.process_id, os.WEXITED | os.WNOWAIT)
-    log.round_saved()
+    log.on_round_end(a_row(1))
     assert len(warnings) == 1
     assert "which goes on" in warnings[0]
-    log.round_saved()
+    log.on_round_end(a_row(1))
     log.close()
     assert len(warnings) == 1
     run_id = json.loads((directory.path / "wandb.json").read_bytes())["id"]
@@ -141,7 +141,7 @@ def test_one_that_hangs_holds_nothing_up(
     log.open(experiment, directory, "hopper")
     os.kill(log.process_id, signal.SIGSTOP)
     for _ in range(2**17):
-        log.round_saved()
+        log.on_round_end(a_row(1))
     assert warnings == []
     monkeypatch.setattr(wandb_log, "FINISH_S", 0.1)
     log.close()

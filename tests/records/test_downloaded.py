@@ -80,6 +80,25 @@ def test_code_of_a_run_that_the_user_trusts_is(run: Path) -> None:
     assert Path("imported").exists()
 
 
+def test_callbacks_are_called_of_the_users_own_file_only(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = yaml.safe_load(SMALL_EXPERIMENT) | {"environment": {"id": "Pendulum-v1"}}
+    (run / "config.yaml").write_text(yaml.safe_dump(own | {"callbacks": [HOSTILE.replace(":", ".")]}))
+    resume = ["train", str(run / "config.yaml"), "--out", str(run), "--resume"]
+    assert main(resume) == 2
+    said = capsys.readouterr().err
+    assert "callbacks = ['hostile_download.make'] of a downloaded run is code" in said and "--trust" in said
+    save_policy(run / "policy.safetensors", wire.encode(wire.Kind.WEIGHTS, policy_arrays(3, 1)),
+                environment_id="Pendulum-v1")
+    assert load_policy(run).environment_id == "Pendulum-v1", "a policy calls none"
+    Path("mine.yaml").write_text(yaml.safe_dump(own))
+    assert main(["train", "mine.yaml", "--out", str(run), "--resume"]) == 2
+    assert 'callbacks is [] now, ["hostile_download.make"] in the run' in capsys.readouterr().err
+    assert not Path("imported").exists() and "hostile_download" not in sys.modules
+    assert main([*resume, "--trust"]) == 2
+    assert "callbacks: hostile_download.make cannot be imported: AttributeError" in capsys.readouterr().err
+    assert Path("imported").exists()
+
+
 @pytest.mark.parametrize("is_downloaded", [True, False])
 @pytest.mark.parametrize("section", ["algorithm", "scaler", "fleet", "learner"])
 def test_no_runs_kinds_are_imported(

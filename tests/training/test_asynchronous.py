@@ -37,6 +37,7 @@ from runtime.records.rows import RoundRow
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
+from runtime.training.callbacks import Callbacks
 from runtime.training.saving import Saving
 from runtime.training.timing import Timing
 from tests.fakes import (
@@ -129,7 +130,7 @@ class Rig:
                 evaluator=FakeEvaluator(self.clock, returns), actor_event=EVENT, spaces=SPACES),
             books=Books(self.meter, events, lambda: self.save_ledger()),
             saving=Saving(lambda *finished: self.save_round(*finished), self._shield),
-            timing=Timing(clock=self.clock))
+            callbacks=Callbacks([], self.experiment), timing=Timing(clock=self.clock))
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self._told if event["event"] == kind]

@@ -25,6 +25,7 @@ from runtime.records.rows import RoundRow
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
+from runtime.training.callbacks import Callbacks
 from runtime.training.evaluations import BestPolicy
 from runtime.training.saving import Saving
 from runtime.training.timing import Timing
@@ -87,7 +88,8 @@ class Rig:
                     self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05),
                 evaluator=self.evaluator, actor_event=EVENT, spaces=SPACES),
             books=Books(self.meter, EventLog(self.events_path, lambda: "now"), self._save_ledger),
-            saving=Saving(self._save_round, self._shield), timing=Timing(clock=self.clock))
+            saving=Saving(self._save_round, self._shield), callbacks=Callbacks([], self.experiment),
+            timing=Timing(clock=self.clock))
 
     def run(self) -> str:
         return self.loop.run()

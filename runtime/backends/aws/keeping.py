@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from runtime.backends.aws.heartbeat import Figures, Heartbeat
 from runtime.backends.aws.metrics import Metrics
@@ -10,11 +11,11 @@ from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, Sup
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S, WallClockMeter
 from runtime.cost.model import INIT_SECONDS_MAX
-from runtime.ports.run import EventSink
+from runtime.ports.run import EventSink, Keeping
 from runtime.records.rows import RoundRow
 
 
-class AwsKeeping:
+class AwsKeeping(Keeping):
     """Keeps a deployed run, and tells its guard, its dashboard and its stack of it."""
 
     def __init__(
@@ -71,7 +72,7 @@ class AwsKeeping:
         self._heartbeat.promise(self._figures(), is_written=is_new, due_s=BETWEEN_ROUNDS_S + max(
             meter.covered_until_s, self._now() + 2 * self._actor_s))
 
-    def round_saved(self, row: RoundRow) -> None:
+    def on_round_end(self, row: RoundRow) -> None:
         """Uploads what is new, if the last time is long enough ago, and shows the row's figures.
 
         Raises:
@@ -89,7 +90,7 @@ class AwsKeeping:
             # Else the stack would take a learner back that trains.
             self._is_announced = self._announce()
 
-    def ends(self) -> None:
+    def on_end(self, summary: Mapping[str, Any]) -> None:
         """Uploads all that is new.
 
         Raises:

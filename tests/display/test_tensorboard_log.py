@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from runtime.records.tensorboard_log import TensorBoardLog
+from runtime.display.tensorboard_log import TensorBoardLog
 from tests.records.rows import a_row
 from tests.simulators.disk import Disk
 

@@ -12,11 +12,12 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from runtime.ports.run import Observer
 from runtime.records.files import append, make_directory
 from runtime.records.rows import RoundRow
 
 
-class TensorBoardLog:
+class TensorBoardLog(Observer):
     """Writes rows into a new event file; TensorBoard drops those of the files before it.
 
     No thread writes, as `torch.utils.tensorboard` has it: a full disk is an error where a row is added.
@@ -46,6 +47,10 @@ class TensorBoardLog:
         """
         self._write([Event(step=row.env_steps_total, summary=Summary(value=[
             Summary.Value(tag=tag, simple_value=value) for tag, value in row.scalars().items()])) for row in rows])
+
+    def on_round_end(self, row: RoundRow) -> None:
+        """Adds the round's row."""
+        self.add([row])
 
     def _write(self, events: Sequence[Event]) -> None:
         stream = io.BytesIO()

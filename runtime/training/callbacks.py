@@ -1,0 +1,187 @@
+"""The user's callbacks: made before anything starts, told of each round, kept in the checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from lambda_actor.errors import told
+from runtime.config.resolved import FittedExperiment
+from runtime.config.schema import with_arguments
+from runtime.errors import CallbackError, CheckpointError, ExperimentError, one_line
+from runtime.ports.learning import State
+from runtime.ports.run import Callback, Observer
+from runtime.records.rows import RoundRow
+
+STOP_REASON = "callback: {}"
+"""The ``stop_reason`` of a run that a callback stopped."""
+
+
+def make_callbacks(experiment: FittedExperiment, given: Sequence[Callback] = ()) -> Callbacks:
+    """Makes the callbacks that the experiment file names, and puts those behind them that `train` was given.
+
+    Raises:
+        ExperimentError: One of them cannot be imported or made, or is no callback.
+    """
+    made = [_made(path, arguments) for path, arguments in with_arguments(experiment.callbacks)]
+    for one in given:
+        if not isinstance(one, Callback):
+            raise ExperimentError(f"callbacks: {one!r} is not allowed; allowed: objects of subclasses of "
+                                  "nitro_rl.Callback")
+    return Callbacks([*made, *given], experiment)
+
+
+def _made(path: str, arguments: Mapping[str, Any]) -> Callback:
+    module, _, name = path.rpartition(".")
+    try:
+        kind = getattr(import_module(module), name)
+    except (Exception, SystemExit) as error:
+        # Whatever somebody else's module raises.
+        raise ExperimentError(f"callbacks: {path} cannot be imported: {told(error)}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Callback)):
+        raise ExperimentError(f"callbacks: {path} is not allowed; allowed: a subclass of nitro_rl.Callback")
+    try:
+        return kind(**arguments)
+    except (Exception, SystemExit) as error:
+        raise ExperimentError(f"callbacks: {path} cannot be made with {dict(arguments)}: {told(error)}") from error
+
+
+class Callbacks(Observer):
+    """Tells callbacks of a run, and is the `runtime.ports.run.RunControl` that they are given.
+
+    Attributes:
+        stop_reason: What a callback stopped the run for; None before.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], experiment: FittedExperiment) -> None:
+        """Takes the callbacks, in the order in which they are told.
+
+        Raises:
+            CallbackError: A callback's state is no JSON value, or it raises.
+        """
+        self._callbacks, self._options = callbacks, experiment.environment.options
+        self._is_asynchronous = experiment.algorithm.is_asynchronous
+        self._kwargs: dict[str, Any] = dict(experiment.environment.kwargs)
+        self._has_changed = False
+        self.stop_reason: str | None = None
+        self._states = self._ask_states()
+
+    def __bool__(self) -> bool:
+        return bool(self._callbacks)
+
+    def on_evaluation(self, row: RoundRow) -> None:
+        """Tells all of the evaluation.
+
+        Raises:
+            CallbackError: One of them raises.
+        """
+        for one in self._callbacks:
+            _call(one.on_evaluation, row, self)
+
+    def on_round_end(self, row: RoundRow) -> None:
+        """Tells all of the round, and asks for their states; raises as `on_evaluation`.
+
+        Now, and not when a checkpoint is made: a round that is not on disk yet must not depend on a callback.
+        """
+        for one in self._callbacks:
+            _call(one.on_round_end, row, self)
+        self._states = self._ask_states()
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Tells all of the run's end; raises as `on_evaluation`."""
+        for one in self._callbacks:
+            _call(one.on_end, summary)
+
+    # What they may do
+
+    @property
+    def environment_kwargs(self) -> dict[str, Any]:
+        """With which the environments of the next round are made."""
+        kwargs: dict[str, Any] = json.loads(json.dumps(self._kwargs))
+        return kwargs
+
+    def stop(self, reason: str) -> None:
+        """Ends the run before the next round; the first reason counts."""
+        self.stop_reason = self.stop_reason or STOP_REASON.format(one_line(str(reason)))
+
+    def change_environment(self, **kwargs: Any) -> None:
+        """Changes some of ``environment.kwargs``, from the next round on.
+
+        Raises:
+            ValueError: They are no JSON values, or the rounds are asynchronous.
+        """
+        if self._is_asynchronous:
+            raise ValueError("environment.kwargs cannot change with algorithm.rounds = asynchronous, whose actors play "
+                             "across the ends of rounds; allowed: synchronous")
+        new = self._kwargs | _as_json(kwargs, "environment.kwargs")
+        self._has_changed |= new != self._kwargs
+        self._kwargs = new
+
+    @property
+    def actor_fields(self) -> dict[str, Any]:
+        """Fields of an actor's event that say how its environment is made, if a callback has a say in that."""
+        if self._kwargs == self._options.get("kwargs", {}):
+            return {}
+        return {"environment_options": {**self._options, "kwargs": self._kwargs}}
+
+    def take_change(self) -> bool:
+        """Returns whether a callback has changed ``environment.kwargs`` since the last call."""
+        has_changed, self._has_changed = self._has_changed, False
+        return has_changed
+
+    # The checkpoint
+
+    def get_state(self) -> State:
+        """What each callback keeps, as it was after the last round that they were told of, and the kwargs."""
+        states = [[_name(one), state] for one, state in zip(self._callbacks, self._states, strict=True)]
+        return State({}, {"kwargs": self._kwargs, "states": states})
+
+    def set_state(self, state: State) -> None:
+        """Goes on from a state.
+
+        Raises:
+            CheckpointError: It is of other callbacks.
+            CallbackError: One of them raises.
+        """
+        names, before = [_name(one) for one in self._callbacks], [name for name, _ in state.values["states"]]
+        if names != before:
+            raise CheckpointError(f"the run's callbacks were {before}, and are {names} now; allowed: the same ones, in "
+                                  "the same order")
+        self._kwargs = dict(state.values["kwargs"])
+        self._states = [kept for _, kept in state.values["states"]]
+        for one, kept in zip(self._callbacks, self._states, strict=True):
+            _call(one.load_state, kept)
+
+    def _ask_states(self) -> list[Any]:
+        def state(one: Callback) -> Any:
+            return _as_json(one.state(), "the state")
+
+        return [_call(state, one, of=one.state) for one in self._callbacks]
+
+
+def _name(callback: Callback) -> str:
+    return f"{type(callback).__module__}.{type(callback).__qualname__}"
+
+
+def _call(method: Callable[..., Any], *arguments: Any, of: Callable[..., Any] | None = None) -> Any:
+    """Calls a callback's method; what it raises is told with its name, file and line.
+
+    Args:
+        of: The method that is named instead.
+    """
+    try:
+        return method(*arguments)
+    except (Exception, SystemExit) as error:
+        named: Any = of or method
+        raise CallbackError(f"callback {_name(named.__self__)}.{named.__name__} raised {told(error)}") from error
+
+
+def _as_json(value: Any, what: str) -> Any:
+    """Returns a copy of JSON values, as a checkpoint gives them back."""
+    try:
+        copy = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what} is no JSON value: {error}") from None
+    return copy
