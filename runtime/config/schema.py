@@ -460,7 +460,8 @@ def equal_updaters() -> list[str]:
 
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
     """Returns what may not differ between a run and its resumption, by dotted path."""
-    left_out = (*CHANGEABLE, *_added_keys(experiment))
+    # Runs that were made when there were no callbacks go on, too.
+    left_out = (*CHANGEABLE, *_added_keys(experiment), *(() if experiment.callbacks else ("callbacks",)))
     found = {path: value for path, value in leaves(experiment.model_dump(mode="json")) if not is_below(path, left_out)}
     equal = equal_updaters()
     return found | ({_KIND: " | ".join(kind for kind in equal if not is_import_path(kind))} if found[_KIND] in equal

@@ -19,7 +19,7 @@ from runtime.config import yaml_text
 from runtime.config.explaining import OF_OTHER_LIBRARIES, WITHOUT_COUNTERPART, walk_fields
 from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.loading import experiment_from_tree, load_experiment
-from runtime.config.schema import Experiment
+from runtime.config.schema import Experiment, unchangeable
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
@@ -671,6 +671,12 @@ def test_a_run_of_stellaris_is_another_run_wherever_its_functions_are():
 def test_a_run_on_lambda_is_the_run_on_one_machine():
     experiment = identified()
     assert experiment.resolved(is_deployed=True).identity == experiment.resolved().identity
+
+
+def test_a_run_from_before_there_were_callbacks_goes_on_if_it_has_none():
+    with_one = experiment_from_tree(MINIMAL | {"callbacks": ["mine.Longer"]}, source="x.yaml")
+    assert "callbacks" in unchangeable(with_one)
+    assert "callbacks" not in unchangeable(experiment_from_tree(MINIMAL, source="x.yaml"))
 
 
 def test_the_identity_survives_the_yaml_and_is_the_same_everywhere(tmp_path: Path):
