@@ -42,6 +42,7 @@ from runtime.records.events import EventLog
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
+from runtime.training.callbacks import Callbacks
 from runtime.training.preflight import preflight
 from runtime.training.saving import Saving
 from runtime.training.timing import Timing
@@ -109,7 +110,7 @@ def bill(tmp_path: Path, slowness: float, units: dict[str, float]) -> list[dict[
             scaler=experiment.scaler.chosen.make(), sampler=ServerlessSampler(fleet, cache, meter, clock=clock),
             evaluator=FakeEvaluator(clock, evaluate_s=slowness), actor_event=EVENT, spaces=SPACES),
         books=Books(meter, EventLog(tmp_path / "events.jsonl", lambda: "now"), lambda: None),
-        saving=Saving(lambda row, *_: rows.append(vars(row))),
+        saving=Saving(lambda row, *_: rows.append(vars(row))), callbacks=Callbacks([], experiment),
         timing=Timing(ModelledTimes(found, experiment, "c7g.large"), clock=clock)).run()
     return rows
 

@@ -19,6 +19,7 @@ from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
+from runtime.training.callbacks import Callbacks
 from runtime.training.loop import RoundLoop
 from runtime.training.saving import Saving
 from runtime.training.timing import Timing
@@ -57,7 +58,8 @@ def make_loop(experiment: ResolvedExperiment, environment: ActorEnvironment, pat
             evaluator=FakeEvaluator(ManualClock()), spaces=environment.spaces,
             actor_event={"fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed}),
         books=Books(FreeMeter(), EventLog(path / "events.jsonl", lambda: "now"), lambda: None),
-        saving=Saving(lambda row, checkpoint, *_: kept.append((row, checkpoint))), timing=Timing())
+        saving=Saving(lambda row, checkpoint, *_: kept.append((row, checkpoint))),
+        callbacks=Callbacks([], experiment), timing=Timing())
 
 
 def train_in_process(experiment: ResolvedExperiment, path: Path) -> list[RoundRow]:
