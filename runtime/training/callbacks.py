@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from importlib import import_module
 from typing import Any
 
@@ -99,8 +100,7 @@ class Callbacks(Observer):
     @property
     def environment_kwargs(self) -> dict[str, Any]:
         """With which the environments of the next round are made."""
-        kwargs: dict[str, Any] = json.loads(json.dumps(self._kwargs))
-        return kwargs
+        return deepcopy(self._kwargs)
 
     def stop(self, reason: str) -> None:
         """Ends the run before the next round; the first reason counts."""
@@ -181,7 +181,6 @@ def _call(method: Callable[..., Any], *arguments: Any, of: Callable[..., Any] | 
 def _as_json(value: Any, what: str) -> Any:
     """Returns a copy of JSON values, as a checkpoint gives them back."""
     try:
-        copy = json.loads(json.dumps(value, allow_nan=False))
+        return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{what} is no JSON value: {error}") from None
-    return copy
