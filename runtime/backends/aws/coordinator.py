@@ -55,7 +55,7 @@ def handler(
     ends_by_s = now() + left_s - LEG_ENDING_S
     deployment = Deployment.from_environment({
         **os.environ, f"{ENVIRONMENT_PREFIX}BILLED_SINCE": str(_since_s(event["started_at"])),
-        f"{ENVIRONMENT_PREFIX}INSTANCE_ID": context.aws_request_id})
+        f"{ENVIRONMENT_PREFIX}INSTANCE_ID": context.aws_request_id}, now)
     if deployment is None:
         raise RunError("this is no deployed coordinator: no variable NITRO_* is set")
     with tempfile.TemporaryDirectory() as folder:

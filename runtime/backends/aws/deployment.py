@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from runtime.errors import ExperimentError
 from runtime.names import ENVIRONMENT_PREFIX, run_key
 
-_CLOCK_SKEW_S = 300.0
+_CLOCK_SKEW_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,14 @@ class Deployment:
         return run_key(self.experiment, self.run)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Deployment | None:
+    def from_environment(
+        cls, environment: Mapping[str, str], now: Callable[[], float] = time.time,
+    ) -> Deployment | None:
         """The deployment that ``environment`` describes; None if there is none.
+
+        Args:
+            environment: Variables.
+            now: Seconds since 1970.
 
         Raises:
             ExperimentError: It describes one only in part, or an impossible one.
@@ -89,7 +95,7 @@ class Deployment:
         if not re.fullmatch(r"\d{1,6}(\.\d*)?", made.tail_usd, re.ASCII):
             raise ExperimentError(f"NITRO_TAIL_USD = {made.tail_usd!r} is not allowed; allowed: dollars from 0")
         if (not re.fullmatch(r"\d{1,12}(\.\d*)?", made.billed_since, re.ASCII)
-                or float(made.billed_since) > time.time() + _CLOCK_SKEW_S):
+                or float(made.billed_since) > now() + _CLOCK_SKEW_S):
             raise ExperimentError(f"NITRO_BILLED_SINCE = {made.billed_since!r} is not allowed; allowed: seconds since "
                                   "1970, not in the future")
         return made

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
     """
     log_to_standard_output()
     try:
-        deployment = Deployment.from_environment(os.environ)
+        deployment = Deployment.from_environment(os.environ, now or time.time)
     except ExperimentError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -54,6 +54,7 @@ from moto.awslambda.exceptions import LambdaClientError
 from moto.awslambda.responses import LambdaResponse
 from moto.awslambda.urls import url_paths as lambda_url_paths
 from moto.backends import get_backend
+from moto.cloudformation import models as formation
 from moto.cloudformation import parsing
 from moto.cloudformation.custom_model import CustomModel
 from moto.cloudformation.exceptions import UnformattedGetAttTemplateException
@@ -546,7 +547,7 @@ def _functions_client(region: str) -> Any:
 
 
 class _ClockTime(datetime.datetime):
-    """Times of executions, by the clock if there is one."""
+    """Times of executions and stacks, by the clock if there is one."""
 
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
@@ -1268,6 +1269,7 @@ _own_parsing = Stack.parse_template
 _own_instance_type = FakeAutoScalingGroup.instance_type.fget
 _own_launch = FakeAutoScalingGroup.replace_autoscaling_group_instances
 _own_terminate = Instance.terminate
+formation.utcnow = lambda: _ClockTime.now(datetime.UTC).replace(tzinfo=None)
 _own_creation = Stack.create_resources
 _own_outputs = Stack.outputs.fget
 _own_block_device = Instance.add_block_device

@@ -174,7 +174,8 @@ class Machine:
             self._see_to(name, service)
 
     def stop(self) -> None:
-        """As the end of an instance does it: SIGTERM, and SIGKILL after the unit's patience."""
+        """As the end of an instance does it: no timer, SIGTERM, and SIGKILL after the unit's patience."""
+        self._timers.clear()
         if self._boot is not None:
             self._boot.kill()
         for service in self._services.values():
