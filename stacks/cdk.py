@@ -96,7 +96,7 @@ def _environment() -> dict[str, str]:
 def _packages(lockfile: Path) -> dict[str, object]:
     try:
         return dict(json.loads(lockfile.read_text())["packages"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 

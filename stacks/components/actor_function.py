@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 
-from aws_cdk import ArnFormat, Duration, RemovalPolicy, Stack
+from aws_cdk import Duration
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
-from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from runtime.config.schema import EnvironmentSection
 from stacks.acknowledgements import acknowledge_wildcard
+from stacks.arns import arn_of
+from stacks.logs import log_statement, make_log_group
 from stacks.network import ISOLATED, NetworkStack
 from stacks.plan import Plan
 from stacks.staging import actor_context
@@ -46,8 +47,7 @@ class ActorFunction(Construct):
         super().__init__(scope, construct_id)
         # A physical name, so that the role can name the function without waiting for it.
         self._name = plan.function_name
-        self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
-                                       removal_policy=RemovalPolicy.DESTROY)
+        self.log_group = make_log_group(self, "Logs")
         is_in_network = plan.experiment.cache.kind != "none"
         self.role = self._make_role(is_in_network=is_in_network)
         self.function = self._make_function(plan, network if is_in_network else None)
@@ -80,10 +80,7 @@ class ActorFunction(Construct):
         if is_in_network:
             acknowledge_wildcard(role, "*", "Lambda asks for the actions on network interfaces on every resource, and "
                                  "checks that when the function is made; the code that runs in it is denied them")
-        # No logs:CreateLogGroup: a log written after the stack is gone would bring the group back, for ever.
-        role.add_to_policy(iam.PolicyStatement(
-            sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
-            resources=[self.log_group.log_group_arn]))
+        role.add_to_policy(log_statement(self.log_group))
         return role
 
     def _network_policy(self) -> iam.PolicyDocument:
@@ -92,13 +89,11 @@ class ActorFunction(Construct):
         Lambda looks for these rights when it makes the function, and new rights take seconds to reach it
         (https://github.com/aws/aws-cdk/issues/7998): so they are the first ones.
         """
-        arn = Stack.of(self).format_arn(service="lambda", resource="function", resource_name=self._name,
-                                        arn_format=ArnFormat.COLON_RESOURCE_NAME)
         return iam.PolicyDocument(statements=[
             iam.PolicyStatement(sid="Network", actions=_NETWORK_ACTIONS, resources=["*"]),
             iam.PolicyStatement(
                 sid="NetworkForLambdaOnly", effect=iam.Effect.DENY, actions=_NETWORK_ACTIONS, resources=["*"],
-                conditions={"ArnEquals": {"lambda:SourceFunctionArn": arn}})])
+                conditions={"ArnEquals": {"lambda:SourceFunctionArn": arn_of("lambda", f"function:{self._name}")}})])
 
     def _make_function(self, plan: Plan, network: NetworkStack | None) -> lambda_.DockerImageFunction:
         experiment = plan.experiment
