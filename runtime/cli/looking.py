@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.cli.arguments import say
+from runtime.records.files import check_place
 
 if TYPE_CHECKING:
     from runtime.report.reading import RecordedGroup
@@ -69,11 +70,11 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    from runtime.report.figure import check_picture
+    from runtime.report.figure import FORMATS
     from runtime.report.plot import draw_runs
     from runtime.report.reading import merged_seeds, read_comparable
 
-    check_picture(options.out, "--out")
+    check_place("--out", options.out, FORMATS)
     groups = merged_seeds(read_comparable(options.directories))
     _tell_problems(groups)
     draw_runs(groups, options.out)

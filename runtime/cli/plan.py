@@ -9,6 +9,7 @@ from typing import Any
 
 from runtime.cli.arguments import positive, say, say_unused, seeds
 from runtime.errors import ExperimentError, RunError
+from runtime.records.files import check_place
 
 _STEPS = 1_000_000
 _DESCRIPTION = """\
@@ -109,14 +110,14 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _check_places(options: argparse.Namespace) -> None:
     """Refuses what could not be written, before half a minute is spent on it."""
-    from runtime.report.figure import check_picture
+    from runtime.report.figure import FORMATS
 
     if options.write is not None and options.write.exists():
         raise RunError(f"--write {options.write}: exists already; name another")
-    if options.write is not None and not os.access(options.write.parent, os.W_OK):
-        raise RunError(f"--write {options.write}: allowed: a file in a folder that is there and can be written to")
+    if options.write is not None:
+        check_place("--write", options.write, (".yaml", ".yml"))
     if options.picture is not None:
-        check_picture(options.picture, "--picture")
+        check_place("--picture", options.picture, FORMATS)
 
 
 _UNIT_NAMES = {"init_s": "cold start", "step_s": "a step", "sample_s": "a trained sample",

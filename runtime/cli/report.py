@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from runtime.cli.arguments import say
-from runtime.errors import RunError
 from runtime.records import layout
+from runtime.records.files import check_place
 
 _DESCRIPTION = """\
 Write one page of HTML that needs no network: return against steps, time and dollars, actors with signal and score,
@@ -38,8 +38,7 @@ def add_command(commands: Any) -> None:
 def _report(options: argparse.Namespace) -> int:
     from runtime.report.page import write_report
 
-    if options.out.suffix != ".html":
-        raise RunError(f"--out {options.out}: allowed: a name that ends in .html")
+    check_place("--out", options.out, (".html",))
     write_report(options.directories, options.out)
     say(f"report       {options.out}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from lambda_actor.environments import ActorEnvironment
 from lambda_actor.policy import CONVOLUTIONS, PIXEL_MAX, TRUNK_LAYERS, Architecture, Policy, layer_count, same_padding
 from lambda_actor.spaces import Spaces
 from runtime.errors import MissingExtraError, RunError
-from runtime.records.files import write_atomically
+from runtime.records.files import check_place, write_atomically
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: what reads the file need not be new."""
@@ -30,20 +30,6 @@ def check_onnx(path: Path) -> None:
     except ImportError:
         raise MissingExtraError("--onnx", "onnx", "export") from None
     check_place("--onnx", path, (".onnx",))
-
-
-def check_place(option: str, path: Path, endings: Collection[str]) -> None:
-    """Checks that a file can be written there.
-
-    Raises:
-        RunError: No file with one of these endings can be written there.
-    """
-    if path.is_dir():
-        raise RunError(f"{option} {path}: cannot be written: it is a directory")
-    if not path.parent.is_dir():
-        raise RunError(f"{option} {path}: cannot be written: there is no directory {path.parent}")
-    if path.suffix.lower() not in endings:
-        raise RunError(f"{option} {path}: allowed: a file that ends in {' or '.join(endings)}")
 
 
 def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: Mapping[str, str]) -> str:

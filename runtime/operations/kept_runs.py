@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from runtime.aws.stacks import find_stack
 from runtime.errors import OperationError, RunError
 from runtime.names import RESULTS_STACK, run_key
 from runtime.records import layout
+from runtime.records.files import json_or_none
 from runtime.records.spent import spent_by_records
 
 _TAIL_BYTES = 2**18
@@ -106,7 +106,7 @@ class KeptRun:
         Raises:
             AccountError: It cannot be read.
         """
-        return [row for line in self.text(name).splitlines() if isinstance(row := json_of(line), dict)]
+        return [row for line in self.text(name).splitlines() if isinstance(row := json_or_none(line), dict)]
 
     def first_line(self, name: str) -> dict[str, Any]:
         """The first line of a file of JSON lines; empty if there is none.
@@ -115,8 +115,7 @@ class KeptRun:
             AccountError: It cannot be read.
         """
         data = self._get(name, Range=f"bytes=0-{_TAIL_BYTES - 1}") or b""
-        found = json_of(data.decode(errors="replace").partition("\n")[0])
-        return found if isinstance(found, dict) else {}
+        return _object(data.decode(errors="replace").partition("\n")[0])
 
     def record(self, name: str) -> dict[str, Any]:
         """A JSON file; empty if it is not there, or is none.
@@ -124,8 +123,7 @@ class KeptRun:
         Raises:
             AccountError: It cannot be read.
         """
-        found = json_of(self.text(name))
-        return found if isinstance(found, dict) else {}
+        return _object(self.text(name))
 
     def _get(self, name: str, **options: str) -> bytes | None:
         def read() -> bytes | None:
@@ -202,14 +200,12 @@ def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:
     return None if spent is None else spent.spent_usd
 
 
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object; empty if the text is none."""
+    found = json_or_none(text)
+    return found if isinstance(found, dict) else {}
+
+
 def md5_of(data: bytes) -> str:
     """The MD5 of some bytes in hexadecimal digits, as S3 tags what is uploaded in one piece."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
-
-
-def json_of(text: str) -> Any:
-    """What a text says as JSON; None if it is not JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None

@@ -11,12 +11,13 @@ from typing import Any
 from runtime.config.loading import UntrustedCodeError, load_experiment
 from runtime.config.schema import Experiment, unchangeable
 from runtime.errors import ExperimentError
-from runtime.operations.kept_runs import KeptError, KeptFile, KeptRun, json_of, md5_of, spent_usd
+from runtime.operations.kept_runs import KeptError, KeptFile, KeptRun, md5_of, spent_usd
 from runtime.operations.texts import iso, table, usd_text
 from runtime.records import layout
 from runtime.records.downloaded import code_of
 from runtime.records.files import (
     ARRAYS_BYTES_MAX,
+    json_or_none,
     make_directory,
     read_regular,
     remove,
@@ -220,7 +221,7 @@ class _Download:
         Raises:
             KeptError: The directory holds a run that is not this one.
         """
-        found = json_of(read_regular(self._marker).decode(errors="replace")) if self._marker.exists() else None
+        found = json_or_none(read_regular(self._marker)) if self._marker.exists() else None
         if (isinstance(found, dict) and found.get("source") == self._run.url
                 and isinstance(files := found.get("files"), dict)):
             # Somebody else may have made the directory; what is named here may be removed.

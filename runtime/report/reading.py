@@ -16,14 +16,14 @@ from runtime.config.schema import is_below, leaves
 from runtime.config.unused import unread_paths
 from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
 from runtime.records import layout
-from runtime.records.files import read_regular
+from runtime.records.files import parse_json, read_regular
 from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 from runtime.records.spent import spent_in
 
 Number = float | int
 Row = Mapping[str, Number | None]
-_UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
+_UNREADABLE = (OSError, ValueError, TypeError)
 _CONFIG_CHARACTERS_MAX = 100_000
 _LINES_BYTES_MAX = 2**28
 _SEEDS_MAX = 10_000
@@ -272,7 +272,7 @@ def read_run(path: Path, name: str) -> RecordedRun:
 
 def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
     try:
-        found = json.loads(read_regular(path))
+        found = parse_json(read_regular(path))
         if not isinstance(found, dict):
             raise ValueError(f"it is no JSON object but {type(found).__name__}")
         return found
@@ -296,8 +296,8 @@ def _read_lines(path: Path, key: str, kind: type, problems: list[str]) -> list[d
     found, damaged = [], list[int]()
     for place, line in enumerate(lines, 1):
         try:
-            one = json.loads(line)
-        except (ValueError, RecursionError):
+            one = parse_json(line)
+        except ValueError:
             one = None
         if isinstance(one, dict) and type(one.get(key)) is kind:
             found.append(one)
