@@ -150,16 +150,8 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _trained(options: argparse.Namespace) -> tuple[bytes, Experiment, ActorEnvironment]:
-    """A run's policy as a WEIGHTS message, its experiment, and an environment to act in.
-
-    Raises:
-        RunError: The directory does not hold one run's policy; or it was downloaded and names code.
-        UnusableEnvironmentError: The environment cannot be made here.
-    """
-    from lambda_actor.environments import make_environment
+    """As `load_run_policy`, which says what it raises."""
     from runtime.records.policy_file import load_run_policy
 
-    weights, experiment = load_run_policy(
+    return load_run_policy(
         options.directory, is_best=options.best, environment_id=options.environment, trust=options.trust)
-    section = experiment.environment
-    return weights, experiment, make_environment(section.id, section.preprocessing, section.options)
