@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import apart, combined
 from lambda_actor.policy import Policy
@@ -157,19 +157,18 @@ class _RunPolicy:
     """The policy of a run's directory, with the actors' own inference in numpy."""
 
     def __init__(self, directory: Path, environment_id: str | None, *, is_best: bool, trust: bool) -> None:
-        weights, experiment = load_run_policy(
+        weights, experiment, environment = load_run_policy(
             directory, is_best=is_best, environment_id=environment_id, trust=trust)
-        section = experiment.environment
-        environment = make_environment(section.id, section.preprocessing, section.options)
+        self.environment_id = experiment.environment.id
         try:
             self._policy = Policy.from_bytes(weights)
             self._policy.check(environment.spaces)
             self._set_spaces(environment)
         except SchemaError as error:
-            raise RunDirectoryError(f"{directory}: its policy does not fit {section.id}: {error}") from None
+            raise RunDirectoryError(f"{directory}: its policy does not fit {self.environment_id}: {error}") from None
         finally:
             environment.close()
-        self.environment_id, self.policy_version = section.id, self._policy.policy_version
+        self.policy_version = self._policy.policy_version
 
     def best(self, batch: _Batch) -> Array:
         return self._to_environment([self._policy.best_action(one) for one in self._seen(batch)])
@@ -180,9 +179,8 @@ class _RunPolicy:
                                      for one, row in zip(self._seen(batch), noise, strict=True)])
 
     def _set_spaces(self, environment: ActorEnvironment) -> None:
-        outside = environment.gymnasium_environment
         self._spaces = spaces = environment.spaces
-        self._action_space = outside.action_space
+        self._act, self._action_space = environment.to_environment, environment.gymnasium_environment.action_space
         self.observation_dtype = np.dtype(np.uint8 if spaces.is_pixels else np.float32)
         self._flattened = environment.flattened
         self.observation_shape = spaces.picture_shape or environment.observation_shape
@@ -200,12 +198,8 @@ class _RunPolicy:
         return batch[0] if self._spaces.is_pixels else batch[0].reshape(len(batch[0]), -1)
 
     def _to_environment(self, actions: list[Any]) -> Array:
-        space: Any = self._action_space
-        if self._spaces.is_discrete:
-            chosen = np.array(actions, np.int64).reshape(-1, *space.shape)
-            return chosen + np.asarray(getattr(space, "start", 0), np.int64)
-        numbers = np.array(actions, np.float32).reshape(-1, *space.shape)
-        return np.clip(numbers, space.low.astype(np.float32), space.high.astype(np.float32))
+        kind = np.int64 if self._spaces.is_discrete else np.float32
+        return np.array([self._act(one) for one in actions], kind).reshape(-1, *(self._action_space.shape or ()))
 
 
 class _OnnxPolicy:
