@@ -11,6 +11,7 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from runtime.config.schema import EnvironmentSection
+from runtime.fleet import ACTOR_VARIABLES
 from stacks.acknowledgements import acknowledge_wildcard
 from stacks.arns import arn_of
 from stacks.logs import log_statement, make_log_group
@@ -21,11 +22,6 @@ from stacks.staging import actor_context
 ALIAS = "live"
 EVENT_AGE_MAX_S = 60
 """An invocation that Lambda could not start by then is given up; the learner has replaced it."""
-ACTOR_VARIABLES = {
-    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
-    "PYTHONHASHSEED": "0"}
-"""As in the local fleet: an actor has at most a core or two, and numpy's threads would only get in each other's way.
-Sets have the same order everywhere, or no episode could be replayed."""
 _NETWORK_ACTIONS = [f"ec2:{action}" for action in (
     "CreateNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets", "DeleteNetworkInterface",
     "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses")]

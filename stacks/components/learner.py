@@ -295,14 +295,11 @@ def _instances_policy(
 ) -> autoscaling.CfnAutoScalingGroup.MixedInstancesPolicyProperty:
     group = autoscaling.CfnAutoScalingGroup
     learner = plan.experiment.learner
-    if learner.market == "spot":
-        distribution = group.InstancesDistributionProperty(
-            on_demand_base_capacity=0, on_demand_percentage_above_base_capacity=0,
-            spot_allocation_strategy="price-capacity-optimized")
-    else:
-        distribution = group.InstancesDistributionProperty(
-            on_demand_base_capacity=0, on_demand_percentage_above_base_capacity=100,
-            on_demand_allocation_strategy="prioritized")
+    is_spot = learner.market == "spot"
+    distribution = group.InstancesDistributionProperty(
+        on_demand_base_capacity=0, on_demand_percentage_above_base_capacity=0 if is_spot else 100,
+        spot_allocation_strategy="price-capacity-optimized" if is_spot else None,
+        on_demand_allocation_strategy=None if is_spot else "prioritized")
     return group.MixedInstancesPolicyProperty(
         instances_distribution=distribution,
         launch_template=group.LaunchTemplateProperty(
