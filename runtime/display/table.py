@@ -54,11 +54,6 @@ def all_settings(experiment: Experiment) -> str:
     return f"{experiment.to_yaml()}\n"
 
 
-def no_settings(experiment: Experiment) -> str:
-    """None of them: somebody has shown them already."""
-    return ""
-
-
 def make_display(
     experiment: Experiment, *, settings: Callable[[Experiment], str] = differing_settings
 ) -> Display:
@@ -449,17 +444,15 @@ def _staleness_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow],
     """Columns of a run that has staleness: of its trajectories, or of its gradients."""
     if experiment.learner.chosen.has_gradients:
         return {"grads": _gradients, "stale": lambda row: _number(row.gradient_staleness_mean, 1)}
-    return {"stale": _staleness} if experiment.algorithm.rounds == "asynchronous" else {}
+    if experiment.algorithm.rounds == "asynchronous":
+        # Mean and maximum, in policy versions.
+        return {"stale": lambda row: f"{row.staleness_mean:.1f}/{row.staleness_max}"}
+    return {}
 
 
 def _gradients(row: RoundRow) -> str:
     """Those that were applied, of all that were begun."""
     return f"{row.gradients}" + (f"/{(row.gradients or 0) + row.gradients_lost}" if row.gradients_lost else "")
-
-
-def _staleness(row: RoundRow) -> str:
-    """Mean and maximum, in policy versions."""
-    return f"{row.staleness_mean:.1f}/{row.staleness_max}"
 
 
 def _duration(seconds: float) -> str:

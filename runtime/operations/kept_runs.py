@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of
-from runtime.aws.stacks import find_stack
+from runtime.aws.stacks import find_stack, present, resources_of
 from runtime.errors import OperationError, RunError
 from runtime.names import RESULTS_STACK, run_key
 from runtime.records import layout
@@ -150,9 +150,7 @@ def find_bucket(client: Client) -> str:
     if ask(lambda: find_stack(formation, RESULTS_STACK)) is None:
         raise KeptError(f"no stack {RESULTS_STACK} in this account and region: nothing was ever deployed here, or it "
                         "was destroyed (its bucket is then still there)")
-    buckets = [str(one["PhysicalResourceId"])
-               for one in pages_of(formation, "list_stack_resources", "StackResourceSummaries", StackName=RESULTS_STACK)
-               if one["ResourceType"] == "AWS::S3::Bucket" and one.get("PhysicalResourceId")]
+    buckets = present(ask(lambda: resources_of(formation, RESULTS_STACK)), "AWS::S3::Bucket")
     if not buckets:
         raise KeptError(f"the stack {RESULTS_STACK} has no bucket yet")
     return buckets[0]
@@ -184,6 +182,20 @@ def choose_run(runs: list[KeptRun], name: str | None, experiment: str) -> KeptRu
         raise OperationError(f"--run {name}: the bucket has no such run of {experiment}; there are: "
                              f"{', '.join(run.run for run in runs)}")
     return chosen
+
+
+def changed_at_s(files: Mapping[str, KeptFile]) -> float:
+    """When one of a run's files changed last, in seconds since 1970; 0 if there are none."""
+    return max((file.changed_at_s for file in files.values()), default=0.0)
+
+
+def newest_first(runs: Iterable[KeptRun]) -> list[tuple[KeptRun, dict[str, KeptFile]]]:
+    """Runs with their files, those that changed last before the others.
+
+    Raises:
+        AccountError: The bucket cannot be read.
+    """
+    return sorted(((run, run.files()) for run in runs), key=lambda pair: -changed_at_s(pair[1]))
 
 
 def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:

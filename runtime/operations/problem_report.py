@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
-from runtime.aws.stacks import find_stack, resources_of
+from runtime.aws.stacks import find_stack, present, resources_of
 from runtime.errors import RunError
 from runtime.guard.ledger import find_ledger
 from runtime.names import SHARED_STACKS, stack_name
-from runtime.operations.kept_runs import find_bucket, find_runs
+from runtime.operations.kept_runs import find_bucket, find_runs, newest_first
 from runtime.operations.quotas import VCPU_QUOTAS
 from runtime.operations.status import survey
 from runtime.operations.texts import iso
@@ -193,11 +193,8 @@ def _stack_events(client: Client, stack: _Stack) -> dict[str, str]:
 def _logs(client: Client, stack: _Stack) -> dict[str, str]:
     """The newest events of its log groups that are still there."""
     logs = client("logs")
-    groups = [one["PhysicalResourceId"] for one in stack.resources
-              if one["ResourceType"] == "AWS::Logs::LogGroup" and one.get("PhysicalResourceId")
-              and one["ResourceStatus"] != "DELETE_COMPLETE"]
     found = {}
-    for group in groups:
+    for group in present(stack.resources, "AWS::Logs::LogGroup"):
         streams = ask(lambda group=group: logs.describe_log_streams(  # type: ignore[misc]  # bound at once
             logGroupName=group, orderBy="LastEventTime", descending=True, limit=_STREAMS))["logStreams"]
         found[f"{stack.folder}/logs/{group.strip('/').replace('/', '_')}.txt"] = "\n".join(
@@ -232,10 +229,8 @@ def _kept(client: Client, experiment: str) -> dict[str, str]:
 
     A learner could have put anything there: names that lead elsewhere are left out.
     """
-    runs = [(run, run.files()) for run in find_runs(client, find_bucket(client), experiment)
-            if _RUN.fullmatch(run.run)]
-    newest = sorted(runs, key=lambda pair: -max((file.changed_at_s for file in pair[1].values()), default=0.0))[:_RUNS]
-    return {f"runs/{run.run}/{name}": run.text(name) for run, files in newest for name in files
+    runs = [run for run in find_runs(client, find_bucket(client), experiment) if _RUN.fullmatch(run.run)]
+    return {f"runs/{run.run}/{name}": run.text(name) for run, files in newest_first(runs)[:_RUNS] for name in files
             if name in _KEPT or _BOOT_FILE.fullmatch(name)}
 
 

@@ -26,7 +26,6 @@ Row = Mapping[str, Number | None]
 _UNREADABLE = (OSError, ValueError, TypeError)
 _CONFIG_CHARACTERS_MAX = 100_000
 _LINES_BYTES_MAX = 2**28
-_SEEDS_MAX = 10_000
 _ROUNDS_MAX = 10**9
 _NUMBER_MAX = 1e100
 """Sums of larger ones might not be finite; nothing that a run records is as large."""
@@ -216,18 +215,14 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
         problems.append(f"{layout.SEEDS} does not say which seeds there are: those whose directories are there count")
         seeds = sorted(int(found.name.removeprefix("seed-")) for found in path.glob("seed-*")
                        if found.name.removeprefix("seed-").isdecimal())
-    seeds = list(dict.fromkeys(seeds))
-    if len(seeds) > _SEEDS_MAX:
-        problems.append(f"{layout.SEEDS} names {len(seeds):,} seeds: the first {_SEEDS_MAX:,} count")
-        seeds = seeds[:_SEEDS_MAX]
     folders = {seed: path / f"seed-{seed}" for seed in seeds}
     if links := [folder.name for folder in folders.values() if folder.is_symlink()]:
         problems.append(f"left out, as they are symbolic links: {', '.join(links[:_VALUES_SHOWN])}")
     # Those to come have no directory yet.
     runs = [read_run(folder, f"seed {seed}") for seed, folder in folders.items()
             if folder.exists() and folder.name not in links]
-    if len(runs) < len(seeds):
-        problems.append(f"{len(seeds) - len(runs)} of {len(seeds)} seeds were not begun")
+    if len(runs) < len(folders):
+        problems.append(f"{len(folders) - len(runs)} of {len(folders)} seeds were not begun")
     return RecordedGroup(name, runs, problems)
 
 
@@ -266,7 +261,7 @@ def read_run(path: Path, name: str) -> RecordedRun:
     if number(summary.get("rounds")) not in (None, len(rows)):
         problems.append(f"{layout.SUMMARY} tells of {summary['rounds']} rounds, {layout.ROUNDS} of {len(rows)}")
     spent = spent_in(path)
-    return RecordedRun(name, rows, summary, settings, text, _read_events(files.events_path, problems),
+    return RecordedRun(name, rows, summary, settings, text, _read_lines(files.events_path, "event", str, problems),
                        (number(summary.get("spent_usd")) or spent.spent_usd, spent.reserved_usd), problems)
 
 
@@ -333,7 +328,3 @@ def _read_rows(path: Path, problems: list[str]) -> list[Row]:
     if rows and max(rows) != len(rows):
         problems.append(f"{path.name}: only {len(rows)} of rounds 1 to {max(rows)} are there")
     return [rows[index] for index in sorted(rows)]
-
-
-def _read_events(path: Path, problems: list[str]) -> list[Mapping[str, Any]]:
-    return list(_read_lines(path, "event", str, problems))

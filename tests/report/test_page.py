@@ -218,7 +218,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     for arguments, words in (
         ([run, tmp_path / "nowhere"], f"{tmp_path / 'nowhere'}: there is no such directory"),
         ([run, "x" * 300], "xxx: there is no such directory"),
-        ([run, "--out", tmp_path / "no" / "report.html"], f"--out {tmp_path}/no/report.html: cannot be written"),
+        ([run, "--out", tmp_path / "no" / "report.html"], "allowed: a file in a folder that is there"),
         ([run, "--out", run / "rounds.jsonl"], "allowed: a file whose name ends in .html"),
     ):
         assert main(["report", *map(str, arguments)]) == 2
