@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from lambda_actor.errors import ActorError
 from runtime.cli.arguments import add_parser, add_trust, not_negative, positive
 from runtime.config.schema import Experiment
-from runtime.errors import RunError
+from runtime.errors import MissingExtraError, RunError
 from runtime.records import layout
+from runtime.records.files import check_place
 from runtime.records.rows import return_digits
 
 if TYPE_CHECKING:
@@ -135,9 +136,11 @@ def _described(found: Mapping[str, float], digits: int) -> str:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from runtime.export.onnx import check_onnx, save_onnx
-
-    check_onnx(options.onnx)
+    try:
+        from runtime.export.onnx import save_onnx
+    except ImportError:
+        raise MissingExtraError("--onnx", "onnx", "export") from None
+    check_place("--onnx", options.onnx, (".onnx",))
     weights, experiment, environment = _trained(options)
     facts = {"environment_id": experiment.environment.id, "preprocessing": environment.preprocessing,
              "frame_stack": str(environment.spaces.frame_stack), "algorithm": experiment.algorithm.kind}

@@ -176,4 +176,5 @@ def test_without_the_package_nothing_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.delitem(sys.modules, "runtime.export.onnx")
     assert "pip install 'nitro-rl[export]'" in failure(capsys, tmp_path / "no run", "--onnx", tmp_path / "policy.onnx")
