@@ -15,7 +15,7 @@ from runtime.cli.arguments import add_parser, add_trust, not_negative, positive
 from runtime.config.schema import Experiment
 from runtime.errors import MissingExtraError, RunError
 from runtime.records import layout
-from runtime.records.files import check_place
+from runtime.records.files import check_place, json_object, read_regular
 from runtime.records.rows import return_digits
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ def _export(options: argparse.Namespace) -> int:
     facts = {"environment_id": experiment.environment.id, "preprocessing": environment.preprocessing,
              "frame_stack": str(environment.spaces.frame_stack), "algorithm": experiment.algorithm.kind}
     # Of a run that goes on, nothing says it.
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        facts["experiment"] = str(json.loads((options.directory / layout.SUMMARY).read_bytes())["experiment"])
+    with suppress(OSError, KeyError):
+        facts["experiment"] = str(json_object(read_regular(options.directory / layout.SUMMARY))["experiment"])
     with closing(environment):
         print(save_onnx(options.onnx, weights, environment, facts))
     return 0

@@ -15,7 +15,7 @@ from runtime.aws.stacks import find_stack, present, resources_of
 from runtime.errors import OperationError, RunError
 from runtime.names import RESULTS_STACK, run_key
 from runtime.records import layout
-from runtime.records.files import json_or_none
+from runtime.records.files import json_object
 from runtime.records.spent import spent_by_records
 
 _TAIL_BYTES = 2**18
@@ -106,7 +106,7 @@ class KeptRun:
         Raises:
             AccountError: It cannot be read.
         """
-        return [row for line in self.text(name).splitlines() if isinstance(row := json_or_none(line), dict)]
+        return [row for line in self.text(name).splitlines() if (row := json_object(line))]
 
     def first_line(self, name: str) -> dict[str, Any]:
         """The first line of a file of JSON lines; empty if there is none.
@@ -115,7 +115,7 @@ class KeptRun:
             AccountError: It cannot be read.
         """
         data = self._get(name, Range=f"bytes=0-{_TAIL_BYTES - 1}") or b""
-        return _object(data.decode(errors="replace").partition("\n")[0])
+        return json_object(data.partition(b"\n")[0])
 
     def record(self, name: str) -> dict[str, Any]:
         """A JSON file; empty if it is not there, or is none.
@@ -123,7 +123,7 @@ class KeptRun:
         Raises:
             AccountError: It cannot be read.
         """
-        return _object(self.text(name))
+        return json_object(self.text(name))
 
     def _get(self, name: str, **options: str) -> bytes | None:
         def read() -> bytes | None:
@@ -210,12 +210,6 @@ def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:
     """
     spent = spent_by_records(ledger=run.record(layout.LEDGER), rows=rows, summary=run.record(layout.SUMMARY))
     return None if spent is None else spent.spent_usd
-
-
-def _object(text: str) -> dict[str, Any]:
-    """A JSON object; empty if the text is none."""
-    found = json_or_none(text)
-    return found if isinstance(found, dict) else {}
 
 
 def md5_of(data: bytes) -> str:

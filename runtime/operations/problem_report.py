@@ -114,8 +114,10 @@ def write_report(
 
     gather("status", lambda: {"status.json": _json(
         survey(client, None, account=account, region=region, now_s=now_s))})
-    stack_ids = _stack_ids(client, experiment, problems)
-    for name in [*stack_ids, *SHARED_STACKS]:
+    deployed = attempt("deployment", lambda: ask(lambda: find_stack(
+        client("cloudformation"), stack_name(experiment)))) or {}
+    earlier = attempt("ledger", lambda: _earlier_stacks(client, experiment)) or []
+    for name in filter(None, dict.fromkeys([deployed.get("StackId"), *earlier, *SHARED_STACKS])):
         if stack := attempt(f"stack {name}", partial(_read_stack, client, name)):
             found.update(stack.texts())
             gather(f"events of {name}", partial(_stack_events, client, stack))
@@ -162,18 +164,10 @@ def _without_value(match: re.Match[str]) -> str:
     return match[0] if is_count or _NO_SECRET.fullmatch(value) else f"{name}SECRET"
 
 
-def _stack_ids(client: Client, experiment: str, problems: list[str]) -> list[str]:
-    """The deployment's stack, and those of earlier deployments that the ledger still names; they can be asked by id."""
-    found = []
-    try:
-        if stack := ask(lambda: find_stack(client("cloudformation"), stack_name(experiment))):
-            found.append(str(stack["StackId"]))
-        if ledger := find_ledger(client):
-            found += [entry.stack for entry in ledger.entries()
-                      if entry.run.partition("/")[0] == experiment and entry.stack]
-    except RunError as error:
-        problems.append(f"stacks: {error}")
-    return list(dict.fromkeys(found))
+def _earlier_stacks(client: Client, experiment: str) -> list[str]:
+    """Those that the ledger still names; they can be asked by id."""
+    ledger = find_ledger(client)
+    return [entry.stack for entry in ledger.entries() if entry.run.partition("/")[0] == experiment] if ledger else []
 
 
 def _read_stack(client: Client, name: str) -> _Stack | None:

@@ -17,7 +17,7 @@ from runtime.records import layout
 from runtime.records.downloaded import code_of
 from runtime.records.files import (
     ARRAYS_BYTES_MAX,
-    json_or_none,
+    json_object,
     make_directory,
     read_regular,
     remove,
@@ -209,12 +209,11 @@ class _Download:
         Raises:
             KeptError: The directory holds a run that is not this one.
         """
-        found = json_or_none(read_regular(self._marker)) if self._marker.exists() else None
-        if (isinstance(found, dict) and found.get("source") == self._run.url
-                and isinstance(files := found.get("files"), dict)):
+        found = json_object(read_regular(self._marker)) if self._marker.exists() else {}
+        if found.get("source") == self._run.url and isinstance(files := found.get("files"), dict):
             # Somebody else may have made the directory; what is named here may be removed.
             return {name: tag for name, tag in files.items() if _is_kept(name)}
-        if found is not None or directory.holds_run:
+        if found or directory.holds_run:
             raise KeptError(f"--out {self._out}: holds another run; name another directory")
         return {}
 

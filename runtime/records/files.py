@@ -186,12 +186,13 @@ def parse_json(data: bytes | str, **hooks: Any) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def json_or_none(data: bytes | str) -> Any:
-    """Reads JSON that anybody may have altered, as `from_json`; None if it cannot be read."""
+def json_object(data: bytes | str) -> dict[str, Any]:
+    """Reads a JSON object that anybody may have altered, as `from_json`; empty if it is none."""
     try:
-        return from_json(data)
+        found = from_json(data)
     except ValueError:
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 @contextmanager

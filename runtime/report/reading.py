@@ -16,7 +16,7 @@ from runtime.config.schema import is_below, leaves
 from runtime.config.unused import unread_paths
 from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
 from runtime.records import layout
-from runtime.records.files import parse_json, read_regular
+from runtime.records.files import LINES_BYTES_MAX, parse_json, read_regular
 from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 from runtime.records.spent import spent_in
@@ -25,7 +25,6 @@ Number = float | int
 Row = Mapping[str, Number | None]
 _UNREADABLE = (OSError, ValueError, TypeError)
 _CONFIG_CHARACTERS_MAX = 100_000
-_LINES_BYTES_MAX = 2**28
 _ROUNDS_MAX = 10**9
 _NUMBER_MAX = 1e100
 """Sums of larger ones might not be finite; nothing that a run records is as large."""
@@ -279,7 +278,7 @@ def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
 def _read_lines(path: Path, key: str, kind: type, problems: list[str]) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines whose ``key`` is of that type."""
     try:
-        lines = read_regular(path, _LINES_BYTES_MAX).splitlines(keepends=True)
+        lines = read_regular(path, LINES_BYTES_MAX).splitlines(keepends=True)
     except FileNotFoundError:
         return []
     except OSError as error:
